@@ -1,0 +1,34 @@
+"""tracekit: which ``nn.Module`` the GPU's time went to.
+
+The stages, in order: ``capture`` runs a model and records it, ``readers`` turn the report into a recording,
+``decode`` understands its markers, ``attribute`` gives every kernel its module, ``tables`` are written as a dataset,
+``analyses`` ask it questions, ``views`` show the answers. :mod:`tracekit.pipeline` strings them together.
+
+>>> import tracekit
+>>> dataset = tracekit.parse("report.sqlite")     # doctest: +SKIP
+>>> dataset.kernels().groupby("module").dur_ns.sum().nlargest(10)     # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.errors import DatasetError, ReportError, TracekitError, UsageError
+from tracekit.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from tracekit.dataset import Dataset, load
+    from tracekit.pipeline import parse
+
+__all__ = ["Dataset", "DatasetError", "ReportError", "TracekitError", "UsageError", "__version__", "load", "parse"]
+
+_LATE = {"parse": "tracekit.pipeline", "load": "tracekit.dataset", "Dataset": "tracekit.dataset"}
+
+
+def __getattr__(name: str) -> object:
+    """Loads the heavy parts when they are first asked for: ``import tracekit`` alone costs nothing."""
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    return getattr(import_module(_LATE[name]), name)

@@ -1,0 +1,69 @@
+"""Stage 4: every piece of device work finds the call, and so the module, that it belongs to, or a cause.
+
+To add a method: write ``attribute/<method>.py`` with the two names of :class:`~tracekit.attribute.base.Method` and
+add the module to ``METHODS``, in order of precedence: what one method knows, later ones are not asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.attribute import by_range
+from tracekit.attribute.causes import causes_of
+from tracekit.attribute.launching import launched
+from tracekit.calls import calls_of
+from tracekit.recording import integers
+from tracekit.steps import steps_of
+from tracekit.timeline import timeline
+from tracekit.trace import Evidence, Ids, Owners, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tracekit.attribute.base import Method
+    from tracekit.decode import Decoded
+    from tracekit.recording import Recording
+
+METHODS: tuple[Method, ...] = (by_range,)
+
+
+def attribute(recording: Recording, decoded: Decoded) -> Trace:
+    """Gives every piece of work to a call, or counts why it cannot."""
+    line = timeline(recording)
+    calls = calls_of(recording, decoded, line, recording.tally)
+    steps = steps_of(recording, decoded, calls)
+    evidence = Evidence(recording, decoded, line, calls, steps, launched(recording))
+    owners = _owners(evidence)
+    module = np.append(calls.module, -1)[owners.call]
+    return Trace(evidence, owners, _numbered(evidence, module), module)
+
+
+def _owners(evidence: Evidence) -> Owners:
+    number = evidence.recording.work.num_rows
+    call = np.full(number, -1, dtype=np.int64)
+    method = np.full(number, -1, dtype=np.int64)
+    for position, module in enumerate(METHODS):
+        pending = np.flatnonzero(call < 0)
+        found = module.owners(evidence, pending)
+        call[pending] = found
+        method[pending[found >= 0]] = position
+    unknown = np.append(evidence.calls.module, -1)[call] < 0
+    method[unknown] = -1
+    cause = causes_of(evidence, call)
+    return Owners(np.where(unknown, -1, call), method, np.where(unknown, cause, -1))
+
+
+def _numbered(evidence: Evidence, module: NDArray[np.int64]) -> Ids:
+    calls, recording = evidence.calls, evidence.recording
+    by_time = np.argsort(integers(recording.ranges, "start_ns")[calls.range_row], kind="stable")
+    call_order = by_time[np.argsort(calls.module[by_time], kind="stable")]
+    call_order = call_order[calls.known[call_order]]
+    call_id = np.full(calls.start.size, -1, dtype=np.int64)
+    call_id[call_order] = np.arange(call_order.size)
+    by_time = np.argsort(integers(recording.work, "start_ns"), kind="stable")
+    kernel_id = np.empty(by_time.size, dtype=np.int64)
+    kernel_id[by_time] = np.arange(by_time.size)
+    last = np.where(module < 0, len(calls.modules), module)[by_time]
+    return Ids(call_id, call_order, kernel_id, by_time[np.argsort(last, kind="stable")])

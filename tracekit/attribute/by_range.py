@@ -1,0 +1,38 @@
+"""``range``: work belongs to the innermost call that contains the API call which launched it, on its thread.
+
+So says NVIDIA's GPU projection of ranges: ``range.start <= api.start`` and ``api.end <= range.end``, whenever the
+work itself runs. It does not hold for work replayed from a CUDA graph, whose launch says nothing of its module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.attribute.replay import is_replayed
+from tracekit.intervals import innermost
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tracekit.trace import Evidence
+
+    Ints = NDArray[np.int64]
+
+NAME = "range"
+
+
+def owners(evidence: Evidence, work: Ints) -> Ints:
+    """The innermost call around each piece's launch; -1 for what was replayed or has no launch."""
+    launch = evidence.launched.launch[work]
+    direct = (launch >= 0) & ~is_replayed(evidence)[work]
+    found = np.full(work.size, -1, dtype=np.int64)
+    found[direct] = call_at_launch(evidence)[launch[direct]]
+    return found
+
+
+def call_at_launch(evidence: Evidence) -> Ints:
+    """The innermost call that contains each launch, or -1."""
+    calls, line = evidence.calls, evidence.line
+    return innermost(calls.start, calls.end, calls.parent, line.launch_start, line.launch_end)

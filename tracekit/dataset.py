@@ -1,0 +1,296 @@
+"""A dataset: a folder of Parquet tables and a ``manifest.json``, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracekit.errors import DatasetError, UsageError
+from tracekit.tables import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pandas as pd
+
+#: Bumped when a column is renamed or changes its type.
+FORMAT_VERSION = 1
+SUFFIX = ".tracekit"
+_FORMAT = "tracekit dataset"
+_MANIFEST = "manifest.json"
+#: Small enough that a module's subtree is found without reading much else.
+_ROW_GROUP = 65_536
+_SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
+
+
+def default_folder(report: Path) -> Path:
+    """Where a report's dataset goes unless told otherwise: beside it."""
+    return report.with_suffix(SUFFIX)
+
+
+@contextmanager
+def writing(folder: Path, *, force: bool) -> Iterator[Path]:
+    """A hidden folder beside ``folder`` that takes its place when the block ends well, and vanishes when it does not.
+
+    Args:
+        folder: Where the dataset shall be.
+        force: Whether a dataset that is there may be replaced.
+
+    Raises:
+        DatasetError: If something is there that may not be replaced, or the place cannot be written.
+    """
+    _check_free(folder, force=force)
+    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        _take_place(partial, folder)
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror or error})"
+        raise DatasetError(folder, problem, "free some space or choose another folder with -o") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check_free(folder: Path, *, force: bool) -> None:
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not _is_dataset(folder)):
+        raise DatasetError(folder, "is there already and is no dataset", "choose another folder with -o")
+    if not force:
+        raise DatasetError(folder, "is there already", "replace it with --force or choose another folder with -o")
+
+
+def _is_dataset(folder: Path) -> bool:
+    try:
+        return json.loads((folder / _MANIFEST).read_text("utf-8")).get("format") == _FORMAT
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _take_place(partial: Path, folder: Path) -> None:
+    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
+    if folder.exists():
+        folder.rename(old)
+    try:
+        partial.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write(folder: Path, tables: Iterable[pa.Table], manifest: Mapping[str, object]) -> None:
+    """Writes tables, named by their order in ``TABLES``, and last the manifest; the next is built meanwhile.
+
+    Args:
+        folder: An empty folder.
+        tables: The promised tables in their order.
+        manifest: What is said of the source beside the tables.
+    """
+    rows: dict[str, int] = {}
+    pending: Future[None] | None = None
+    with ThreadPoolExecutor(max_workers=1) as writer:
+        for spec, table in zip(_SPECS.values(), tables, strict=True):
+            if pending:
+                pending.result()
+            rows[spec.name] = table.num_rows
+            pending = writer.submit(_write_table, table, folder / f"{spec.name}.parquet")
+            last = table
+            del table
+        if pending:
+            pending.result()
+    said = {"format": _FORMAT, "format_version": FORMAT_VERSION, **manifest, "rows": rows, "coverage": last.to_pylist()}
+    (folder / _MANIFEST).write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _write_table(table: pa.Table, path: Path) -> None:
+    numbers = [field.name for field in table.schema if pa.types.is_int64(field.type)]
+    others = [field.name for field in table.schema if field.name not in numbers]
+    pq.write_table(
+        table,
+        path,
+        row_group_size=_ROW_GROUP,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=others,
+        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+    )
+
+
+class Dataset:
+    """A dataset on disk, or the part of it that concerns one module's subtree.
+
+    ``dataset.kernels()`` and its like give DataFrames, ``dataset.table("kernels")`` gives Arrow.
+    """
+
+    def __init__(self, folder: Path, root: str | None = None) -> None:
+        """Opens the dataset.
+
+        Args:
+            folder: Its folder.
+            root: Path of a module; tables then hold only what belongs to it and the modules below.
+
+        Raises:
+            DatasetError: If the folder is no dataset, of another format version, or lacks the module.
+        """
+        self.folder = folder
+        self.root = root
+        self.manifest = _manifest(folder)
+        self._module_ids = None if root is None else self._subtree_ids(root)
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """One table as Arrow.
+
+        Args:
+            name: Its name; see ``tracekit schema``.
+            columns: The columns wanted, all of them by default.
+        """
+        file = self._file(name, columns)
+        wanted = list(columns) if columns is not None else file.schema_arrow.names
+        if self._module_ids is None:
+            return file.read(columns=wanted)
+        if name == "steps":
+            return self._steps_of_subtree(file, wanted)
+        if "module_id" not in file.schema_arrow.names:
+            raise UsageError(f"{name} knows no modules; ask the whole dataset for it")
+        return _between(file, wanted, *self._module_ids)
+
+    def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """One table as a DataFrame: integers stay integers also where some are missing, few strings are categories."""
+        import pandas as pd  # noqa: PLC0415 - half a second that readers of Arrow tables need not wait
+
+        def dtype(arrow: pa.DataType) -> pd.ArrowDtype | None:
+            return None if pa.types.is_dictionary(arrow) else pd.ArrowDtype(arrow)
+
+        frame: pd.DataFrame = self.table(name, columns).to_pandas(types_mapper=dtype)
+        return frame
+
+    def modules(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The hierarchy of modules."""
+        return self.frame("modules", columns)
+
+    def calls(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Calls of modules."""
+        return self.frame("calls", columns)
+
+    def kernels(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Pieces of device work."""
+        return self.frame("kernels", columns)
+
+    def kernel_modules(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The modules that each piece of work serves, with weights."""
+        return self.frame("kernel_modules", columns)
+
+    def ranges(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """NVTX ranges."""
+        return self.frame("ranges", columns)
+
+    def steps(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Steps of training or serving."""
+        return self.frame("steps", columns)
+
+    def coverage(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """What is known and what is not."""
+        return self.frame("coverage", columns)
+
+    def subtree(self, path: str) -> Dataset:
+        """The part of the dataset that belongs to one module and those below it.
+
+        Raises:
+            DatasetError: If the dataset has no such module.
+        """
+        return Dataset(self.folder, path)
+
+    def _file(self, name: str, columns: Sequence[str] | None) -> pq.ParquetFile:
+        if name not in _SPECS:
+            raise UsageError(f"there is no table {name}; there are {', '.join(_SPECS)}")
+        try:
+            file = pq.ParquetFile(self.folder / f"{name}.parquet")
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).split("\n", 1)[0]
+            raise DatasetError(self.folder, f"its table {name} cannot be read ({reason})", "parse the report again") from None
+        if unknown := [column for column in columns or () if column not in file.schema_arrow.names]:
+            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(file.schema_arrow.names)}")
+        return file
+
+    def _subtree_ids(self, path: str) -> tuple[int, int]:
+        modules = self._file("modules", None).read(columns=["path", "module_id", "subtree_end_id"])
+        paths = modules.column("path").to_pylist()
+        if path not in paths:
+            raise DatasetError(self.folder, f"it has no module {path}", "see the paths in its table modules")
+        row = paths.index(path)
+        return modules.column("module_id")[row].as_py(), modules.column("subtree_end_id")[row].as_py()
+
+    @cached_property
+    def _steps_seen(self) -> set[int | None]:
+        return set(self.table("calls", ["step_id"]).column("step_id").unique().to_pylist())
+
+    def _steps_of_subtree(self, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+        steps = file.read(columns=list(dict.fromkeys([*columns, "step_id"])))
+        inside = [step in self._steps_seen for step in steps.column("step_id").to_pylist()]
+        return steps.filter(pa.array(inside, pa.bool_())).select(columns)
+
+
+def _between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
+    """The rows whose module is in [low, high), out of the row groups that can hold some."""
+    at = file.schema_arrow.names.index("module_id")
+    position = next(
+        number for number in range(file.metadata.num_columns) if file.schema.column(number).path == "module_id"
+    ) if at >= 0 else 0
+    groups = [
+        group
+        for group in range(file.num_row_groups)
+        if _may_hold(file.metadata.row_group(group).column(position).statistics, low, high)
+    ]
+    table = file.read_row_groups(groups, columns=list(dict.fromkeys([*columns, "module_id"])))
+    module = np.asarray(table.column("module_id").fill_null(-1))
+    inside = np.flatnonzero((module >= low) & (module < high))
+    # Sorted tables hold a subtree in one piece.
+    whole = inside.size and inside[-1] - inside[0] + 1 == inside.size
+    rows = table.slice(inside[0], inside.size) if whole else table.take(pa.array(inside))
+    return rows.select(columns)
+
+
+def _may_hold(statistics: Any, low: int, high: int) -> bool:  # noqa: ANN401 - pyarrow gives it no public type
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return bool(statistics.min < high and statistics.max >= low)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DatasetError(folder, "is no dataset: it has no manifest.json", "make one with tracekit parse") from None
+    except (OSError, ValueError) as error:
+        raise DatasetError(folder, f"its manifest cannot be read ({error})", "parse the report again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise DatasetError(folder, "its manifest.json is not tracekit's", "make a dataset with tracekit parse")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        found = manifest.get("format_version")
+        problem = f"has format version {found}, this tracekit reads {FORMAT_VERSION}"
+        raise DatasetError(folder, problem, "parse the report again")
+    return manifest
+
+
+def load(folder: str | os.PathLike[str]) -> Dataset:
+    """Opens a dataset.
+
+    Raises:
+        DatasetError: If the folder is none.
+    """
+    return Dataset(Path(folder))

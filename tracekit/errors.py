@@ -1,0 +1,48 @@
+"""Everything tracekit raises on purpose, and the exit code that each error stands for.
+
+::
+
+    TracekitError            exit code 1
+    ├── ReportError          the report cannot be read: missing, foreign, damaged
+    ├── DatasetError         the folder of tables cannot be read or written
+    └── UsageError           exit code 2: the call itself makes no sense
+
+Bad rows inside a readable report are not errors: they are counted (see :mod:`tracekit.coverage`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TracekitError(Exception):
+    """Base of all errors raised on purpose; its text is one line made for a person."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class _FileError(TracekitError):
+    """An error about one file or folder: what is wrong with it, and what to do."""
+
+    def __init__(self, path: Path, problem: str, remedy: str) -> None:
+        self.path = path
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(" ".join(f"{path}: {problem}; {remedy}".split()))
+
+
+class ReportError(_FileError):
+    """A report that cannot be read at all."""
+
+
+class DatasetError(_FileError):
+    """A dataset that cannot be read or written."""
+
+
+class UsageError(TracekitError):
+    """A call whose arguments make no sense together."""
+
+    exit_code: ClassVar[int] = 2

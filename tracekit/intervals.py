@@ -1,0 +1,248 @@
+"""Arithmetic of nested intervals: NumPy in, NumPy out. Knows no traces.
+
+Intervals of many lines (threads, say) are first laid end to end on one axis (:func:`one_axis`), so that everything
+after it deals with a single sequence sorted by ``(start, -end)``. An interval contains another that starts after it
+(or with it) and does not outlast it. On one axis, ``parent[i]`` is the latest interval before ``i`` that contains
+it, or -1. Along the chain of parents the ends never decrease: this holds for properly nested intervals and for
+overlapping ones alike, and is what :func:`innermost` relies on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Index = NDArray[np.int64]
+
+_PLAIN_CLIMBS = 64
+
+
+def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
+    """Lays the times of several groups end to end, so that groups never touch and order within each is kept.
+
+    Args:
+        groups: For each array of times, the group (0, 1, …) of every entry.
+        times: Arrays of times in any unit.
+
+    Returns:
+        The arrays on the common axis, in the order given. Distances are kept where they fit into 63 bits, else
+        only the order is.
+    """
+    filled = [t for t in times if t.size]
+    if not filled:
+        return list(times)
+    low, high = min(int(t.min()) for t in filled), max(int(t.max()) for t in filled)
+    lines = max(int(g.max()) for g in groups if g.size) + 1
+    span = high - low + 2
+    if span * lines < 2**62:
+        return [np.asarray(g, np.int64) * span + (t - low) for g, t in zip(groups, times, strict=True)]
+    distinct = np.unique(np.concatenate(filled))
+    return [
+        np.asarray(g, np.int64) * (distinct.size + 1) + np.searchsorted(distinct, t)
+        for g, t in zip(groups, times, strict=True)
+    ]
+
+
+def nesting_order(start: Ints, end: Ints) -> Index:
+    """The permutation that sorts by ``(start, -end)``; equal intervals keep their order."""
+    order = np.argsort(start, kind="stable")
+    starts = start[order]
+    tied = np.zeros(start.size, dtype=bool)
+    tied[1:] = starts[1:] == starts[:-1]
+    tied[:-1] |= tied[1:]
+    places = np.flatnonzero(tied)
+    rows = order[places]
+    order[places] = rows[np.lexsort((rows, -end[rows], start[rows]))]
+    return order
+
+
+def parents(start: Ints, end: Ints) -> Index:
+    """For every interval the latest one before it that contains it, or -1.
+
+    Intervals are half-open here: one that starts where another ends lies outside of it, also if it has no length.
+
+    Args:
+        start: Starts, sorted by ``(start, -end)``.
+        end: Ends.
+    """
+    nested = _parents_if_nested(start, end)
+    return _parents_of_any(start, end) if nested is None else nested
+
+
+def _parents_if_nested(start: Ints, end: Ints) -> Index | None:
+    """The parents, if intervals nest or are apart; None if some overlap in part."""
+    level = open_count(start, end)
+    rows = np.arange(start.size, dtype=np.int64)
+    lasting = end > start
+    by_level = rows[lasting][np.argsort(level[lasting], kind="stable")]
+    keys = level[by_level] * start.size + by_level
+    found = np.searchsorted(keys, (level - 1) * start.size + rows) - 1
+    parent = np.where(level > 0, by_level[np.maximum(found, 0)] if by_level.size else -1, -1)
+    inside = parent >= 0
+    holds = (end[parent[inside]] >= end[inside]) & (end[parent[inside]] > start[inside])
+    return parent if bool(holds.all()) else None
+
+
+def open_count(start: Ints, end: Ints) -> Ints:
+    """How many intervals before each one are still open at its start; for nested ones, its depth."""
+    lasting = end > start
+    opened = np.cumsum(lasting) - lasting
+    closed = np.searchsorted(np.sort(end[lasting]), start, side="right")
+    return np.asarray(opened - closed, dtype=np.int64)
+
+
+def _parents_of_any(start: Ints, end: Ints) -> Index:
+    """The parents of intervals that may overlap in part, by the stack of those that still matter."""
+    parent = np.full(start.size, -1, dtype=np.int64)
+    stack: list[tuple[int, int]] = []
+    for row, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        while stack and (stack[-1][0] < stop or stack[-1][0] <= begin):
+            stack.pop()
+        if stack:
+            parent[row] = stack[-1][1]
+        stack.append((stop, row))
+    return parent
+
+
+def depths(parent: Index) -> Ints:
+    """How many intervals contain each one, following ``parent``."""
+    depth = (parent >= 0).astype(np.int64)
+    above = parent.copy()
+    # Pointer doubling: depth[i] is the way from i to above[i], which doubles every round.
+    while (reached := np.flatnonzero(above >= 0)).size:
+        depth[reached] += depth[above[reached]]
+        above[reached] = above[above[reached]]
+    return depth
+
+
+def subtree_ends(parent: Index) -> Index:
+    """For every row of a forest in pre-order, the row after its last descendant."""
+    depth = depths(parent)
+    end = np.full(parent.size, parent.size, dtype=np.int64)
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=-1)) + 2))
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        rows = by_depth[low:high]
+        following = np.append(rows[1:], parent.size)
+        end[rows] = np.minimum(following, np.where(parent[rows] >= 0, end[parent[rows]], parent.size))
+    return end
+
+
+def innermost(start: Ints, end: Ints, parent: Index, first: Ints, last: Ints) -> Index:
+    """For every query ``[first, last]`` the latest interval that contains it, or -1. Both ends are inclusive.
+
+    Args:
+        start: Starts, sorted by ``(start, -end)``.
+        end: Ends.
+        parent: What :func:`parents` says of them.
+        first: Starts of the queries.
+        last: Ends of the queries.
+    """
+    at = np.searchsorted(start, first, side="right") - 1
+    return _climb(end, parent, at, last)
+
+
+def _climb(end: Ints, parent: Index, at: Index, last: Ints) -> Index:
+    at = at.copy()
+    active = np.flatnonzero(at >= 0)
+    for _ in range(_PLAIN_CLIMBS):
+        active = active[end[at[active]] < last[active]]
+        if not active.size:
+            return at
+        at[active] = parent[at[active]]
+        active = active[at[active] >= 0]
+    at[active] = _leap(end, parent, at[active], last[active])
+    return at
+
+
+def _leap(end: Ints, parent: Index, at: Index, last: Ints) -> Index:
+    """Climbs by powers of two: any depth in logarithmically many rounds."""
+    leaps = [parent]
+    while bool((leaps[-1] >= 0).any()):
+        above = leaps[-1]
+        leaps.append(np.where(above >= 0, above[above], -1))
+    for leap in reversed(leaps):
+        target = leap[at]
+        short = (target >= 0) & (end[target] < last)
+        at = np.where(short, target, at)
+    fits = end[at] >= last
+    return np.where(fits, at, parent[at])
+
+
+def nearest_marked(parent: Index, marked: NDArray[np.bool_]) -> Index:
+    """For every row the nearest row that is marked, itself included, following ``parent``; -1 where none is."""
+    rows = np.arange(parent.size, dtype=np.int64)
+    nearest = np.where(marked, rows, parent)
+    while True:
+        open_rows = np.flatnonzero(nearest >= 0)
+        open_rows = open_rows[~marked[nearest[open_rows]]]
+        if not open_rows.size:
+            return nearest
+        nearest[open_rows] = nearest[nearest[open_rows]]
+
+
+def union_within(owner: Index, parent: Index, start: Ints, end: Ints) -> Ints:
+    """For every node of a forest, the length of the union of the intervals that it and its descendants own.
+
+    Args:
+        owner: The node that owns each interval.
+        parent: The node above each node, or -1.
+        start: Starts of the intervals.
+        end: Ends of the intervals.
+    """
+    total = np.zeros(parent.size, dtype=np.int64)
+    shared = overlaps_any(start, end)
+    np.add.at(total, owner[~shared], (end - start)[~shared])
+    total = _summed_up(total, parent)
+    # Intervals that overlap none add up; the others are merged anew at every node above them.
+    order = np.flatnonzero(shared)[np.argsort(start[shared], kind="stable")]
+    at, start, end = owner[order].copy(), start[order], end[order]
+    ends = np.sort(end)
+    rank = np.searchsorted(ends, end)
+    depth = depths(parent)
+    for level in range(int(depth[at].max(initial=-1)), -1, -1):
+        rows = np.flatnonzero(depth[at] == level)
+        rows = rows[np.argsort(at[rows], kind="stable")]
+        total += _union_length(at[rows], start[rows], end[rows], (rank[rows], ends), parent.size)
+        at[rows] = np.where(level > 0, parent[at[rows]], at[rows])
+    return total
+
+
+def _summed_up(value: Ints, parent: Index) -> Ints:
+    """Each row's value and those of its descendants; rows are a forest in pre-order."""
+    running = np.concatenate(([0], np.cumsum(value)))
+    return np.asarray(running[subtree_ends(parent)] - running[:-1], dtype=np.int64)
+
+
+def _union_length(group: Index, start: Ints, end: Ints, ranked: tuple[Ints, Ints], groups: int) -> Ints:
+    """The length of the union of each group's intervals, which are sorted by (group, start)."""
+    total = np.zeros(groups, dtype=np.int64)
+    if group.size:
+        fresh = np.concatenate(([True], group[1:] != group[:-1]))
+        rank, ends = ranked
+        lift = (np.cumsum(fresh) - 1) * ends.size
+        reach = ends[np.maximum.accumulate(rank + lift) - lift]
+        covered = np.where(fresh, start, np.concatenate((start[:1], reach[:-1])))
+        np.add.at(total, group, np.maximum(end - np.maximum(start, covered), 0))
+    return total
+
+
+def overlaps_any(start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Which intervals share time with another one."""
+    order = np.argsort(start, kind="stable")
+    starts, ends = start[order], end[order]
+    shared = np.zeros(start.size, dtype=bool)
+    if start.size > 1:
+        reach = np.maximum.accumulate(ends)
+        touches = starts[1:] < reach[:-1]
+        # A chain of overlapping intervals is one cluster; all of its members are marked.
+        cluster = np.concatenate(([0], np.cumsum(~touches)))
+        shared[order] = np.bincount(cluster)[cluster] > 1
+    return shared

@@ -1,0 +1,17 @@
+"""The language of markers: what capture writes and :mod:`tracekit.decode` reads.
+
+To add a dialect: write ``markers/<dialect>.py`` with the two names of :class:`~tracekit.markers.base.Dialect`, add
+the module to ``DIALECTS`` (the first that understands a text wins), and some of its texts with what they say to
+``tests/test_markers.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.markers import compact, compiled, layer_dict, pyprof, steps
+
+if TYPE_CHECKING:
+    from tracekit.markers.base import Dialect
+
+DIALECTS: tuple[Dialect, ...] = (compiled, layer_dict, pyprof, compact, steps)

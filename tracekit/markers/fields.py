@@ -1,0 +1,113 @@
+"""The keys that markers of several dialects share, as a :class:`~tracekit.markers.base.ModuleMarker`."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+from tracekit.coverage import FIELD_SKIPPED, NO_NAME, Cause
+from tracekit.markers.base import ModuleMarker, Param, Shapes, Unreadable
+
+if TYPE_CHECKING:
+    from tracekit.markers.literal import Pairs
+
+MOST_PARTS = 128
+MOST_PATH_CHARACTERS = 4_096
+_KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
+_LARGEST_DIMENSION = 2**63 - 1
+
+
+def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
+    """What the items of a marker's dict say of a call.
+
+    The first text under ``Module`` is the path: a keyword argument of that name comes later, or has replaced it.
+    """
+    path = next((item for key, item in items if key == "Module" and isinstance(item, str)), None)
+    if path is None or not is_path(path):
+        return Unreadable(NO_NAME)
+    first = dict(reversed([(str(key), item) for key, item in items]))
+    skipped: list[str] = []
+    kwargs = {}
+    for key, item in first.items():
+        if key not in _KNOWN and (shapes := _shapes_or_note(key, item, skipped)) is not None:
+            kwargs[key] = shapes
+    inputs = _shapes_or_note("Inputs", first.get("Inputs"), skipped)
+    outputs = _shapes_or_note("Outputs", first.get("Outputs"), skipped)
+    result = "Outputs" in first and "Inputs" not in first and not kwargs
+    class_name = first.get("Class")
+    cause: Cause | None = FIELD_SKIPPED
+    return ModuleMarker(
+        path=path,
+        class_name=class_name if isinstance(class_name, str) else None,
+        params=_params(first.get("TrainableParams"), skipped),
+        inputs=() if inputs is None and "Inputs" not in skipped and not result else inputs,
+        outputs=outputs,
+        kwargs=dict(reversed(kwargs.items())),
+        static_params=_as_json(first.get("StaticParams")),
+        only_result=result,
+        cause=cause if skipped else None,
+    )
+
+
+def is_path(text: str) -> bool:
+    """Whether the text can be a module's path: of reasonable length, no part of it empty."""
+    parts = text.split(".")
+    return len(text) <= MOST_PATH_CHARACTERS and len(parts) <= MOST_PARTS and (not text or all(parts))
+
+
+def shapes_of(item: object) -> Shapes | None:
+    """Dimensions of tensors out of ``[[8, 4096], [8]]``; a flat list of numbers is one tensor. None if it is no such."""
+    if not isinstance(item, list):
+        return None
+    if item and all(_is_dimension(number) for number in item):
+        return (tuple(item),)
+    if all(isinstance(shape, list) and all(_is_dimension(number) for number in shape) for shape in item):
+        return tuple(tuple(shape) for shape in item)
+    return None
+
+
+def _is_dimension(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _LARGEST_DIMENSION
+
+
+def _shapes_or_note(key: str, item: object, skipped: list[str]) -> Shapes | None:
+    if item is None:
+        return None
+    shapes = shapes_of(item)
+    if shapes is None:
+        skipped.append(key)
+    return shapes
+
+
+def _params(item: object, skipped: list[str]) -> tuple[Param, ...]:
+    if item is None:
+        return ()
+    if not isinstance(item, dict):
+        skipped.append("TrainableParams")
+        return ()
+    params = []
+    for name, said in item.items():
+        shape, dtype = (said.get("shape"), said.get("dtype")) if isinstance(said, dict) else (said, None)
+        if isinstance(shape, list) and all(_is_dimension(number) for number in shape):
+            params.append(Param(name, tuple(shape), dtype if isinstance(dtype, str) else None))
+        else:
+            skipped.append(name)
+    return tuple(params)
+
+
+def _as_json(item: object) -> str | None:
+    return None if item is None else json.dumps(_finite(item), default=str)
+
+
+def _finite(item: object) -> object:
+    """JSON has no infinity: it is spelled as text."""
+    match item:
+        case float() if not math.isfinite(item):
+            return str(item)
+        case list():
+            return [_finite(part) for part in item]
+        case dict():
+            return {key: _finite(part) for key, part in item.items()}
+        case _:
+            return item

@@ -1,0 +1,113 @@
+"""Safe reading of Python and JSON literals out of untrusted text: nothing is ever evaluated.
+
+Limits keep hostile text from costing memory, time or the C stack. Keys that repeat are kept, in order: which of
+them counts is for the dialect to say.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import warnings
+
+from tracekit.coverage import BROKEN, TOO_DEEP, TOO_LONG, Cause
+
+MOST_CHARACTERS = 65_536
+DEEPEST = 64
+
+Pairs = list[tuple[object, object]]
+
+_NAMES: dict[str, object] = {
+    "inf": math.inf, "nan": math.nan, "Infinity": math.inf, "NaN": math.nan, "true": True, "false": False, "null": None,
+}  # fmt: skip
+_JSON_LIKE = re.compile(r'\s*\{\s*"')
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+
+
+class Refused(Exception):  # noqa: N818
+    """The text is no literal that we read; ``cause`` says why."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.name)
+        self.cause = cause
+
+
+def pairs(text: str) -> Pairs:
+    """The items of the dict that the text spells, in Python's or JSON's way; nested dicts are dicts.
+
+    Raises:
+        Refused: If it is too long, too deep, or no literal dict.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise Refused(TOO_LONG)
+    if _depth(text) > DEEPEST:
+        raise Refused(TOO_DEEP)
+    # Both read most of each other's texts, but not each other's escapes; JSON's keys begin with a double quote.
+    readers = (_json, _python) if _JSON_LIKE.match(text) else (_python, _json)
+    for read in readers:
+        if (found := read(text)) is not None:
+            return found
+    raise Refused(BROKEN)
+
+
+def value(text: str) -> object:
+    """The value that the text spells.
+
+    Raises:
+        Refused: As :func:`pairs`.
+    """
+    return pairs(f"{{0: {text}}}")[0][1]
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[({\])}]", _STRING.sub("", text)):
+        depth += 1 if bracket in "[({" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _python(text: str) -> Pairs | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # text with odd backslashes is no concern of the user's
+            tree = ast.parse(text, mode="eval").body
+        if not isinstance(tree, ast.Dict):
+            return None
+        return [(_value(key), _value(item)) for key, item in zip(tree.keys, tree.values, strict=True)]
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
+def _value(node: ast.expr | None) -> object:
+    match node:
+        case ast.Constant(value=found):
+            return found
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+            return [_value(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            return {str(_value(key)): _value(item) for key, item in zip(keys, values, strict=True)}
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf" | "Infinity")):
+            return -math.inf
+        case ast.Name(id=name) if name in _NAMES:
+            return _NAMES[name]
+        case _:
+            raise ValueError("not a literal")
+
+
+def _json(text: str) -> Pairs | None:
+    outermost: list[Pairs] = []
+
+    def keep(items: Pairs) -> dict[str, object]:
+        outermost.append(items)
+        return {str(key): item for key, item in items}
+
+    try:
+        found = json.loads(text, object_pairs_hook=keep)
+    except (ValueError, RecursionError):
+        return None
+    return outermost[-1] if isinstance(found, dict) else None

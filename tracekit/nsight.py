@@ -1,0 +1,80 @@
+"""The tables of Nsight Systems' SQLite files that tracekit uses, declared once; the reader and the recorder share it.
+
+Columns are those of all schema versions from 2020.3 to 2026.2 together: a file has some of them, by name, in any
+order (NVIDIA may add columns anywhere in a table without calling it a breaking change). ``ESSENTIAL`` names those
+without which a table says nothing.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Float, Integer, MetaData, Table, Text
+
+SCHEMA = MetaData()
+
+
+def _table(name: str, integers: str, texts: str = "", floats: str = "") -> Table:
+    columns = [Column(column, Integer) for column in integers.split()]
+    columns += [Column(column, Text) for column in texts.split()]
+    columns += [Column(column, Float) for column in floats.split()]
+    return Table(name, SCHEMA, *columns)
+
+
+STRINGS = _table("StringIds", "id", "value")
+NVTX = _table(
+    "NVTX_EVENTS",
+    "start end eventType rangeId category color globalTid endGlobalTid textId domainId "
+    "uint64Value int64Value uint32Value int32Value jsonTextId",
+    texts="text jsonText",
+    floats="doubleValue floatValue",
+)
+RUNTIME = _table(
+    "CUPTI_ACTIVITY_KIND_RUNTIME", "start end eventClass globalTid correlationId nameId returnValue callchainId"
+)
+KERNEL = _table(
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "start end deviceId contextId streamId correlationId globalPid demangledName shortName "
+    "registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
+    "graphNodeId graphId",
+)
+MEMCPY = _table(
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "start end deviceId contextId streamId correlationId globalPid bytes copyKind graphNodeId",
+)
+MEMSET = _table(
+    "CUPTI_ACTIVITY_KIND_MEMSET", "start end deviceId contextId streamId correlationId globalPid bytes graphNodeId"
+)
+GRAPH_TRACE = _table(
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
+)
+PROCESSES = _table("PROCESSES", "globalPid pid", "name")
+GPU = _table("TARGET_INFO_GPU", "id", "name")
+SESSION = _table("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+EXPORT = _table("META_DATA_EXPORT", "", "name value")
+EXPORT_BEFORE_3_4 = _table("EXPORT_META_DATA", "", "name value")
+
+_EVERY_WORK = ("start", "end", "correlationId", "globalPid")
+#: Columns without which the rows of a table cannot be used.
+ESSENTIAL: dict[str, tuple[str, ...]] = {
+    STRINGS.name: ("id", "value"),
+    NVTX.name: ("start", "end", "eventType", "globalTid"),
+    RUNTIME.name: ("start", "end", "globalTid", "correlationId"),
+    KERNEL.name: _EVERY_WORK,
+    MEMCPY.name: _EVERY_WORK,
+    MEMSET.name: _EVERY_WORK,
+    GRAPH_TRACE.name: _EVERY_WORK,
+}
+
+#: NVTX event types (ENUM_NSYS_EVENT_TYPE; the same numbers in every version, the enum table only from 3.0.0 on).
+PUSH_POP_RANGES = (59, 70)
+START_END_RANGES = (60, 71)
+DOMAIN_CREATED = 75
+
+#: Rows of the runtime table that repeat another call's correlation id to carry its CUDA backtrace.
+BACKTRACE_CLASS = 67
+
+#: ``globalTid`` holds the thread in bits 0-23, the process in 24-47, machine ids above; ``globalPid`` is the same
+#: with the thread's bits 0.
+THREAD_BITS = 24
+ID_MASK = (1 << THREAD_BITS) - 1
+PROCESS_MASK = ~ID_MASK

@@ -1,0 +1,78 @@
+"""From a report to a dataset: stages 2 to 5 in a few lines. Start reading here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit import dataset
+from tracekit.attribute import attribute
+from tracekit.decode import decode
+from tracekit.progress import silent
+from tracekit.readers import reader_for
+from tracekit.tables import TABLES
+from tracekit.version import VERSION
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from tracekit.progress import Progress
+    from tracekit.recording import Recording
+    from tracekit.trace import Trace
+
+
+def parse(
+    report: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    force: bool = False,
+    progress: Progress = silent,
+) -> dataset.Dataset:
+    """Reads a report and writes its dataset.
+
+    Args:
+        report: A SQLite export of Nsight Systems; it is never changed.
+        out: Folder of the dataset; by default the report's path with the suffix ``.tracekit``.
+        force: Whether a dataset that is there may be replaced.
+        progress: Told what is being done.
+
+    Returns:
+        The finished dataset.
+
+    Raises:
+        ReportError: If the report cannot be read.
+        DatasetError: If the dataset cannot be written.
+    """
+    path = Path(report)
+    reader = reader_for(path)
+    folder = Path(out) if out is not None else dataset.default_folder(path)
+    with dataset.writing(folder, force=force) as partial:
+        recording = reader.read(path, progress)
+        trace = attribute(recording, decode(recording.texts))
+        dataset.write(partial, _built(trace, progress), _about(recording))
+    return dataset.load(folder)
+
+
+def _built(trace: Trace, progress: Progress) -> Iterator[pa.Table]:
+    for done, table in enumerate(TABLES):
+        progress("writing", done / len(TABLES))
+        yield table.build(trace)
+    progress("writing", 1.0)
+
+
+def _about(recording: Recording) -> dict[str, object]:
+    """What the manifest says of the source."""
+    return {
+        "tracekit": VERSION,
+        "source": asdict(recording.source),
+        "processes": [
+            {"pid": pid, "name": recording.process_names.get(pid)}
+            for pid in sorted(set(recording.threads.process_pid.tolist()))
+        ],
+        "devices": [{"device": number, "name": name} for number, name in sorted(recording.devices.items())],
+        "lacks": [asdict(lack) for lack in recording.lacks],
+    }

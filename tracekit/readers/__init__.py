@@ -1,0 +1,43 @@
+"""Stage 2: a report on disk becomes a :class:`~tracekit.recording.Recording`. The only room with SQL.
+
+To add a format: write ``readers/<format>.py`` with the three names of :class:`~tracekit.readers.base.Reader`, add
+the module to ``READERS``, and a few lines of such a file with the expected rows to ``tests/readers``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.errors import ReportError
+from tracekit.readers import nsight_sqlite
+from tracekit.readers.foreign import what_else
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.readers.base import Reader
+
+READERS: tuple[Reader, ...] = (nsight_sqlite,)
+
+_HEAD_BYTES = 4096
+
+
+def reader_for(path: Path) -> Reader:
+    """The reader that recognises the file.
+
+    Raises:
+        ReportError: If there is no such file, it cannot be opened, or no reader knows it.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except IsADirectoryError:
+        raise ReportError(path, "is a folder", "expected a report file such as report.sqlite") from None
+    except FileNotFoundError:
+        raise ReportError(path, "there is no such file", "check the path") from None
+    except OSError as error:
+        raise ReportError(path, f"cannot be opened ({error.strerror})", "make the file readable") from None
+    for reader in READERS:
+        if reader.recognises(path, head):
+            return reader
+    raise what_else(path, head)

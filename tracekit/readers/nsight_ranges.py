@@ -1,0 +1,199 @@
+"""NVTX rows of a report as ranges, nested or not, with texts and domains stored once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit import nsight
+from tracekit.coverage import ENDS_BEFORE_START, NEVER_ENDED, Tally
+from tracekit.intervals import nesting_order, one_axis
+from tracekit.readers.nsight_ids import GlobalIds, rows_of, sorted_strings, texts_at
+from tracekit.recording import PUSH_POP, RANGES, START_END, integers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+#: No real session comes near: 73 years.
+LAST_TIME_NS = 1 << 61
+
+
+def ranges_table(
+    events: pa.Table, strings: pa.Table, ids: GlobalIds, launches: pa.Table, tally: Tally
+) -> tuple[pa.Table, list[str], list[str]]:
+    """Ranges out of NVTX rows.
+
+    Args:
+        events: Rows of NVTX_EVENTS: ranges of all kinds and created domains.
+        strings: Rows of StringIds.
+        ids: The report's threads.
+        launches: The finished launches, which may outlast a range that never ends.
+        tally: Where losses are counted.
+
+    Returns:
+        The table ``RANGES``, the distinct texts and the distinct domain names.
+    """
+    if not events.num_rows:
+        return RANGES.empty(), [], []
+    types = integers(events, "eventType")
+    is_domain = types == nsight.DOMAIN_CREATED
+    texts, text = _texts(events, strings)
+    domains, domain = _domains(events, is_domain, ids, texts, text)
+    if is_domain.any():
+        keep = ~is_domain
+        events, types, text, domain = events.filter(pa.array(keep)), types[keep], text[keep], domain[keep]
+    thread = ids.threads(events.column("globalTid"))
+    start, end, never_ended = _closed(events, thread, launches, tally)
+    end_thread = _end_threads(events, ids, thread)
+    payload_int, payload_float, payload_json = _payloads(events, strings)
+    order = _order(thread, start, end)
+    columns = {
+        "start_ns": start[order],
+        "end_ns": end[order],
+        "open": never_ended[order],
+        "kind": np.where(np.isin(types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(np.int8)[order],
+        "thread": thread[order].astype(np.int32),
+        "end_thread": nullable(end_thread[order], pa.int32()),
+        "domain": nullable(domain[order], pa.int32()),
+        "text": nullable(text[order], pa.int32()),
+        "payload_int": payload_int.take(order),
+        "payload_float": payload_float.take(order),
+        "payload_json": payload_json.take(order),
+    }
+    return RANGES.table(columns), texts, domains
+
+
+def nullable(values: NDArray[np.int64], type_: pa.DataType) -> pa.Array:
+    """Integers as an Arrow array in which -1 is null."""
+    return pa.array(values, mask=values < 0).cast(type_)
+
+
+def start_and_end(table: pa.Table, what: str, tally: Tally) -> tuple[Ints, Ints]:
+    """The times of a table's rows; a row that ends before it starts gets no duration and is counted.
+
+    Raises:
+        ValueError: If a time is missing or impossible.
+    """
+    for column in ("start", "end"):
+        values = table.column(column)
+        if values.null_count:
+            raise ValueError(f"{values.null_count} rows of the {what} have no {column}")
+        bounds = pc.min_max(values).as_py()
+        if len(values) and not -LAST_TIME_NS < bounds["min"] <= bounds["max"] < LAST_TIME_NS:
+            raise ValueError(f"the {what} hold times that lie decades apart")
+    start, end = integers(table, "start"), integers(table, "end")
+    backwards = end < start
+    tally.add(what, ENDS_BEFORE_START, int(backwards.sum()))
+    return start, np.where(backwards, start, end)
+
+
+def _order(thread: Ints, start: Ints, end: Ints) -> Ints:
+    return nesting_order(*one_axis([thread, thread], [start, end]))
+
+
+def _closed(events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) -> tuple[Ints, Ints, Flags]:
+    """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
+    never_ended = np.asarray(events.column("end").is_null())
+    ends = events.column("end")
+    if never_ended.any():
+        events = events.set_column(events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start")))
+    start, end = start_and_end(events, "ranges", tally)
+    if never_ended.any():
+        last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(last, thread, end)
+        launched_on = integers(launches, "thread")
+        known = launched_on < last.size
+        np.maximum.at(last, launched_on[known], integers(launches, "end_ns")[known])
+        end = np.where(never_ended, last[thread], end)
+        tally.add("ranges", NEVER_ENDED, int(never_ended.sum()))
+    return start, end, never_ended
+
+
+def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
+    """The thread on which a range ended, where it is another than it began on."""
+    if "endGlobalTid" not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int64)
+    ended = ids.end_threads(events.column("endGlobalTid"))
+    return np.where(ended == thread, -1, ended)
+
+
+def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
+    """The distinct texts, and for every row which one it has: the inline one, else the registered one, else -1."""
+    known: dict[str, int] = {}
+    row = _registered(events, "textId", strings, known)
+    inline = _inline(events, "text", known)
+    return list(known), np.where(inline >= 0, inline, row)
+
+
+def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[str, int]) -> Ints:
+    if column not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int64)
+    ids, values = sorted_strings(strings)
+    position = rows_of(events.column(column), ids)
+    used = np.unique(position[position >= 0])
+    row = np.full(ids.size + 1, -1, dtype=np.int64)
+    row[used] = [known.setdefault(text, len(known)) for text in texts_at(values, used)]
+    return row[position]
+
+
+def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
+    if column not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int64)
+    encoded = events.column(column).combine_chunks()
+    index = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)
+    used = np.unique(index[index >= 0])
+    row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int64)
+    row[used] = [known.setdefault(text, len(known)) for text in texts_at(encoded.dictionary, used)]
+    return row[index]
+
+
+def _domains(
+    events: pa.Table, is_domain: Flags, ids: GlobalIds, texts: list[str], text: Ints
+) -> tuple[list[str], Ints]:
+    """The distinct domain names, and for every row which one it is in; -1 in the default domain.
+
+    Domains are numbered per process; the first row that creates one names it.
+    """
+    if "domainId" not in events.column_names:
+        return [], np.full(events.num_rows, -1, dtype=np.int64)
+    number = integers(events.select(["domainId"]).cast(pa.schema([("domainId", pa.int64())])), "domainId", null=0)
+    process = (ids.tids[ids.threads(events.column("globalTid"))] & nsight.PROCESS_MASK).astype(np.int64)
+    created = np.flatnonzero(is_domain & (text >= 0))
+    named: dict[tuple[int, int], str] = {}
+    for at in created.tolist():
+        named.setdefault((int(process[at]), int(number[at])), texts[text[at]])
+    elsewhere = np.flatnonzero(number != 0)
+    keys = np.column_stack((process[elsewhere], number[elsewhere]))
+    distinct, which = np.unique(keys, axis=0, return_inverse=True) if elsewhere.size else (keys, elsewhere)
+    names: dict[str, int] = {}
+    row = [
+        names.setdefault(named.get((pid, domain), f"domain#{domain}"), len(names)) for pid, domain in distinct.tolist()
+    ]
+    domain_row = np.full(events.num_rows, -1, dtype=np.int64)
+    domain_row[elsewhere] = np.asarray(row, dtype=np.int64)[which.ravel()]
+    return list(names), domain_row
+
+
+def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Integer, floating-point and JSON payloads of the rows."""
+    known: dict[str, int] = {}
+    registered = _registered(events, "jsonTextId", strings, known)
+    inline = _inline(events, "jsonText", known)
+    row = np.where(inline >= 0, inline, registered)
+    json = pa.array(list(known), pa.string()).take(nullable(row, pa.int64()))
+    integer = _first_of(events, ("int64Value", "uint64Value", "int32Value", "uint32Value"), pa.int64())
+    return integer, _first_of(events, ("doubleValue", "floatValue"), pa.float64()), json
+
+
+def _first_of(events: pa.Table, columns: tuple[str, ...], type_: pa.DataType) -> pa.Array:
+    present = [events.column(name) for name in columns if name in events.column_names]
+    filled = [column for column in present if column.null_count < len(column)]
+    if not filled:
+        return pa.nulls(events.num_rows, type_)
+    return pc.coalesce(*filled).combine_chunks()

@@ -1,0 +1,159 @@
+"""Nsight Systems' SQLite exports, 2020.3 to 2026.2, into a recording.
+
+Columns are found by name and rows come in any order. What a file lacks is named, not guessed. The environment of
+the recorded machine (``META_DATA_CAPTURE``) is never read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import sqlalchemy as sql
+
+from tracekit import nsight
+from tracekit.coverage import Tally
+from tracekit.errors import ReportError
+from tracekit.readers.nsight_ids import Names, global_threads
+from tracekit.readers.nsight_lacks import lacks
+from tracekit.readers.nsight_ranges import ranges_table
+from tracekit.readers.nsight_work import WORK_TABLES, launches_table, work_requests, work_table
+from tracekit.readers.sqlite import ENCODED, ENCODED_TEXT, SQLITE_MAGIC, Request, SqliteFile
+from tracekit.recording import Recording, Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.progress import Progress
+    from tracekit.recording import Threads
+
+NAME = "nsight-sqlite"
+
+#: A file with strings and one of these was written by Nsight Systems.
+_TELLING_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV", "ThreadNames", *nsight.ESSENTIAL)
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether it is SQLite with Nsight's string table and one more of its tables."""
+    if not head.startswith(SQLITE_MAGIC):
+        return False
+    with SqliteFile(path) as file:
+        telling = set(_TELLING_TABLES) - {nsight.STRINGS.name}
+        return nsight.STRINGS.name in file.tables and bool(telling & set(file.tables))
+
+
+def read(path: Path, progress: Progress) -> Recording:
+    """Reads the report.
+
+    Raises:
+        ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
+    """
+    with SqliteFile(path) as file, ThreadPoolExecutor(max_workers=1) as beside:
+        digest = beside.submit(_sha256, path)
+        _check_essentials(file)
+        tables = file.read(_requests(), lambda share: progress("reading", share))
+        source = _source(file, digest.result())
+        recording = _recording(file, tables, source)
+    return recording
+
+
+def _check_essentials(file: SqliteFile) -> None:
+    for table, columns in nsight.ESSENTIAL.items():
+        if table in file.tables and (missing := [c for c in columns if c not in file.tables[table]]):
+            problem = f"its table {table} lacks {' and '.join(missing)}"
+            raise ReportError(file.path, problem, "expected an unchanged nsys export; export the report again")
+
+
+def _requests() -> dict[str, Request]:
+    event = nsight.NVTX.c
+    wanted = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
+    nvtx = Request(
+        nsight.NVTX,
+        {
+            "start": pa.int64(), "end": pa.int64(), "eventType": pa.int32(), "globalTid": ENCODED,
+            "endGlobalTid": ENCODED, "textId": ENCODED, "text": ENCODED_TEXT, "domainId": ENCODED,
+            "jsonTextId": ENCODED, "jsonText": ENCODED_TEXT,
+            "uint64Value": pa.int64(), "int64Value": pa.int64(), "uint32Value": pa.int64(), "int32Value": pa.int64(),
+            "doubleValue": pa.float64(), "floatValue": pa.float64(),
+        },
+        rare=("endGlobalTid", "jsonTextId", "jsonText", "uint64Value", "int64Value", "uint32Value", "int32Value",
+              "doubleValue", "floatValue"),
+        where=event.eventType.in_(wanted),
+    )  # fmt: skip
+    runtime = Request(
+        nsight.RUNTIME,
+        {
+            "start": pa.int64(), "end": pa.int64(), "eventClass": pa.int32(), "globalTid": ENCODED,
+            "correlationId": pa.int64(), "nameId": ENCODED,
+        },
+    )  # fmt: skip
+    strings = Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()})
+    return {"nvtx": nvtx, "runtime": runtime, "strings": strings, **work_requests()}
+
+
+def _recording(file: SqliteFile, tables: dict[str, pa.Table], source: Source) -> Recording:
+    tally = Tally()
+    strings = tables.pop("strings")
+    threads, globals_ = global_threads(tables)
+    names = Names(strings)
+    launches = launches_table(tables.pop("runtime"), globals_, names, tally)
+    ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
+    work = work_table({name: tables.pop(name) for name in WORK_TABLES}, globals_, names, tally)
+    return Recording(
+        source=source,
+        threads=threads,
+        ranges=ranges,
+        launches=launches,
+        work=work,
+        texts=texts,
+        domains=domains,
+        names=names.used,
+        process_names=_process_names(file, threads),
+        devices=_devices(file),
+        lacks=lacks(file, ranges, launches, work, names.used),
+        tally=tally,
+    )
+
+
+def _source(file: SqliteFile, digest: str) -> Source:
+    said: dict[str, str] = {}
+    for table in (nsight.EXPORT, nsight.EXPORT_BEFORE_3_4):
+        if file.has(table, "name", "value"):
+            said |= dict(file.rows(sql.select(table.c.name, table.c.value)))
+    started = None
+    if file.has(nsight.SESSION, "utcEpochNs"):
+        rows = file.rows(sql.select(nsight.SESSION.c.utcEpochNs))
+        started = rows[0][0] if rows and isinstance(rows[0][0], int) else None
+    return Source(
+        name=file.path.name,
+        size_bytes=file.path.stat().st_size,
+        sha256=digest,
+        format=NAME,
+        exporter=said.get("EXPORT_PRODUCT_VERSION"),
+        schema_version=said.get("EXPORT_SCHEMA_VERSION"),
+        started_utc_ns=started,
+    )
+
+
+def _process_names(file: SqliteFile, threads: Threads) -> dict[int, str]:
+    if not file.has(nsight.PROCESSES, "pid", "name"):
+        return {}
+    seen = set(threads.process_pid.tolist())
+    table = nsight.PROCESSES.c
+    rows = file.rows(sql.select(table.pid, table.name).where(table.name.is_not(None)))
+    # Only the executable's own name: its folders are nobody's business.
+    return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in rows if pid in seen}
+
+
+def _devices(file: SqliteFile) -> dict[int, str]:
+    if not file.has(nsight.GPU, "id", "name"):
+        return {}
+    table = nsight.GPU.c
+    return dict(map(tuple, file.rows(sql.select(table.id, table.name).where(table.name.is_not(None)))))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,182 @@
+"""What a trace holds, in tracekit's own plain tables, whatever format it came from.
+
+Readers fill it, everything after them reads it. Texts and names are stored once and referred to by their row, so
+that nothing downstream handles strings per event. Times are nanoseconds since the start of the session and may be
+negative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.coverage import Tally
+from tracekit.schema import Column, TableSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PUSH_POP, START_END = 0, 1
+RANGE_KINDS = ("push_pop", "start_end")
+KERNEL, MEMCPY, MEMSET, GRAPH, CPU_OP = range(5)
+WORK_KINDS = ("kernel", "memcpy", "memset", "graph", "cpu_op")
+
+#: CUPTI's directions of a copy, by code (CUpti_ActivityMemcpyKind), as NVIDIA labels them.
+COPY_KINDS = (
+    "Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array",
+    "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer",
+    "Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device",
+)  # fmt: skip
+#: API calls that replay a CUDA graph.
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+
+RANGES = TableSpec(
+    "ranges",
+    "Every NVTX interval, sorted by (thread, start, -end).",
+    (
+        Column("start_ns", pa.int64(), "When it began."),
+        Column("end_ns", pa.int64(), "When it ended."),
+        Column("open", pa.bool_(), "Whether it had no end and was closed at the last time seen on its thread."),
+        Column("kind", pa.int8(), "PUSH_POP or START_END."),
+        Column("thread", pa.int32(), "Row of threads."),
+        Column("end_thread", pa.int32(), "Row of threads on which it ended, where that is another.", nullable=True),
+        Column("domain", pa.int32(), "Row of domains; null in the default one.", nullable=True),
+        Column("text", pa.int32(), "Row of texts.", nullable=True),
+        Column("payload_int", pa.int64(), "Integer payload; unsigned 64-bit ones in two's complement.", nullable=True),
+        Column("payload_float", pa.float64(), "Floating-point payload.", nullable=True),
+        Column("payload_json", pa.string(), "Structured payload as JSON.", nullable=True),
+    ),
+)
+LAUNCHES = TableSpec(
+    "launches",
+    "API calls that may have started device work, sorted by (thread, start, -end).",
+    (
+        Column("start_ns", pa.int64(), "When the call began."),
+        Column("end_ns", pa.int64(), "When it returned."),
+        Column("thread", pa.int32(), "Row of threads."),
+        Column("correlation_id", pa.int64(), "Links it to its work, within one process."),
+        Column("name", pa.int32(), "Row of names.", nullable=True),
+    ),
+)
+WORK = TableSpec(
+    "work",
+    "Pieces of device work, in the order of the report.",
+    (
+        Column("kind", pa.int8(), "KERNEL, MEMCPY, MEMSET, GRAPH or CPU_OP."),
+        Column("start_ns", pa.int64(), "When it began on the device."),
+        Column("end_ns", pa.int64(), "When it ended there."),
+        Column("process", pa.int32(), "Row of processes.", nullable=True),
+        Column("device", pa.int32(), "The GPU, as the report numbers it.", nullable=True),
+        Column("context", pa.int32(), "CUDA context, within its process.", nullable=True),
+        Column("stream", pa.int64(), "CUDA stream, within its context.", nullable=True),
+        Column("correlation_id", pa.int64(), "Links it to its launch, within one process.", nullable=True),
+        Column("name", pa.int32(), "Row of names: the short name.", nullable=True),
+        Column("full_name", pa.int32(), "Row of names: the whole signature.", nullable=True),
+        Column("grid_x", pa.int32(), "Blocks.", nullable=True),
+        Column("grid_y", pa.int32(), "Blocks.", nullable=True),
+        Column("grid_z", pa.int32(), "Blocks.", nullable=True),
+        Column("block_x", pa.int32(), "Threads.", nullable=True),
+        Column("block_y", pa.int32(), "Threads.", nullable=True),
+        Column("block_z", pa.int32(), "Threads.", nullable=True),
+        Column("registers", pa.int32(), "Registers per thread.", nullable=True),
+        Column("static_smem_bytes", pa.int32(), "Static shared memory per block.", nullable=True),
+        Column("dynamic_smem_bytes", pa.int32(), "Dynamic shared memory per block.", nullable=True),
+        Column("bytes", pa.int64(), "Bytes copied or set.", nullable=True),
+        Column("copy_kind", pa.int32(), "Its direction: row of COPY_KINDS.", nullable=True),
+        Column("graph_id", pa.int64(), "CUDA graph it ran from.", nullable=True),
+        Column("graph_exec_id", pa.int64(), "Instance of that graph.", nullable=True),
+        Column("graph_node_id", pa.int64(), "Node of that graph.", nullable=True),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a recording came from.
+
+    Attributes:
+        name: File name of the report, without its folder.
+        size_bytes: Its size.
+        sha256: Its digest.
+        format: Name of the reader.
+        exporter: Product and version that wrote the file, where it says so.
+        schema_version: Version of the file's schema, where it says so.
+        started_utc_ns: Start of the session, nanoseconds since 1970, where it says so.
+    """
+
+    name: str
+    size_bytes: int
+    sha256: str
+    format: str
+    exporter: str | None = None
+    schema_version: str | None = None
+    started_utc_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Something that the report does not hold, and how to record it next time."""
+
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads and processes that ranges, launches and work refer to by row.
+
+    Attributes:
+        pid: Process id of every thread.
+        tid: Thread id of every thread.
+        process: Row of processes for every thread.
+        process_pid: Process id of every process.
+    """
+
+    pid: NDArray[np.int64]
+    tid: NDArray[np.int64]
+    process: NDArray[np.int64]
+    process_pid: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One report in tracekit's own tables.
+
+    Attributes:
+        source: Where it came from.
+        threads: Threads and processes, by row.
+        ranges: Table of the spec ``RANGES``.
+        launches: Table of the spec ``LAUNCHES``.
+        work: Table of the spec ``WORK``.
+        texts: The distinct texts of ranges.
+        domains: The distinct names of NVTX domains.
+        names: The distinct names of kernels and API calls.
+        process_names: Name of the executable by process id, where known.
+        devices: Name of the GPU by device number, where known.
+        lacks: What the report does not hold.
+        tally: What was lost or put right while reading.
+    """
+
+    source: Source
+    threads: Threads
+    ranges: pa.Table
+    launches: pa.Table
+    work: pa.Table
+    texts: list[str]
+    domains: list[str]
+    names: list[str]
+    process_names: dict[int, str] = field(default_factory=dict)
+    devices: dict[int, str] = field(default_factory=dict)
+    lacks: tuple[Lack, ...] = ()
+    tally: Tally = field(default_factory=Tally)
+
+
+def integers(table: pa.Table, column: str, null: int = -1) -> NDArray[np.int64]:
+    """One integer column as NumPy, nulls replaced by ``null``."""
+    values = table.column(column)
+    if values.null_count:
+        values = values.fill_null(pa.scalar(null, values.type))
+    return np.asarray(values.to_numpy(), dtype=np.int64)

@@ -1,0 +1,83 @@
+"""How a table is promised and checked: columns with types, units and docs, declared once.
+
+Knows nothing of traces; the promised tables live in :mod:`tracekit.tables`, the tables that readers fill in
+:mod:`tracekit.recording`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+#: Few distinct strings, stored once each.
+CATEGORY = pa.dictionary(pa.int32(), pa.string())
+#: The dimensions of one or more tensors: ``[[8, 4096], [8]]``.
+SHAPES = pa.list_(pa.list_(pa.int64()))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One promised column.
+
+    Attributes:
+        name: Its name; times end in ``_ns``, sizes in ``_bytes``, keys in ``_id``.
+        type: Its Arrow type.
+        doc: What it holds, in one sentence.
+        unit: ``ns``, ``bytes`` or nothing.
+        nullable: Whether it may be null, that is, not known or not applicable.
+    """
+
+    name: str
+    type: pa.DataType
+    doc: str
+    nullable: bool = False
+
+    @property
+    def unit(self) -> str | None:
+        """The unit that the column's name ends in."""
+        return next((unit for unit in ("ns", "bytes") if self.name.endswith(f"_{unit}")), None)
+
+    def field(self) -> pa.Field:
+        """The Arrow field, with doc and unit as its metadata."""
+        metadata = {"doc": self.doc} | ({"unit": self.unit} if self.unit else {})
+        return pa.field(self.name, self.type, nullable=self.nullable, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A promised table: its name, what a row is, its columns in order and how its rows are sorted."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    sorted_by: tuple[str, ...] = ()
+
+    def schema(self) -> pa.Schema:
+        """The Arrow schema that tables of this spec carry into their files."""
+        return pa.schema([column.field() for column in self.columns], metadata={"doc": self.doc})
+
+    def table(self, columns: dict[str, object]) -> pa.Table:
+        """Builds the table from one array for every promised column, and checks it.
+
+        Raises:
+            TypeError: If a column is missing, unknown, of another type or null where that is not allowed.
+        """
+        promised = [column.name for column in self.columns]
+        if sorted(promised) != sorted(columns):
+            raise TypeError(f"{self.name}: expected columns {promised}, got {sorted(columns)}")
+        arrays = [_conforming(self.name, column, columns[column.name]) for column in self.columns]
+        return pa.Table.from_arrays(arrays, schema=self.schema())
+
+    def empty(self) -> pa.Table:
+        """The table without rows."""
+        return self.schema().empty_table()
+
+
+def _conforming(table: str, column: Column, values: object) -> pa.Array | pa.ChunkedArray:
+    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type=column.type)
+    if array.type != column.type:
+        array = array.cast(column.type)
+    if array.null_count and not column.nullable:
+        raise TypeError(f"{table}.{column.name}: {array.null_count} nulls in a column that is never null")
+    return array

@@ -1,0 +1,18 @@
+"""Stage 5: the tables that a dataset promises, SPEC and build() side by side.
+
+To add a table: write ``tables/<name>.py`` with the two names of :class:`~tracekit.tables.base.Table`, add the module
+to ``TABLES``, and rows of it to ``tests/test_tables.py``. Adding a column is free; renaming or retyping one bumps
+``dataset.FORMAT_VERSION``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.tables import calls, coverage, kernel_modules, kernels, modules, ranges, steps
+
+if TYPE_CHECKING:
+    from tracekit.tables.base import Table
+
+#: In the order in which they are built; coverage counts what the others lost.
+TABLES: tuple[Table, ...] = (modules, calls, kernels, kernel_modules, ranges, steps, coverage)

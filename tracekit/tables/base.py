@@ -1,0 +1,47 @@
+"""What a promised table is, and how its columns are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.schema import CATEGORY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tracekit.schema import TableSpec
+    from tracekit.trace import Trace
+
+
+class Table(Protocol):
+    """A module that promises one table and builds it."""
+
+    SPEC: TableSpec
+
+    def build(self, trace: Trace, /) -> pa.Table:
+        """The table, checked against its spec."""
+
+
+def category(row: NDArray[np.int64], values: Sequence[str]) -> pa.Array:
+    """Strings by their row in ``values``; null for -1. Values that do not occur are left out."""
+    used = np.zeros(len(values) + 1, dtype=bool)
+    used[row] = True
+    used[-1] = False
+    indices = (np.cumsum(used) - 1).astype(np.int32)[row]
+    kept = [values[at] for at in np.flatnonzero(used).tolist()]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=row < 0), pa.array(kept, pa.string())).cast(CATEGORY)
+
+
+def or_null(values: NDArray[np.int64], null: int = -1) -> pa.Array:
+    """Integers of which one value stands for null."""
+    return pa.array(values, mask=values == null)
+
+
+def lookup(values: NDArray[np.int64], row: NDArray[np.int64], missing: int = -1) -> NDArray[np.int64]:
+    """``values[row]``, with ``missing`` where the row is -1."""
+    return np.append(values, missing)[row]

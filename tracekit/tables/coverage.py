@@ -1,0 +1,113 @@
+"""``coverage``: what is known and what is not, counted, explained, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.attribute import METHODS
+from tracekit.coverage import ADVICE, CAUSES
+from tracekit.markers.base import ModuleMarker, Unreadable
+from tracekit.recording import integers
+from tracekit.schema import CATEGORY, Column, TableSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tracekit.coverage import Cause
+    from tracekit.trace import Trace
+
+    Ints = NDArray[np.int64]
+
+SPEC = TableSpec(
+    "coverage",
+    "Per subject and cause, what is known and what is not. The rows of kernels add up to all device work, those of "
+    "ranges to all ranges; other subjects count single losses.",
+    (
+        Column("what", CATEGORY, "kernels, ranges, or what else was counted."),
+        Column("cause", CATEGORY, "Method by which it is known, or why it is not."),
+        Column("known", pa.bool_(), "Whether this row counts what is known."),
+        Column("count", pa.int64(), "How many."),
+        Column("time_ns", pa.int64(), "Sum of their durations; 0 where none applies."),
+        Column("share", pa.float64(), "Of the subject's time (kernels) or count (others)."),
+        Column("advice", pa.string(), "What to do about it."),
+    ),
+)
+PLAIN = "plain"
+
+
+class _Row(NamedTuple):
+    what: str
+    cause: str
+    known: bool
+    count: int
+    time_ns: int
+    share: float
+
+
+def build(trace: Trace) -> pa.Table:
+    """Counts of kernels, of ranges, and of everything that was lost or put right on the way."""
+    rows = [*_kernels(trace), *_ranges(trace), *_losses(trace)]
+    return SPEC.table({
+        "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
+        "cause": pa.array([row.cause for row in rows], pa.string()).cast(CATEGORY),
+        "known": pa.array([row.known for row in rows], pa.bool_()),
+        "count": pa.array([row.count for row in rows], pa.int64()),
+        "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
+        "share": pa.array([row.share for row in rows], pa.float64()),
+        "advice": pa.array(["" if row.known else ADVICE.get(row.cause, "") for row in rows], pa.string()),
+    })
+
+
+def _kernels(trace: Trace) -> list[_Row]:
+    work, owners = trace.evidence.recording.work, trace.owners
+    time = integers(work, "end_ns") - integers(work, "start_ns")
+    whole = int(time.sum())
+    rows = []
+    for known, code, names in (
+        (True, owners.method, [method.NAME for method in METHODS]),
+        (False, owners.cause, [cause.name for cause in CAUSES]),
+    ):
+        for at, (count, spent) in _totals(code, time).items():
+            rows.append(_Row("kernels", names[at], known, count, spent, spent / whole if whole else 0.0))
+    return rows
+
+
+def _ranges(trace: Trace) -> list[_Row]:
+    """Every range once: as understood, as plain text, or with what could not be read of it."""
+    ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
+    causes: list[Cause | None] = [
+        marker.cause if isinstance(marker, ModuleMarker | Unreadable) else None for marker in decoded.markers
+    ]
+    names = ["marker", PLAIN, *(cause.name for cause in CAUSES)]
+    said = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
+    code = np.array([*said, 1], dtype=np.int64)[np.append(decoded.of_text, -1)[integers(ranges, "text")]]
+    time = integers(ranges, "end_ns") - integers(ranges, "start_ns")
+    return [
+        _Row("ranges", names[at], names[at] in ("marker", PLAIN), count, spent, count / code.size)
+        for at, (count, spent) in _totals(code, time).items()
+    ]
+
+
+def _losses(trace: Trace) -> list[_Row]:
+    """What stages counted on the way, under the name of what it happened to."""
+    recording = trace.evidence.recording
+    whole = {
+        "ranges": recording.ranges.num_rows,
+        "launches": recording.launches.num_rows,
+        "calls": trace.ids.call_order.size,
+    }
+    return [
+        _Row(f"{what}: losses", cause, False, count, 0, count / max(1, whole.get(what, recording.work.num_rows)))
+        for (what, cause), count in sorted(recording.tally.counts.items())
+    ]
+
+
+def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
+    """Count and time for every code that occurs; -1 is left out."""
+    counts = np.bincount(code + 1)
+    spent = np.zeros(counts.size, dtype=np.int64)
+    np.add.at(spent, code + 1, time)
+    return {at - 1: (int(counts[at]), int(spent[at])) for at in np.flatnonzero(counts).tolist() if at}

@@ -1,0 +1,35 @@
+"""``kernel_modules``: which modules each piece of device work serves, and by how much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.schema import Column, TableSpec
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
+SPEC = TableSpec(
+    "kernel_modules",
+    "Modules of each piece of work, sorted by kernel_id. A fused kernel serves several; what nobody owns has no row.",
+    (
+        Column("kernel_id", pa.int64(), "The piece of work."),
+        Column("module_id", pa.int32(), "A module that it serves."),
+        Column("weight", pa.float64(), "Share of its time; the weights of one kernel sum to 1."),
+    ),
+    sorted_by=("kernel_id", "module_id"),
+)
+
+
+def build(trace: Trace) -> pa.Table:
+    """One row of weight 1 for every piece of work that has a module."""
+    by_id = np.argsort(trace.ids.kernel_id)
+    owned = by_id[trace.module[by_id] >= 0]
+    return SPEC.table({
+        "kernel_id": trace.ids.kernel_id[owned],
+        "module_id": trace.module[owned].astype(np.int32),
+        "weight": np.ones(owned.size),
+    })
