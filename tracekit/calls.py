@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tracekit.timeline import Timeline
 
     Ints = NDArray[np.int64]
+    Rows = NDArray[np.int32]
     Flags = NDArray[np.bool_]
 
 
@@ -37,19 +38,21 @@ class Calls:
         start: Start on the axis.
         end: End on the axis.
         parent: Row of the enclosing call, or -1.
+        depth: How many calls enclose it.
         marker: Row of the decoded markers.
         outputs: Row of the marker that tells its outputs, or -1.
         module: Row of modules, or -1.
         modules: The hierarchy, in pre-order.
     """
 
-    range_row: Ints
+    range_row: Rows
     start: Ints
     end: Ints
-    parent: Ints
-    marker: Ints
-    outputs: Ints
-    module: Ints
+    parent: Rows
+    depth: Rows
+    marker: Rows
+    outputs: Rows
+    module: Rows
     modules: list[Module]
 
     @property
@@ -66,7 +69,7 @@ def calls_of(recording: Recording, decoded: Decoded, line: Timeline, tally: Tall
     rows = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & same_thread)
     rows = _outer_first(rows, line, marker, decoded.markers)
     start, end, marker = line.range_start[rows], line.range_end[rows], marker[rows]
-    parent = parents(start, end)
+    parent, depth = parents(start, end)
     before = _previous_sibling(parent, integers(recording.ranges, "thread")[rows])
     is_result, result_of, marker = _results(start, end, parent, before, marker, decoded, line)
     tally.add("ranges", ORPHAN_OUTPUTS, int((is_result & (result_of < 0)).sum()))
@@ -76,8 +79,12 @@ def calls_of(recording: Recording, decoded: Decoded, line: Timeline, tally: Tall
     told = is_result & (result_of >= 0)
     outputs[result_of[told]] = marker[told]
     parent = row[parent][keep]
-    modules, module = hierarchy(parent, marker[keep], decoded.markers, tally)
-    return Calls(rows[keep], start[keep], end[keep], parent, marker[keep], outputs[keep], module, modules)
+    depth = depth[keep]
+    modules, module = hierarchy(parent, depth, marker[keep], decoded.markers, tally)
+    columns = (parent, depth, marker[keep], outputs[keep], module)
+    return Calls(
+        rows[keep].astype(np.int32), start[keep], end[keep], *(column.astype(np.int32) for column in columns), modules
+    )
 
 
 def _outer_first(rows: Ints, line: Timeline, marker: Ints, markers: list[Marker]) -> Ints:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pandas as pd
+
+    from tracekit.progress import Progress
+    from tracekit.tables.base import Table
+    from tracekit.trace import Trace
 
 #: Bumped when a column is renamed or changes its type.
 FORMAT_VERSION = 1
@@ -92,42 +97,53 @@ def _take_place(partial: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def write(folder: Path, tables: Iterable[pa.Table], manifest: Mapping[str, object]) -> None:
-    """Writes tables, named by their order in ``TABLES``, and last the manifest; the next is built meanwhile.
+def write(folder: Path, trace: Trace, manifest: Mapping[str, object], progress: Progress) -> None:
+    """Writes all tables, two at a time, and last the manifest.
 
     Args:
         folder: An empty folder.
-        tables: The promised tables in their order.
+        trace: What the tables are built from.
         manifest: What is said of the source beside the tables.
+        progress: Told the share that is done.
     """
+    *first, coverage = TABLES
     rows: dict[str, int] = {}
-    pending: Future[None] | None = None
-    with ThreadPoolExecutor(max_workers=1) as writer:
-        for spec, table in zip(_SPECS.values(), tables, strict=True):
-            if pending:
-                pending.result()
-            rows[spec.name] = table.num_rows
-            pending = writer.submit(_write_table, table, folder / f"{spec.name}.parquet")
-            last = table
-            del table
-        if pending:
-            pending.result()
-    said = {"format": _FORMAT, "format_version": FORMAT_VERSION, **manifest, "rows": rows, "coverage": last.to_pylist()}
+    stop = threading.Event()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        futures = {table.SPEC.name: pool.submit(_write_table, table, trace, folder, stop) for table in first}
+        try:
+            for done, (name, future) in enumerate(futures.items(), 1):
+                rows[name] = future.result()
+                progress("writing", done / len(TABLES))
+        except BaseException:
+            stop.set()
+            raise
+    rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, stop)
+    counted = pq.read_table(folder / f"{coverage.SPEC.name}.parquet").to_pylist()
+    said = {"format": _FORMAT, "format_version": FORMAT_VERSION, **manifest, "rows": rows, "coverage": counted}
     (folder / _MANIFEST).write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    progress("writing", 1.0)
 
 
-def _write_table(table: pa.Table, path: Path) -> None:
-    numbers = [field.name for field in table.schema if pa.types.is_int64(field.type)]
-    others = [field.name for field in table.schema if field.name not in numbers]
-    pq.write_table(
-        table,
-        path,
-        row_group_size=_ROW_GROUP,
+def _write_table(table: Table, trace: Trace, folder: Path, stop: threading.Event) -> int:
+    """Writes one table piece by piece; returns how many rows it has."""
+    schema = table.SPEC.schema()
+    numbers = [field.name for field in schema if pa.types.is_int64(field.type)]
+    rows = 0
+    with pq.ParquetWriter(
+        folder / f"{table.SPEC.name}.parquet",
+        schema,
         compression="zstd",
         compression_level=1,
-        use_dictionary=others,
+        use_dictionary=[field.name for field in schema if field.name not in numbers],
         column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-    )
+    ) as writer:
+        for piece in table.build(trace):
+            if stop.is_set():
+                break
+            writer.write_table(piece, row_group_size=_ROW_GROUP)
+            rows += piece.num_rows
+    return rows
 
 
 class Dataset:

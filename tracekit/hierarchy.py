@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.coverage import NESTED_TOO_DEEP, Tally
-from tracekit.intervals import depths
+from tracekit.intervals import by_level
 from tracekit.markers.base import ModuleMarker
 
 if TYPE_CHECKING:
@@ -95,11 +95,12 @@ class _Places:
         return self._row[key]
 
 
-def hierarchy(parent: Ints, marker: Ints, markers: list[Marker], tally: Tally) -> tuple[list[Module], Ints]:
+def hierarchy(parent: Ints, depth: Ints, marker: Ints, markers: list[Marker], tally: Tally) -> tuple[list[Module], Ints]:
     """The modules of all calls in pre-order, and the module of every call.
 
     Args:
         parent: Row of the enclosing call, or -1; calls are in the order of their starts on each thread.
+        depth: How many calls enclose each one.
         marker: Row in ``markers`` of every call.
         markers: The distinct markers; those that are no ModuleMarker stand for calls of unknown modules.
         tally: Where losses are counted.
@@ -108,7 +109,7 @@ def hierarchy(parent: Ints, marker: Ints, markers: list[Marker], tally: Tally) -
         The modules, and for every call its row in them; -1 where the module is not known.
     """
     places = _Places(markers, tally)
-    at = _placed(parent, marker, len(markers), places)
+    at = _placed(parent, depth, marker, len(markers), places)
     known = np.array([isinstance(found, ModuleMarker) for found in markers] + [False])[marker]
     calls = np.flatnonzero(known)
     seen, first = np.unique(at[calls], return_index=True)
@@ -120,14 +121,10 @@ def hierarchy(parent: Ints, marker: Ints, markers: list[Marker], tally: Tally) -
     return modules, np.where(known, module_of_place[at], -1)
 
 
-def _placed(parent: Ints, marker: Ints, markers: int, places: _Places) -> Ints:
+def _placed(parent: Ints, depth: Ints, marker: Ints, markers: int, places: _Places) -> Ints:
     """The row of the place of every call; a call of an unknown module passes on the place above it."""
     at = np.full(parent.size, -1, dtype=np.int64)
-    depth = depths(parent)
-    by_depth = np.argsort(depth, kind="stable")
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max()) + 2)) if depth.size else np.zeros(1, int)
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        calls = by_depth[low:high]
+    for calls in by_level(depth):
         above = np.where(parent[calls] >= 0, at[parent[calls]], -1)
         keys, which, counts = np.unique((above + 1) * markers + marker[calls], return_inverse=True, return_counts=True)
         found = [

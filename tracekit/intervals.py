@@ -40,6 +40,8 @@ def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
         return list(times)
     low, high = min(int(t.min()) for t in filled), max(int(t.max()) for t in filled)
     lines = max(int(g.max()) for g in groups if g.size) + 1
+    if lines == 1:
+        return list(times)
     span = high - low + 2
     if span * lines < 2**62:
         return [np.asarray(g, np.int64) * span + (t - low) for g, t in zip(groups, times, strict=True)]
@@ -63,8 +65,8 @@ def nesting_order(start: Ints, end: Ints) -> Index:
     return order
 
 
-def parents(start: Ints, end: Ints) -> Index:
-    """For every interval the latest one before it that contains it, or -1.
+def parents(start: Ints, end: Ints) -> tuple[Index, Ints]:
+    """For every interval the latest one before it that contains it, or -1; and how many contain it, by that chain.
 
     Intervals are half-open here: one that starts where another ends lies outside of it, also if it has no length.
 
@@ -72,29 +74,34 @@ def parents(start: Ints, end: Ints) -> Index:
         start: Starts, sorted by ``(start, -end)``.
         end: Ends.
     """
-    nested = _parents_if_nested(start, end)
-    return _parents_of_any(start, end) if nested is None else nested
+    level = _open_count(start, end)
+    parent = _parents_if_nested(start, end, level)
+    if parent is not None:
+        return parent, level
+    parent = _parents_of_any(start, end)
+    return parent, depths(parent)
 
 
-def _parents_if_nested(start: Ints, end: Ints) -> Index | None:
+def _parents_if_nested(start: Ints, end: Ints, level: Ints) -> Index | None:
     """The parents, if intervals nest or are apart; None if some overlap in part."""
-    level = open_count(start, end)
-    rows = np.arange(start.size, dtype=np.int64)
+    parent = np.full(start.size, -1, dtype=np.int64)
     lasting = end > start
-    by_level = rows[lasting][np.argsort(level[lasting], kind="stable")]
-    keys = level[by_level] * start.size + by_level
-    found = np.searchsorted(keys, (level - 1) * start.size + rows) - 1
-    parent = np.where(level > 0, by_level[np.maximum(found, 0)] if by_level.size else -1, -1)
+    above = np.empty(0, dtype=np.int64)
+    for rows in by_level(level):
+        if above.size:
+            parent[rows] = above[np.maximum(np.searchsorted(above, rows) - 1, 0)]
+        above = rows[lasting[rows]]
     inside = parent >= 0
-    holds = (end[parent[inside]] >= end[inside]) & (end[parent[inside]] > start[inside])
-    return parent if bool(holds.all()) else None
+    reach = end[parent[inside]]
+    holds = (reach >= end[inside]) & (reach > start[inside]) & (parent[inside] < np.flatnonzero(inside))
+    return parent if bool(holds.all()) and bool((inside == (level > 0)).all()) else None
 
 
-def open_count(start: Ints, end: Ints) -> Ints:
+def _open_count(start: Ints, end: Ints) -> Ints:
     """How many intervals before each one are still open at its start; for nested ones, its depth."""
     lasting = end > start
     opened = np.cumsum(lasting) - lasting
-    closed = np.searchsorted(np.sort(end[lasting]), start, side="right")
+    closed = np.searchsorted(np.sort(end[lasting], kind="stable"), start, side="right")
     return np.asarray(opened - closed, dtype=np.int64)
 
 
@@ -122,14 +129,18 @@ def depths(parent: Index) -> Ints:
     return depth
 
 
-def subtree_ends(parent: Index) -> Index:
+def by_level(level: Ints) -> list[Index]:
+    """The rows of each level 0, 1, …, each list in order."""
+    deepest = int(level.max(initial=-1))
+    narrow = level.astype(np.int16) if deepest < np.iinfo(np.int16).max else level
+    order = np.argsort(narrow, kind="stable")  # a radix sort for 16 bits
+    return np.split(order, np.cumsum(np.bincount(level))[:-1]) if level.size else []
+
+
+def subtree_ends(parent: Index, depth: Ints) -> Index:
     """For every row of a forest in pre-order, the row after its last descendant."""
-    depth = depths(parent)
     end = np.full(parent.size, parent.size, dtype=np.int64)
-    by_depth = np.argsort(depth, kind="stable")
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=-1)) + 2))
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        rows = by_depth[low:high]
+    for rows in by_level(depth):
         following = np.append(rows[1:], parent.size)
         end[rows] = np.minimum(following, np.where(parent[rows] >= 0, end[parent[rows]], parent.size))
     return end
@@ -188,37 +199,32 @@ def nearest_marked(parent: Index, marked: NDArray[np.bool_]) -> Index:
         nearest[open_rows] = nearest[nearest[open_rows]]
 
 
-def union_within(owner: Index, parent: Index, start: Ints, end: Ints) -> Ints:
+def union_within(owner: Index, forest: tuple[Index, Ints, Index], start: Ints, end: Ints) -> Ints:
     """For every node of a forest, the length of the union of the intervals that it and its descendants own.
 
     Args:
         owner: The node that owns each interval.
-        parent: The node above each node, or -1.
+        forest: The node above each node, or -1; its depth; and the end of its subtree. Nodes are in pre-order.
         start: Starts of the intervals.
         end: Ends of the intervals.
     """
+    parent, depth, subtree_end = forest
     total = np.zeros(parent.size, dtype=np.int64)
     shared = overlaps_any(start, end)
     np.add.at(total, owner[~shared], (end - start)[~shared])
-    total = _summed_up(total, parent)
+    running = np.concatenate(([0], np.cumsum(total)))
+    total = running[subtree_end] - running[:-1]
     # Intervals that overlap none add up; the others are merged anew at every node above them.
     order = np.flatnonzero(shared)[np.argsort(start[shared], kind="stable")]
     at, start, end = owner[order].copy(), start[order], end[order]
     ends = np.sort(end)
     rank = np.searchsorted(ends, end)
-    depth = depths(parent)
     for level in range(int(depth[at].max(initial=-1)), -1, -1):
         rows = np.flatnonzero(depth[at] == level)
         rows = rows[np.argsort(at[rows], kind="stable")]
         total += _union_length(at[rows], start[rows], end[rows], (rank[rows], ends), parent.size)
         at[rows] = np.where(level > 0, parent[at[rows]], at[rows])
     return total
-
-
-def _summed_up(value: Ints, parent: Index) -> Ints:
-    """Each row's value and those of its descendants; rows are a forest in pre-order."""
-    running = np.concatenate(([0], np.cumsum(value)))
-    return np.asarray(running[subtree_ends(parent)] - running[:-1], dtype=np.int64)
 
 
 def _union_length(group: Index, start: Ints, end: Ints, ranked: tuple[Ints, Ints], groups: int) -> Ints:

@@ -11,18 +11,13 @@ from tracekit.attribute import attribute
 from tracekit.decode import decode
 from tracekit.progress import silent
 from tracekit.readers import reader_for
-from tracekit.tables import TABLES
 from tracekit.version import VERSION
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
-
-    import pyarrow as pa
 
     from tracekit.progress import Progress
     from tracekit.recording import Recording
-    from tracekit.trace import Trace
 
 
 def parse(
@@ -53,15 +48,8 @@ def parse(
     with dataset.writing(folder, force=force) as partial:
         recording = reader.read(path, progress)
         trace = attribute(recording, decode(recording.texts))
-        dataset.write(partial, _built(trace, progress), _about(recording))
+        dataset.write(partial, trace, _about(recording), progress)
     return dataset.load(folder)
-
-
-def _built(trace: Trace, progress: Progress) -> Iterator[pa.Table]:
-    for done, table in enumerate(TABLES):
-        progress("writing", done / len(TABLES))
-        yield table.build(trace)
-    progress("writing", 1.0)
 
 
 def _about(recording: Recording) -> dict[str, object]:

@@ -55,7 +55,9 @@ def _extremes(better: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int,
 def _scanned(better: np.ufunc, values: Ints, low: Ints, high: Ints, neutral: int) -> Ints:
     """Extremes of slices short enough to look at every value."""
     result = np.full(low.size, neutral, dtype=np.int64)
-    some = np.flatnonzero(high > low)
+    single = np.flatnonzero(high == low + 1)
+    result[single] = values[low[single]]
+    some = np.flatnonzero(high > low + 1)
     if some.size:
         padded = np.append(values, neutral)
         edges = np.column_stack((low[some], high[some])).ravel()

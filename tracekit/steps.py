@@ -51,7 +51,7 @@ def steps_of(recording: Recording, decoded: Decoded, calls: Calls) -> Steps:
     same_thread = np.asarray(ranges.column("end_thread").is_null())
     marked = np.flatnonzero(decoded.rows(StepMarker)[marker] & same_thread)
     roots = calls.range_row[(calls.parent < 0) & calls.known]
-    roots = roots[~np.isin(process[roots], process[marked])]
+    roots = roots[~np.isin(process[roots], np.unique(process[marked]))]
     rows = np.concatenate((marked, roots))
     start = integers(ranges, "start_ns")
     rows = rows[np.lexsort((rows, process[rows], start[rows]))]
@@ -78,7 +78,9 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
     """
     own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
     lent = np.flatnonzero(_without_overlap(steps)[steps.process]) if steps.process.size else np.empty(0, np.int64)
-    helper = np.flatnonzero(~np.isin(thread, steps.thread))
+    marking = np.zeros(int(max(thread.max(initial=0), steps.thread.max(initial=0))) + 1, dtype=bool)
+    marking[steps.thread] = True
+    helper = np.flatnonzero(~marking[thread])
     if lent.size and helper.size:
         own[helper] = _innermost_in(
             steps, lent, steps.process, process[helper], start_ns[helper], end_ns[helper]
@@ -95,7 +97,7 @@ def _innermost_in(steps: Steps, rows: Ints, line: Ints, at: Ints, start_ns: Ints
     )
     order = np.lexsort((-end, start))
     start, end = start[order], end[order]
-    found = innermost(start, end, parents(start, end), first, last)
+    found = innermost(start, end, parents(start, end)[0], first, last)
     return np.append(rows[order], -1)[found]
 
 

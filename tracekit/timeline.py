@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.intervals import one_axis
-from tracekit.recording import integers
+from tracekit.intervals import one_axis, parents
+from tracekit.recording import PUSH_POP, integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tracekit.recording import Recording
 
     Ints = NDArray[np.int64]
+    Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,29 @@ class Timeline:
     range_end: Ints
     launch_start: Ints
     launch_end: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """How ranges that are pushed and popped on one thread nest.
+
+    Attributes:
+        rows: Their rows in the recording.
+        parent: For each of them the one around it, as a position in ``rows``, or -1.
+        depth: How many are around it.
+    """
+
+    rows: Rows
+    parent: Rows
+    depth: Rows
+
+
+def nesting(recording: Recording, line: Timeline) -> Nesting:
+    """Nests the push/pop ranges; others overlap at will, and those that end on another thread have no place."""
+    crosses = ~np.asarray(recording.ranges.column("end_thread").is_null())
+    rows = np.flatnonzero((integers(recording.ranges, "kind") == PUSH_POP) & ~crosses)
+    parent, depth = parents(line.range_start[rows], line.range_end[rows])
+    return Nesting(rows.astype(np.int32), parent.astype(np.int32), depth.astype(np.int32))
 
 
 def timeline(recording: Recording) -> Timeline:

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from tracekit.decode import Decoded
     from tracekit.recording import Recording
     from tracekit.steps import Steps
-    from tracekit.timeline import Timeline
+    from tracekit.timeline import Nesting, Timeline
 
-    Ints = NDArray[np.int64]
+    #: Positions in a table; a report has fewer than 2^31 rows.
+    Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Launched:
         ambiguous: Whether calls on different threads claim it; then ``launch`` is -1.
     """
 
-    launch: Ints
+    launch: Rows
     ambiguous: NDArray[np.bool_]
 
 
@@ -41,18 +42,22 @@ class Owners:
         cause: Position in ``coverage.CAUSES`` exactly where ``method`` is -1, else -1.
     """
 
-    call: Ints
-    method: Ints
-    cause: Ints
+    call: Rows
+    method: NDArray[np.int8]
+    cause: NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What attribution works from: a recording with its markers decoded and its calls and steps found."""
+    """What attribution works from: a recording with its markers decoded and its calls and steps found.
+
+    ``nesting`` is of its push/pop ranges.
+    """
 
     recording: Recording
     decoded: Decoded
     line: Timeline
+    nesting: Nesting
     calls: Calls
     steps: Steps
     launched: Launched
@@ -69,10 +74,10 @@ class Ids:
         kernel_order: Work by (module, start), that without a module last.
     """
 
-    call_id: Ints
-    call_order: Ints
-    kernel_id: Ints
-    kernel_order: Ints
+    call_id: Rows
+    call_order: Rows
+    kernel_id: Rows
+    kernel_order: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +90,4 @@ class Trace:
     evidence: Evidence
     owners: Owners
     ids: Ids
-    module: Ints
+    module: Rows

@@ -39,7 +39,7 @@ def launched(recording: Recording) -> Launched:
             [integers(launches, "correlation_id"), integers(work, "correlation_id")[joinable]],
         )
         launch[joinable], contested[joinable] = _lookup(offered, asked, thread)
-    return Launched(np.where(contested, -1, launch), contested)
+    return Launched(np.where(contested, -1, launch).astype(np.int32), contested)
 
 
 def _lookup(offered: Ints, asked: Ints, thread: Ints) -> tuple[Ints, NDArray[np.bool_]]:

@@ -64,8 +64,14 @@ def _distinct(tables: dict[str, pa.Table], columns: Iterable[str]) -> Ints:
 def _values(column: pa.ChunkedArray) -> Ints:
     """The distinct values of a dictionary-encoded column that occur in it."""
     array = _one(column)
-    used = np.unique(_indices(array))
-    return np.asarray(array.dictionary, dtype=np.int64)[used[used >= 0]]
+    return np.asarray(array.dictionary, dtype=np.int64)[used_rows(_indices(array), len(array.dictionary))]
+
+
+def used_rows(rows: Ints, size: int) -> Ints:
+    """The distinct rows of a table of ``size`` rows, without -1, in order."""
+    used = np.zeros(size + 1, dtype=bool)
+    used[rows] = True
+    return np.flatnonzero(used[:-1])
 
 
 def rows_of(column: pa.ChunkedArray, known: Ints, mask: int = -1) -> Ints:
@@ -109,7 +115,7 @@ class Names:
             spelled: How a text is to be kept.
         """
         positions = rows_of(column, self._ids)
-        wanted = np.unique(positions[positions >= 0])
+        wanted = used_rows(positions, self._ids.size)
         row = np.full(self._ids.size + 1, -1, dtype=np.int64)
         row[wanted] = [self.row(spelled(text)) for text in texts_at(self._values, wanted)]
         return row[positions]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tracekit import nsight
 from tracekit.coverage import ENDS_BEFORE_START, NEVER_ENDED, Tally
 from tracekit.intervals import nesting_order, one_axis
-from tracekit.readers.nsight_ids import GlobalIds, rows_of, sorted_strings, texts_at
+from tracekit.readers.nsight_ids import GlobalIds, rows_of, sorted_strings, texts_at, used_rows
 from tracekit.recording import PUSH_POP, RANGES, START_END, integers
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[st
         return np.full(events.num_rows, -1, dtype=np.int64)
     ids, values = sorted_strings(strings)
     position = rows_of(events.column(column), ids)
-    used = np.unique(position[position >= 0])
+    used = used_rows(position, ids.size)
     row = np.full(ids.size + 1, -1, dtype=np.int64)
     row[used] = [known.setdefault(text, len(known)) for text in texts_at(values, used)]
     return row[position]
@@ -147,7 +147,7 @@ def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
         return np.full(events.num_rows, -1, dtype=np.int64)
     encoded = events.column(column).combine_chunks()
     index = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)
-    used = np.unique(index[index >= 0])
+    used = used_rows(index, len(encoded.dictionary))
     row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int64)
     row[used] = [known.setdefault(text, len(known)) for text in texts_at(encoded.dictionary, used)]
     return row[index]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from tracekit.schema import CATEGORY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -18,16 +18,25 @@ if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 
+_PIECE_ROWS = 131_072
+
+
 class Table(Protocol):
     """A module that promises one table and builds it."""
 
     SPEC: TableSpec
 
-    def build(self, trace: Trace, /) -> pa.Table:
-        """The table, checked against its spec."""
+    def build(self, trace: Trace, /) -> Iterator[pa.Table]:
+        """The table in pieces, checked against its spec: a large one never stands in memory whole."""
 
 
-def category(row: NDArray[np.int64], values: Sequence[str]) -> pa.Array:
+def pieces(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """The rows of a table, piece by piece; one empty piece of none."""
+    for start in range(0, max(rows.size, 1), _PIECE_ROWS):
+        yield rows[start : start + _PIECE_ROWS]
+
+
+def category(row: NDArray[Any], values: Sequence[str]) -> pa.Array:
     """Strings by their row in ``values``; null for -1. Values that do not occur are left out."""
     used = np.zeros(len(values) + 1, dtype=bool)
     used[row] = True
@@ -37,11 +46,11 @@ def category(row: NDArray[np.int64], values: Sequence[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(indices, mask=row < 0), pa.array(kept, pa.string())).cast(CATEGORY)
 
 
-def or_null(values: NDArray[np.int64], null: int = -1) -> pa.Array:
+def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:
     """Integers of which one value stands for null."""
     return pa.array(values, mask=values == null)
 
 
-def lookup(values: NDArray[np.int64], row: NDArray[np.int64], missing: int = -1) -> NDArray[np.int64]:
+def lookup(values: NDArray[Any], row: NDArray[Any], missing: int = -1) -> NDArray[Any]:
     """``values[row]``, with ``missing`` where the row is -1."""
     return np.append(values, missing)[row]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,10 @@ from tracekit.recording import integers
 from tracekit.schema import CATEGORY, SHAPES, Column, TableSpec
 from tracekit.segments import maxima, minima, sums
 from tracekit.steps import step_at
-from tracekit.tables.base import category, lookup, or_null
+from tracekit.tables.base import category, lookup, or_null, pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracekit.trace import Trace
 
     Ints = NDArray[np.int64]
+    Rows = NDArray[np.int32]
 
 _PHASES = ("forward", "backward", "capture")
 _KWARGS = pa.map_(pa.string(), SHAPES)
@@ -61,28 +62,55 @@ SPEC = TableSpec(
 )
 
 
-def build(trace: Trace) -> pa.Table:
+def build(trace: Trace) -> Iterator[pa.Table]:
     """The calls of known modules."""
+    whole = _whole_columns(trace)
+    shapes = _Shapes(trace)
+    for at in pieces(np.arange(trace.ids.call_order.size)):
+        rows = trace.ids.call_order[at]
+        columns = {name: column[rows] for name, column in whole.items()}
+        nothing = columns["kernel_count"] == 0
+        yield SPEC.table({
+            **_host(trace, rows),
+            **shapes.of(rows),
+            **columns,
+            "call_id": at,
+            "parent_call_id": or_null(columns["parent_call_id"]),
+            "step_id": or_null(columns["step_id"]),
+            "gpu_start_ns": pa.array(columns["gpu_start_ns"], mask=nothing),
+            "gpu_end_ns": pa.array(columns["gpu_end_ns"], mask=nothing),
+        })
+
+
+def _host(trace: Trace, rows: Rows) -> dict[str, object]:
+    """Which module each call called, where and when."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    order = trace.ids.call_order
-    ranges = calls.range_row[order]
-    start, end = integers(recording.ranges, "start_ns")[ranges], integers(recording.ranges, "end_ns")[ranges]
-    thread = integers(recording.ranges, "thread")[ranges]
-    process = recording.threads.process[thread]
-    columns: dict[str, object] = {
-        "call_id": np.arange(order.size),
-        "parent_call_id": or_null(lookup(trace.ids.call_id, _known_parent(trace))[order]),
-        "module_id": calls.module[order].astype(np.int32),
-        "module": category(calls.module[order], [module.path for module in calls.modules]),
-        "step_id": or_null(step_at(trace.evidence.steps, thread, process, start, end)),
-        "occurrence": _occurrence(process, calls.module[order]).astype(np.int32),
-        "phase": category(np.zeros(order.size, dtype=np.int64), _PHASES),
+    ranges = recording.ranges.select(["start_ns", "end_ns", "thread"]).take(pa.array(calls.range_row[rows]))
+    thread = integers(ranges, "thread")
+    return {
+        "module_id": calls.module[rows],
+        "module": category(calls.module[rows], [module.path for module in calls.modules]),
+        "phase": category(np.zeros(rows.size, dtype=np.int8), _PHASES),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "tid": recording.threads.tid[thread].astype(np.int32),
-        "start_ns": start,
-        "end_ns": end,
+        "start_ns": ranges.column("start_ns"),
+        "end_ns": ranges.column("end_ns"),
     }
-    return SPEC.table(columns | _shapes(trace, order) | _device(trace, order))
+
+
+def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
+    """Columns whose values depend on other calls, for every call of the trace."""
+    calls, recording = trace.evidence.calls, trace.evidence.recording
+    start, end = (integers(recording.ranges, name)[calls.range_row] for name in ("start_ns", "end_ns"))
+    thread = integers(recording.ranges, "thread")[calls.range_row]
+    process = recording.threads.process[thread]
+    step = step_at(trace.evidence.steps, thread, process, start, end).astype(np.int32)
+    del start, end, thread
+    order = trace.ids.call_order
+    occurrence = np.zeros(calls.start.size, dtype=np.int32)
+    occurrence[order] = _occurrence(process[order], calls.module[order])
+    parent = lookup(trace.ids.call_id, _known_parent(trace))
+    return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, **_device(trace)}
 
 
 def _known_parent(trace: Trace) -> Ints:
@@ -101,63 +129,70 @@ def _occurrence(process: Ints, module: Ints) -> Ints:
     """The running number of each row among those of the same process and module; rows come in order of time."""
     count = np.empty(module.size, dtype=np.int64)
     order = np.lexsort((process, module))
-    keys = np.column_stack((process, module))[order]
+    sorted_process, sorted_module = process[order], module[order]
     fresh = np.ones(module.size, dtype=bool)
-    fresh[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+    fresh[1:] = (sorted_process[1:] != sorted_process[:-1]) | (sorted_module[1:] != sorted_module[:-1])
     places = np.arange(module.size)
     count[order] = places - np.maximum.accumulate(np.where(fresh, places, 0)) + 1
     return count
 
 
-def _shapes(trace: Trace, order: Ints) -> dict[str, object]:
-    """Shapes per call, taken from the distinct markers."""
-    calls, markers = trace.evidence.calls, trace.evidence.decoded.markers
-    marker, outputs = calls.marker[order], calls.outputs[order]
-    told = np.where(outputs >= 0, outputs, marker)
-    return {
-        "inputs": _of_markers(markers, lambda found: found.inputs, SHAPES).take(pa.array(marker)),
-        "outputs": _of_markers(markers, lambda found: found.outputs, SHAPES).take(pa.array(told)),
-        "kwargs": _of_markers(markers, lambda found: list(found.kwargs.items()), _KWARGS).take(pa.array(marker)),
-    }
+class _Shapes:
+    """Shapes of calls, taken from the distinct markers."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._calls = trace.evidence.calls
+        markers = trace.evidence.decoded.markers
+        self._inputs = _of_markers(markers, lambda found: found.inputs, SHAPES)
+        self._outputs = _of_markers(markers, lambda found: found.outputs, SHAPES)
+        self._kwargs = _of_markers(markers, lambda found: list(found.kwargs.items()), _KWARGS)
+
+    def of(self, rows: Rows) -> dict[str, object]:
+        """The shapes of some calls."""
+        marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
+        told = np.where(outputs >= 0, outputs, marker)
+        return {
+            "inputs": self._inputs.take(pa.array(marker)),
+            "outputs": self._outputs.take(pa.array(told)),
+            "kwargs": self._kwargs.take(pa.array(marker)),
+        }
 
 
 def _of_markers(markers: list[Marker], said: Callable[[ModuleMarker], object], type_: pa.DataType) -> pa.Array:
     return pa.array([said(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_)
 
 
-def _device(trace: Trace, order: Ints) -> dict[str, object]:
+def _device(trace: Trace) -> dict[str, Ints]:
     """What the kernels of each call and of the calls inside it did on the device."""
     work, owner = trace.evidence.recording.work, trace.owners.call
     owned = np.flatnonzero(owner >= 0)
     owner = owner[owned]
     start, end = integers(work, "start_ns")[owned], integers(work, "end_ns")[owned]
-    parent = trace.evidence.calls.parent
-    low, high = np.arange(parent.size), subtree_ends(parent)
+    parent, depth = trace.evidence.calls.parent, trace.evidence.calls.depth
+    low, high = np.arange(parent.size), subtree_ends(parent, depth)
     self_time, self_count, first, last = (np.full(parent.size, fill) for fill in (0, 0, -(_NEVER + 1), _NEVER))
     np.add.at(self_time, owner, end - start)
     np.add.at(self_count, owner, 1)
     np.minimum.at(first, owner, start)
     np.maximum.at(last, owner, end)
-    count = sums(self_count, low, high)
-    began, ended = minima(first, low, high, _NEVER), maxima(last, low, high, _NEVER)
-    nothing = count == 0
     return {
-        "gpu_start_ns": or_null(np.where(nothing, _NEVER, began)[order], _NEVER),
-        "gpu_end_ns": or_null(np.where(nothing, _NEVER, ended)[order], _NEVER),
-        "gpu_time_ns": sums(self_time, low, high)[order],
-        "gpu_self_time_ns": self_time[order],
-        "gpu_busy_ns": union_within(owner, parent, start, end)[order],
-        "kernel_count": count[order].astype(np.int32),
-        "kernel_self_count": self_count[order].astype(np.int32),
-        "launch_time_ns": sums(_launch_time(trace, owned), low, high)[order],
+        "gpu_start_ns": minima(first, low, high, _NEVER),
+        "gpu_end_ns": maxima(last, low, high, _NEVER),
+        "gpu_time_ns": sums(self_time, low, high),
+        "gpu_self_time_ns": self_time,
+        "gpu_busy_ns": union_within(owner, (parent, depth, high), start, end),
+        "kernel_count": sums(self_count, low, high),
+        "kernel_self_count": self_count,
+        "launch_time_ns": sums(_launch_time(trace, owned), low, high),
     }
 
 
 def _launch_time(trace: Trace, owned: Ints) -> Ints:
     """Host time of the launches of every call itself."""
     evidence = trace.evidence
-    launch = np.unique(evidence.launched.launch[owned])
-    launch = launch[launch >= 0]
+    useful = np.zeros(evidence.line.launch_start.size + 1, dtype=bool)
+    useful[evidence.launched.launch[owned]] = True
+    launch = np.flatnonzero(useful[:-1])
     call = call_at_launch(evidence)[launch]
     inside = call >= 0
     total = np.zeros(evidence.calls.parent.size, dtype=np.int64)

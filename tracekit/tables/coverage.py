@@ -14,6 +14,8 @@ from tracekit.recording import integers
 from tracekit.schema import CATEGORY, Column, TableSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from tracekit.coverage import Cause
@@ -47,10 +49,10 @@ class _Row(NamedTuple):
     share: float
 
 
-def build(trace: Trace) -> pa.Table:
+def build(trace: Trace) -> Iterator[pa.Table]:
     """Counts of kernels, of ranges, and of everything that was lost or put right on the way."""
     rows = [*_kernels(trace), *_ranges(trace), *_losses(trace)]
-    return SPEC.table({
+    yield SPEC.table({
         "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
         "cause": pa.array([row.cause for row in rows], pa.string()).cast(CATEGORY),
         "known": pa.array([row.known for row in rows], pa.bool_()),

@@ -8,8 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.schema import Column, TableSpec
+from tracekit.tables.base import pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracekit.trace import Trace
 
 SPEC = TableSpec(
@@ -24,12 +27,9 @@ SPEC = TableSpec(
 )
 
 
-def build(trace: Trace) -> pa.Table:
+def build(trace: Trace) -> Iterator[pa.Table]:
     """One row of weight 1 for every piece of work that has a module."""
-    by_id = np.argsort(trace.ids.kernel_id)
-    owned = by_id[trace.module[by_id] >= 0]
-    return SPEC.table({
-        "kernel_id": trace.ids.kernel_id[owned],
-        "module_id": trace.module[owned].astype(np.int32),
-        "weight": np.ones(owned.size),
-    })
+    module = np.full(trace.module.size, -1, dtype=np.int32)
+    module[trace.ids.kernel_id] = trace.module
+    for rows in pieces(np.flatnonzero(module >= 0)):
+        yield SPEC.table({"kernel_id": rows, "module_id": module[rows], "weight": np.ones(rows.size)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,17 +10,20 @@ import pyarrow as pa
 from tracekit.attribute import METHODS
 from tracekit.coverage import CAUSES
 from tracekit.intervals import innermost, parents
-from tracekit.recording import COPY_KINDS, PUSH_POP, WORK_KINDS, integers
+from tracekit.recording import COPY_KINDS, WORK_KINDS, integers
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.steps import step_at
-from tracekit.tables.base import category, lookup, or_null
+from tracekit.tables.base import category, lookup, or_null, pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from tracekit.trace import Evidence, Trace
 
     Ints = NDArray[np.int64]
+    Rows = NDArray[np.int32]
 
 _NO_LAUNCH = np.iinfo(np.int64).min
 
@@ -75,65 +78,93 @@ _UNCHANGED = (
 )  # fmt: skip
 
 
-def build(trace: Trace) -> pa.Table:
+def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
-    evidence, order = trace.evidence, trace.ids.kernel_order
-    recording = evidence.recording
-    work = recording.work
-    rows = pa.array(order)
-    start, end = integers(work, "start_ns")[order], integers(work, "end_ns")[order]
-    columns: dict[str, object] = {name: work.column(name).take(rows) for name in _UNCHANGED}
-    columns |= {"kernel_id": trace.ids.kernel_id[order], "start_ns": start, "end_ns": end, "dur_ns": end - start}
-    columns |= {
-        "kind": category(integers(work, "kind")[order], WORK_KINDS),
-        "name": category(integers(work, "name")[order], recording.names),
-        "full_name": category(integers(work, "full_name")[order], recording.names),
-        "copy_kind": category(integers(work, "copy_kind")[order], COPY_KINDS),
-        "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process")[order])).cast(pa.int32()),
+    launches = _launches(trace.evidence)
+    for rows in pieces(trace.ids.kernel_order):
+        yield SPEC.table(_device(trace, rows) | _owner(trace, rows) | _launch(trace.evidence, launches, rows))
+
+
+def _device(trace: Trace, rows: Rows) -> dict[str, object]:
+    """What the device did, and how it was asked to."""
+    recording = trace.evidence.recording
+    work = recording.work.take(pa.array(rows))
+    start, end = integers(work, "start_ns"), integers(work, "end_ns")
+    columns: dict[str, object] = {name: work.column(name) for name in _UNCHANGED}
+    return columns | {
+        "kernel_id": trace.ids.kernel_id[rows],
+        "start_ns": start,
+        "end_ns": end,
+        "dur_ns": end - start,
+        "kind": category(integers(work, "kind"), WORK_KINDS),
+        "name": category(integers(work, "name"), recording.names),
+        "full_name": category(integers(work, "full_name"), recording.names),
+        "copy_kind": category(integers(work, "copy_kind"), COPY_KINDS),
+        "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process"))).cast(pa.int32()),
     }
-    return SPEC.table(columns | _launch(evidence, order) | _owner(trace, order))
 
 
-def _owner(trace: Trace, order: Ints) -> dict[str, object]:
-    owners, module = trace.owners, trace.module[order]
-    paths = [module.path for module in trace.evidence.calls.modules]
+def _owner(trace: Trace, rows: Rows) -> dict[str, object]:
+    owners, module = trace.owners, trace.module[rows]
     return {
-        "module_id": or_null(module).cast(pa.int32()),
-        "module": category(module, paths),
-        "call_id": or_null(lookup(trace.ids.call_id, owners.call[order])),
-        "method": category(owners.method[order], [method.NAME for method in METHODS]),
-        "cause": category(owners.cause[order], [cause.name for cause in CAUSES]),
+        "module_id": or_null(module),
+        "module": category(module, [module.path for module in trace.evidence.calls.modules]),
+        "call_id": or_null(lookup(trace.ids.call_id, owners.call[rows])),
+        "method": category(owners.method[rows], [method.NAME for method in METHODS]),
+        "cause": category(owners.cause[rows], [cause.name for cause in CAUSES]),
     }
 
 
-def _launch(evidence: Evidence, order: Ints) -> dict[str, object]:
-    """What the API call that launched each piece says of it."""
+class _Launches(NamedTuple):
+    """What is known of every launch."""
+
+    start_ns: Ints
+    end_ns: Ints
+    tid: Ints
+    name: Ints
+    range_id: Ints
+    step_id: Ints
+
+
+def _launches(evidence: Evidence) -> _Launches:
     launches, threads = evidence.recording.launches, evidence.recording.threads
-    launch = evidence.launched.launch[order]
     thread = integers(launches, "thread")
     start, end = integers(launches, "start_ns"), integers(launches, "end_ns")
     step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end)
+    around = _range_at_launch(evidence)
+    return _Launches(start, end, lookup(threads.tid, thread), integers(launches, "name"), around, step)
+
+
+def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
+    """What the API call that launched each piece says of it."""
+    launch = evidence.launched.launch[rows]
     return {
-        "tid": or_null(lookup(lookup(threads.tid, thread), launch)).cast(pa.int32()),
-        "launch_name": category(lookup(integers(launches, "name"), launch), evidence.recording.names),
-        "launch_start_ns": or_null(lookup(start, launch, _NO_LAUNCH), _NO_LAUNCH),
-        "launch_end_ns": or_null(lookup(end, launch, _NO_LAUNCH), _NO_LAUNCH),
-        "range_id": or_null(lookup(_range_at_launch(evidence), launch)),
-        "step_id": or_null(lookup(step, launch)),
+        "tid": or_null(_at(launches.tid, launch)).cast(pa.int32()),
+        "launch_name": category(_at(launches.name, launch), evidence.recording.names),
+        "launch_start_ns": or_null(_at(launches.start_ns, launch, _NO_LAUNCH), _NO_LAUNCH),
+        "launch_end_ns": or_null(_at(launches.end_ns, launch, _NO_LAUNCH), _NO_LAUNCH),
+        "range_id": or_null(_at(launches.range_id, launch)),
+        "step_id": or_null(_at(launches.step_id, launch)),
     }
+
+
+def _at(values: Ints, launch: Rows, missing: int = -1) -> Ints:
+    """``values[launch]``, with ``missing`` where there was no launch."""
+    if not values.size:
+        return np.full(launch.size, missing, dtype=np.int64)
+    return np.where(launch < 0, missing, values[launch])
 
 
 def _range_at_launch(evidence: Evidence) -> Ints:
     """The range around each launch that began last, of those that end on their thread; -1 for none."""
-    line, ranges = evidence.line, evidence.recording.ranges
-    usable = np.asarray(ranges.column("end_thread").is_null())
-    pushed = integers(ranges, "kind") == PUSH_POP
-    found = np.full(line.launch_start.size, -1, dtype=np.int64)
-    for kind in (pushed, ~pushed):
-        # Ranges that are pushed and popped nest; the others overlap at will and would break that.
-        rows = np.flatnonzero(kind & usable)
-        if rows.size:
-            start, end = line.range_start[rows], line.range_end[rows]
-            inner = innermost(start, end, parents(start, end), line.launch_start, line.launch_end)
-            found = np.maximum(found, np.append(rows, -1)[inner])
-    return found
+    line, nest = evidence.line, evidence.nesting
+    launches = (line.launch_start, line.launch_end)
+    nested = lookup(nest.rows, innermost(line.range_start[nest.rows], line.range_end[nest.rows], nest.parent, *launches))
+    loose = np.array(evidence.recording.ranges.column("end_thread").is_null())
+    loose[nest.rows] = False
+    rows = np.flatnonzero(loose)
+    if not rows.size:
+        return nested
+    # Ranges that are not pushed and popped overlap at will; whichever began last is the innermost.
+    start, end = line.range_start[rows], line.range_end[rows]
+    return np.maximum(nested, lookup(rows, innermost(start, end, parents(start, end)[0], *launches)))

@@ -9,6 +9,8 @@ import pyarrow as pa
 from tracekit.schema import Column, TableSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracekit.hierarchy import Module
     from tracekit.trace import Trace
 
@@ -37,11 +39,11 @@ SPEC = TableSpec(
 )
 
 
-def build(trace: Trace) -> pa.Table:
+def build(trace: Trace) -> Iterator[pa.Table]:
     """The modules of all processes in one hierarchy."""
     modules = trace.evidence.calls.modules
     markers = [module.marker for module in modules]
-    return SPEC.table({
+    yield SPEC.table({
         "module_id": pa.array(range(len(modules)), pa.int32()),
         "subtree_end_id": pa.array([module.subtree_end for module in modules], pa.int32()),
         "parent_id": pa.array([None if module.parent < 0 else module.parent for module in modules], pa.int32()),

@@ -9,18 +9,21 @@ import pyarrow as pa
 
 from tracekit.coverage import API_OVERLAP
 from tracekit.decode import MARKER_KINDS
-from tracekit.intervals import depths, innermost, parents
+from tracekit.intervals import innermost
 from tracekit.projection import NEVER, range_projection
-from tracekit.recording import PUSH_POP, RANGE_KINDS, integers
+from tracekit.recording import RANGE_KINDS, integers
 from tracekit.schema import CATEGORY, Column, TableSpec
-from tracekit.tables.base import category, lookup, or_null
+from tracekit.tables.base import category, lookup, or_null, pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from tracekit.trace import Evidence, Trace
 
     Ints = NDArray[np.int64]
+    Rows = NDArray[np.int32]
 
 SPEC = TableSpec(
     "ranges",
@@ -29,6 +32,7 @@ SPEC = TableSpec(
         Column("range_id", pa.int64(), "The row's number."),
         Column("parent_range_id", pa.int64(), "Tightest push/pop range around it on its thread.", nullable=True),
         Column("depth", pa.int16(), "How many push/pop ranges are around it."),
+        Column("module_id", pa.int32(), "Module of the innermost call that it is or lies in.", nullable=True),
         Column("domain", CATEGORY, "NVTX domain; null for the default one.", nullable=True),
         Column("text", CATEGORY, "Its text.", nullable=True),
         Column("marker", CATEGORY, "What the text was understood as: module, operator, step, unreadable.", nullable=True),
@@ -49,61 +53,70 @@ SPEC = TableSpec(
     sorted_by=("pid", "tid", "start_ns"),
 )
 
+_UNCHANGED = ("start_ns", "end_ns", "open", "payload_int", "payload_float", "payload_json")
 _DEEPEST = np.iinfo(np.int16).max
 
 
-def build(trace: Trace) -> pa.Table:
+def build(trace: Trace) -> Iterator[pa.Table]:
     """All ranges, in the order of the recording."""
     evidence = trace.evidence
-    recording, ranges = evidence.recording, evidence.recording.ranges
-    thread, text = integers(ranges, "thread"), integers(ranges, "text")
-    end_thread = integers(ranges, "end_thread")
+    recording = evidence.recording
     parent, depth = _nesting(evidence)
+    module = _module_around(trace)
     projection = range_projection(evidence)
     recording.tally.add("launches", API_OVERLAP, projection.left_out)
-    kinds = [MARKER_KINDS[type(marker)] for marker in evidence.decoded.markers]
+    for rows in pieces(np.arange(parent.size)):
+        ranges = recording.ranges.slice(rows[0], rows.size) if rows.size else recording.ranges
+        yield SPEC.table(_said(trace, ranges) | {
+            "range_id": rows,
+            "parent_range_id": or_null(parent[rows]),
+            "depth": np.minimum(depth[rows], _DEEPEST).astype(np.int16),
+            "module_id": or_null(module[rows]),
+            "gpu_start_ns": or_null(projection.start_ns[rows], NEVER),
+            "gpu_end_ns": or_null(projection.end_ns[rows], NEVER),
+            "gpu_op_count": projection.launches[rows],
+        })
+
+
+def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
+    """What each range says by itself."""
+    recording, decoded = trace.evidence.recording, trace.evidence.decoded
+    thread, text = integers(ranges, "thread"), integers(ranges, "text")
     names = sorted(set(MARKER_KINDS.values()))
-    marker_kind = np.array([*map(names.index, kinds), -1], dtype=np.int64)
-    return SPEC.table({
-        "range_id": np.arange(thread.size),
-        "parent_range_id": or_null(parent),
-        "depth": np.minimum(depth, _DEEPEST).astype(np.int16),
+    understood = np.array([*(names.index(MARKER_KINDS[type(marker)]) for marker in decoded.markers), -1])
+    unchanged: dict[str, object] = {name: ranges.column(name) for name in _UNCHANGED}
+    return unchanged | {
         "domain": category(integers(ranges, "domain"), recording.domains),
         "text": category(text, recording.texts),
-        "marker": category(marker_kind[lookup(evidence.decoded.of_text, text)], names),
+        "marker": category(understood[lookup(decoded.of_text, text)], names),
         "kind": category(integers(ranges, "kind"), RANGE_KINDS),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "tid": recording.threads.tid[thread].astype(np.int32),
-        "end_tid": or_null(lookup(recording.threads.tid, end_thread)).cast(pa.int32()),
-        "start_ns": ranges.column("start_ns"),
-        "end_ns": ranges.column("end_ns"),
-        "open": ranges.column("open"),
-        "gpu_start_ns": or_null(projection.start_ns, NEVER),
-        "gpu_end_ns": or_null(projection.end_ns, NEVER),
-        "gpu_op_count": projection.launches,
-        "payload_int": ranges.column("payload_int"),
-        "payload_float": ranges.column("payload_float"),
-        "payload_json": ranges.column("payload_json"),
-    })
+        "end_tid": or_null(lookup(recording.threads.tid, integers(ranges, "end_thread"))).cast(pa.int32()),
+    }
+
+
+def _module_around(trace: Trace) -> Rows:
+    """The module of the innermost call that is or contains each range, or -1."""
+    evidence = trace.evidence
+    calls, line = evidence.calls, evidence.line
+    around = innermost(calls.start, calls.end, calls.parent, line.range_start, line.range_end)
+    around[~np.asarray(evidence.recording.ranges.column("end_thread").is_null())] = -1
+    return lookup(calls.module, around)
 
 
 def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
     """The push/pop range around each range, or -1, and how many of them there are."""
-    line, ranges = evidence.line, evidence.recording.ranges
-    crosses = ~np.asarray(ranges.column("end_thread").is_null())
-    pushed = (integers(ranges, "kind") == PUSH_POP) & ~crosses
-    rows = np.flatnonzero(pushed)
-    start, end = line.range_start[rows], line.range_end[rows]
-    above = parents(start, end)
-    parent = np.full(pushed.size, -1, dtype=np.int64)
-    depth = np.zeros(pushed.size, dtype=np.int64)
-    parent[rows] = np.append(rows, -1)[above]
-    depth[rows] = depths(above)
-    loose = np.flatnonzero(~pushed & ~crosses)
-    if loose.size and rows.size:
-        around = innermost(start, end, above, line.range_start[loose], line.range_end[loose])
-        parent[loose] = np.append(rows, -1)[around]
-        depth[loose] = np.where(around >= 0, lookup(depth[rows], around) + 1, 0)
+    line, nest = evidence.line, evidence.nesting
+    parent = np.full(line.range_start.size, -1, dtype=np.int64)
+    depth = np.zeros(parent.size, dtype=np.int64)
+    parent[nest.rows], depth[nest.rows] = lookup(nest.rows, nest.parent), nest.depth
+    loose = np.array(evidence.recording.ranges.column("end_thread").is_null())
+    loose[nest.rows] = False
+    rest = np.flatnonzero(loose)
+    if rest.size and nest.rows.size:
+        start, end = line.range_start[nest.rows], line.range_end[nest.rows]
+        around = innermost(start, end, nest.parent, line.range_start[rest], line.range_end[rest])
+        parent[rest] = lookup(nest.rows, around)
+        depth[rest] = np.where(around >= 0, lookup(nest.depth, around) + 1, 0)
     return parent, depth
-
-

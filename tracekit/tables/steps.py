@@ -35,13 +35,13 @@ SPEC = TableSpec(
 )
 
 
-def build(trace: Trace) -> pa.Table:
+def build(trace: Trace) -> Iterator[pa.Table]:
     """The steps by start."""
     steps, threads = trace.evidence.steps, trace.evidence.recording.threads
     counters: dict[int, Iterator[int]] = defaultdict(count)
     ordinals = [next(counters[process]) for process in steps.process.tolist()]
     index = [said.index if said.index is not None else at for said, at in zip(steps.says, ordinals, strict=True)]
-    return SPEC.table({
+    yield SPEC.table({
         "step_id": np.arange(steps.start_ns.size),
         "name": pa.array([said.name for said in steps.says], pa.string()),
         "kind": pa.array([said.kind for said in steps.says], pa.string()).cast(CATEGORY),
