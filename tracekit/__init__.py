@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracekit.errors import DatasetError, ReportError, TracekitError, UsageError
-from tracekit.version import VERSION as __version__
+from tracekit.version import __version__
 
 if TYPE_CHECKING:
     from tracekit.dataset import Dataset, load

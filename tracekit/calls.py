@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.coverage import ORPHAN_OUTPUTS, Tally
-from tracekit.hierarchy import Module, hierarchy
-from tracekit.intervals import parents
+from tracekit.coverage import ORPHAN_OUTPUTS
+from tracekit.hierarchy import hierarchy
+from tracekit.intervals import one_axis, parents
 from tracekit.markers.base import ModuleMarker, Unreadable
 from tracekit.recording import integers
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Flags, Ints, Rows
+    from tracekit.coverage import Tally
     from tracekit.decode import Decoded
+    from tracekit.hierarchy import Module
     from tracekit.markers.base import Marker
     from tracekit.recording import Recording
     from tracekit.timeline import Timeline
-
-    Ints = NDArray[np.int64]
-    Rows = NDArray[np.int32]
-    Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +67,10 @@ def calls_of(recording: Recording, decoded: Decoded, line: Timeline, tally: Tall
     rows = _outer_first(rows, line, marker, decoded.markers)
     start, end, marker = line.range_start[rows], line.range_end[rows], marker[rows]
     parent, depth = parents(start, end)
-    before = _previous_sibling(parent, integers(recording.ranges, "thread")[rows])
-    is_result, result_of, marker = _results(start, end, parent, before, marker, decoded, line)
+    thread = integers(recording.ranges, "thread")[rows]
+    before = _previous_sibling(parent, thread)
+    bare = _tells_result(decoded, marker) & ~_encloses(start, end, parent, line)
+    is_result, result_of, marker = _results(_Spans(start, end, thread, before), bare, marker, decoded, line)
     tally.add("ranges", ORPHAN_OUTPUTS, int((is_result & (result_of < 0)).sum()))
     keep = ~is_result
     row = np.append(np.cumsum(keep) - 1, -1)
@@ -81,9 +80,16 @@ def calls_of(recording: Recording, decoded: Decoded, line: Timeline, tally: Tall
     parent = row[parent][keep]
     depth = depth[keep]
     modules, module = hierarchy(parent, depth, marker[keep], decoded.markers, tally)
-    columns = (parent, depth, marker[keep], outputs[keep], module)
     return Calls(
-        rows[keep].astype(np.int32), start[keep], end[keep], *(column.astype(np.int32) for column in columns), modules
+        range_row=rows[keep].astype(np.int32),
+        start=start[keep],
+        end=end[keep],
+        parent=parent.astype(np.int32),
+        depth=depth.astype(np.int32),
+        marker=marker[keep].astype(np.int32),
+        outputs=outputs[keep].astype(np.int32),
+        module=module.astype(np.int32),
+        modules=modules,
     )
 
 
@@ -96,40 +102,91 @@ def _outer_first(rows: Ints, line: Timeline, marker: Ints, markers: list[Marker]
     return rows[np.lexsort((rows, np.asarray(parts, dtype=np.int64)[marker[rows]], -end, start))]
 
 
+class _Spans(NamedTuple):
+    """Marked ranges: their extent, their thread, and the one before each under the same parent."""
+
+    start: Ints
+    end: Ints
+    thread: Ints
+    before: Rows
+
+
+def _tells_result(decoded: Decoded, marker: Rows) -> Flags:
+    """Which ranges say nothing but outputs."""
+    tells = [isinstance(found, ModuleMarker) and found.only_result for found in decoded.markers]
+    return np.array([*tells, False])[marker]
+
+
 def _results(
-    start: Ints, end: Ints, parent: Ints, before: Ints, marker: Ints, decoded: Decoded, line: Timeline
-) -> tuple[Flags, Ints, Ints]:
+    spans: _Spans, bare: Flags, marker: Rows, decoded: Decoded, line: Timeline
+) -> tuple[Flags, Rows, Rows]:
     """Tells the ranges that only bring the outputs of a call from the calls themselves.
+
+    Args:
+        spans: The marked ranges.
+        bare: Those that say nothing but outputs and have nothing inside.
+        marker: Row of each one's marker.
+        decoded: The markers.
+        line: Where launches are.
 
     Returns:
         Which ranges are no calls of their own; for these the call whose outputs they tell, or -1; and the markers,
         in which a call that could not be read has got the name that its outputs say.
     """
-    only_result = np.array([isinstance(m, ModuleMarker) and m.only_result for m in decoded.markers] + [False])
-    path = _said_paths(decoded.markers)
-    bare = only_result[marker] & ~_encloses(start, end, parent, line)
-    call = _call_before(start, end, before, bare, line)
-    # On a coarse clock the next call may begin in the same tick as the outputs of the one before.
-    shared_tick = np.flatnonzero(bare & (parent >= 0) & (call < 0))
-    shared_tick = shared_tick[start[parent[shared_tick]] == start[shared_tick]]
-    call[shared_tick] = before[parent[shared_tick]]
-    known = call >= 0
-    same = np.zeros(start.size, dtype=bool)
-    same[known] = (path[marker[known]] == path[marker[call[known]]]) & ~bare[call[known]]
-    nameless = np.zeros(start.size, dtype=bool)
-    unreadable = decoded.rows(Unreadable)
-    nameless[known] = unreadable[marker[call[known]]] & ~same[known]
-    named = np.flatnonzero(bare & nameless)
+    path = np.append(_said_paths(decoded.markers), -1)[marker]
+    call = np.where(bare, spans.before, -1)
+    unreadable = decoded.rows(Unreadable)[marker]
+    fits = (call >= 0) & ~bare[call] & ((path[call] == path) | unreadable[call])
+    call[~fits] = -1
+    missed = np.flatnonzero(bare & (call < 0))
+    call[missed] = _last_of_path(spans, bare, path, missed)
+    call[_something_between(spans, bare, call, line)] = -1
+    call = _first_claims(call)
+    named = np.flatnonzero((call >= 0) & unreadable[call])
     marker = marker.copy()
     marker[call[named]] = marker[named]
-    return bare, np.where(bare & (same | nameless), call, -1), marker
+    return bare, call, marker
+
+
+def _last_of_path(spans: _Spans, bare: Flags, path: Ints, rows: Rows) -> Rows:
+    """For some ranges the call of the same path on their thread that ended last before, or -1.
+
+    It is the one before in all but coarse time, where a call, its outputs and those of its caller share a tick.
+    """
+    calls = np.flatnonzero(~bare & (path >= 0))
+    if not rows.size or not calls.size:
+        return np.full(rows.size, -1, dtype=np.int64)
+    ended, asked = one_axis([path[calls], path[rows]], [spans.end[calls], spans.start[rows]])
+    order = np.argsort(ended, kind="stable")
+    at = np.searchsorted(ended[order], asked, side="right") - 1
+    found = np.where(at >= 0, calls[order[at]], -1)
+    same = (path[found] == path[rows]) & (spans.thread[found] == spans.thread[rows])
+    return np.where((found >= 0) & same, found, -1)
+
+
+def _something_between(spans: _Spans, bare: Flags, call: Rows, line: Timeline) -> Rows:
+    """The ranges before which something was launched or called since ``call`` ended."""
+    rows = np.flatnonzero(call >= 0)
+    since, until = spans.end[call[rows]], spans.start[rows]
+    begun = np.zeros(rows.size, dtype=bool)
+    for starts in (line.launch_start, spans.start[~bare]):
+        begun |= np.searchsorted(starts, until, "left") > np.searchsorted(starts, since, "left")
+    return rows[begun]
+
+
+def _first_claims(call: Rows) -> Rows:
+    """Each call for the first range that claims it only; later ones have lost theirs."""
+    rows = np.flatnonzero(call >= 0)
+    first = np.full(call.size, -1, dtype=np.int64)
+    first[call[rows[::-1]]] = rows[::-1]
+    return np.where((call >= 0) & (first[call] == np.arange(call.size)), call, -1)
 
 
 def _said_paths(markers: list[Marker]) -> Ints:
     """A number for every marker, the same for those that say the same path; -1 for those that say none."""
     numbers: dict[str, int] = {}
     said = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in markers]
-    return np.array([*said, -1], dtype=np.int64)
+    return np.array(said, dtype=np.int64)
 
 
 def _encloses(start: Ints, end: Ints, parent: Ints, line: Timeline) -> Flags:
@@ -138,16 +195,6 @@ def _encloses(start: Ints, end: Ints, parent: Ints, line: Timeline) -> Flags:
     encloses[parent[parent >= 0]] = True
     launched = np.searchsorted(line.launch_start, end, "left") > np.searchsorted(line.launch_start, start, "left")
     return encloses | launched
-
-
-def _call_before(start: Ints, end: Ints, before: Ints, bare: Flags, line: Timeline) -> Ints:
-    """For every bare range the call right before it under the same parent, if nothing was launched in between."""
-    before = np.where(bare, before, -1)
-    rows = np.flatnonzero(before >= 0)
-    until = np.searchsorted(line.launch_start, start[rows], "left")
-    since = np.searchsorted(line.launch_start, end[before[rows]], "left")
-    before[rows[until > since]] = -1
-    return before
 
 
 def _previous_sibling(parent: Ints, thread: Ints) -> Ints:

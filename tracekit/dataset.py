@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,7 +20,7 @@ from tracekit.errors import DatasetError, UsageError
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pandas as pd
 
@@ -79,8 +78,8 @@ def _check_free(folder: Path, *, force: bool) -> None:
 
 def _is_dataset(folder: Path) -> bool:
     try:
-        return json.loads((folder / _MANIFEST).read_text("utf-8")).get("format") == _FORMAT
-    except (OSError, ValueError, AttributeError):
+        return bool(json.loads((folder / _MANIFEST).read_text("utf-8"))["format"] == _FORMAT)
+    except (OSError, ValueError, LookupError, TypeError):
         return False
 
 

@@ -15,8 +15,7 @@ from tracekit.markers.base import ModuleMarker, OperatorMarker, StepMarker, Unre
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Flags, Ints
     from tracekit.markers.base import Dialect, Marker
 
 #: What a text was understood as, in the tables.
@@ -38,9 +37,9 @@ class Decoded:
     """
 
     markers: list[Marker]
-    of_text: NDArray[np.int64]
+    of_text: Ints
 
-    def rows(self, *kinds: type) -> NDArray[np.bool_]:
+    def rows(self, *kinds: type) -> Flags:
         """For every marker whether it is of one of these kinds; a last False answers for row -1."""
         return np.array([isinstance(marker, kinds) for marker in self.markers] + [False])
 

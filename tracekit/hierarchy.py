@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.coverage import NESTED_TOO_DEEP, Tally
+from tracekit.coverage import NESTED_TOO_DEEP
 from tracekit.intervals import by_level
 from tracekit.markers.base import ModuleMarker
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Ints
+    from tracekit.coverage import Tally
     from tracekit.markers.base import Marker
 
-    Ints = NDArray[np.int64]
 
 #: Path of a root module that was registered with an empty name.
 NAMELESS_ROOT = "(root)"
@@ -115,7 +114,8 @@ def hierarchy(parent: Ints, depth: Ints, marker: Ints, markers: list[Marker], ta
     seen, first = np.unique(at[calls], return_index=True)
     forest: dict[str, Module] = {}
     for row, call in sorted(zip(seen.tolist(), calls[first].tolist(), strict=True), key=lambda item: item[1]):
-        _grow(forest, *places.pairs[row], markers[marker[call]], call)
+        path, said = places.pairs[row]
+        _grow(forest, path, said, (markers[marker[call]], call))
     modules, order = _preorder(forest)
     module_of_place = np.array([order[path] for path, _ in places.pairs] + [-1], dtype=np.int64)
     return modules, np.where(known, module_of_place[at], -1)
@@ -135,8 +135,9 @@ def _placed(parent: Ints, depth: Ints, marker: Ints, markers: int, places: _Plac
     return at
 
 
-def _grow(forest: dict[str, Module], path: str, said: str, marker: Marker, call: int) -> None:
-    """Adds a module that was called, and the containers above it."""
+def _grow(forest: dict[str, Module], path: str, said: str, first: tuple[Marker, int]) -> None:
+    """Adds a module by the marker and row of its first call, and the containers above it."""
+    marker, call = first
     parts = path.split(".")
     for length in range(1, len(parts) + 1):
         forest.setdefault(".".join(parts[:length]), Module(".".join(parts[:length]), -1, first=call))

@@ -16,10 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from tracekit.arrays import Flags, Ints, Rows
 
-    Ints = NDArray[np.int64]
-    Index = NDArray[np.int64]
 
 _PLAIN_CLIMBS = 64
 
@@ -52,7 +50,7 @@ def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
     ]
 
 
-def nesting_order(start: Ints, end: Ints) -> Index:
+def nesting_order(start: Ints, end: Ints) -> Rows:
     """The permutation that sorts by ``(start, -end)``; equal intervals keep their order."""
     order = np.argsort(start, kind="stable")
     starts = start[order]
@@ -65,32 +63,43 @@ def nesting_order(start: Ints, end: Ints) -> Index:
     return order
 
 
-def parents(start: Ints, end: Ints) -> tuple[Index, Ints]:
+def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
     """For every interval the latest one before it that contains it, or -1; and how many contain it, by that chain.
 
-    Intervals are half-open here: one that starts where another ends lies outside of it, also if it has no length.
+    An interval that starts where another ends lies outside of it, unless it is empty: an empty one lies inside
+    whatever touches it, as NVIDIA has it. Empty ones contain nothing.
 
     Args:
         start: Starts, sorted by ``(start, -end)``.
         end: Ends.
     """
-    level = _open_count(start, end)
-    parent = _parents_if_nested(start, end, level)
-    if parent is not None:
-        return parent, level
-    parent = _parents_of_any(start, end)
-    return parent, depths(parent)
+    lasting = np.flatnonzero(end > start)
+    whole = lasting.size == start.size
+    s, e = (start, end) if whole else (start[lasting], end[lasting])
+    level = _open_count(s, e)
+    around = _parents_if_nested(s, e, level)
+    if around is None:
+        around = _parents_of_any(s, e)
+        level = depths(around)
+    if whole:
+        return around, level
+    parent = np.full(start.size, -1, dtype=np.int64)
+    depth = np.zeros(start.size, dtype=np.int64)
+    parent[lasting], depth[lasting] = np.append(lasting, -1)[around], level
+    empty = np.flatnonzero(end == start)
+    touched = innermost(s, e, around, start[empty], end[empty])
+    parent[empty], depth[empty] = np.append(lasting, -1)[touched], np.append(level, -1)[touched] + 1
+    return parent, depth
 
 
-def _parents_if_nested(start: Ints, end: Ints, level: Ints) -> Index | None:
+def _parents_if_nested(start: Ints, end: Ints, level: Ints) -> Rows | None:
     """The parents, if intervals nest or are apart; None if some overlap in part."""
     parent = np.full(start.size, -1, dtype=np.int64)
-    lasting = end > start
     above = np.empty(0, dtype=np.int64)
     for rows in by_level(level):
         if above.size:
             parent[rows] = above[np.maximum(np.searchsorted(above, rows) - 1, 0)]
-        above = rows[lasting[rows]]
+        above = rows
     inside = parent >= 0
     reach = end[parent[inside]]
     holds = (reach >= end[inside]) & (reach > start[inside]) & (parent[inside] < np.flatnonzero(inside))
@@ -99,13 +108,11 @@ def _parents_if_nested(start: Ints, end: Ints, level: Ints) -> Index | None:
 
 def _open_count(start: Ints, end: Ints) -> Ints:
     """How many intervals before each one are still open at its start; for nested ones, its depth."""
-    lasting = end > start
-    opened = np.cumsum(lasting) - lasting
-    closed = np.searchsorted(np.sort(end[lasting], kind="stable"), start, side="right")
-    return np.asarray(opened - closed, dtype=np.int64)
+    closed = np.searchsorted(np.sort(end, kind="stable"), start, side="right")
+    return np.arange(start.size, dtype=np.int64) - closed
 
 
-def _parents_of_any(start: Ints, end: Ints) -> Index:
+def _parents_of_any(start: Ints, end: Ints) -> Rows:
     """The parents of intervals that may overlap in part, by the stack of those that still matter."""
     parent = np.full(start.size, -1, dtype=np.int64)
     stack: list[tuple[int, int]] = []
@@ -118,7 +125,7 @@ def _parents_of_any(start: Ints, end: Ints) -> Index:
     return parent
 
 
-def depths(parent: Index) -> Ints:
+def depths(parent: Rows) -> Ints:
     """How many intervals contain each one, following ``parent``."""
     depth = (parent >= 0).astype(np.int64)
     above = parent.copy()
@@ -129,7 +136,7 @@ def depths(parent: Index) -> Ints:
     return depth
 
 
-def by_level(level: Ints) -> list[Index]:
+def by_level(level: Ints) -> list[Rows]:
     """The rows of each level 0, 1, …, each list in order."""
     deepest = int(level.max(initial=-1))
     narrow = level.astype(np.int16) if deepest < np.iinfo(np.int16).max else level
@@ -137,7 +144,7 @@ def by_level(level: Ints) -> list[Index]:
     return np.split(order, np.cumsum(np.bincount(level))[:-1]) if level.size else []
 
 
-def subtree_ends(parent: Index, depth: Ints) -> Index:
+def subtree_ends(parent: Rows, depth: Ints) -> Rows:
     """For every row of a forest in pre-order, the row after its last descendant."""
     end = np.full(parent.size, parent.size, dtype=np.int64)
     for rows in by_level(depth):
@@ -146,7 +153,7 @@ def subtree_ends(parent: Index, depth: Ints) -> Index:
     return end
 
 
-def innermost(start: Ints, end: Ints, parent: Index, first: Ints, last: Ints) -> Index:
+def innermost(start: Ints, end: Ints, parent: Rows, first: Ints, last: Ints) -> Rows:
     """For every query ``[first, last]`` the latest interval that contains it, or -1. Both ends are inclusive.
 
     Args:
@@ -160,7 +167,7 @@ def innermost(start: Ints, end: Ints, parent: Index, first: Ints, last: Ints) ->
     return _climb(end, parent, at, last)
 
 
-def _climb(end: Ints, parent: Index, at: Index, last: Ints) -> Index:
+def _climb(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
     at = at.copy()
     active = np.flatnonzero(at >= 0)
     for _ in range(_PLAIN_CLIMBS):
@@ -173,7 +180,7 @@ def _climb(end: Ints, parent: Index, at: Index, last: Ints) -> Index:
     return at
 
 
-def _leap(end: Ints, parent: Index, at: Index, last: Ints) -> Index:
+def _leap(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
     """Climbs by powers of two: any depth in logarithmically many rounds."""
     leaps = [parent]
     while bool((leaps[-1] >= 0).any()):
@@ -187,7 +194,7 @@ def _leap(end: Ints, parent: Index, at: Index, last: Ints) -> Index:
     return np.where(fits, at, parent[at])
 
 
-def nearest_marked(parent: Index, marked: NDArray[np.bool_]) -> Index:
+def nearest_marked(parent: Rows, marked: Flags) -> Rows:
     """For every row the nearest row that is marked, itself included, following ``parent``; -1 where none is."""
     rows = np.arange(parent.size, dtype=np.int64)
     nearest = np.where(marked, rows, parent)
@@ -199,7 +206,7 @@ def nearest_marked(parent: Index, marked: NDArray[np.bool_]) -> Index:
         nearest[open_rows] = nearest[nearest[open_rows]]
 
 
-def union_within(owner: Index, forest: tuple[Index, Ints, Index], start: Ints, end: Ints) -> Ints:
+def union_within(owner: Rows, forest: tuple[Rows, Ints, Rows], start: Ints, end: Ints) -> Ints:
     """For every node of a forest, the length of the union of the intervals that it and its descendants own.
 
     Args:
@@ -227,7 +234,7 @@ def union_within(owner: Index, forest: tuple[Index, Ints, Index], start: Ints, e
     return total
 
 
-def _union_length(group: Index, start: Ints, end: Ints, ranked: tuple[Ints, Ints], groups: int) -> Ints:
+def _union_length(group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints], groups: int) -> Ints:
     """The length of the union of each group's intervals, which are sorted by (group, start)."""
     total = np.zeros(groups, dtype=np.int64)
     if group.size:
@@ -240,7 +247,7 @@ def _union_length(group: Index, start: Ints, end: Ints, ranked: tuple[Ints, Ints
     return total
 
 
-def overlaps_any(start: Ints, end: Ints) -> NDArray[np.bool_]:
+def overlaps_any(start: Ints, end: Ints) -> Flags:
     """Which intervals share time with another one."""
     order = np.argsort(start, kind="stable")
     starts, ends = start[order], end[order]

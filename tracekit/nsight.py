@@ -7,13 +7,15 @@ without which a table says nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Column, Float, Integer, MetaData, Table, Text
 
 SCHEMA = MetaData()
 
 
 def _table(name: str, integers: str, texts: str = "", floats: str = "") -> Table:
-    columns = [Column(column, Integer) for column in integers.split()]
+    columns: list[Column[Any]] = [Column(column, Integer) for column in integers.split()]
     columns += [Column(column, Text) for column in texts.split()]
     columns += [Column(column, Float) for column in floats.split()]
     return Table(name, SCHEMA, *columns)

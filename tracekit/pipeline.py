@@ -11,7 +11,7 @@ from tracekit.attribute import attribute
 from tracekit.decode import decode
 from tracekit.progress import silent
 from tracekit.readers import reader_for
-from tracekit.version import VERSION
+from tracekit.version import __version__
 
 if TYPE_CHECKING:
     import os
@@ -55,7 +55,7 @@ def parse(
 def _about(recording: Recording) -> dict[str, object]:
     """What the manifest says of the source."""
     return {
-        "tracekit": VERSION,
+        "tracekit": __version__,
         "source": asdict(recording.source),
         "processes": [
             {"pid": pid, "name": recording.process_names.get(pid)}

@@ -17,11 +17,9 @@ from tracekit.recording import integers
 from tracekit.segments import maxima, minima
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Ints
     from tracekit.trace import Evidence
 
-    Ints = NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).min
 _LATEST = np.iinfo(np.int64).max

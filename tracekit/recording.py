@@ -17,7 +17,7 @@ from tracekit.coverage import Tally
 from tracekit.schema import Column, TableSpec
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tracekit.arrays import Ints
 
 PUSH_POP, START_END = 0, 1
 RANGE_KINDS = ("push_pop", "start_end")
@@ -135,10 +135,10 @@ class Threads:
         process_pid: Process id of every process.
     """
 
-    pid: NDArray[np.int64]
-    tid: NDArray[np.int64]
-    process: NDArray[np.int64]
-    process_pid: NDArray[np.int64]
+    pid: Ints
+    tid: Ints
+    process: Ints
+    process_pid: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Recording:
     tally: Tally = field(default_factory=Tally)
 
 
-def integers(table: pa.Table, column: str, null: int = -1) -> NDArray[np.int64]:
+def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
     """One integer column as NumPy, nulls replaced by ``null``."""
     values = table.column(column)
     if values.null_count:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tracekit.arrays import Ints
 
-    Ints = NDArray[np.int64]
 
 _BLOCK = 32
 

@@ -12,13 +12,10 @@ from tracekit.markers.base import StepMarker
 from tracekit.recording import integers
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Flags, Ints
     from tracekit.calls import Calls
     from tracekit.decode import Decoded
     from tracekit.recording import Recording
-
-    Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ def _innermost_in(steps: Steps, rows: Ints, line: Ints, at: Ints, start_ns: Ints
     return np.append(rows[order], -1)[found]
 
 
-def _without_overlap(steps: Steps) -> NDArray[np.bool_]:
+def _without_overlap(steps: Steps) -> Flags:
     """For every process whether steps of different threads are never open at once."""
     apart = np.ones(int(steps.process.max()) + 1, dtype=bool)
     for process in np.unique(steps.process).tolist():

@@ -11,12 +11,8 @@ from tracekit.intervals import one_axis, parents
 from tracekit.recording import PUSH_POP, integers
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Ints, Rows
     from tracekit.recording import Recording
-
-    Ints = NDArray[np.int64]
-    Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)

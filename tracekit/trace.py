@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
+    from tracekit.arrays import Flags, Ints, Rows
     from tracekit.calls import Calls
     from tracekit.decode import Decoded
     from tracekit.recording import Recording
     from tracekit.steps import Steps
     from tracekit.timeline import Nesting, Timeline
-
-    #: Positions in a table; a report has fewer than 2^31 rows.
-    Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class Launched:
     """
 
     launch: Rows
-    ambiguous: NDArray[np.bool_]
+    ambiguous: Flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +39,8 @@ class Owners:
     """
 
     call: Rows
-    method: NDArray[np.int8]
-    cause: NDArray[np.int8]
+    method: Ints
+    cause: Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from tracekit.timeline import nesting, timeline
 from tracekit.trace import Evidence, Ids, Owners, Trace
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Ints
     from tracekit.attribute.base import Method
     from tracekit.decode import Decoded
     from tracekit.recording import Recording
@@ -57,7 +56,7 @@ def _owners(evidence: Evidence) -> Owners:
     )
 
 
-def _numbered(evidence: Evidence, module: NDArray[np.int32]) -> Ids:
+def _numbered(evidence: Evidence, module: Ints) -> Ids:
     calls, recording = evidence.calls, evidence.recording
     by_time = np.argsort(integers(recording.ranges, "start_ns")[calls.range_row], kind="stable")
     call_order = by_time[_stable_order(calls.module[by_time])]
@@ -72,7 +71,7 @@ def _numbered(evidence: Evidence, module: NDArray[np.int32]) -> Ids:
     return Ids(call_id, call_order.astype(np.int32), kernel_id, kernel_order.astype(np.int32))
 
 
-def _stable_order(module: NDArray[np.int32]) -> NDArray[np.int64]:
+def _stable_order(module: Ints) -> Ints:
     """The order by module; few modules sort as 16-bit numbers, in linear time."""
     few = int(module.max(initial=0)) < np.iinfo(np.int16).max
     return np.argsort(module.astype(np.int16) if few else module, kind="stable")

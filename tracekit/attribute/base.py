@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
+    from tracekit.arrays import Ints
     from tracekit.trace import Evidence
 
 
@@ -17,7 +16,7 @@ class Method(Protocol):
     #: How the tables name it.
     NAME: str
 
-    def owners(self, evidence: Evidence, work: NDArray[np.int64], /) -> NDArray[np.int64]:
+    def owners(self, evidence: Evidence, work: Ints, /) -> Ints:
         """The row of calls of each of these pieces of work, or -1 where this method cannot know.
 
         Args:

@@ -14,11 +14,9 @@ from tracekit.attribute.replay import is_replayed
 from tracekit.intervals import innermost
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Ints
     from tracekit.trace import Evidence
 
-    Ints = NDArray[np.int64]
 
 NAME = "range"
 

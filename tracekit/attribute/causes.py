@@ -10,11 +10,8 @@ from tracekit import coverage
 from tracekit.attribute.replay import is_replayed, is_whole_graph
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Flags, Ints
     from tracekit.trace import Evidence
-
-    Ints = NDArray[np.int64]
 
 
 def causes_of(evidence: Evidence, call: Ints) -> Ints:
@@ -25,7 +22,7 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
         call: The call that was found for each piece, be its module known or not; -1 for none.
     """
     launched = evidence.launched
-    cases: list[tuple[NDArray[np.bool_], coverage.Cause]] = [
+    cases: list[tuple[Flags, coverage.Cause]] = [
         (call >= 0, coverage.MODULE_UNREADABLE),
         (is_whole_graph(evidence), coverage.GRAPH_NOT_EXPANDED),
         (is_replayed(evidence), coverage.GRAPH_UNMAPPED),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.intervals import one_axis
-from tracekit.recording import Recording, integers
+from tracekit.recording import integers
 from tracekit.trace import Launched
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tracekit.arrays import Flags, Ints
+    from tracekit.recording import Recording
 
-    Ints = NDArray[np.int64]
 
 #: A lookup table this many times larger than what it holds is still cheaper than sorting.
 _SPARSEST = 8
@@ -42,7 +42,7 @@ def launched(recording: Recording) -> Launched:
     return Launched(np.where(contested, -1, launch).astype(np.int32), contested)
 
 
-def _lookup(offered: Ints, asked: Ints, thread: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+def _lookup(offered: Ints, asked: Ints, thread: Ints) -> tuple[Ints, Flags]:
     """The first row of ``offered`` that has each asked key, and whether rows of other threads have it too."""
     offered, asked = _dense(offered, asked)
     table = np.full(int(offered.max()) + 2, -1, dtype=np.int64)

@@ -9,12 +9,11 @@ import numpy as np
 from tracekit.recording import GRAPH, GRAPH_LAUNCHES, integers
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Flags
     from tracekit.trace import Evidence
 
 
-def is_replayed(evidence: Evidence) -> NDArray[np.bool_]:
+def is_replayed(evidence: Evidence) -> Flags:
     """For every piece of work whether it was replayed: it is a node of a graph, or a graph launch started it."""
     recording = evidence.recording
     replays = [row for row, name in enumerate(recording.names) if name.startswith(GRAPH_LAUNCHES)]
@@ -23,6 +22,6 @@ def is_replayed(evidence: Evidence) -> NDArray[np.bool_]:
     return in_graph | np.isin(launched_by, replays) | is_whole_graph(evidence)
 
 
-def is_whole_graph(evidence: Evidence) -> NDArray[np.bool_]:
+def is_whole_graph(evidence: Evidence) -> Flags:
     """For every piece of work whether it is a graph traced as a whole."""
     return np.asarray(integers(evidence.recording.work, "kind") == GRAPH)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tracekit.markers import literal
-from tracekit.markers.base import ModuleMarker, Unreadable
+from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import is_path, module_marker
+
+if TYPE_CHECKING:
+    from tracekit.markers.base import Unreadable
 
 CANDIDATES = r"Torch Compiled Module \((input|output)\):"
 

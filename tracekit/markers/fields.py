@@ -6,10 +6,12 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from tracekit.coverage import FIELD_SKIPPED, NO_NAME, Cause
-from tracekit.markers.base import ModuleMarker, Param, Shapes, Unreadable
+from tracekit.coverage import FIELD_SKIPPED, NO_NAME
+from tracekit.markers.base import ModuleMarker, Param, Unreadable
 
 if TYPE_CHECKING:
+    from tracekit.coverage import Cause
+    from tracekit.markers.base import Shapes
     from tracekit.markers.literal import Pairs
 
 MOST_PARTS = 128

@@ -11,8 +11,12 @@ import json
 import math
 import re
 import warnings
+from typing import TYPE_CHECKING
 
-from tracekit.coverage import BROKEN, TOO_DEEP, TOO_LONG, Cause
+from tracekit.coverage import BROKEN, TOO_DEEP, TOO_LONG
+
+if TYPE_CHECKING:
+    from tracekit.coverage import Cause
 
 MOST_CHARACTERS = 65_536
 DEEPEST = 64

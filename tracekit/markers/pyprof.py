@@ -5,9 +5,14 @@ They tell operators and where in the user's code they were called, not modules.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tracekit.markers import literal
-from tracekit.markers.base import OperatorMarker, Shapes
+from tracekit.markers.base import OperatorMarker
 from tracekit.markers.fields import shapes_of
+
+if TYPE_CHECKING:
+    from tracekit.markers.base import Shapes
 
 CANDIDATES = r"""^\s*\{\s*['"](mod|op|traceMarker)['"]\s*:"""
 

@@ -13,9 +13,7 @@ from tracekit.recording import Threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+    from tracekit.arrays import Ints
 
 
 class GlobalIds:

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit import nsight
-from tracekit.coverage import ENDS_BEFORE_START, NEVER_ENDED, Tally
+from tracekit.coverage import ENDS_BEFORE_START, NEVER_ENDED
 from tracekit.intervals import nesting_order, one_axis
-from tracekit.readers.nsight_ids import GlobalIds, rows_of, sorted_strings, texts_at, used_rows
+from tracekit.readers.nsight_ids import rows_of, sorted_strings, texts_at, used_rows
 from tracekit.recording import PUSH_POP, RANGES, START_END, integers
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tracekit.arrays import Flags, Ints
+    from tracekit.coverage import Tally
+    from tracekit.readers.nsight_ids import GlobalIds
 
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
 
 #: No real session comes near: 73 years.
 LAST_TIME_NS = 1 << 61
@@ -69,7 +69,7 @@ def ranges_table(
     return RANGES.table(columns), texts, domains
 
 
-def nullable(values: NDArray[np.int64], type_: pa.DataType) -> pa.Array:
+def nullable(values: Ints, type_: pa.DataType) -> pa.Array:
     """Integers as an Arrow array in which -1 is null."""
     return pa.array(values, mask=values < 0).cast(type_)
 

@@ -55,8 +55,7 @@ def read(path: Path, progress: Progress) -> Recording:
         _check_essentials(file)
         tables = file.read(_requests(), lambda share: progress("reading", share))
         source = _source(file, digest.result())
-        recording = _recording(file, tables, source)
-    return recording
+        return _recording(file, tables, source)
 
 
 def _check_essentials(file: SqliteFile) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sql
 
+    from tracekit.arrays import Ints
     from tracekit.coverage import Tally
     from tracekit.readers.nsight_ids import GlobalIds, Names
 
@@ -127,7 +128,7 @@ def _name_columns(kind: str, rows: pa.Table, names: Names) -> dict[str, object]:
     return {"name": nullable(short, pa.int32()), "full_name": nullable(full, pa.int32())}
 
 
-def _copy_names(rows: pa.Table, names: Names) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _copy_names(rows: pa.Table, names: Names) -> Ints:
     if "copyKind" not in rows.column_names:
         return np.full(rows.num_rows, names.row("[CUDA memcpy]"))
     kinds = _known_kinds(rows)
@@ -135,7 +136,7 @@ def _copy_names(rows: pa.Table, names: Names) -> np.ndarray[tuple[int], np.dtype
     return np.asarray(labels, dtype=np.int64)[kinds]
 
 
-def _known_kinds(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _known_kinds(rows: pa.Table) -> Ints:
     """Directions of copies; a code that is not known counts as unknown."""
     kinds = integers(rows, "copyKind", null=0)
     return np.where((kinds >= 0) & (kinds < len(COPY_KINDS)), kinds, 0)

@@ -10,10 +10,10 @@ Measured for 1 M kernels, 1 M launches and 1.7 M ranges (185 MB, two cores): sql
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -28,6 +28,7 @@ from sqlalchemy.pool import NullPool
 from tracekit.errors import ReportError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from sqlalchemy.sql.elements import ColumnElement
@@ -159,7 +160,7 @@ class SqliteFile:
             return [sql.true()]
         parts = min(_MOST_PARTS, (high - low) // _PART_ROWS + 1)
         edges = [low + (high - low) * part // parts for part in range(parts)] + [high + 1]
-        return [sql.and_(_ROWID >= a, _ROWID < b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        return [sql.and_(a <= _ROWID, b > _ROWID) for a, b in itertools.pairwise(edges)]
 
     def _filled_columns(
         self, request: Request, where: list[ColumnElement[bool]], pool: ThreadPoolExecutor
@@ -174,20 +175,22 @@ class SqliteFile:
 
     def _read_part(self, request: Request, query: str, stop: threading.Event) -> pa.Table:
         try:
-            with adbc.connect(self.uri) as connection, connection.cursor() as cursor:
-                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
-                cursor.execute(query)
-                batches = []
-                for batch in cursor.fetch_record_batch():
-                    if stop.is_set():
-                        break
-                    batches.append(self._stored(request.table.name, batch, request.columns))
+            batches = list(self._batches(request, query, stop))
         except (adbc_driver_manager.Error, pa.ArrowException) as error:
             problem = f"{request.table.name} cannot be read ({_first_line(error)})"
             raise ReportError(self.path, problem, _DAMAGED) from None
         # The first row only told the driver the types. Copied, since every column of the driver's keeps its whole
         # batch in memory.
         return pa.Table.from_batches(batches).slice(1).combine_chunks()
+
+    def _batches(self, request: Request, query: str, stop: threading.Event) -> Iterator[pa.RecordBatch]:
+        with adbc.connect(self.uri) as connection, connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
+            cursor.execute(query)
+            for batch in cursor.fetch_record_batch():
+                yield self._stored(request.table.name, batch, request.columns)
+                if stop.is_set():
+                    return
 
     def _stored(self, table: str, batch: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
         names = batch.schema.names

@@ -53,4 +53,5 @@ def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:
 
 def lookup(values: NDArray[Any], row: NDArray[Any], missing: int = -1) -> NDArray[Any]:
     """``values[row]``, with ``missing`` where the row is -1."""
-    return np.append(values, missing)[row]
+    found: NDArray[Any] = np.append(values, missing)[row]
+    return found

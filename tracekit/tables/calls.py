@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tracekit.arrays import Ints, Rows
     from tracekit.markers.base import Marker
     from tracekit.trace import Trace
 
-    Ints = NDArray[np.int64]
-    Rows = NDArray[np.int32]
 
 _PHASES = ("forward", "backward", "capture")
 _KWARGS = pa.map_(pa.string(), SHAPES)

@@ -16,12 +16,10 @@ from tracekit.schema import CATEGORY, Column, TableSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Ints
     from tracekit.coverage import Cause
     from tracekit.trace import Trace
 
-    Ints = NDArray[np.int64]
 
 SPEC = TableSpec(
     "coverage",
@@ -44,7 +42,7 @@ class _Row(NamedTuple):
     what: str
     cause: str
     known: bool
-    count: int
+    number: int
     time_ns: int
     share: float
 
@@ -56,7 +54,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
         "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
         "cause": pa.array([row.cause for row in rows], pa.string()).cast(CATEGORY),
         "known": pa.array([row.known for row in rows], pa.bool_()),
-        "count": pa.array([row.count for row in rows], pa.int64()),
+        "count": pa.array([row.number for row in rows], pa.int64()),
         "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
         "share": pa.array([row.share for row in rows], pa.float64()),
         "advice": pa.array(["" if row.known else ADVICE.get(row.cause, "") for row in rows], pa.string()),
@@ -102,7 +100,7 @@ def _losses(trace: Trace) -> list[_Row]:
         "calls": trace.ids.call_order.size,
     }
     return [
-        _Row(f"{what}: losses", cause, False, count, 0, count / max(1, whole.get(what, recording.work.num_rows)))
+        _Row(f"{what}: losses", cause, known=False, number=count, time_ns=0, share=count / max(1, whole.get(what, recording.work.num_rows)))
         for (what, cause), count in sorted(recording.tally.counts.items())
     ]
 

@@ -18,12 +18,9 @@ from tracekit.tables.base import category, lookup, or_null, pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Ints, Rows
     from tracekit.trace import Evidence, Trace
 
-    Ints = NDArray[np.int64]
-    Rows = NDArray[np.int32]
 
 _NO_LAUNCH = np.iinfo(np.int64).min
 
@@ -152,7 +149,8 @@ def _at(values: Ints, launch: Rows, missing: int = -1) -> Ints:
     """``values[launch]``, with ``missing`` where there was no launch."""
     if not values.size:
         return np.full(launch.size, missing, dtype=np.int64)
-    return np.where(launch < 0, missing, values[launch])
+    found: Ints = np.where(launch < 0, missing, values[launch])
+    return found
 
 
 def _range_at_launch(evidence: Evidence) -> Ints:

@@ -18,12 +18,9 @@ from tracekit.tables.base import category, lookup, or_null, pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from tracekit.arrays import Ints, Rows
     from tracekit.trace import Evidence, Trace
 
-    Ints = NDArray[np.int64]
-    Rows = NDArray[np.int32]
 
 SPEC = TableSpec(
     "ranges",

@@ -1,0 +1,165 @@
+"""Writes a report as a serving engine with layer-wise markers would leave it, of any size.
+
+The shape is vLLM's: every decode step calls the model, its layers and their parts; each call leaves two ranges
+(the call, and the empty one with its ``Outputs``); kernels run later than their launches. Times are made up, but
+nest and follow each other as real ones do.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import count, islice
+from pathlib import Path
+
+LAYERS = 32
+KERNELS_PER_PART = {"input_layernorm": 1, "qkv_proj": 1, "attn": 4, "o_proj": 1,
+                    "post_attention_layernorm": 1, "gate_up_proj": 2, "down_proj": 2}
+IN_ATTENTION = ("qkv_proj", "attn", "o_proj")
+IN_MLP = ("gate_up_proj", "down_proj")
+GLOBAL_PID = (1 << 48) | (4711 << 24)
+GLOBAL_TID = GLOBAL_PID | 4711
+
+SCHEMA = """
+CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER,
+  category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER,
+  domainId INTEGER, uint64Value INTEGER, int64Value INTEGER, doubleValue REAL, uint32Value INTEGER,
+  int32Value INTEGER, floatValue REAL, jsonTextId INTEGER, jsonText TEXT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
+  globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL,
+  callchainId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+  demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER, launchType INTEGER,
+  cacheConfig INTEGER, registersPerThread INTEGER NOT NULL, gridX INTEGER NOT NULL, gridY INTEGER NOT NULL,
+  gridZ INTEGER NOT NULL, blockX INTEGER NOT NULL, blockY INTEGER NOT NULL, blockZ INTEGER NOT NULL,
+  staticSharedMemory INTEGER NOT NULL, dynamicSharedMemory INTEGER NOT NULL, localMemoryPerThread INTEGER NOT NULL,
+  localMemoryTotal INTEGER NOT NULL, gridId INTEGER NOT NULL, sharedMemoryExecuted INTEGER, graphNodeId INTEGER,
+  sharedMemoryLimitConfig INTEGER);
+CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT);
+CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
+INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2023.4.4.54-234433681190v0'),
+  ('EXPORT_SCHEMA_VERSION', '3.7.2');
+"""
+
+
+class Strings:
+    """The string table being filled: text → id."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+
+    def __getitem__(self, text: str) -> int:
+        return self.ids.setdefault(text, len(self.ids) + 1)
+
+
+def write_report(path: Path, *, kernels: int, inline_text: bool = False) -> Path:
+    """Writes a report of about ``kernels`` kernels and 1.7 times as many ranges."""
+    per_step = LAYERS * sum(KERNELS_PER_PART.values()) + 1
+    steps = [("decode", 1 << (step // 100 % 6)) for step in range(max(1, kernels // per_step))]
+    return write_program(path, Program(inline_text=inline_text), steps)
+
+
+def write_program(path: Path, program: Program, steps: Sequence[tuple[str, int]]) -> Path:
+    """Writes what a program does in the given steps (kind and number of tokens)."""
+    events = program.steps(steps)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode=OFF")
+        db.execute("PRAGMA synchronous=OFF")
+        db.executescript(SCHEMA)
+        while batch := list(islice(events, 200)):
+            for table, columns in (("NVTX_EVENTS", 19), ("CUPTI_ACTIVITY_KIND_RUNTIME", 8),
+                                   ("CUPTI_ACTIVITY_KIND_KERNEL", 27)):
+                rows = [row for step in batch for row in step[table]]
+                db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * columns)})", rows)  # noqa: S608
+        db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", program.strings.ids.items())
+        db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
+        db.commit()
+    return path
+
+
+class Program:
+    """A running model: its clock, its thread's open calls and what it has launched."""
+
+    def __init__(self, *, inline_text: bool = False, layers: int = LAYERS) -> None:
+        self.inline = inline_text
+        self.layers = layers
+        self.strings = Strings()
+        self.clock, self.device_clock = 1_000_000, 1_000_000
+        self.correlation = count(1)
+        self.rows: dict[str, list[tuple[object, ...]]] = {}
+
+    def steps(self, steps: Sequence[tuple[str, int]]) -> Iterator[dict[str, list[tuple[object, ...]]]]:
+        for kind, tokens in steps:
+            self.rows = {"NVTX_EVENTS": [], "CUPTI_ACTIVITY_KIND_RUNTIME": [], "CUPTI_ACTIVITY_KIND_KERNEL": []}
+            self.step(kind, tokens)
+            self.rows["NVTX_EVENTS"].sort(key=lambda row: row[0])
+            yield self.rows
+
+    def step(self, kind: str, tokens: int) -> None:
+        start = self.clock
+        root = "LlamaForCausalLM"
+        self.call(root, tokens, lambda: self.call(f"{root}.model", tokens, lambda: self.model(root, tokens)))
+        self.sample(tokens)
+        self.device_clock = max(self.device_clock, self.clock)
+        context, generated = (f"1({tokens})", "0(0)") if kind == "prefill" else ("0(0)", f"{tokens}({tokens})")
+        self.range(f"execute_context_{context}_generation_{generated}", start, self.clock)
+        self.clock += 20_000
+
+    def sample(self, tokens: int) -> None:
+        """Work after the model; the large report has none."""
+
+    def model(self, root: str, batch: int) -> None:
+        self.call(f"{root}.model.embed_tokens", batch, lambda: self.launch(1, "embedding_kernel"))
+        for layer in range(self.layers):
+            self.call(f"{root}.model.layers.{layer}", batch, lambda at=layer: self.layer(root, at, batch))
+
+    def layer(self, root: str, layer: int, batch: int) -> None:
+        here = f"{root}.model.layers.{layer}"
+        self.leaf(here, "input_layernorm", batch)
+        self.call(f"{here}.self_attn", batch, lambda: [self.leaf(f"{here}.self_attn", p, batch) for p in IN_ATTENTION])
+        self.leaf(here, "post_attention_layernorm", batch)
+        self.call(f"{here}.mlp", batch, lambda: [self.leaf(f"{here}.mlp", p, batch) for p in IN_MLP])
+
+    def leaf(self, parent: str, part: str, batch: int) -> None:
+        self.call(f"{parent}.{part}", batch, lambda: self.launch(KERNELS_PER_PART[part], f"{part}_kernel"))
+
+    def call(self, path: str, batch: int, body: Callable[[], object]) -> None:
+        start = self.clock
+        self.clock += 900
+        body()
+        self.clock += 700
+        params = "" if path.count(".") < 4 else "'TrainableParams': {'weight': [4096, 4096]}, "
+        self.range(f"{{'Module': '{path}', {params}'Inputs': [[{batch}, 4096]]}}", start, self.clock)
+        self.clock += 300
+        self.range(f"{{'Module': '{path}', {params}'Outputs': [[{batch}, 4096]]}}", self.clock, self.clock + 200)
+        self.clock += 400
+
+    def range(self, text: str, start: int, end: int) -> None:
+        inline, text_id = (text, None) if self.inline else (None, self.strings[text])
+        self.rows["NVTX_EVENTS"].append((start, end, 59, None, None, None, inline, GLOBAL_TID, None, text_id, 0)
+                                        + (None,) * 8)
+
+    def duration(self, kernel: str, number: int) -> int:
+        return 2_000 + 37 * (number % 91)
+
+    def launch(self, number: int, kernel: str) -> None:
+        name, full = self.strings[kernel], self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"]
+        api = self.strings["cudaLaunchKernel_v7000"]
+        for _ in range(number):
+            correlation = next(self.correlation)
+            self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(
+                (self.clock, self.clock + 2_500, 0, GLOBAL_TID, correlation, api, 0, None))
+            self.clock += 3_000
+            begin = max(self.device_clock, self.clock + 1_000)
+            self.device_clock = begin + self.duration(kernel, correlation)
+            self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
+                (begin, self.device_clock, 0, 1, 7, correlation, GLOBAL_PID, full, name, None, None, None, 40,
+                 108, 1, 1, 128, 1, 1, 0, 16384, 0, 0, 0, 16384, None, None))
+
+
+if __name__ == "__main__":
+    write_report(Path(sys.argv[1]), kernels=int(sys.argv[2]), inline_text="--inline" in sys.argv)

@@ -1,0 +1,131 @@
+"""What happens in a simulated program: ranges, launches and device work, linked as they happened.
+
+The links are the truth. A launch knows the range that was open when it was made, a range knows the range that was
+open when it was pushed, a call's range knows its call. Nothing here is ever found again by comparing times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tests.simulator.models import Module
+
+Shape = tuple[int, ...]
+
+PUSH_POP = "push_pop"
+START_END = "start_end"
+
+
+class ThreadId(NamedTuple):
+    """A thread of a process of a machine."""
+
+    hw: int
+    pid: int
+    tid: int
+
+    @property
+    def global_tid(self) -> int:
+        return signed(self.hw << 56 | 1 << 48 | self.pid << 24 | self.tid)
+
+    @property
+    def global_pid(self) -> int:
+        return signed(self.global_tid & 0xFFFF_FFFF_FF00_0000)
+
+
+def signed(number: int) -> int:
+    """An unsigned 64-bit number as SQLite keeps it."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call:
+    """One forward of a module: what its marker says."""
+
+    module: Module
+    inputs: tuple[Shape, ...]
+    kwargs: dict[str, tuple[Shape, ...]]
+    outputs: tuple[Shape, ...] = ()
+
+
+class Step(NamedTuple):
+    """A step as its range's text tells it; ``kind`` is None where the text does not say."""
+
+    name: str
+    kind: str | None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Range:
+    """An NVTX range. Without ``end_ns`` it was still open when the recording stopped."""
+
+    thread: ThreadId
+    text: str | None
+    start_ns: int
+    end_ns: int | None = None
+    kind: str = PUSH_POP
+    domain: str | None = None
+    parent: Range | None = None
+    call: Call | None = None
+    outputs_of: Range | None = None
+    """For the second range of a call: the first one."""
+    step: Step | None = None
+    empty: bool = False
+    end_thread: ThreadId | None = None
+    lost: bool = False
+    kept: bool = False
+    """Faults leave this row alone (the last sign of life of a thread that was cut off)."""
+    inner_end_ns: int | None = None
+    """End of the last child that started together with this range."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Launch:
+    """A CUDA API call, whether or not it puts work on a device."""
+
+    thread: ThreadId
+    name: str
+    event_class: int
+    correlation: int
+    start_ns: int
+    end_ns: int
+    inside: Range | None
+    spans: tuple[Range, ...] = ()
+    """Start/end ranges that this thread had begun and not yet ended."""
+    work: list[Work] = field(default_factory=list)
+    lost: bool = False
+    kept: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Work:
+    """One piece of device work; without ``launch`` nobody asked for it by an API call."""
+
+    kind: str
+    name: str
+    full_name: str
+    start_ns: int
+    end_ns: int
+    process: ThreadId
+    device: int
+    context: int
+    stream: int
+    correlation: int | None
+    launch: Launch | None
+    bytes: int = 0
+    copy_kind: int = 0
+    graph_id: int | None = None
+    graph_node: int | None = None
+    lost: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Mark:
+    """An NVTX row that is no range: a point, a thread's name, a category."""
+
+    thread: ThreadId
+    event_type: int
+    text: str | None
+    start_ns: int
+    domain: str | None = None

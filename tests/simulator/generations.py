@@ -1,0 +1,118 @@
+"""The tables of five generations of the Nsight Systems export, as far as a reader of launches and ranges needs them.
+
+Columns and their order are those of ``nsight-sqlite.md`` (B2 to B9): what was added when. ``2020.3`` has no version of
+its own and says none. Types are SQLite's; a ``!`` stands for NOT NULL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNVERSIONED = "2020.3"
+GENERATIONS = (UNVERSIONED, "2.9.1", "3.7.2", "3.16.1", "3.25.0")
+
+Columns = dict[str, str]
+
+NVTX = "NVTX_EVENTS"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+STRINGS = "StringIds"
+THREAD_NAMES = "ThreadNames"
+PROCESSES = "PROCESSES"
+
+PRODUCTS = {"2.9.1": "2022.2.1.31-5fe97ab", "3.7.2": "2023.4.4.54-234433681190v0", "3.16.1": "2024.6.2.225",
+            "3.25.0": "2026.2.1.210"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One schema version: its tables, and the name of the table that says the version."""
+
+    version: str
+    tables: dict[str, Columns]
+    version_table: str | None
+
+    @property
+    def traces_whole_graphs(self) -> bool:
+        return GRAPH_TRACE in self.tables
+
+
+def generation(version: str) -> Generation:
+    """The tables that an exporter of schema ``version`` writes."""
+    age = GENERATIONS.index(version)
+    tables = {
+        STRINGS: _columns("id INTEGER PRIMARY KEY, value TEXT!"),
+        NVTX: _nvtx(age),
+        RUNTIME: _columns(
+            "start!, end!, eventClass!, globalTid, correlationId, nameId!, returnValue!, callchainId"
+        ),
+        KERNEL: _kernel(age),
+        MEMCPY: _memcpy(age),
+        MEMSET: _columns(f"{_where(age)}, value!, bytes!, graphNodeId, memKind"),
+        THREAD_NAMES: _columns("nameId!, priority, globalTid"),
+    }
+    if age >= GENERATIONS.index("2.9.1"):
+        tables[PROCESSES] = _columns("globalPid, pid, name TEXT")
+    if age >= GENERATIONS.index("3.16.1"):
+        tables[GRAPH_TRACE] = _columns(f"{_where(age)}, graphId!, graphExecId!")
+    if version == UNVERSIONED:
+        return Generation(version, tables, None)
+    return Generation(
+        version, tables, "EXPORT_META_DATA" if version == "2.9.1" else "META_DATA_EXPORT"
+    )
+
+
+def _columns(listed: str) -> Columns:
+    """``name! TYPE`` pieces as a mapping of names to declarations; INTEGER where no type is given."""
+    columns = {}
+    for piece in listed.split(", "):
+        name, _, kind = piece.partition(" ")
+        required = " NOT NULL" if piece.endswith("!") else ""
+        columns[name.rstrip("!")] = (kind.rstrip("!") or "INTEGER") + required
+    return columns
+
+
+def _where(age: int) -> str:
+    """The columns that every kind of device work begins with."""
+    green = "greenContextId, " if age >= GENERATIONS.index("3.7.2") else ""
+    return f"start!, end!, deviceId!, contextId!, {green}streamId!, correlationId, globalPid"
+
+
+def _nvtx(age: int) -> Columns:
+    binary = ", binaryData TEXT" if age >= GENERATIONS.index("3.16.1") else ""
+    return _columns(
+        "start!, end, eventType!, rangeId, category, color, text TEXT, globalTid, endGlobalTid, textId, domainId, "
+        "uint64Value, int64Value, doubleValue REAL, uint32Value, int32Value, floatValue REAL, jsonTextId, "
+        f"jsonText TEXT{binary}"
+    )
+
+
+def _kernel(age: int) -> Columns:
+    mangled = "mangledName, " if age >= GENERATIONS.index("2.9.1") else ""
+    limit = ", sharedMemoryLimitConfig" if age >= GENERATIONS.index("2.9.1") else ""
+    newest = (
+        ", qmdBulkReleaseDone, qmdPreexitDone, qmdLastCtaDone, graphId, clusterX, clusterY, clusterZ, "
+        "clusterSchedulingPolicy, maxPotentialClusterSize, maxActiveClusters, sharedMemoryRequestedPercentage, "
+        "tensorSizeMinusOneElements TEXT!"
+        if age >= GENERATIONS.index("3.25.0")
+        else ""
+    )
+    return _columns(
+        f"{_where(age)}, demangledName!, shortName!, {mangled}launchType, cacheConfig, registersPerThread!, gridX!, "
+        "gridY!, gridZ!, blockX!, blockY!, blockZ!, staticSharedMemory!, dynamicSharedMemory!, "
+        "localMemoryPerThread!, localMemoryTotal!, gridId!, sharedMemoryExecuted, graphNodeId"
+        + limit
+        + newest
+    )
+
+
+def _memcpy(age: int) -> Columns:
+    address = ", virtualAddress" if age >= GENERATIONS.index("2.9.1") else ""
+    batched = ", copyCount" if age >= GENERATIONS.index("3.25.0") else ""
+    return _columns(
+        f"{_where(age)}, bytes!, copyKind!, deprecatedSrcId, srcKind, dstKind, srcDeviceId, srcContextId, "
+        f"dstDeviceId, dstContextId, migrationCause, graphNodeId{address}{batched}"
+    )

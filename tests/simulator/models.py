@@ -1,0 +1,116 @@
+"""Trees of modules as ``named_modules`` would list them: shared, recursive and never-called ones included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.simulator.plan import Plan
+
+LEAVES = ("fc1", "fc10", "fc", "norm", "qkv_proj", "o_proj", "act", "embed_tokens", "norm_f")
+BRANCHES = ("self_attn", "mlp", "model", "block", "experts", "encoder")
+STATICS: tuple[dict[str, object], ...] = (
+    {},
+    {"stride": (1, 1), "padding": "same", "bias": True},
+    {"eps": 1e-05, "filter_dim": (3, 3), "transposed": False, "p": 0.0},
+    {"text": "it's {braced}", "none": None},
+)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Module:
+    """A module under the name it was registered by first."""
+
+    path: str
+    called: bool = True
+    """A container like ``layers`` is never called itself; its children are called past it."""
+    children: list[Module] = field(default_factory=list)
+    shared: list[Module] = field(default_factory=list)
+    """Modules registered elsewhere first that this one calls too."""
+    recursive: bool = False
+    params: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    static: dict[str, object] = field(default_factory=dict)
+    launches: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    def callees(self) -> list[Module]:
+        """The modules that a forward calls, through containers, its shared ones last."""
+        found: list[Module] = []
+        for child in self.children:
+            found.extend([child] if child.called else child.callees())
+        return found + self.shared
+
+    def tree(self) -> list[Module]:
+        """This module and all below, in the order of ``named_modules``."""
+        return [self] + [below for child in self.children for below in child.tree()]
+
+
+def model(rng: Random, plan: Plan, root: str) -> Module:
+    """A model of about ``plan.modules`` modules below ``root``."""
+    top = _module(rng, root)
+    branches = [top]
+    while len(top.tree()) < plan.modules:
+        parent = rng.choice(branches)
+        grown = _grow(rng, parent)
+        branches.extend(module for module in grown if module.name not in LEAVES and module.called)
+    if plan.shared:
+        _share(rng, top)
+    if plan.recursive:
+        parent = rng.choice([module for module in top.tree() if module.called])
+        cell = _module(rng, f"{parent.path}.cell0")
+        cell.recursive = True
+        cell.children = [_module(rng, f"{cell.path}.lin")]
+        parent.children.append(cell)
+    return top
+
+
+def _grow(rng: Random, parent: Module) -> list[Module]:
+    taken = {child.name for child in parent.children}
+    if rng.random() < 0.3 and "layers" not in taken:
+        layers = Module(path=f"{parent.path}.layers", called=False)
+        layers.children = [_module(rng, f"{layers.path}.{index}") for index in _numbers(rng)]
+        parent.children.append(layers)
+        return layers.children
+    free = [name for name in (*LEAVES, *BRANCHES) if name not in taken]
+    if not free:
+        return []
+    child = _module(rng, f"{parent.path}.{rng.choice(free)}")
+    parent.children.append(child)
+    return [child]
+
+
+def _numbers(rng: Random) -> list[int]:
+    """Layer numbers of which one is the beginning of another's text."""
+    return rng.choice([[0, 1, 2], [0, 1, 10], [1, 11]])
+
+
+def _module(rng: Random, path: str) -> Module:
+    params = {"weight": (rng.choice((8, 16, 4096)), 8), "k_scale": (), "bias": (8,)}
+    chosen = rng.sample(sorted(params), rng.randrange(4))
+    return Module(
+        path=path,
+        params={name: params[name] for name in chosen},
+        static=rng.choice(STATICS),
+        launches=rng.choice((0, 1, 1, 2, 3)),
+    )
+
+
+def _share(rng: Random, top: Module) -> None:
+    """Puts one more module under several parents; its own children are called under each."""
+    called = [module for module in top.tree() if module.called]
+    first, *others = rng.sample(called, min(3, len(called)))
+    shared = _module(rng, f"{first.path}.rotary_emb")
+    shared.children = [
+        _module(rng, f"{shared.path}.{name}") for name in rng.sample(LEAVES, rng.randrange(3))
+    ]
+    if rng.random() < 0.5:
+        _grow(rng, shared)
+    first.children.append(shared)
+    for other in others:
+        other.shared.append(shared)

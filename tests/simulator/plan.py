@@ -1,0 +1,106 @@
+"""What a simulated program is made of: sizes and switches, nothing random but the seed.
+
+A plan is a value: the same plan always gives the same program, the same report and the same truth, so a failing plan
+can be copied from a test's output and run again. Hypothesis strategies build plans in ``strategies.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What went wrong while recording: chances are per row, switches are for the whole file."""
+
+    lost_ranges: float = 0.0
+    lost_launches: float = 0.0
+    lost_work: float = 0.0
+    late_start: bool = False
+    cut_off: bool = False
+    """Threads stop in the middle: their open ranges have no end in the file."""
+
+    @property
+    def lose_rows(self) -> bool:
+        return self.late_start or max(self.lost_ranges, self.lost_launches, self.lost_work) > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oddities:
+    """Shapes a file may have that must change nothing in the answer."""
+
+    shuffled: bool = False
+    backtraces: bool = False
+    """Class-67 rows repeat the correlation ids of launches (``--cudabacktrace``)."""
+    user_additions: bool = False
+    """Someone added columns and tables of their own."""
+    empty_tables: bool = False
+    """Exported with ``--lazy false``: tables without rows are there too."""
+    registered_strings: float = 0.5
+    """How many texts are ids into ``StringIds`` instead of standing in the row."""
+    nameless_domains: bool = False
+    """The rows that name the NVTX domains are missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One program and the way it was recorded."""
+
+    seed: int = 0
+    generation: str = "3.25.0"
+    processes: int = 1
+    threads: int = 1
+    devices: int = 1
+    streams: int = 2
+    iterations: int = 2
+    modules: int = 8
+    actions: int = 120
+    """Stop calling further modules after about so many actions of a thread."""
+
+    dialect: str = "vllm"
+    marker_domain: str | None = None
+    """The NVTX domain of the markers; the default one of ``torch.cuda.nvtx`` is None."""
+    outputs: bool = True
+    """Each call leaves its second range with ``Outputs`` (never in the compact dialect)."""
+    steps: str | None = None
+    """``vllm``, ``sglang`` or ``torch``: how iterations are named, if at all."""
+    epoch_ns: int = 1_000_000
+
+    same_model: bool = True
+    shared: bool = False
+    recursive: bool = False
+    plain_ranges: bool = False
+    spans: bool = False
+    """Start/end ranges, some of which end on another thread."""
+    empty_ranges: bool = False
+    empty_at_end: bool = False
+    """Empty ranges may lie at the very end of the range around them (NVIDIA counts them inside)."""
+    outside_work: bool = False
+    orphans: bool = False
+    """Device work whose launch the profiler did not record, and unified-memory migrations."""
+    graph_replays: bool = False
+    """``cudaGraphLaunch`` whose kernels are recorded node by node."""
+    graph_traces: bool = False
+    """``cudaGraphLaunch`` recorded as one piece of work, where the schema has the table."""
+    negative_ids: bool = False
+    """Global ids with a high HW byte: negative as signed 64-bit numbers."""
+    same_pid: bool = False
+    """All processes have one pid, on different machines (HW ids)."""
+
+    faults: Faults = field(default_factory=Faults)
+    oddities: Oddities = field(default_factory=Oddities)
+
+    @property
+    def writes_outputs(self) -> bool:
+        return self.outputs and self.dialect != "compact"
+
+
+def eventful(seed: int, **changes: object) -> Plan:
+    """A plan with everything switched on that leaves the answer in the file."""
+    plan = Plan(
+        seed=seed, processes=2, threads=2, devices=2, streams=3, modules=12, steps="vllm",
+        shared=True, recursive=True, plain_ranges=True, spans=True, empty_ranges=True, outside_work=True,
+        orphans=True, graph_replays=True, graph_traces=True,
+        oddities=Oddities(shuffled=True, backtraces=True, user_additions=True),
+    )  # fmt: skip
+    return replace(plan, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,225 @@
+"""Writes a run as Nsight Systems would export it: an SQLite file of the plan's schema generation."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulator import generations as nsys
+from tests.simulator.events import START_END
+from tests.simulator.generations import generation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.simulator.events import Launch, Mark, Range, ThreadId, Work
+    from tests.simulator.generations import Columns, Generation
+    from tests.simulator.run import Run
+
+PUSH_POP_RANGE, START_END_RANGE, DOMAIN_CREATED, DOMAIN_DESTROYED = 59, 60, 75, 76
+BACKTRACE = 67
+
+Row = dict[str, object]
+Tables = dict[str, list[Row]]
+TABLE_OF = {
+    "kernel": nsys.KERNEL,
+    "memcpy": nsys.MEMCPY,
+    "memset": nsys.MEMSET,
+    "graph": nsys.GRAPH_TRACE,
+}
+
+
+def write_report(run: Run, path: Path) -> Path:
+    """Writes what was not lost of ``run`` to ``path``."""
+    written = generation(run.plan.generation)
+    rng = Random(f"{run.plan.seed} report")
+    tables = _Rows(run, rng).tables()
+    with closing(sqlite3.connect(path)) as db, db:
+        for name, columns in written.tables.items():
+            rows = tables.get(name, [])
+            if not rows and not run.plan.oddities.empty_tables:
+                continue
+            if run.plan.oddities.shuffled:
+                rng.shuffle(rows)
+            _create(db, name, _with_additions(run, rng, name, columns), rows)
+        _write_version(db, written)
+        if run.plan.oddities.user_additions:
+            _create(
+                db,
+                "NvtxPushPopRanges",
+                {"text": "TEXT", "dur": "INTEGER"},
+                [{"text": "mine", "dur": 1}],
+            )
+    return path
+
+
+def _create(db: sqlite3.Connection, table: str, columns: Columns, rows: Iterable[Row]) -> None:
+    declared = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+    db.execute(f"CREATE TABLE {table} ({declared})")
+    places = ", ".join("?" * len(columns))
+    filled = ([row.get(name, _filler(kind)) for name, kind in columns.items()] for row in rows)
+    db.executemany(f"INSERT INTO {table} VALUES ({places})", filled)  # noqa: S608
+
+
+def _filler(declared: str) -> object:
+    if "NOT NULL" not in declared:
+        return None
+    return "" if declared.startswith("TEXT") else 0
+
+
+def _with_additions(run: Run, rng: Random, table: str, columns: Columns) -> Columns:
+    """A user's own columns, anywhere among the exporter's: readers must go by name."""
+    if not run.plan.oddities.user_additions or table == nsys.STRINGS:
+        return columns
+    items = list(columns.items())
+    items.insert(rng.randrange(len(items) + 1), ("my kernel_name", "TEXT"))
+    return dict(items)
+
+
+def _write_version(db: sqlite3.Connection, written: Generation) -> None:
+    if written.version_table is None:
+        return
+    facts = {
+        "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
+        "EXPORT_PRODUCT_VERSION": nsys.PRODUCTS[written.version],
+        "EXPORT_SCHEMA_VERSION": written.version,
+    }
+    rows = [{"name": name, "value": value} for name, value in facts.items()]
+    _create(db, written.version_table, {"name": "TEXT NOT NULL", "value": "TEXT"}, rows)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of one file being made: its string table and its domains."""
+
+    run: Run
+    rng: Random
+    strings: dict[str, int] = field(default_factory=dict)
+    domains: dict[tuple[ThreadId, str | None], int] = field(default_factory=dict)
+
+    def tables(self) -> Tables:
+        self._number_domains()
+        run = self.run
+        tables: Tables = {
+            nsys.NVTX: [self._range(pushed) for pushed in run.ranges if not pushed.lost],
+            nsys.RUNTIME: [row for launch in run.launches for row in self._launch(launch)],
+            nsys.PROCESSES: [
+                {"globalPid": process.main.global_pid, "pid": process.main.pid, "name": "python3"}
+                for process in run.processes
+            ],
+            nsys.THREAD_NAMES: [
+                {
+                    "nameId": self._string("python3"),
+                    "priority": 20,
+                    "globalTid": process.main.global_tid,
+                }
+                for process in run.processes
+            ],
+        }
+        tables[nsys.NVTX] += [self._mark(mark) for mark in run.marks] + self._domain_rows()
+        for piece in run.work:
+            if not piece.lost:
+                tables.setdefault(TABLE_OF[piece.kind], []).append(self._work(piece))
+        tables[nsys.STRINGS] = [
+            {"id": number, "value": text} for text, number in self.strings.items()
+        ]
+        return tables
+
+    def _string(self, text: str) -> int:
+        return self.strings.setdefault(text, 3 * len(self.strings) + 1)
+
+    def _number_domains(self) -> None:
+        """Domain ids are per process: the same number means another domain elsewhere."""
+        for process in self.run.processes:
+            self.domains[process.main, None] = 0
+            named = {
+                one.domain
+                for one in [*process.recorded_ranges, *process.recorded_marks]
+                if one.domain
+            }
+            for number, name in enumerate(self.rng.sample(sorted(named), len(named)), start=1):
+                self.domains[process.main, name] = number
+
+    def _domain(self, thread: ThreadId, name: str | None) -> int:
+        return next(number for (main, known), number in self.domains.items()
+                    if known == name and main.global_pid == thread.global_pid)  # fmt: skip
+
+    def _domain_rows(self) -> list[Row]:
+        if self.run.plan.oddities.nameless_domains:
+            return []
+        first = self.run.plan.epoch_ns - 90_000_000
+        return [
+            {"start": first, "eventType": kind, "text": name if kind == DOMAIN_CREATED else None,
+             "globalTid": main.global_tid, "domainId": number}
+            for (main, name), number in self.domains.items() if name is not None
+            for kind in (DOMAIN_CREATED, DOMAIN_DESTROYED)
+        ]  # fmt: skip
+
+    def _text(self, text: str | None) -> Row:
+        """Inline, or registered as an id; no text at all leaves both null."""
+        if text is not None and self.rng.random() < self.run.plan.oddities.registered_strings:
+            return {"textId": self._string(text)}
+        return {"text": text}
+
+    def _range(self, pushed: Range) -> Row:
+        number = {"rangeId": self.rng.randrange(1, 1 << 40)} if pushed.kind == START_END else {}
+        return self._text(pushed.text) | number | {
+            "start": pushed.start_ns,
+            "end": pushed.end_ns,
+            "eventType": START_END_RANGE if pushed.kind == START_END else PUSH_POP_RANGE,
+            "globalTid": pushed.thread.global_tid,
+            "endGlobalTid": pushed.end_thread.global_tid if pushed.end_thread else None,
+            "domainId": self._domain(pushed.thread, pushed.domain),
+        }  # fmt: skip
+
+    def _mark(self, mark: Mark) -> Row:
+        return self._text(mark.text) | {
+            "start": mark.start_ns,
+            "eventType": mark.event_type,
+            "globalTid": mark.thread.global_tid,
+            "domainId": self._domain(mark.thread, mark.domain),
+        }
+
+    def _launch(self, launch: Launch) -> list[Row]:
+        """The call's row and, with backtraces, the class-67 row that lies around it and is no call."""
+        row: Row = {
+            "start": launch.start_ns, "end": launch.end_ns, "eventClass": launch.event_class,
+            "globalTid": launch.thread.global_tid, "correlationId": launch.correlation,
+            "nameId": self._string(launch.name),
+        }  # fmt: skip
+        rows = [] if launch.lost else [row]
+        if (
+            self.run.plan.oddities.backtraces
+            and launch.event_class == 0
+            and self.rng.random() < 0.5
+        ):
+            around = 0 if launch.thread in self.run.last_seen_ns else self.rng.choice((0, 1, 400))
+            name = self._string(launch.name.partition("_v")[0])
+            rows.append(row | {"start": launch.start_ns - around, "end": launch.end_ns + around,
+                               "eventClass": BACKTRACE, "nameId": name, "callchainId": 3})  # fmt: skip
+        return rows
+
+    def _work(self, piece: Work) -> Row:
+        row: Row = {
+            "start": piece.start_ns, "end": piece.end_ns, "deviceId": piece.device, "contextId": piece.context,
+            "streamId": piece.stream, "correlationId": piece.correlation, "globalPid": piece.process.global_pid,
+            "graphNodeId": piece.graph_node, "graphId": piece.graph_id,
+        }  # fmt: skip
+        if piece.kind == "kernel":
+            full_name, short = self._string(piece.full_name), self._string(piece.name)
+            return row | {"demangledName": full_name, "shortName": short, "registersPerThread": 40, "gridX": 108,
+                          "gridY": 2, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
+                          "dynamicSharedMemory": 16_384, "staticSharedMemory": 48}  # fmt: skip
+        if piece.kind == "graph":
+            return row | {"graphExecId": piece.graph_id}
+        return row | {
+            "bytes": piece.bytes,
+            "copyKind": piece.copy_kind,
+            "srcKind": 0,
+            "dstKind": 2,
+            "memKind": 2,
+        }

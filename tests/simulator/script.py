@@ -1,0 +1,227 @@
+"""What the threads of a program do: steps, forwards, and everything that real programs do in between.
+
+Each function is a generator that yields after every action, so that ``run.py`` can let the threads take turns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulator import graphs, markers
+from tests.simulator.events import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from itertools import count
+
+    from tests.simulator.events import Shape
+    from tests.simulator.models import Module
+    from tests.simulator.plan import Plan
+    from tests.simulator.threads import Thread
+
+MARK, THREAD_NAME, CATEGORY = 34, 39, 33
+DEEPEST_RECURSION = 3
+QUIET_CALLS = ("cudaDeviceSynchronize_v3020", "cudaEventQuery_v3020", "cuModuleGetLoadingMode")
+
+
+class Script:
+    """The behaviour of one thread under a plan."""
+
+    def __init__(
+        self, thread: Thread, plan: Plan, models: list[Module], sequence: count[int]
+    ) -> None:
+        self.thread, self.plan, self.models, self.sequence = thread, plan, models, sequence
+        self.rng = thread.rng
+        self.graph = (
+            graphs.captured_earlier(thread) if plan.graph_replays or plan.graph_traces else None
+        )
+
+    def run(self) -> Iterator[None]:
+        """The whole life of the thread."""
+        if self.plan.plain_ranges:
+            self.thread.mark(THREAD_NAME, "MPI Rank 0")
+        for index in range(self.plan.iterations):
+            yield from self.iteration(index)
+        while own := [span for span in self.thread.process.spans if span.thread == self.thread.id]:
+            self.thread.end_span(own[0])
+            yield
+
+    def iteration(self, index: int) -> Iterator[None]:
+        """One step, if the plan names steps, or just forwards one after another."""
+        step = None
+        if self.plan.steps and self.chance(0.85):
+            told = markers.step(self.rng, self.plan.steps, index)
+            step = self.thread.push(told.name, step=told)
+        yield from self.between()
+        if self.graph and self.chance(0.6):
+            yield from self.replay()
+        for model in self.models:
+            called = self.rng.choice(model.callees() or [model]) if self.chance(0.15) else model
+            yield from self.call(called)
+            yield from self.between()
+        if step:
+            self.thread.pop()
+            yield
+
+    def call(self, module: Module) -> Iterator[None]:
+        """Calls a module: its marker, what its forward does, and the second range with its outputs."""
+        thread, plan = self.thread, self.plan
+        thread.actions += 1
+        call = self.marked(module)
+        first = thread.push(
+            markers.marker(call, plan.dialect), domain=self.marker_domain(), call=call
+        )
+        yield
+        yield from self.forward(module)
+        thread.pop()
+        if plan.writes_outputs:
+            thread.pause(least=1)
+            empty = self.chance(0.5)
+            second = markers.marker(call, plan.dialect, second=True)
+            thread.push(second, domain=self.marker_domain(), empty=empty).outputs_of = first
+            thread.pop()
+        yield
+
+    def forward(self, module: Module) -> Iterator[None]:
+        """Own launches before, between and after the calls of other modules."""
+        callees = [callee for callee in module.callees() if self.chance(0.9)]
+        if module.recursive and self.depth(module) < DEEPEST_RECURSION and self.chance(0.8):
+            callees.append(module)
+        if callees and self.chance(0.2):
+            callees.append(self.rng.choice(callees))
+        acts: list[Callable[[], Iterator[None]]] = [self.launch for _ in range(module.launches)]
+        acts += [lambda callee=callee: self.call(callee) for callee in callees]
+        self.rng.shuffle(acts)
+        for act in acts:
+            if self.thread.actions > self.plan.actions:
+                return
+            yield from self.wrapped(act)
+            yield from self.between()
+
+    def wrapped(self, act: Callable[[], Iterator[None]]) -> Iterator[None]:
+        """``act``, now and then inside a plain range."""
+        if not (self.plan.plain_ranges and self.chance(0.25)):
+            yield from act()
+            return
+        self.thread.push(self.plain_text(), domain=self.plain_domain())
+        yield from act()
+        self.thread.pop()
+        yield
+
+    def between(self) -> Iterator[None]:
+        """What happens beside the model: nothing, mostly."""
+        chances: list[tuple[bool, float, Callable[[], Iterator[None]]]] = [
+            (self.plan.outside_work or bool(self.thread.stack), 0.2, self.launch),
+            (self.plan.orphans, 0.15, self.orphan),
+            (self.plan.empty_ranges, 0.2, self.empty_range),
+            (self.plan.plain_ranges, 0.15, self.point),
+            (self.plan.spans, 0.3, self.span),
+            (bool(self.graph), 0.08, self.replay),
+            (True, 0.1, self.quiet_call),
+        ]
+        for wanted, chance, act in chances:
+            if wanted and self.chance(chance):
+                yield from act()
+
+    def launch(self) -> Iterator[None]:
+        """One API call that puts one or more pieces of work on a device."""
+        name, event_class, kinds = self.rng.choice(
+            (
+                ("cudaLaunchKernel_v7000", 0, ["kernel"]),
+                ("cudaLaunchKernel_v7000", 0, ["kernel"]),
+                ("cuLaunchKernelEx", 1, ["kernel"]),
+                ("cudaMemcpyAsync_v3020", 0, ["memcpy"]),
+                ("cudaMemsetAsync_v3020", 0, ["memset"]),
+                ("cudaMemcpyBatchAsync_v12080", 0, ["memcpy", "memcpy", "memcpy"]),
+            )
+        )
+        launch = self.thread.api(name, event_class=event_class)
+        for kind in kinds:
+            self.thread.work(kind, launch)
+        yield from self.done()
+
+    def orphan(self) -> Iterator[None]:
+        """Work that the file cannot trace back: its launch was not recorded, or the driver moved memory."""
+        if self.chance(0.5):
+            launch = self.thread.api("cudaLaunchKernel_v7000")
+            launch.lost = True
+            self.thread.work("kernel", launch)
+        else:
+            stream = self.rng.choice(self.thread.process.streams)
+            self.thread.process.devices.migrate(stream, now=self.thread.clock)
+        yield from self.done()
+
+    def empty_range(self) -> Iterator[None]:
+        self.thread.push(self.plain_text(), domain=self.plain_domain(), empty=True)
+        self.thread.pop()
+        yield from self.done()
+
+    def point(self) -> Iterator[None]:
+        event_type = self.rng.choice((MARK, CATEGORY))
+        self.thread.mark(event_type, self.plain_text(), self.plain_domain())
+        yield from self.done()
+
+    def span(self) -> Iterator[None]:
+        """Begins a start/end range or ends one, perhaps another thread's."""
+        spans = self.thread.process.spans
+        if spans and self.chance(0.6):
+            self.thread.end_span(self.rng.choice(spans))
+        else:
+            self.thread.begin_span(self.plain_text(), self.plain_domain())
+        yield from self.done()
+
+    def quiet_call(self) -> Iterator[None]:
+        name = self.rng.choice(QUIET_CALLS)
+        self.thread.api(name, event_class=0 if name.startswith("cuda") else 1)
+        yield from self.done()
+
+    def replay(self) -> Iterator[None]:
+        assert self.graph is not None
+        if self.plan.graph_traces and (not self.plan.graph_replays or self.chance(0.5)):
+            graphs.replay_as_a_whole(self.thread, self.graph)
+        else:
+            graphs.replay_by_node(self.thread, self.graph)
+        yield from self.done()
+
+    def done(self) -> Iterator[None]:
+        self.thread.actions += 1
+        yield
+
+    def marked(self, module: Module) -> Call:
+        """A call with shapes. The compact dialect tells inputs only, and needs one to be told from plain text."""
+        compact = self.plan.dialect == "compact"
+        inputs = tuple(
+            self.shape() for _ in range(self.rng.choice((1, 2) if compact else (0, 1, 1, 2)))
+        )
+        kwargs = (
+            {}
+            if compact or self.chance(0.7)
+            else {"positions": (self.shape(),), "input_ids": (self.shape(),) * 2}
+        )
+        outputs = tuple(self.shape() for _ in range(self.rng.choice((1, 1, 2))))
+        return Call(
+            module=module,
+            inputs=inputs,
+            kwargs=kwargs,
+            outputs=outputs if self.plan.writes_outputs else (),
+        )
+
+    def shape(self) -> Shape:
+        return self.rng.choice(((7, 2048), (1,), (32, 1, 128), (2, 3), ()))
+
+    def depth(self, module: Module) -> int:
+        return sum(
+            pushed.call is not None and pushed.call.module is module for pushed in self.thread.stack
+        )
+
+    def plain_text(self) -> str | None:
+        return markers.plain(self.rng, next(self.sequence))
+
+    def plain_domain(self) -> str | None:
+        return self.rng.choice((None, *markers.DOMAINS))
+
+    def marker_domain(self) -> str | None:
+        return self.plan.marker_domain
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability

@@ -1,0 +1,36 @@
+"""Hypothesis strategies for plans. A failing plan shrinks to few features and sizes; the seed stays what it is."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tests.simulator.generations import GENERATIONS
+from tests.simulator.plan import Faults, Oddities, Plan
+
+SEEDS = st.integers(0, 2**32 - 1)
+EPOCHS = (0, 1_000_000, -60_000_000, -3_000, 60_111_430_336, 1_700_000_000_123_456_789)
+ODDITIES = st.builds(
+    Oddities, shuffled=st.booleans(), backtraces=st.booleans(), user_additions=st.booleans(),
+    empty_tables=st.booleans(), registered_strings=st.sampled_from((0.0, 0.5, 1.0)),
+    nameless_domains=st.booleans(),
+)  # fmt: skip
+FAULTS = st.builds(
+    Faults, lost_ranges=st.sampled_from((0.0, 0.05, 0.4)), lost_launches=st.sampled_from((0.0, 0.2)),
+    lost_work=st.sampled_from((0.0, 0.2)), late_start=st.booleans(), cut_off=st.booleans(),
+)  # fmt: skip
+
+
+def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
+    """Any plan; without ``faulty`` the file holds every answer that there is."""
+    return st.builds(
+        Plan, seed=SEEDS, generation=st.sampled_from(GENERATIONS[::-1]), processes=st.integers(1, 3),
+        threads=st.integers(1, 2), devices=st.integers(1, 2), streams=st.integers(1, 3),
+        iterations=st.integers(1, 3), modules=st.integers(1, 14), actions=st.sampled_from((10, 40, 80)),
+        dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
+        marker_domain=st.sampled_from((None, None, "layers")), outputs=st.booleans(),
+        steps=st.sampled_from((None, "vllm", "sglang", "torch")), epoch_ns=st.sampled_from(EPOCHS),
+        same_model=st.booleans(), shared=st.booleans(), recursive=st.booleans(), plain_ranges=st.booleans(),
+        spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(), orphans=st.booleans(),
+        graph_replays=st.booleans(), graph_traces=st.booleans(), negative_ids=st.booleans(),
+        same_pid=st.booleans(), faults=FAULTS if faulty else st.just(Faults()), oddities=ODDITIES,
+    )  # fmt: skip

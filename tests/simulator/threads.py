@@ -1,0 +1,156 @@
+"""A thread of a program: its clock, its open ranges and its API calls.
+
+Time passes only here. Starts and ends touch whenever the file still says who is inside whom; where two intervals
+would become equal, or an empty range would lie in two others at once, the clock moves on by a nanosecond first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from tests.simulator.events import START_END, Launch, Mark, Range
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.simulator.device import Devices, Stream
+    from tests.simulator.events import Call, Step, ThreadId, Work
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """A process: its ids, its devices and all that its threads record."""
+
+    main: ThreadId
+    devices: Devices
+    streams: list[Stream]
+    recorded_ranges: list[Range] = field(default_factory=list)
+    recorded_launches: list[Launch] = field(default_factory=list)
+    recorded_marks: list[Mark] = field(default_factory=list)
+    spans: list[Range] = field(default_factory=list)
+    """Start/end ranges that any thread of the process may still end."""
+    correlations: count[int] = field(default_factory=lambda: count(1001))
+    graphs: count[int] = field(default_factory=lambda: count(2))
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """One thread. Whatever it does moves its clock."""
+
+    id: ThreadId
+    process: Process
+    rng: Random
+    clock: int
+    empty_at_end: bool = False
+    stack: list[Range] = field(default_factory=list)
+    actions: int = 0
+    last_seen_ns: int | None = None
+    """When the recording of this thread was cut off."""
+    last_end: int | None = None
+    """When a range of this thread ended last."""
+    last_end_was_empty: bool = False
+
+    def pause(self, least: int = 0) -> None:
+        self.clock += max(least, self.rng.choice((0, 0, 0, 1, 1, 3, self.rng.randrange(2, 3_000))))
+
+    def push(
+        self, text: str | None, *, domain: str | None = None, call: Call | None = None, step: Step | None = None,
+        empty: bool = False,
+    ) -> Range:  # fmt: skip
+        """Opens a range inside the one open now."""
+        self.pause()
+        if self.clock == self.last_end and (empty or self.last_end_was_empty):
+            self.clock += 1
+        pushed = Range(
+            thread=self.id, text=text, start_ns=self.clock, domain=domain, parent=self.open_range(), call=call,
+            step=step, empty=empty,
+        )  # fmt: skip
+        self.stack.append(pushed)
+        self.process.recorded_ranges.append(pushed)
+        return pushed
+
+    def pop(self) -> Range:
+        """Ends the innermost open range."""
+        ended = self.stack.pop()
+        if not ended.empty:
+            self.pause()
+            if (
+                self.clock in {ended.start_ns, ended.inner_end_ns}
+                or self._would_end_with_empty_one()
+            ):
+                self.clock += 1
+        ended.end_ns = self.clock
+        if ended.parent is not None and ended.parent.start_ns == ended.start_ns:
+            ended.parent.inner_end_ns = self.clock
+        self.last_end_was_empty = ended.empty or (
+            self.last_end_was_empty and self.last_end == self.clock
+        )
+        self.last_end = self.clock
+        return ended
+
+    def _would_end_with_empty_one(self) -> bool:
+        return not self.empty_at_end and self.last_end_was_empty and self.last_end == self.clock
+
+    def open_range(self) -> Range | None:
+        return self.stack[-1] if self.stack else None
+
+    def begin_span(self, text: str | None, domain: str | None) -> None:
+        """Starts a start/end range, which knows no nesting."""
+        self.pause()
+        span = Range(thread=self.id, text=text, start_ns=self.clock, kind=START_END, domain=domain)
+        self.process.spans.append(span)
+        self.process.recorded_ranges.append(span)
+
+    def end_span(self, span: Range) -> None:
+        """Ends a start/end range of this process, whichever thread began it."""
+        self.pause()
+        self.clock = max(self.clock, span.start_ns)
+        span.end_ns = self.clock
+        span.end_thread = None if span.thread == self.id else self.id
+        self.process.spans.remove(span)
+
+    def api(self, name: str, *, event_class: int = 0) -> Launch:
+        """Calls the CUDA API; takes a nanosecond at least."""
+        self.pause()
+        start = self.clock
+        self.clock += self.rng.choice((1, 5, 2_500))
+        called = Launch(
+            thread=self.id, name=name, event_class=event_class, correlation=next(self.process.correlations),
+            start_ns=start, end_ns=self.clock, inside=self.open_range(),
+            spans=tuple(span for span in self.process.spans if span.thread == self.id),
+        )  # fmt: skip
+        self.process.recorded_launches.append(called)
+        return called
+
+    def mark(self, event_type: int, text: str | None, domain: str | None = None) -> None:
+        self.process.recorded_marks.append(
+            Mark(
+                thread=self.id, event_type=event_type, text=text, start_ns=self.clock, domain=domain
+            )
+        )
+
+    def work(self, kind: str, launch: Launch) -> Work:
+        """Puts one piece of work of ``launch`` on a stream of this thread's choice."""
+        stream = self.rng.choice(self.process.streams)
+        return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns)
+
+    def cut_off(self) -> None:
+        """Ends the recording of this thread in the middle, with ranges open and one last sign of life.
+
+        Two ranges that began together and never end would be equal, so the inner ones are popped before.
+        """
+        began = [span for span in self.process.recorded_ranges if span.thread == self.id]
+        self.clock = max([self.clock, *(span.end_ns for span in began if span.end_ns is not None)])
+        self.process.spans[:] = [span for span in self.process.spans if span.thread != self.id]
+        starts = [pushed.start_ns for pushed in self.stack]
+        while len(set(starts)) < len(starts):
+            self.pop()
+            starts.pop()
+        self.clock += 1
+        if not self.empty_at_end or self.rng.random() < 0.5:
+            self.api("cudaStreamSynchronize_v3020").kept = True
+        else:
+            self.push("the last that was seen").kept = True
+        self.last_seen_ns = self.clock

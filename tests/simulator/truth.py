@@ -1,0 +1,270 @@
+"""The answer to a run, from its links alone: what each kernel, call and range of the file truly is.
+
+Decisions, where a file has lost rows:
+
+* A launch whose call's range is lost belongs to the next enclosing call that is still there: nobody can tell.
+* A call's place follows rule 6 of DESIGN.md over the calls that are still there; so the place of a call below a lost
+  range is what the remaining markers say. "Below its enclosing call" is read as: below what that call's marker says,
+  so that ``top.a.s.layers.0`` inside the shared ``top.a.s``, run as ``top.b.s``, is ``top.b.s.layers.0``.
+* Work whose launch is lost has no module, launch, range or step, even if its correlation id is known.
+* A call whose second range is lost has no outputs, or those of a lost call of the same module on its thread, whose
+  second range may now follow it directly: ``outputs`` holds all answers that are not wrong.
+* A second range without its call is a range and no call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tests.simulator.events import Call, Launch, Range, Shape, Work
+    from tests.simulator.run import Run
+
+GRAPH_REPLAY = "any"
+"""The cause of graph work: some cause, whichever."""
+
+
+class RangeKey(NamedTuple):
+    """What tells one range of a file from the others."""
+
+    pid: int
+    tid: int
+    start_ns: int
+    end_ns: int
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrueCall:
+    """One call that the file holds."""
+
+    key: RangeKey
+    path: str
+    alias_of: str | None
+    parent: RangeKey | None
+    inputs: tuple[Shape, ...]
+    outputs: frozenset[tuple[Shape, ...]]
+    """The one answer; several only where its second range is lost."""
+    kwargs: dict[str, tuple[Shape, ...]]
+    step: RangeKey | None
+    params: dict[str, Shape]
+    static: object
+
+
+@dataclass(frozen=True, slots=True)
+class TrueWork:
+    """One piece of device work that the file holds; ``cause`` is set exactly where ``module`` is not."""
+
+    kind: str
+    name: str
+    start_ns: int
+    end_ns: int
+    device: int
+    stream: int
+    pid: int
+    correlation: int | None
+    bytes: int | None
+    tid: int | None
+    launch_name: str | None
+    launch_start_ns: int | None
+    launch_end_ns: int | None
+    module: str | None
+    call: RangeKey | None
+    range: RangeKey | None
+    """The innermost push/pop range."""
+    spans: tuple[RangeKey, ...]
+    """The start/end ranges that its thread had open, too, and ended itself."""
+    step: RangeKey | None
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrueRange:
+    """One range of the file, with NVIDIA's GPU projection."""
+
+    key: RangeKey
+    kind: str
+    domain: str | None
+    open: bool
+    parent: RangeKey | None
+    gpu_start_ns: int | None
+    gpu_end_ns: int | None
+    gpu_op_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrueStep:
+    """One step that the file holds."""
+
+    key: RangeKey
+    name: str
+    kind: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Everything the file should be understood to say."""
+
+    calls: list[TrueCall]
+    work: list[TrueWork]
+    ranges: list[TrueRange]
+    steps: list[TrueStep]
+
+
+def truth_of(run: Run) -> Truth:
+    """The answers to ``run``'s file."""
+    ranges = [pushed for pushed in run.ranges if not pushed.lost]
+    projected = _projections(run)
+    return Truth(
+        calls=[_call(run, pushed, ranges) for pushed in ranges if pushed.call],
+        work=[_work(run, piece) for piece in run.work if not piece.lost],
+        ranges=[_range(run, pushed, projected[pushed]) for pushed in ranges],
+        steps=[TrueStep(_key(run, pushed), *pushed.step) for pushed in ranges if pushed.step],
+    )
+
+
+def placed(marker: str, enclosing: str | None, enclosing_marker: str | None) -> str:
+    """Where a call stands: rule 6, the enclosing call's path plus what the marker adds to the enclosing marker.
+
+    Only the last name is added where the marker is not below the enclosing call's at all.
+    """
+    if enclosing is None or enclosing_marker is None:
+        return marker
+    if marker.startswith(f"{enclosing_marker}."):
+        return enclosing + marker.removeprefix(enclosing_marker)
+    return f"{enclosing}.{marker.rpartition('.')[2]}"
+
+
+def _still_there(innermost: Range | None) -> Range | None:
+    while innermost is not None and innermost.lost:
+        innermost = innermost.parent
+    return innermost
+
+
+def _enclosing_call(innermost: Range | None) -> Range | None:
+    while innermost is not None and (innermost.lost or innermost.call is None):
+        innermost = innermost.parent
+    return innermost
+
+
+def _enclosing_step(innermost: Range | None) -> Range | None:
+    while innermost is not None and (innermost.lost or innermost.step is None):
+        innermost = innermost.parent
+    return innermost
+
+
+def _path(pushed: Range | None) -> str | None:
+    if pushed is None:
+        return None
+    above = _enclosing_call(pushed.parent)
+    return placed(_said(pushed), _path(above), above and _said(above))
+
+
+def _said(pushed: Range) -> str:
+    return _call_of(pushed).module.path
+
+
+def _key(run: Run, pushed: Range) -> RangeKey:
+    end = run.last_seen_ns[pushed.thread] if pushed.end_ns is None else pushed.end_ns
+    return RangeKey(pushed.thread.pid, pushed.thread.tid, pushed.start_ns, end, pushed.text)
+
+
+def _key_or_none(run: Run, pushed: Range | None) -> RangeKey | None:
+    return None if pushed is None else _key(run, pushed)
+
+
+def _call(run: Run, pushed: Range, ranges: list[Range]) -> TrueCall:
+    call, path = _call_of(pushed), _path(pushed)
+    assert path is not None
+    silent = run.plan.dialect == "compact"
+    return TrueCall(
+        key=_key(run, pushed),
+        path=path,
+        alias_of=None if path == call.module.path else call.module.path,
+        parent=_key_or_none(run, _enclosing_call(pushed.parent)),
+        inputs=call.inputs,
+        outputs=_outputs(pushed, ranges),
+        kwargs=call.kwargs,
+        step=_key_or_none(run, _enclosing_step(pushed.parent)),
+        params={} if silent else call.module.params,
+        static=None
+        if silent or not call.module.static
+        else json.loads(json.dumps(call.module.static)),
+    )
+
+
+def _outputs(pushed: Range, ranges: list[Range]) -> frozenset[tuple[Shape, ...]]:
+    told = [second.outputs_of for second in ranges if second.outputs_of]
+    if pushed in told:
+        return frozenset({_call_of(pushed).outputs})
+    astray = [first for first in told if first.lost and first.thread == pushed.thread]
+    return frozenset(
+        {()} | {_call_of(first).outputs for first in astray if _said(first) == _said(pushed)}
+    )
+
+
+def _call_of(pushed: Range) -> Call:
+    assert pushed.call is not None
+    return pushed.call
+
+
+def _work(run: Run, piece: Work) -> TrueWork:
+    launch = piece.launch if piece.launch and not piece.launch.lost else None
+    inside = launch.inside if launch else None
+    replayed = piece.graph_id is not None
+    call = None if replayed else _enclosing_call(inside)
+    return TrueWork(
+        kind=piece.kind, name=piece.name, start_ns=piece.start_ns, end_ns=piece.end_ns, device=piece.device,
+        stream=piece.stream, pid=piece.process.pid, correlation=piece.correlation,
+        bytes=piece.bytes if piece.kind in {"memcpy", "memset"} else None,
+        tid=launch.thread.tid if launch else None, launch_name=launch.name if launch else None,
+        launch_start_ns=launch.start_ns if launch else None, launch_end_ns=launch.end_ns if launch else None,
+        module=_path(call), call=_key_or_none(run, call), range=_key_or_none(run, _still_there(inside)),
+        spans=tuple(_key(run, span) for span in _spans(launch)),
+        step=_key_or_none(run, _enclosing_step(inside)), cause=_cause(launch, call, replayed=replayed),
+    )  # fmt: skip
+
+
+def _spans(launch: Launch | None) -> list[Range]:
+    spans = launch.spans if launch else ()
+    return [span for span in spans if not span.lost and span.end_thread is None]
+
+
+def _cause(launch: Launch | None, call: Range | None, *, replayed: bool) -> str | None:
+    if replayed:
+        return GRAPH_REPLAY
+    if launch is None:
+        return "no_launch"
+    return "outside_modules" if call is None else None
+
+
+def _range(run: Run, pushed: Range, projected: list[Launch]) -> TrueRange:
+    pieces = [piece for launch in projected for piece in launch.work if not piece.lost]
+    return TrueRange(
+        key=_key(run, pushed),
+        kind=pushed.kind,
+        domain=pushed.domain,
+        open=pushed.end_ns is None,
+        parent=_key_or_none(run, _still_there(pushed.parent)),
+        gpu_start_ns=min((piece.start_ns for piece in pieces), default=None),
+        gpu_end_ns=max((piece.end_ns for piece in pieces), default=None),
+        gpu_op_count=len(projected),
+    )
+
+
+def _projections(run: Run) -> defaultdict[Range, list[Launch]]:
+    """The launches that put recorded work on a device, by every range they were made in."""
+    projected: defaultdict[Range, list[Launch]] = defaultdict(list)
+    for launch in run.launches:
+        if launch.lost or all(piece.lost for piece in launch.work):
+            continue
+        inside = launch.inside
+        while inside is not None:
+            projected[inside].append(launch)
+            inside = inside.parent
+        for span in _spans(launch):
+            projected[span].append(launch)
+    return projected

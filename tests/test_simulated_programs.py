@@ -1,0 +1,439 @@
+"""Properties of the whole pipeline over simulated programs: what it says against what truly happened.
+
+Every test draws the same plans (one seed for all), so that each report is written and parsed once for all of them. A
+failing plan stands in Hypothesis' output: ``simulate(Plan(...))`` runs it again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from functools import lru_cache
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import tracekit
+from tests.simulator import Faults, eventful, simulate, truth_of, write_report
+from tests.simulator.strategies import plans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.simulator import Plan, RangeKey, TrueWork, Truth
+
+Rows = list[dict]
+TABLES = ("modules", "calls", "kernels", "kernel_modules", "ranges", "steps", "coverage")
+ANY_PLAN = plans() | plans(faulty=True)
+
+
+class Parsed(NamedTuple):
+    plan: Plan
+    truth: Truth
+    tables: dict[str, Rows]
+    report_unchanged: bool
+
+    def keys(self, table: str, key: str) -> dict[int | None, tuple | None]:
+        """The rows of a table by id, each as (pid, tid, start, end)."""
+        return {None: None} | {row[key]: place(row) for row in self.tables[table]}
+
+
+@lru_cache(maxsize=256)
+def parsed(plan: Plan) -> Parsed:
+    run = simulate(plan)
+    with TemporaryDirectory() as folder:
+        report = write_report(run, Path(folder) / "report.sqlite")
+        before = sha256(report.read_bytes()).digest()
+        out = Path(folder) / "out"
+        tracekit.parse(report, out)
+        tables = {name: pq.read_table(out / f"{name}.parquet").to_pylist() for name in TABLES}
+        return Parsed(plan, truth_of(run), tables, sha256(report.read_bytes()).digest() == before)
+
+
+def of_any_program(test: Callable[[Parsed], None]) -> Callable[[], None]:
+    """Runs ``test`` over many programs, well recorded and badly recorded ones."""
+
+    @settings(
+        max_examples=150,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @seed(20)
+    @given(plan=ANY_PLAN)
+    def over_plans(plan: Plan) -> None:
+        test(parsed(plan))
+
+    over_plans.__name__ = over_plans.__qualname__ = test.__name__
+    return over_plans
+
+
+def same(found: Iterable, expected: Iterable) -> None:
+    """The same things the same number of times, with a legible answer where not."""
+    found, expected = Counter(found), Counter(expected)
+    absent, surplus = list((expected - found).items())[:5], list((found - expected).items())[:5]
+    assert (absent, surplus) == ([], []), (
+        f"\nexpected, not found: {absent}\nfound, not expected: {surplus}"
+    )
+
+
+def place(row: dict) -> tuple:
+    return row["pid"], row["tid"], row["start_ns"], row["end_ns"]
+
+
+def placed(key: RangeKey | None) -> tuple | None:
+    return None if key is None else tuple(key[:4])
+
+
+def piece(row: dict) -> tuple:
+    """What tells one piece of device work from the others."""
+    return tuple(
+        row[name]
+        for name in ("kind", "start_ns", "end_ns", "device", "stream", "pid", "correlation_id")
+    )
+
+
+def true_piece(work: TrueWork) -> tuple:
+    return (
+        work.kind,
+        work.start_ns,
+        work.end_ns,
+        work.device,
+        work.stream,
+        work.pid,
+        work.correlation,
+    )
+
+
+def shapes(listed: Iterable | None) -> tuple:
+    return tuple(tuple(shape) for shape in listed or ())
+
+
+def bare(api_call: str | None) -> str | None:
+    return api_call and re.sub(r"_v\d+$", "", api_call)
+
+
+@of_any_program
+def test_every_piece_of_device_work_is_there_once(it) -> None:
+    same(map(piece, it.tables["kernels"]), map(true_piece, it.truth.work))
+    assert len({row["kernel_id"] for row in it.tables["kernels"]}) == len(it.tables["kernels"])
+    assert all(row["dur_ns"] == row["end_ns"] - row["start_ns"] for row in it.tables["kernels"])
+
+
+@of_any_program
+def test_no_kernel_has_a_wrong_module_and_none_is_missing_where_the_file_holds_the_answer(
+    it,
+) -> None:
+    found = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
+    expected = Counter((*true_piece(work), work.module) for work in it.truth.work)
+    assert [one for one in (found - expected) if one[-1] is not None] == [], "wrong"
+    assert [one for one in (expected - found) if one[-1] is not None] == [], "missing"
+
+
+@of_any_program
+def test_a_kernel_has_either_a_method_or_a_cause(it) -> None:
+    for row in it.tables["kernels"]:
+        assert (row["method"] is None) == (row["cause"] is not None)
+        assert (
+            (row["method"] is None)
+            == (row["module"] is None)
+            == (row["module_id"] is None)
+            == (row["call_id"] is None)
+        )
+    causes = defaultdict(set)
+    for work in it.truth.work:
+        causes[true_piece(work)].add("any" if work.correlation is None else work.cause)
+    for row in it.tables["kernels"]:
+        assert row["cause"] in causes[piece(row)] or (row["cause"] and "any" in causes[piece(row)])
+
+
+@of_any_program
+def test_kernels_know_their_launch_and_what_was_open_at_it(it) -> None:
+    calls = it.keys("calls", "call_id")
+    same(
+        (
+            (*piece(row), row["tid"], bare(row["launch_name"]), row["launch_start_ns"], row["launch_end_ns"],
+             calls[row["call_id"]])
+            for row in it.tables["kernels"]
+        ),
+        (
+            (*true_piece(work), work.tid, bare(work.launch_name), work.launch_start_ns, work.launch_end_ns,
+             placed(work.call))
+            for work in it.truth.work
+        ),
+    )  # fmt: skip
+
+
+@of_any_program
+def test_kernels_know_the_innermost_range_open_at_their_launch(it) -> None:
+    """Start/end ranges have no nesting: one that began inside the innermost pushed one may count as innermost."""
+    ranges = it.keys("ranges", "range_id")
+    right = defaultdict(set)
+    for work in it.truth.work:
+        begun = [
+            one for one in work.spans if work.range is None or one.start_ns >= work.range.start_ns
+        ]
+        right[true_piece(work)] |= {placed(work.range), *map(placed, begun)}
+    assert [
+        row for row in it.tables["kernels"] if ranges[row["range_id"]] not in right[piece(row)]
+    ] == []
+
+
+@of_any_program
+def test_kernels_keep_what_the_file_says_of_them(it) -> None:
+    same(
+        (
+            (*piece(row), row["bytes"], row["name"] if row["kind"] == "kernel" else None)
+            for row in it.tables["kernels"]
+        ),
+        (
+            (*true_piece(work), work.bytes, work.name if work.kind == "kernel" else None)
+            for work in it.truth.work
+        ),
+    )
+
+
+@of_any_program
+def test_calls_are_those_that_the_program_made(it) -> None:
+    calls = it.keys("calls", "call_id")
+    assert {row["phase"] for row in it.tables["calls"]} <= {"forward"}
+    same(
+        (
+            (*place(row), row["module"], shapes(row["inputs"]), calls[row["parent_call_id"]],
+             tuple(sorted((name, shapes(listed)) for name, listed in row["kwargs"] or ())))
+            for row in it.tables["calls"]
+        ),
+        (
+            (*placed(call.key), call.path, call.inputs, placed(call.parent),
+             tuple(sorted(call.kwargs.items())))
+            for call in it.truth.calls
+        ),
+    )  # fmt: skip
+    outputs = defaultdict(frozenset)
+    for call in it.truth.calls:
+        outputs[placed(call.key)] |= call.outputs
+    assert [
+        row for row in it.tables["calls"] if shapes(row["outputs"]) not in outputs[place(row)]
+    ] == []
+
+
+@of_any_program
+def test_calls_of_a_module_are_numbered_within_their_process(it) -> None:
+    if it.plan.same_pid:
+        return
+    numbered = defaultdict(list)
+    for row in it.tables["calls"]:
+        numbered[row["pid"], row["module"]].append((row["start_ns"], row["occurrence"]))
+    for rows in numbered.values():
+        first = min(number for _, number in rows)
+        assert first in {0, 1}
+        assert [number for _, number in sorted(rows)] == list(range(first, first + len(rows)))
+
+
+@of_any_program
+def test_modules_are_the_hierarchy_of_all_that_was_called(it) -> None:
+    modules = it.tables["modules"]
+    parts = [call.path.split(".") for call in it.truth.calls]
+    same(
+        (row["path"] for row in modules),
+        {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)},
+    )
+    assert [row["module_id"] for row in modules] == list(range(len(modules)))
+    told = defaultdict(list)
+    for call in it.truth.calls:
+        params = sorted((name, shape) for name, shape in call.params.items())
+        told[call.path].append((call.alias_of, params, call.static))
+    for row in modules:
+        above, _, name = row["path"].rpartition(".")
+        parent = None if row["parent_id"] is None else modules[row["parent_id"]]["path"]
+        below = [one["module_id"] for one in modules if one["path"].startswith(row["path"] + ".")]
+        assert (parent or "", row["name"], row["depth"]) == (above, name, row["path"].count("."))
+        assert below == list(range(row["module_id"] + 1, row["subtree_end_id"]))
+        params = sorted((param["name"], tuple(param["shape"])) for param in row["params"] or ())
+        static = None if row["static_params"] is None else json.loads(row["static_params"])
+        alternatives = told.get(row["path"], [(None, [], None)])
+        assert row["alias_of"] in [alias for alias, _, _ in alternatives]
+        assert params in [candidate for _, candidate, _ in alternatives]
+        assert static in [candidate for _, _, candidate in alternatives]
+
+
+@of_any_program
+def test_times_of_calls_add_up(it) -> None:
+    own, children = defaultdict(list), defaultdict(list)
+    for row in it.tables["kernels"]:
+        own[row["call_id"]].append(row)
+    for row in it.tables["calls"]:
+        children[row["parent_call_id"]].append(row)
+
+    def subtree(call: dict) -> Rows:
+        below = [work for child in children[call["call_id"]] for work in subtree(child)]
+        return own[call["call_id"]] + below
+
+    for row in it.tables["calls"]:
+        mine, all_of_it, below = own[row["call_id"]], subtree(row), children[row["call_id"]]
+        assert row["gpu_self_time_ns"] == sum(work["dur_ns"] for work in mine)
+        assert row["gpu_time_ns"] == sum(work["dur_ns"] for work in all_of_it)
+        inclusive = row["gpu_self_time_ns"] + sum(child["gpu_time_ns"] for child in below)
+        assert row["gpu_time_ns"] == inclusive
+        assert (row["kernel_self_count"], row["kernel_count"]) == (len(mine), len(all_of_it))
+        assert row["gpu_start_ns"] == min((work["start_ns"] for work in all_of_it), default=None)
+        assert row["gpu_end_ns"] == max((work["end_ns"] for work in all_of_it), default=None)
+        assert row["gpu_busy_ns"] == busy(
+            [(work["start_ns"], work["end_ns"]) for work in all_of_it]
+        )
+        launches = {(work["launch_start_ns"], work["launch_end_ns"]) for work in all_of_it}
+        assert row["launch_time_ns"] == sum(end - start for start, end in launches)
+
+
+def busy(intervals: list[tuple[int, int]]) -> int:
+    """The length of a union, the slow way: every piece between two edges that some interval covers."""
+    edges = sorted({edge for interval in intervals for edge in interval})
+    pieces = pairwise(edges)
+    return sum(
+        end - start for start, end in pieces if any(a <= start and end <= b for a, b in intervals)
+    )
+
+
+@of_any_program
+def test_shares_of_a_kernel_sum_to_one(it) -> None:
+    shares = defaultdict(list)
+    for row in it.tables["kernel_modules"]:
+        shares[row["kernel_id"]].append((row["module_id"], row["weight"]))
+    owned = {
+        row["kernel_id"]: [(row["module_id"], 1.0)]
+        for row in it.tables["kernels"]
+        if row["module_id"] is not None
+    }
+    assert shares == owned
+
+
+@of_any_program
+def test_ranges_and_their_gpu_projection_are_nvidias(it) -> None:
+    texts = {None: None} | {
+        row["range_id"]: (*place(row), row["text"]) for row in it.tables["ranges"]
+    }
+    nameless = it.plan.oddities.nameless_domains
+    same(
+        (
+            (*texts[row["range_id"]], row["kind"], row["open"], row["gpu_start_ns"], row["gpu_end_ns"],
+             row["gpu_op_count"], row["domain"] is not None if nameless else row["domain"],
+             texts[row["parent_range_id"]] if row["kind"] == "push_pop" else None)
+            for row in it.tables["ranges"]
+        ),
+        (
+            (*one.key, one.kind, one.open, one.gpu_start_ns, one.gpu_end_ns, one.gpu_op_count,
+             one.domain is not None if nameless else one.domain, one.parent and tuple(one.parent))
+            for one in it.truth.ranges
+        ),
+    )  # fmt: skip
+
+
+@of_any_program
+def test_steps_are_those_that_the_program_named(it) -> None:
+    """Where a process names none, the outermost calls may stand in for them."""
+    found = Counter((*place(row), row["name"]) for row in it.tables["steps"])
+    named = Counter((*placed(step.key), step.name) for step in it.truth.steps)
+    assert named - found == Counter()
+    outermost = {placed(call.key) for call in it.truth.calls if call.parent is None}
+    naming = set() if it.plan.same_pid else {step.key.pid for step in it.truth.steps}
+    assert all(one[:4] in outermost and one[0] not in naming for one in found - named)
+    kinds = {row["name"]: row["kind"] for row in it.tables["steps"]}
+    assert all(kinds[step.name] == step.kind for step in it.truth.steps if step.kind)
+
+
+@of_any_program
+def test_work_and_calls_are_of_the_step_that_was_open_on_their_thread(it) -> None:
+    """A thread that names no steps may work for one of its process, or for none."""
+    steps = it.keys("steps", "step_id")
+    naming = set() if it.plan.same_pid else {step.key[:2] for step in it.truth.steps}
+    kernels = [
+        (row["pid"], row["tid"], *piece(row), steps[row["step_id"]]) for row in it.tables["kernels"]
+    ]
+    true_kernels = [
+        (work.pid, work.tid, *true_piece(work), placed(work.step)) for work in it.truth.work
+    ]
+    calls = [(*place(row), steps[row["step_id"]]) for row in it.tables["calls"]]
+    true_calls = [(*placed(call.key), placed(call.step)) for call in it.truth.calls]
+    for found, expected in ((kernels, true_kernels), (calls, true_calls)):
+        same(*([one for one in side if one[:2] in naming] for side in (found, expected)))
+    for row in it.tables["kernels"]:
+        step = steps[row["step_id"]]
+        if step is not None:
+            assert row["pid"] == step[0]
+            assert step[2] <= row["launch_start_ns"] <= row["launch_end_ns"] <= step[3]
+
+
+@of_any_program
+def test_coverage_counts_every_kernel_once(it) -> None:
+    counted, spent = Counter(), Counter()
+    for row in it.tables["kernels"]:
+        counted[row["method"] or row["cause"]] += 1
+        spent[row["method"] or row["cause"]] += row["dur_ns"]
+    rows = [row for row in it.tables["coverage"] if row["what"] == "kernels"]
+    assert {row["cause"]: row["count"] for row in rows} == counted
+    assert {row["cause"]: row["time_ns"] for row in rows} == spent
+
+
+@of_any_program
+def test_tables_are_sorted_as_promised(it) -> None:
+    kernels = [
+        (row["module_id"] is None, row["module_id"] or 0, row["start_ns"])
+        for row in it.tables["kernels"]
+    ]
+    calls = [(row["module_id"], row["start_ns"]) for row in it.tables["calls"]]
+    assert (kernels, calls) == (sorted(kernels), sorted(calls))
+
+
+@of_any_program
+def test_the_report_stays_what_it_was(it) -> None:
+    assert it.report_unchanged
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_work_of_a_replayed_graph_never_goes_to_the_range_around_the_replay(number) -> None:
+    it = parsed(eventful(number, actions=60))
+    replayed = {true_piece(work) for work in it.truth.work if work.cause == "any"}
+    rows = [row for row in it.tables["kernels"] if piece(row) in replayed]
+    assert replayed
+    assert all(row["module"] is None and row["cause"] is not None for row in rows)
+    assert any(row["range_id"] is not None for row in rows)
+
+
+def test_an_empty_range_at_the_end_of_another_lies_inside_it_as_nvidia_says():
+    for number in range(4):
+        it = parsed(eventful(number, actions=60, empty_at_end=True))
+        same(nested(it), true_nesting(it))
+
+
+def test_a_range_pushed_last_of_all_lies_inside_those_that_never_ended():
+    for number in range(4):
+        it = parsed(
+            eventful(
+                number,
+                empty_at_end=True,
+                empty_ranges=False,
+                outputs=False,
+                faults=Faults(cut_off=True),
+            )
+        )
+        same(nested(it), true_nesting(it))
+
+
+def nested(it: Parsed) -> list[tuple]:
+    ranges = it.keys("ranges", "range_id")
+    pushed = [row for row in it.tables["ranges"] if row["kind"] == "push_pop"]
+    return [(*place(row), ranges[row["parent_range_id"]]) for row in pushed]
+
+
+def true_nesting(it: Parsed) -> list[tuple]:
+    return [
+        (*placed(one.key), placed(one.parent)) for one in it.truth.ranges if one.kind == "push_pop"
+    ]

@@ -1,0 +1,157 @@
+"""Small reports written as lines, so that a test shows the trace and the expected rows side by side.
+
+A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread`` (``7/1``) or just ``1`` in process 1::
+
+    range   1    0 100  {'Module': 'top'}     a pushed and popped range; its text is the rest of the line
+    range   1    0   -  …                     one that never ended
+    async   1    0 100  …                     a start/end range; ``1>2`` ends on thread 2
+    launch  1   10  20  #5 cudaLaunchKernel   an API call with correlation id 5
+    kernel  1   30  50  #5 gemm               work that it started; the thread names the process only
+    memcpy  1   30  50  #6 1024               bytes
+    memset  1   30  50  #7 1024
+    graph   1   30  50  #8
+    domain  1    0   -  2 NCCL                names domain 2 of the process; ``range@2`` is in it
+
+``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel!9`` is node 9 of a graph.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.serving_report import SCHEMA
+
+_MORE = """
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER,
+  copyKind INTEGER, graphNodeId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER,
+  graphNodeId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER,
+  graphExecId INTEGER);
+"""
+_LINE = re.compile(
+    r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
+    r"\s+(?P<start>-?\d+)\s+(?P<end>-?\d+|-)(\s+#(?P<id>-?\d+|-))?(\s(?P<rest>.*))?"
+)
+
+
+def report(path: Path, lines: str, *, registered: bool = False) -> Path:
+    """Writes the lines as a report.
+
+    Args:
+        path: The file to be made.
+        lines: The trace; empty lines and what follows ``##`` are skipped.
+        registered: Whether texts are registered strings.
+    """
+    writer = _Writer(path, registered=registered)
+    for line in lines.splitlines():
+        text = line.split("##", 1)[0].strip()
+        if text:
+            writer.add(text)
+    writer.close()
+    return path
+
+
+def global_tid(thread: str) -> int:
+    """Nsight's id of a thread named ``process/thread``."""
+    process, _, number = thread.rpartition("/")
+    return (1 << 48) | (int(process or 1) << 24) | int(number)
+
+
+class _Writer:
+    def __init__(self, path: Path, *, registered: bool) -> None:
+        self.db = sqlite3.connect(path)
+        self.db.executescript(SCHEMA + _MORE)
+        self.registered = registered
+        self.strings: dict[str, int] = {}
+
+    def add(self, text: str) -> None:
+        found = _LINE.fullmatch(text)
+        assert found, f"not a trace line: {text}"
+        line: dict[str, Any] = found.groupdict()
+        line["start"] = int(line["start"])
+        line["end"] = None if line["end"] == "-" else int(line["end"])
+        line["id"] = None if line["id"] in (None, "-") else int(line["id"])
+        line["tid"] = global_tid(line["thread"])
+        line["pid"] = line["tid"] & ~0xFFFFFF
+        line["rest"] = (line["rest"] or "").strip()
+        getattr(self, f"_{line['kind']}")(line)
+
+    def close(self) -> None:
+        for text, number in self.strings.items():
+            self.insert("StringIds", id=number, value=text)
+        self.db.commit()
+        self.db.close()
+
+    def insert(self, table: str, **columns: object) -> None:
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        self.db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(columns.values()))  # noqa: S608
+
+    def string(self, text: str) -> int:
+        return self.strings.setdefault(text, len(self.strings) + 1)
+
+    def _nvtx(self, line: dict[str, Any], event: int) -> None:
+        text = line["rest"] or None
+        self.insert(
+            "NVTX_EVENTS", start=line["start"], end=line["end"], eventType=event, globalTid=line["tid"],
+            endGlobalTid=global_tid(line["end_thread"]) if line["end_thread"] else None,
+            domainId=int(line["domain"] or 0),
+            text=None if self.registered else text,
+            textId=self.string(text) if self.registered and text else None,
+        )  # fmt: skip
+
+    def _range(self, line: dict[str, Any]) -> None:
+        self._nvtx(line, 59)
+
+    def _async(self, line: dict[str, Any]) -> None:
+        self._nvtx(line, 60)
+
+    def _mark(self, line: dict[str, Any]) -> None:
+        self._nvtx(line, 34)
+
+    def _domain(self, line: dict[str, Any]) -> None:
+        line["domain"], line["rest"] = line["rest"].split()
+        self.insert(
+            "NVTX_EVENTS", start=line["start"], eventType=75, globalTid=line["tid"], domainId=int(line["domain"]),
+            text=line["rest"],
+        )  # fmt: skip
+
+    def _launch(self, line: dict[str, Any]) -> None:
+        name, _, event_class = (line["rest"] or "cudaLaunchKernel_v7000").partition(" class=")
+        self.insert(
+            "CUPTI_ACTIVITY_KIND_RUNTIME", start=line["start"], end=line["end"], eventClass=int(event_class or 0),
+            globalTid=line["tid"], correlationId=line["id"], nameId=self.string(name), returnValue=0,
+        )  # fmt: skip
+
+    def _work(self, line: dict[str, Any], table: str, **columns: object) -> None:
+        self.insert(
+            table, start=line["start"], end=line["end"], deviceId=int(line["device"] or 0), contextId=1, streamId=7,
+            correlationId=line["id"], globalPid=line["pid"], **columns,
+        )  # fmt: skip
+
+    def _kernel(self, line: dict[str, Any]) -> None:
+        name = self.string(line["rest"] or "kernel")
+        shape = dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
+        rest = dict.fromkeys(
+            ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread",
+             "localMemoryTotal", "gridId"), 0,
+        )  # fmt: skip
+        node = int(line["node"]) if line["node"] else None
+        self._work(
+            line, "CUPTI_ACTIVITY_KIND_KERNEL", shortName=name, demangledName=name, graphNodeId=node, **shape, **rest
+        )
+
+    def _memcpy(self, line: dict[str, Any]) -> None:
+        self._work(line, "CUPTI_ACTIVITY_KIND_MEMCPY", bytes=int(line["rest"] or 0), copyKind=1)
+
+    def _memset(self, line: dict[str, Any]) -> None:
+        self._work(line, "CUPTI_ACTIVITY_KIND_MEMSET", bytes=int(line["rest"] or 0))
+
+    def _graph(self, line: dict[str, Any]) -> None:
+        self._work(line, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", graphId=3, graphExecId=4)

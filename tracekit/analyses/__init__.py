@@ -1,0 +1,16 @@
+"""Stage 6: questions asked of a dataset, answered with DataFrames. They see only the dataset.
+
+To add an analysis: write ``analyses/<question>.py`` with the two names of :class:`~tracekit.analyses.base.Analysis`,
+add the module to ``ANALYSES``, and a dataset with the expected answer to ``tests/test_analyses.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.analyses import modules_by_time
+
+if TYPE_CHECKING:
+    from tracekit.analyses.base import Analysis
+
+ANALYSES: tuple[Analysis, ...] = (modules_by_time,)

@@ -1,0 +1,20 @@
+"""What an analysis is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracekit.dataset import Dataset
+
+
+class Analysis(Protocol):
+    """A module that asks one question of a dataset."""
+
+    #: How the command line names it.
+    NAME: str
+
+    def frame(self, dataset: Dataset, /) -> pd.DataFrame:
+        """The answer, with units in the names of its columns."""

@@ -1,0 +1,14 @@
+"""Types of NumPy arrays, by what they hold."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Times, counts and ids.
+Ints: TypeAlias = NDArray[np.signedinteger[Any]]
+#: Positions in a table, 32 bits wide where many are kept: a report has fewer than 2^31 rows.
+Rows: TypeAlias = NDArray[np.signedinteger[Any]]
+Flags: TypeAlias = NDArray[np.bool_]

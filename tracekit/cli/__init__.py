@@ -1,0 +1,80 @@
+"""The command line: ``tracekit COMMAND``, one file per command.
+
+To add a command: write ``cli/<command>.py`` with the four names of :class:`~tracekit.cli.base.Command`, add the
+module to ``COMMANDS``, and a run of it to ``tests/test_command_line.py``. Heavy imports go into ``run``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from typing_extensions import override
+
+from tracekit.cli import parse, schema
+from tracekit.errors import TracekitError, UsageError
+from tracekit.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from tracekit.cli.base import Command
+
+COMMANDS: tuple[Command, ...] = (parse, schema)
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code. The only place that prints errors."""
+    args = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _terminated)
+    # Buffers of tens of megabytes come and go; the system's allocator faults their pages in at a third of the cost.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    try:
+        code: int = args.command.run(args)
+        sys.stdout.flush()
+    except TracekitError as error:
+        print(f"tracekit: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("tracekit: stopped; nothing was left behind", file=sys.stderr)
+        return _INTERRUPTED
+    return code
+
+
+def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    """Ends by way of an exception, so that half-written folders are removed."""
+    sys.exit(128 + number)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with a call."""
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(UsageError.exit_code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="tracekit", description="Which nn.Module the GPU's time went to.")
+    parser.add_argument("--version", action="version", version=f"tracekit {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        one = commands.add_parser(command.NAME, help=command.HELP, description=_described(command))
+        command.arguments(one)
+        one.set_defaults(command=command)
+    return parser
+
+
+def _described(command: Command) -> str:
+    return f"{command.HELP[0].upper()}{command.HELP[1:]}."

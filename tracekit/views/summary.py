@@ -1,0 +1,136 @@
+"""The summary of a dataset: what was read, where the time went, what is not known and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+from rich.box import SIMPLE
+from rich.console import Group
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tracekit.analyses import modules_by_time
+from tracekit.views.wording import count, duration, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import RenderableType
+
+    from tracekit.dataset import Dataset
+
+_TOP = 10
+
+
+def as_json(dataset: Dataset) -> dict[str, Any]:
+    """The summary as plain data, for other programs."""
+    modules = modules_by_time.frame(dataset)
+    return {
+        "dataset": str(dataset.folder),
+        **{key: dataset.manifest[key] for key in ("source", "rows", "devices", "processes", "lacks", "coverage")},
+        "gpu_time_ns": _gpu_time_ns(dataset),
+        "steps": _steps(dataset),
+        "modules": modules.head(_TOP).to_dict("records"),
+    }
+
+
+def as_text(dataset: Dataset) -> RenderableType:
+    """The summary for a person at a terminal."""
+    parts: list[RenderableType] = [_source(dataset)]
+    modules = modules_by_time.frame(dataset)
+    if len(modules):
+        parts += [
+            _modules("Modules by GPU time of their own", modules.sort_values("self_ns", ascending=False, kind="stable")),
+            _modules("Modules by GPU time of their subtree", modules),
+        ]
+    parts.append(_coverage(dataset))
+    if advice := _advice(dataset):
+        parts += [Text("To know more next time", style="bold"), *(Padding(Text(f"• {line}"), (0, 1)) for line in advice)]
+    parts.append(Text.from_markup(f"\nTables are in [bold]{escape(str(dataset.folder))}[/]"))
+    return Group(*parts)
+
+
+def _gpu_time_ns(dataset: Dataset) -> int:
+    return pc.sum(dataset.table("kernels", ["dur_ns"]).column("dur_ns")).as_py() or 0
+
+
+def _source(dataset: Dataset) -> Text:
+    source, rows = dataset.manifest["source"], dataset.manifest["rows"]
+    version = source["exporter"] or "of unknown version"
+    schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
+    devices = ", ".join(device["name"] for device in dataset.manifest["devices"])
+    return Text.assemble(
+        (source["name"], "bold"), f"  Nsight Systems {version}{schema}\n",
+        f"{count(rows['kernels'], 'kernel')} ({duration(_gpu_time_ns(dataset))} on the GPU), "
+        f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')}, {count(rows['ranges'], 'range')}, "
+        f"{count(len(dataset.manifest['processes']), 'process', 'processes')}\n",
+        f"{_steps_line(dataset)}\n", f"{devices}\n" if devices else "",
+    )  # fmt: skip
+
+
+def _steps(dataset: Dataset) -> list[dict[str, Any]]:
+    """Steps by kind: how many, and the median of their host time."""
+    table = dataset.table("steps", ["kind", "start_ns", "end_ns"])
+    kinds = [kind or "step" for kind in table.column("kind").to_pylist()]
+    spans = [end - start for start, end in zip(*(table.column(c).to_pylist() for c in ("start_ns", "end_ns")), strict=True)]
+    found = []
+    for kind in dict.fromkeys(kinds):
+        own = sorted(span for span, its in zip(spans, kinds, strict=True) if its == kind)
+        found.append({"kind": kind, "count": len(own), "median_host_ns": own[len(own) // 2]})
+    return found
+
+
+def _steps_line(dataset: Dataset) -> str:
+    steps = _steps(dataset)
+    if not steps:
+        return "no steps"
+    said = [
+        f"{step['count']:,} {step['kind'] + ' ' if step['kind'] != 'step' else ''}"
+        f"{'step' if step['count'] == 1 else 'steps'} (median {duration(step['median_host_ns'])} on the host)"
+        for step in steps
+    ]
+    return ", ".join(said)
+
+
+def _modules(title: str, modules: pd.DataFrame) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
+    table.add_column("module", overflow="fold", ratio=1)
+    for heading in ("calls", "kernels", "self", "subtree", "share"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in modules.head(_TOP).to_dict("records"):
+        name = escape(row["path"]) + (f" [dim]{escape(row['class_name'])}[/]" if row["class_name"] else "")
+        times = (duration(row["self_ns"]), duration(row["inclusive_ns"]), percent(row["share"]))
+        table.add_row(name, f"{row['calls']:,}", f"{row['kernels']:,}", *times)
+    return table
+
+
+def _coverage(dataset: Dataset) -> Table:
+    table = Table(title="Coverage of GPU time", title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
+    for heading, justify in (("", "left"), ("kernels", "right"), ("time", "right"), ("share", "right")):
+        table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
+    rows = [row for row in dataset.manifest["coverage"] if row["what"] == "kernels"]
+    for row in sorted(rows, key=lambda row: (not row["known"], -row["time_ns"])):
+        label = f"attributed by {row['cause']}" if row["known"] else f"unknown: {row['cause']}"
+        style = "green" if row["known"] else "yellow"
+        table.add_row(Text(label, style=style), f"{row['count']:,}", duration(row["time_ns"]), percent(row["share"]))
+    if not rows:
+        table.add_row("no GPU work in this report", "", "", "")
+    return table
+
+
+def _advice(dataset: Dataset) -> list[str]:
+    lacks = [f"the report lacks {lack['what']}: {lack['remedy']}" for lack in dataset.manifest["lacks"]]
+    rows = dataset.manifest["coverage"]
+    causes = [
+        f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"
+        for row in rows
+        if not row["known"] and row["advice"]
+    ]
+    if dataset.manifest["rows"]["ranges"] and not dataset.manifest["rows"]["calls"]:
+        lacks.append(
+            "no range is a module's call: mark modules with vLLM's --enable-layerwise-nvtx-tracing or SGLang's "
+            "--enable-layerwise-nvtx-marker"
+        )
+    return lacks + causes
