@@ -1,4 +1,4 @@
-"""Makes small_llama.sqlite: python -m data.make_small_llama
+"""Makes small_llama.sqlite; run it with ``python -m data.make_small_llama``.
 
 What a serving engine with layer-wise markers would leave of two prefills and eight decode steps of a Llama of four
 layers, in the shape of an export of Nsight Systems. The times are simulated, not measured.
@@ -11,12 +11,22 @@ from pathlib import Path
 from tests.benchmarks.serving_report import Program, write_program
 
 LAYERS = 4
-STEPS = [("prefill", 512), ("prefill", 128), *[("decode", tokens) for tokens in (1, 2, 4, 8, 8, 8, 16, 16)]]
+STEPS = [
+    ("prefill", 512),
+    ("prefill", 128),
+    *[("decode", tokens) for tokens in (1, 2, 4, 8, 8, 8, 16, 16)],
+]
 #: Time that does not depend on the tokens, and time per token.
 NANOSECONDS = {
-    "embedding_kernel": (2_100, 4), "input_layernorm_kernel": (1_900, 6), "qkv_proj_kernel": (9_000, 60),
-    "attn_kernel": (3_200, 45), "o_proj_kernel": (6_500, 40), "post_attention_layernorm_kernel": (1_900, 6),
-    "gate_up_proj_kernel": (17_000, 95), "down_proj_kernel": (15_500, 90), "argmax_kernel": (6_000, 3),
+    "embedding_kernel": (2_100, 4),
+    "input_layernorm_kernel": (1_900, 6),
+    "qkv_proj_kernel": (9_000, 60),
+    "attn_kernel": (3_200, 45),
+    "o_proj_kernel": (6_500, 40),
+    "post_attention_layernorm_kernel": (1_900, 6),
+    "gate_up_proj_kernel": (17_000, 95),
+    "down_proj_kernel": (15_500, 90),
+    "argmax_kernel": (6_000, 3),
 }
 
 
@@ -37,6 +47,7 @@ class SmallLlama(Program):
 
     def sample(self, tokens: int) -> None:
         """The next tokens are chosen."""
+        del tokens
         self.launch(1, "argmax_kernel")
 
 

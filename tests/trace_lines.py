@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.serving_report import SCHEMA
+from tests.benchmarks.serving_report import SCHEMA as SERVING_SCHEMA
 
-_MORE = """
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = f"""{SERVING_SCHEMA}
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER,
   copyKind INTEGER, graphNodeId INTEGER);
@@ -67,7 +69,7 @@ def global_tid(thread: str) -> int:
 class _Writer:
     def __init__(self, path: Path, *, registered: bool) -> None:
         self.db = sqlite3.connect(path)
-        self.db.executescript(SCHEMA + _MORE)
+        self.db.executescript(SCHEMA)
         self.registered = registered
         self.strings: dict[str, int] = {}
 
@@ -144,7 +146,13 @@ class _Writer:
         )  # fmt: skip
         node = int(line["node"]) if line["node"] else None
         self._work(
-            line, "CUPTI_ACTIVITY_KIND_KERNEL", shortName=name, demangledName=name, graphNodeId=node, **shape, **rest
+            line,
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            shortName=name,
+            demangledName=name,
+            graphNodeId=node,
+            **shape,
+            **rest,
         )
 
     def _memcpy(self, line: dict[str, Any]) -> None:

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from tracekit.dataset import Dataset, load
     from tracekit.pipeline import parse
 
-__all__ = ["Dataset", "DatasetError", "ReportError", "TracekitError", "UsageError", "__version__", "load", "parse"]
+__all__ = [
+    "Dataset",
+    "DatasetError",
+    "ReportError",
+    "TracekitError",
+    "UsageError",
+    "__version__",
+    "load",
+    "parse",
+]
 
 _LATE = {"parse": "tracekit.pipeline", "load": "tracekit.dataset", "Dataset": "tracekit.dataset"}
 

@@ -69,8 +69,12 @@ def calls_of(recording: Recording, decoded: Decoded, line: Timeline, tally: Tall
     parent, depth = parents(start, end)
     thread = integers(recording.ranges, "thread")[rows]
     before = _previous_sibling(parent, thread)
-    bare = _tells_result(decoded, marker) & ~_encloses(start, end, parent, line)
-    is_result, result_of, marker = _results(_Spans(start, end, thread, before), bare, marker, decoded, line)
+    launched = (np.searchsorted(line.launch_start, start), np.searchsorted(line.launch_start, end))
+    encloses = launched[1] > launched[0]
+    encloses[parent[parent >= 0]] = True
+    bare = _tells_result(decoded, marker) & ~encloses
+    spans = _Spans(start, end, thread, before, *launched)
+    is_result, result_of, marker = _results(spans, bare, marker, decoded)
     tally.add("ranges", ORPHAN_OUTPUTS, int((is_result & (result_of < 0)).sum()))
     keep = ~is_result
     row = np.append(np.cumsum(keep) - 1, -1)
@@ -98,17 +102,30 @@ def _outer_first(rows: Ints, line: Timeline, marker: Ints, markers: list[Marker]
     start, end = line.range_start[rows], line.range_end[rows]
     if not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
         return rows
-    parts = [len(found.path.split(".")) if isinstance(found, ModuleMarker) else 0 for found in markers]
+    parts = [
+        len(found.path.split(".")) if isinstance(found, ModuleMarker) else 0 for found in markers
+    ]
     return rows[np.lexsort((rows, np.asarray(parts, dtype=np.int64)[marker[rows]], -end, start))]
 
 
 class _Spans(NamedTuple):
-    """Marked ranges: their extent, their thread, and the one before each under the same parent."""
+    """Marked ranges.
+
+    Attributes:
+        start: Start on the axis.
+        end: End on the axis.
+        thread: Row of threads.
+        before: The one before under the same parent, or -1.
+        launched_before: How many launches began before it began.
+        launched_until: How many launches began before it ended.
+    """
 
     start: Ints
     end: Ints
     thread: Ints
     before: Rows
+    launched_before: Ints
+    launched_until: Ints
 
 
 def _tells_result(decoded: Decoded, marker: Rows) -> Flags:
@@ -118,7 +135,7 @@ def _tells_result(decoded: Decoded, marker: Rows) -> Flags:
 
 
 def _results(
-    spans: _Spans, bare: Flags, marker: Rows, decoded: Decoded, line: Timeline
+    spans: _Spans, bare: Flags, marker: Rows, decoded: Decoded
 ) -> tuple[Flags, Rows, Rows]:
     """Tells the ranges that only bring the outputs of a call from the calls themselves.
 
@@ -127,7 +144,6 @@ def _results(
         bare: Those that say nothing but outputs and have nothing inside.
         marker: Row of each one's marker.
         decoded: The markers.
-        line: Where launches are.
 
     Returns:
         Which ranges are no calls of their own; for these the call whose outputs they tell, or -1; and the markers,
@@ -140,7 +156,8 @@ def _results(
     call[~fits] = -1
     missed = np.flatnonzero(bare & (call < 0))
     call[missed] = _last_of_path(spans, bare, path, missed)
-    call[_something_between(spans, bare, call, line)] = -1
+    rows = np.flatnonzero(call >= 0)
+    call[rows[spans.launched_before[rows] > spans.launched_until[call[rows]]]] = -1
     call = _first_claims(call)
     named = np.flatnonzero((call >= 0) & unreadable[call])
     marker = marker.copy()
@@ -161,17 +178,11 @@ def _last_of_path(spans: _Spans, bare: Flags, path: Ints, rows: Rows) -> Rows:
     at = np.searchsorted(ended[order], asked, side="right") - 1
     found = np.where(at >= 0, calls[order[at]], -1)
     same = (path[found] == path[rows]) & (spans.thread[found] == spans.thread[rows])
-    return np.where((found >= 0) & same, found, -1)
-
-
-def _something_between(spans: _Spans, bare: Flags, call: Rows, line: Timeline) -> Rows:
-    """The ranges before which something was launched or called since ``call`` ended."""
-    rows = np.flatnonzero(call >= 0)
-    since, until = spans.end[call[rows]], spans.start[rows]
-    begun = np.zeros(rows.size, dtype=bool)
-    for starts in (line.launch_start, spans.start[~bare]):
-        begun |= np.searchsorted(starts, until, "left") > np.searchsorted(starts, since, "left")
-    return rows[begun]
+    begun = spans.start[~bare]
+    called_between = np.searchsorted(begun, spans.start[rows]) > np.searchsorted(
+        begun, spans.end[found]
+    )
+    return np.where((found >= 0) & same & ~called_between, found, -1)
 
 
 def _first_claims(call: Rows) -> Rows:
@@ -185,16 +196,11 @@ def _first_claims(call: Rows) -> Rows:
 def _said_paths(markers: list[Marker]) -> Ints:
     """A number for every marker, the same for those that say the same path; -1 for those that say none."""
     numbers: dict[str, int] = {}
-    said = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in markers]
+    said = [
+        numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1
+        for m in markers
+    ]
     return np.array(said, dtype=np.int64)
-
-
-def _encloses(start: Ints, end: Ints, parent: Ints, line: Timeline) -> Flags:
-    """Which ranges have calls or launches inside."""
-    encloses = np.zeros(start.size, dtype=bool)
-    encloses[parent[parent >= 0]] = True
-    launched = np.searchsorted(line.launch_start, end, "left") > np.searchsorted(line.launch_start, start, "left")
-    return encloses | launched
 
 
 def _previous_sibling(parent: Ints, thread: Ints) -> Ints:

@@ -57,15 +57,23 @@ MODULE_UNREADABLE = Cause(
 )
 
 #: Why a range's text says less than it seems to.
-TOO_LONG = Cause("marker_too_long", "The text starts like a marker but is too long to parse safely.")
-TOO_DEEP = Cause("marker_too_deep", "The text starts like a marker but nests too deeply to parse safely.")
-BROKEN = Cause("marker_broken", "The text starts like a marker but is neither a Python nor a JSON literal.")
+TOO_LONG = Cause(
+    "marker_too_long", "The text starts like a marker but is too long to parse safely."
+)
+TOO_DEEP = Cause(
+    "marker_too_deep", "The text starts like a marker but nests too deeply to parse safely."
+)
+BROKEN = Cause(
+    "marker_broken", "The text starts like a marker but is neither a Python nor a JSON literal."
+)
 NO_NAME = Cause(
     "marker_without_name",
     "The marker names no module; a keyword argument called Module may have overwritten it.",
     "record with tracekit capture, whose markers keep keyword arguments apart",
 )
-FIELD_SKIPPED = Cause("marker_field_skipped", "A field of the marker is not of the expected form and was left out.")
+FIELD_SKIPPED = Cause(
+    "marker_field_skipped", "A field of the marker is not of the expected form and was left out."
+)
 ORPHAN_OUTPUTS = Cause(
     "outputs_without_call",
     "An Outputs marker follows no call of its module; recording may have started in the middle of it.",

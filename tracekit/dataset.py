@@ -62,7 +62,9 @@ def writing(folder: Path, *, force: bool) -> Iterator[Path]:
         _take_place(partial, folder)
     except OSError as error:
         problem = f"cannot be written ({error.strerror or error})"
-        raise DatasetError(folder, problem, "free some space or choose another folder with -o") from None
+        raise DatasetError(
+            folder, problem, "free some space or choose another folder with -o"
+        ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -71,9 +73,13 @@ def _check_free(folder: Path, *, force: bool) -> None:
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not _is_dataset(folder)):
-        raise DatasetError(folder, "is there already and is no dataset", "choose another folder with -o")
+        raise DatasetError(
+            folder, "is there already and is no dataset", "choose another folder with -o"
+        )
     if not force:
-        raise DatasetError(folder, "is there already", "replace it with --force or choose another folder with -o")
+        raise DatasetError(
+            folder, "is there already", "replace it with --force or choose another folder with -o"
+        )
 
 
 def _is_dataset(folder: Path) -> bool:
@@ -105,11 +111,14 @@ def write(folder: Path, trace: Trace, manifest: Mapping[str, object], progress: 
         manifest: What is said of the source beside the tables.
         progress: Told the share that is done.
     """
-    *first, coverage = TABLES
-    rows: dict[str, int] = {}
+    *others, coverage = TABLES
+    rows = dict.fromkeys(_SPECS, 0)
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = {table.SPEC.name: pool.submit(_write_table, table, trace, folder, stop) for table in first}
+        futures = {
+            table.SPEC.name: pool.submit(_write_table, table, trace, folder, stop)
+            for table in others
+        }
         try:
             for done, (name, future) in enumerate(futures.items(), 1):
                 rows[name] = future.result()
@@ -119,7 +128,13 @@ def write(folder: Path, trace: Trace, manifest: Mapping[str, object], progress: 
             raise
     rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, stop)
     counted = pq.read_table(folder / f"{coverage.SPEC.name}.parquet").to_pylist()
-    said = {"format": _FORMAT, "format_version": FORMAT_VERSION, **manifest, "rows": rows, "coverage": counted}
+    said = {
+        "format": _FORMAT,
+        "format_version": FORMAT_VERSION,
+        **manifest,
+        "rows": rows,
+        "coverage": counted,
+    }
     (folder / _MANIFEST).write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", "utf-8")
     progress("writing", 1.0)
 
@@ -142,6 +157,7 @@ def _write_table(table: Table, trace: Trace, folder: Path, stop: threading.Event
                 break
             writer.write_table(piece, row_group_size=_ROW_GROUP)
             rows += piece.num_rows
+    pa.default_memory_pool().release_unused()
     return rows
 
 
@@ -236,18 +252,26 @@ class Dataset:
             file = pq.ParquetFile(self.folder / f"{name}.parquet")
         except (OSError, pa.ArrowException) as error:
             reason = str(error).split("\n", 1)[0]
-            raise DatasetError(self.folder, f"its table {name} cannot be read ({reason})", "parse the report again") from None
+            raise DatasetError(
+                self.folder, f"its table {name} cannot be read ({reason})", "parse the report again"
+            ) from None
         if unknown := [column for column in columns or () if column not in file.schema_arrow.names]:
-            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(file.schema_arrow.names)}")
+            raise UsageError(
+                f"{name} has no column {unknown[0]}; it has {', '.join(file.schema_arrow.names)}"
+            )
         return file
 
     def _subtree_ids(self, path: str) -> tuple[int, int]:
         modules = self._file("modules", None).read(columns=["path", "module_id", "subtree_end_id"])
         paths = modules.column("path").to_pylist()
         if path not in paths:
-            raise DatasetError(self.folder, f"it has no module {path}", "see the paths in its table modules")
+            raise DatasetError(
+                self.folder, f"it has no module {path}", "see the paths in its table modules"
+            )
         row = paths.index(path)
-        return modules.column("module_id")[row].as_py(), modules.column("subtree_end_id")[row].as_py()
+        return modules.column("module_id")[row].as_py(), modules.column("subtree_end_id")[
+            row
+        ].as_py()
 
     @cached_property
     def _steps_seen(self) -> set[int | None]:
@@ -262,9 +286,15 @@ class Dataset:
 def _between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
     """The rows whose module is in [low, high), out of the row groups that can hold some."""
     at = file.schema_arrow.names.index("module_id")
-    position = next(
-        number for number in range(file.metadata.num_columns) if file.schema.column(number).path == "module_id"
-    ) if at >= 0 else 0
+    position = (
+        next(
+            number
+            for number in range(file.metadata.num_columns)
+            if file.schema.column(number).path == "module_id"
+        )
+        if at >= 0
+        else 0
+    )
     groups = [
         group
         for group in range(file.num_row_groups)
@@ -290,11 +320,17 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise DatasetError(folder, "is no dataset: it has no manifest.json", "make one with tracekit parse") from None
+        raise DatasetError(
+            folder, "is no dataset: it has no manifest.json", "make one with tracekit parse"
+        ) from None
     except (OSError, ValueError) as error:
-        raise DatasetError(folder, f"its manifest cannot be read ({error})", "parse the report again") from None
+        raise DatasetError(
+            folder, f"its manifest cannot be read ({error})", "parse the report again"
+        ) from None
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise DatasetError(folder, "its manifest.json is not tracekit's", "make a dataset with tracekit parse")
+        raise DatasetError(
+            folder, "its manifest.json is not tracekit's", "make a dataset with tracekit parse"
+        )
     if manifest.get("format_version") != FORMAT_VERSION:
         found = manifest.get("format_version")
         problem = f"has format version {found}, this tracekit reads {FORMAT_VERSION}"

@@ -94,7 +94,9 @@ class _Places:
         return self._row[key]
 
 
-def hierarchy(parent: Ints, depth: Ints, marker: Ints, markers: list[Marker], tally: Tally) -> tuple[list[Module], Ints]:
+def hierarchy(
+    parent: Ints, depth: Ints, marker: Ints, markers: list[Marker], tally: Tally
+) -> tuple[list[Module], Ints]:
     """The modules of all calls in pre-order, and the module of every call.
 
     Args:
@@ -113,7 +115,9 @@ def hierarchy(parent: Ints, depth: Ints, marker: Ints, markers: list[Marker], ta
     calls = np.flatnonzero(known)
     seen, first = np.unique(at[calls], return_index=True)
     forest: dict[str, Module] = {}
-    for row, call in sorted(zip(seen.tolist(), calls[first].tolist(), strict=True), key=lambda item: item[1]):
+    for row, call in sorted(
+        zip(seen.tolist(), calls[first].tolist(), strict=True), key=lambda item: item[1]
+    ):
         path, said = places.pairs[row]
         _grow(forest, path, said, (markers[marker[call]], call))
     modules, order = _preorder(forest)
@@ -126,7 +130,9 @@ def _placed(parent: Ints, depth: Ints, marker: Ints, markers: int, places: _Plac
     at = np.full(parent.size, -1, dtype=np.int64)
     for calls in by_level(depth):
         above = np.where(parent[calls] >= 0, at[parent[calls]], -1)
-        keys, which, counts = np.unique((above + 1) * markers + marker[calls], return_inverse=True, return_counts=True)
+        keys, which, counts = np.unique(
+            (above + 1) * markers + marker[calls], return_inverse=True, return_counts=True
+        )
         found = [
             places.row(key // markers - 1, key % markers, count)
             for key, count in zip(keys.tolist(), counts.tolist(), strict=True)
@@ -140,7 +146,9 @@ def _grow(forest: dict[str, Module], path: str, said: str, first: tuple[Marker, 
     marker, call = first
     parts = path.split(".")
     for length in range(1, len(parts) + 1):
-        forest.setdefault(".".join(parts[:length]), Module(".".join(parts[:length]), -1, first=call))
+        forest.setdefault(
+            ".".join(parts[:length]), Module(".".join(parts[:length]), -1, first=call)
+        )
     module = forest[path]
     if isinstance(marker, ModuleMarker) and module.marker is None:
         module.marker = marker

@@ -42,7 +42,9 @@ def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
         return list(times)
     span = high - low + 2
     if span * lines < 2**62:
-        return [np.asarray(g, np.int64) * span + (t - low) for g, t in zip(groups, times, strict=True)]
+        return [
+            np.asarray(g, np.int64) * span + (t - low) for g, t in zip(groups, times, strict=True)
+        ]
     distinct = np.unique(np.concatenate(filled))
     return [
         np.asarray(g, np.int64) * (distinct.size + 1) + np.searchsorted(distinct, t)
@@ -102,7 +104,9 @@ def _parents_if_nested(start: Ints, end: Ints, level: Ints) -> Rows | None:
         above = rows
     inside = parent >= 0
     reach = end[parent[inside]]
-    holds = (reach >= end[inside]) & (reach > start[inside]) & (parent[inside] < np.flatnonzero(inside))
+    holds = (
+        (reach >= end[inside]) & (reach > start[inside]) & (parent[inside] < np.flatnonzero(inside))
+    )
     return parent if bool(holds.all()) and bool((inside == (level > 0)).all()) else None
 
 
@@ -149,7 +153,9 @@ def subtree_ends(parent: Rows, depth: Ints) -> Rows:
     end = np.full(parent.size, parent.size, dtype=np.int64)
     for rows in by_level(depth):
         following = np.append(rows[1:], parent.size)
-        end[rows] = np.minimum(following, np.where(parent[rows] >= 0, end[parent[rows]], parent.size))
+        end[rows] = np.minimum(
+            following, np.where(parent[rows] >= 0, end[parent[rows]], parent.size)
+        )
     return end
 
 
@@ -234,7 +240,9 @@ def union_within(owner: Rows, forest: tuple[Rows, Ints, Rows], start: Ints, end:
     return total
 
 
-def _union_length(group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints], groups: int) -> Ints:
+def _union_length(
+    group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints], groups: int
+) -> Ints:
     """The length of the union of each group's intervals, which are sorted by (group, start)."""
     total = np.zeros(groups, dtype=np.int64)
     if group.size:

@@ -30,7 +30,8 @@ NVTX = _table(
     floats="doubleValue floatValue",
 )
 RUNTIME = _table(
-    "CUPTI_ACTIVITY_KIND_RUNTIME", "start end eventClass globalTid correlationId nameId returnValue callchainId"
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "start end eventClass globalTid correlationId nameId returnValue callchainId",
 )
 KERNEL = _table(
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -43,7 +44,8 @@ MEMCPY = _table(
     "start end deviceId contextId streamId correlationId globalPid bytes copyKind graphNodeId",
 )
 MEMSET = _table(
-    "CUPTI_ACTIVITY_KIND_MEMSET", "start end deviceId contextId streamId correlationId globalPid bytes graphNodeId"
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "start end deviceId contextId streamId correlationId globalPid bytes graphNodeId",
 )
 GRAPH_TRACE = _table(
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from tracekit import dataset
 from tracekit.attribute import attribute
 from tracekit.decode import decode
@@ -47,7 +49,9 @@ def parse(
     folder = Path(out) if out is not None else dataset.default_folder(path)
     with dataset.writing(folder, force=force) as partial:
         recording = reader.read(path, progress)
+        pa.default_memory_pool().release_unused()
         trace = attribute(recording, decode(recording.texts))
+        pa.default_memory_pool().release_unused()
         dataset.write(partial, trace, _about(recording), progress)
     return dataset.load(folder)
 
@@ -61,6 +65,8 @@ def _about(recording: Recording) -> dict[str, object]:
             {"pid": pid, "name": recording.process_names.get(pid)}
             for pid in sorted(set(recording.threads.process_pid.tolist()))
         ],
-        "devices": [{"device": number, "name": name} for number, name in sorted(recording.devices.items())],
+        "devices": [
+            {"device": number, "name": name} for number, name in sorted(recording.devices.items())
+        ],
         "lacks": [asdict(lack) for lack in recording.lacks],
     }

@@ -61,8 +61,9 @@ def range_projection(evidence: Evidence) -> Projection:
     rows, first, last = launch_extents(evidence)
     line = evidence.line
     start, end = line.launch_start[rows], line.launch_end[rows]
+    ranges = line.range_start.size
     result = Projection(
-        np.full(line.range_start.size, _LATEST), np.full(line.range_start.size, NEVER), np.zeros(line.range_start.size, np.int64)
+        np.full(ranges, _LATEST), np.full(ranges, NEVER), np.zeros(ranges, np.int32)
     )
     pending = np.arange(rows.size)
     for _ in range(_MOST_LAYERS):
@@ -71,7 +72,9 @@ def range_projection(evidence: Evidence) -> Projection:
         # Of API calls around API calls, the innermost form a layer in which order of start is order of end.
         layer = end[pending] <= np.minimum.accumulate(end[pending][::-1])[::-1]
         at = pending[layer]
-        _add_layer(result, line.range_start, line.range_end, (start[at], end[at], first[at], last[at]))
+        _add_layer(
+            result, line.range_start, line.range_end, (start[at], end[at], first[at], last[at])
+        )
         pending = pending[~layer]
     nothing = result.launches == 0
     result.start_ns[nothing] = NEVER
@@ -81,10 +84,12 @@ def range_projection(evidence: Evidence) -> Projection:
     return Projection(result.start_ns, result.end_ns, result.launches, int(pending.size))
 
 
-def _add_layer(result: Projection, range_start: Ints, range_end: Ints, layer: tuple[Ints, Ints, Ints, Ints]) -> None:
+def _add_layer(
+    result: Projection, range_start: Ints, range_end: Ints, layer: tuple[Ints, Ints, Ints, Ints]
+) -> None:
     start, end, first, last = layer
     low = np.searchsorted(start, range_start, side="left")
     high = np.searchsorted(end, range_end, side="right")
     np.minimum(result.start_ns, minima(first, low, high, _LATEST), out=result.start_ns)
     np.maximum(result.end_ns, maxima(last, low, high, NEVER), out=result.end_ns)
-    result.launches[:] += np.maximum(high - low, 0)
+    result.launches[:] += np.maximum(high - low, 0).astype(np.int32)

@@ -39,13 +39,27 @@ RANGES = TableSpec(
     (
         Column("start_ns", pa.int64(), "When it began."),
         Column("end_ns", pa.int64(), "When it ended."),
-        Column("open", pa.bool_(), "Whether it had no end and was closed at the last time seen on its thread."),
+        Column(
+            "open",
+            pa.bool_(),
+            "Whether it had no end and was closed at the last time seen on its thread.",
+        ),
         Column("kind", pa.int8(), "PUSH_POP or START_END."),
         Column("thread", pa.int32(), "Row of threads."),
-        Column("end_thread", pa.int32(), "Row of threads on which it ended, where that is another.", nullable=True),
+        Column(
+            "end_thread",
+            pa.int32(),
+            "Row of threads on which it ended, where that is another.",
+            nullable=True,
+        ),
         Column("domain", pa.int32(), "Row of domains; null in the default one.", nullable=True),
         Column("text", pa.int32(), "Row of texts.", nullable=True),
-        Column("payload_int", pa.int64(), "Integer payload; unsigned 64-bit ones in two's complement.", nullable=True),
+        Column(
+            "payload_int",
+            pa.int64(),
+            "Integer payload; unsigned 64-bit ones in two's complement.",
+            nullable=True,
+        ),
         Column("payload_float", pa.float64(), "Floating-point payload.", nullable=True),
         Column("payload_json", pa.string(), "Structured payload as JSON.", nullable=True),
     ),
@@ -72,7 +86,12 @@ WORK = TableSpec(
         Column("device", pa.int32(), "The GPU, as the report numbers it.", nullable=True),
         Column("context", pa.int32(), "CUDA context, within its process.", nullable=True),
         Column("stream", pa.int64(), "CUDA stream, within its context.", nullable=True),
-        Column("correlation_id", pa.int64(), "Links it to its launch, within one process.", nullable=True),
+        Column(
+            "correlation_id",
+            pa.int64(),
+            "Links it to its launch, within one process.",
+            nullable=True,
+        ),
         Column("name", pa.int32(), "Row of names: the short name.", nullable=True),
         Column("full_name", pa.int32(), "Row of names: the whole signature.", nullable=True),
         Column("grid_x", pa.int32(), "Blocks.", nullable=True),
@@ -175,8 +194,8 @@ class Recording:
 
 
 def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
-    """One integer column as NumPy, nulls replaced by ``null``."""
+    """One integer column as NumPy, as wide as it is stored, nulls replaced by ``null``."""
     values = table.column(column)
     if values.null_count:
         values = values.fill_null(pa.scalar(null, values.type))
-    return np.asarray(values.to_numpy(), dtype=np.int64)
+    return np.asarray(values.to_numpy())

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 
 _BLOCK = 32
+_PIECE = 131_072
 
 
 def sums(values: Ints, low: Ints, high: Ints) -> Ints:
     """The sum of ``values[low:high]`` for every slice."""
     running = np.concatenate(([0], np.cumsum(values)))
-    return np.asarray(np.where(high > low, running[np.maximum(high, low)] - running[low], 0), dtype=np.int64)
+    return np.asarray(
+        np.where(high > low, running[np.maximum(high, low)] - running[low], 0), dtype=np.int64
+    )
 
 
 def minima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
@@ -32,33 +35,44 @@ def maxima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
     return _extremes(np.maximum, values, low, high, empty, np.iinfo(np.int64).min)
 
 
-def _extremes(better: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int, neutral: int) -> Ints:
+def _extremes(
+    better: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int, neutral: int
+) -> Ints:
     result = np.full(low.size, empty, dtype=np.int64)
-    some = np.flatnonzero(high > low)
-    if not some.size:
-        return result
-    low, high = low[some], high[some]
-    short = high - low <= _BLOCK
-    found = np.empty(some.size, dtype=np.int64)
-    found[short] = _scanned(better, values, low[short], high[short], neutral)
-    far_low, far_high = low[~short], high[~short]
-    first, last = -(-far_low // _BLOCK), far_high // _BLOCK
-    blocks = _sparse_table(better, values, neutral)
-    far = _from_table(better, blocks, first, last, neutral)
-    far = better(far, _scanned(better, values, far_low, first * _BLOCK, neutral))
-    found[~short] = better(far, _scanned(better, values, last * _BLOCK, far_high, neutral))
-    result[some] = found
+    padded = np.append(values, neutral)
+    table = _sparse_table(better, values, neutral)
+    # In pieces, so that what is needed on the way fits into the cache.
+    for begin in range(0, low.size, _PIECE):
+        piece = slice(begin, begin + _PIECE)
+        some = np.flatnonzero(high[piece] > low[piece])
+        first, last = low[piece][some], high[piece][some]
+        result[begin + some] = _piece_extremes(better, padded, table, (first, last), neutral)
     return result
 
 
-def _scanned(better: np.ufunc, values: Ints, low: Ints, high: Ints, neutral: int) -> Ints:
+def _piece_extremes(
+    better: np.ufunc, padded: Ints, table: list[Ints], slices: tuple[Ints, Ints], neutral: int
+) -> Ints:
+    """Extremes of slices none of which is empty: short ones by looking, long ones by blocks and what is left over."""
+    low, high = slices
+    found = np.empty(low.size, dtype=np.int64)
+    short = high - low <= _BLOCK
+    found[short] = _scanned(better, padded, low[short], high[short], neutral)
+    low, high = low[~short], high[~short]
+    first, last = -(-low // _BLOCK), high // _BLOCK
+    far = _from_table(better, table, first, last, neutral)
+    far = better(far, _scanned(better, padded, low, first * _BLOCK, neutral))
+    found[~short] = better(far, _scanned(better, padded, last * _BLOCK, high, neutral))
+    return found
+
+
+def _scanned(better: np.ufunc, padded: Ints, low: Ints, high: Ints, neutral: int) -> Ints:
     """Extremes of slices short enough to look at every value."""
     result = np.full(low.size, neutral, dtype=np.int64)
     single = np.flatnonzero(high == low + 1)
-    result[single] = values[low[single]]
+    result[single] = padded[low[single]]
     some = np.flatnonzero(high > low + 1)
     if some.size:
-        padded = np.append(values, neutral)
         edges = np.column_stack((low[some], high[some])).ravel()
         result[some] = better.reduceat(padded, edges)[::2]
     return result

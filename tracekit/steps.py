@@ -52,12 +52,20 @@ def steps_of(recording: Recording, decoded: Decoded, calls: Calls) -> Steps:
     rows = np.concatenate((marked, roots))
     start = integers(ranges, "start_ns")
     rows = rows[np.lexsort((rows, process[rows], start[rows]))]
-    module_at = dict(zip(calls.range_row.tolist(), calls.module.tolist(), strict=True)) if roots.size else {}
+    module_at = (
+        dict(zip(calls.range_row.tolist(), calls.module.tolist(), strict=True))
+        if roots.size
+        else {}
+    )
     says = [
-        found if isinstance(found := decoded.markers[marker[row]], StepMarker) else StepMarker(calls.modules[module_at[row]].path)
+        found
+        if isinstance(found := decoded.markers[marker[row]], StepMarker)
+        else StepMarker(calls.modules[module_at[row]].path)
         for row in rows.tolist()
     ]
-    return Steps(rows, start[rows], integers(ranges, "end_ns")[rows], thread[rows], process[rows], says)
+    return Steps(
+        rows, start[rows], integers(ranges, "end_ns")[rows], thread[rows], process[rows], says
+    )
 
 
 def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
@@ -73,8 +81,14 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
         start_ns: Start.
         end_ns: End.
     """
-    own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
-    lent = np.flatnonzero(_without_overlap(steps)[steps.process]) if steps.process.size else np.empty(0, np.int64)
+    own = _innermost_in(
+        steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns
+    )
+    lent = (
+        np.flatnonzero(_without_overlap(steps)[steps.process])
+        if steps.process.size
+        else np.empty(0, np.int64)
+    )
     marking = np.zeros(int(max(thread.max(initial=0), steps.thread.max(initial=0))) + 1, dtype=bool)
     marking[steps.thread] = True
     helper = np.flatnonzero(~marking[thread])
@@ -85,12 +99,15 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
     return own
 
 
-def _innermost_in(steps: Steps, rows: Ints, line: Ints, at: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+def _innermost_in(
+    steps: Steps, rows: Ints, line: Ints, at: Ints, start_ns: Ints, end_ns: Ints
+) -> Ints:
     """The innermost of some steps on the same line (thread or process) that contains each piece."""
     if not rows.size or not at.size:
         return np.full(at.size, -1, dtype=np.int64)
     start, end, first, last = one_axis(
-        [line[rows], line[rows], at, at], [steps.start_ns[rows], steps.end_ns[rows], start_ns, end_ns]
+        [line[rows], line[rows], at, at],
+        [steps.start_ns[rows], steps.end_ns[rows], start_ns, end_ns],
     )
     order = np.lexsort((-end, start))
     start, end = start[order], end[order]

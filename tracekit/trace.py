@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-
     from tracekit.arrays import Flags, Ints, Rows
     from tracekit.calls import Calls
     from tracekit.decode import Decoded

@@ -15,8 +15,15 @@ from itertools import count, islice
 from pathlib import Path
 
 LAYERS = 32
-KERNELS_PER_PART = {"input_layernorm": 1, "qkv_proj": 1, "attn": 4, "o_proj": 1,
-                    "post_attention_layernorm": 1, "gate_up_proj": 2, "down_proj": 2}
+KERNELS_PER_PART = {
+    "input_layernorm": 1,
+    "qkv_proj": 1,
+    "attn": 4,
+    "o_proj": 1,
+    "post_attention_layernorm": 1,
+    "gate_up_proj": 2,
+    "down_proj": 2,
+}
 IN_ATTENTION = ("qkv_proj", "attn", "o_proj")
 IN_MLP = ("gate_up_proj", "down_proj")
 GLOBAL_PID = (1 << 48) | (4711 << 24)
@@ -71,11 +78,16 @@ def write_program(path: Path, program: Program, steps: Sequence[tuple[str, int]]
         db.execute("PRAGMA synchronous=OFF")
         db.executescript(SCHEMA)
         while batch := list(islice(events, 200)):
-            for table, columns in (("NVTX_EVENTS", 19), ("CUPTI_ACTIVITY_KIND_RUNTIME", 8),
-                                   ("CUPTI_ACTIVITY_KIND_KERNEL", 27)):
+            for table, columns in (
+                ("NVTX_EVENTS", 19),
+                ("CUPTI_ACTIVITY_KIND_RUNTIME", 8),
+                ("CUPTI_ACTIVITY_KIND_KERNEL", 27),
+            ):
                 rows = [row for step in batch for row in step[table]]
                 db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * columns)})", rows)  # noqa: S608
-        db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", program.strings.ids.items())
+        db.executemany(
+            "INSERT INTO StringIds(value, id) VALUES (?, ?)", program.strings.ids.items()
+        )
         db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
         db.commit()
     return path
@@ -92,9 +104,15 @@ class Program:
         self.correlation = count(1)
         self.rows: dict[str, list[tuple[object, ...]]] = {}
 
-    def steps(self, steps: Sequence[tuple[str, int]]) -> Iterator[dict[str, list[tuple[object, ...]]]]:
+    def steps(
+        self, steps: Sequence[tuple[str, int]]
+    ) -> Iterator[dict[str, list[tuple[object, ...]]]]:
         for kind, tokens in steps:
-            self.rows = {"NVTX_EVENTS": [], "CUPTI_ACTIVITY_KIND_RUNTIME": [], "CUPTI_ACTIVITY_KIND_KERNEL": []}
+            self.rows = {
+                "NVTX_EVENTS": [],
+                "CUPTI_ACTIVITY_KIND_RUNTIME": [],
+                "CUPTI_ACTIVITY_KIND_KERNEL": [],
+            }
             self.step(kind, tokens)
             self.rows["NVTX_EVENTS"].sort(key=lambda row: row[0])
             yield self.rows
@@ -102,10 +120,16 @@ class Program:
     def step(self, kind: str, tokens: int) -> None:
         start = self.clock
         root = "LlamaForCausalLM"
-        self.call(root, tokens, lambda: self.call(f"{root}.model", tokens, lambda: self.model(root, tokens)))
+        self.call(
+            root,
+            tokens,
+            lambda: self.call(f"{root}.model", tokens, lambda: self.model(root, tokens)),
+        )
         self.sample(tokens)
         self.device_clock = max(self.device_clock, self.clock)
-        context, generated = (f"1({tokens})", "0(0)") if kind == "prefill" else ("0(0)", f"{tokens}({tokens})")
+        context, generated = (
+            (f"1({tokens})", "0(0)") if kind == "prefill" else ("0(0)", f"{tokens}({tokens})")
+        )
         self.range(f"execute_context_{context}_generation_{generated}", start, self.clock)
         self.clock += 20_000
 
@@ -115,17 +139,27 @@ class Program:
     def model(self, root: str, batch: int) -> None:
         self.call(f"{root}.model.embed_tokens", batch, lambda: self.launch(1, "embedding_kernel"))
         for layer in range(self.layers):
-            self.call(f"{root}.model.layers.{layer}", batch, lambda at=layer: self.layer(root, at, batch))
+            self.call(
+                f"{root}.model.layers.{layer}", batch, lambda at=layer: self.layer(root, at, batch)
+            )
 
     def layer(self, root: str, layer: int, batch: int) -> None:
         here = f"{root}.model.layers.{layer}"
         self.leaf(here, "input_layernorm", batch)
-        self.call(f"{here}.self_attn", batch, lambda: [self.leaf(f"{here}.self_attn", p, batch) for p in IN_ATTENTION])
+        self.call(
+            f"{here}.self_attn",
+            batch,
+            lambda: [self.leaf(f"{here}.self_attn", p, batch) for p in IN_ATTENTION],
+        )
         self.leaf(here, "post_attention_layernorm", batch)
-        self.call(f"{here}.mlp", batch, lambda: [self.leaf(f"{here}.mlp", p, batch) for p in IN_MLP])
+        self.call(
+            f"{here}.mlp", batch, lambda: [self.leaf(f"{here}.mlp", p, batch) for p in IN_MLP]
+        )
 
     def leaf(self, parent: str, part: str, batch: int) -> None:
-        self.call(f"{parent}.{part}", batch, lambda: self.launch(KERNELS_PER_PART[part], f"{part}_kernel"))
+        self.call(
+            f"{parent}.{part}", batch, lambda: self.launch(KERNELS_PER_PART[part], f"{part}_kernel")
+        )
 
     def call(self, path: str, batch: int, body: Callable[[], object]) -> None:
         start = self.clock
@@ -133,32 +167,71 @@ class Program:
         body()
         self.clock += 700
         params = "" if path.count(".") < 4 else "'TrainableParams': {'weight': [4096, 4096]}, "
-        self.range(f"{{'Module': '{path}', {params}'Inputs': [[{batch}, 4096]]}}", start, self.clock)
+        self.range(
+            f"{{'Module': '{path}', {params}'Inputs': [[{batch}, 4096]]}}", start, self.clock
+        )
         self.clock += 300
-        self.range(f"{{'Module': '{path}', {params}'Outputs': [[{batch}, 4096]]}}", self.clock, self.clock + 200)
+        self.range(
+            f"{{'Module': '{path}', {params}'Outputs': [[{batch}, 4096]]}}",
+            self.clock,
+            self.clock + 200,
+        )
         self.clock += 400
 
     def range(self, text: str, start: int, end: int) -> None:
         inline, text_id = (text, None) if self.inline else (None, self.strings[text])
-        self.rows["NVTX_EVENTS"].append((start, end, 59, None, None, None, inline, GLOBAL_TID, None, text_id, 0)
-                                        + (None,) * 8)
+        self.rows["NVTX_EVENTS"].append(
+            (start, end, 59, None, None, None, inline, GLOBAL_TID, None, text_id, 0) + (None,) * 8
+        )
 
     def duration(self, kernel: str, number: int) -> int:
         return 2_000 + 37 * (number % 91)
 
     def launch(self, number: int, kernel: str) -> None:
-        name, full = self.strings[kernel], self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"]
+        name, full = (
+            self.strings[kernel],
+            self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"],
+        )
         api = self.strings["cudaLaunchKernel_v7000"]
         for _ in range(number):
             correlation = next(self.correlation)
             self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(
-                (self.clock, self.clock + 2_500, 0, GLOBAL_TID, correlation, api, 0, None))
+                (self.clock, self.clock + 2_500, 0, GLOBAL_TID, correlation, api, 0, None)
+            )
             self.clock += 3_000
             begin = max(self.device_clock, self.clock + 1_000)
             self.device_clock = begin + self.duration(kernel, correlation)
             self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
-                (begin, self.device_clock, 0, 1, 7, correlation, GLOBAL_PID, full, name, None, None, None, 40,
-                 108, 1, 1, 128, 1, 1, 0, 16384, 0, 0, 0, 16384, None, None))
+                (
+                    begin,
+                    self.device_clock,
+                    0,
+                    1,
+                    7,
+                    correlation,
+                    GLOBAL_PID,
+                    full,
+                    name,
+                    None,
+                    None,
+                    None,
+                    40,
+                    108,
+                    1,
+                    1,
+                    128,
+                    1,
+                    1,
+                    0,
+                    16384,
+                    0,
+                    0,
+                    0,
+                    16384,
+                    None,
+                    None,
+                )
+            )
 
 
 if __name__ == "__main__":

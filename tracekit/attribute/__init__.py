@@ -6,6 +6,7 @@ add the module to ``METHODS``, in order of precedence: what one method knows, la
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,9 +32,14 @@ METHODS: tuple[Method, ...] = (by_range,)
 def attribute(recording: Recording, decoded: Decoded) -> Trace:
     """Gives every piece of work to a call, or counts why it cannot."""
     line = timeline(recording)
-    calls = calls_of(recording, decoded, line, recording.tally)
-    steps = steps_of(recording, decoded, calls)
-    evidence = Evidence(recording, decoded, line, nesting(recording, line), calls, steps, launched(recording))
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        nested = beside.submit(nesting, recording, line)
+        started = beside.submit(launched, recording)
+        calls = calls_of(recording, decoded, line, recording.tally)
+        steps = steps_of(recording, decoded, calls)
+        evidence = Evidence(
+            recording, decoded, line, nested.result(), calls, steps, started.result()
+        )
     owners = _owners(evidence)
     module = np.append(calls.module, -1)[owners.call]
     return Trace(evidence, owners, _numbered(evidence, module), module)
@@ -52,7 +58,9 @@ def _owners(evidence: Evidence) -> Owners:
     method[unknown] = -1
     cause = causes_of(evidence, call)
     return Owners(
-        np.where(unknown, -1, call).astype(np.int32), method, np.where(unknown, cause, -1).astype(np.int8)
+        np.where(unknown, -1, call).astype(np.int32),
+        method,
+        np.where(unknown, cause, -1).astype(np.int8),
     )
 
 

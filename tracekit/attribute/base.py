@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-
     from tracekit.arrays import Ints
     from tracekit.trace import Evidence
 

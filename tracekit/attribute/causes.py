@@ -31,4 +31,6 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     ]
     positions = [coverage.CAUSES.index(cause) for _, cause in cases]
     otherwise = coverage.CAUSES.index(coverage.OUTSIDE_MODULES)
-    return np.asarray(np.select([holds for holds, _ in cases], positions, otherwise), dtype=np.int64)
+    return np.asarray(
+        np.select([holds for holds, _ in cases], positions, otherwise), dtype=np.int64
+    )

@@ -17,9 +17,18 @@ HELP = "read a report and write its tables"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("report", type=Path, metavar="REPORT", help="a report: nsys export --type sqlite REPORT.nsys-rep")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="DIR", help="folder of the dataset (default: REPORT with the suffix .tracekit)"
+        "report",
+        type=Path,
+        metavar="REPORT",
+        help="a report: nsys export --type sqlite REPORT.nsys-rep",
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of the dataset (default: REPORT with the suffix .tracekit)",
     )
     parser.add_argument("--force", action="store_true", help="replace a dataset that is there")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

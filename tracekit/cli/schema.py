@@ -27,7 +27,9 @@ def run(args: argparse.Namespace) -> int:
 
     specs = [table.SPEC for table in TABLES if args.table in (None, table.SPEC.name)]
     if not specs:
-        raise UsageError(f"there is no table {args.table}; there are {', '.join(table.SPEC.name for table in TABLES)}")
+        raise UsageError(
+            f"there is no table {args.table}; there are {', '.join(table.SPEC.name for table in TABLES)}"
+        )
     if args.json:
         print(json.dumps([_as_json(spec) for spec in specs], indent=2))
     else:
@@ -37,13 +39,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _as_json(spec: TableSpec) -> dict[str, object]:
     columns = [
-        {"name": c.name, "type": str(c.type), "nullable": c.nullable, "unit": c.unit, "doc": c.doc} for c in spec.columns
+        {"name": c.name, "type": str(c.type), "nullable": c.nullable, "unit": c.unit, "doc": c.doc}
+        for c in spec.columns
     ]
     return {"name": spec.name, "doc": spec.doc, "sorted_by": spec.sorted_by, "columns": columns}
 
 
 def _as_text(spec: TableSpec) -> str:
-    types = [_type_name(str(column.type)) + ("?" if column.nullable else "") for column in spec.columns]
+    types = [
+        _type_name(str(column.type)) + ("?" if column.nullable else "") for column in spec.columns
+    ]
     wide, wide_type = max(len(column.name) for column in spec.columns), max(map(len, types))
     lines = [
         f"  {column.name:<{wide}}  {type_:<{wide_type}}  {column.doc}"

@@ -55,7 +55,9 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
 def is_path(text: str) -> bool:
     """Whether the text can be a module's path: of reasonable length, no part of it empty."""
     parts = text.split(".")
-    return len(text) <= MOST_PATH_CHARACTERS and len(parts) <= MOST_PARTS and (not text or all(parts))
+    return (
+        len(text) <= MOST_PATH_CHARACTERS and len(parts) <= MOST_PARTS and (not text or all(parts))
+    )
 
 
 def shapes_of(item: object) -> Shapes | None:
@@ -64,13 +66,19 @@ def shapes_of(item: object) -> Shapes | None:
         return None
     if item and all(_is_dimension(number) for number in item):
         return (tuple(item),)
-    if all(isinstance(shape, list) and all(_is_dimension(number) for number in shape) for shape in item):
+    if all(
+        isinstance(shape, list) and all(_is_dimension(number) for number in shape) for shape in item
+    ):
         return tuple(tuple(shape) for shape in item)
     return None
 
 
 def _is_dimension(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _LARGEST_DIMENSION
+    return (
+        isinstance(number, int)
+        and not isinstance(number, bool)
+        and 0 <= number <= _LARGEST_DIMENSION
+    )
 
 
 def _shapes_or_note(key: str, item: object, skipped: list[str]) -> Shapes | None:
@@ -90,7 +98,9 @@ def _params(item: object, skipped: list[str]) -> tuple[Param, ...]:
         return ()
     params = []
     for name, said in item.items():
-        shape, dtype = (said.get("shape"), said.get("dtype")) if isinstance(said, dict) else (said, None)
+        shape, dtype = (
+            (said.get("shape"), said.get("dtype")) if isinstance(said, dict) else (said, None)
+        )
         if isinstance(shape, list) and all(_is_dimension(number) for number in shape):
             params.append(Param(name, tuple(shape), dtype if isinstance(dtype, str) else None))
         else:

@@ -16,7 +16,9 @@ from tracekit.markers.fields import is_path, module_marker
 CANDIDATES = r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:"""
 
 _BEGINNING = re.compile(r"""\s*\{\s*['"]Module['"]\s*:""")
-_LEADING_NAME = re.compile(r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]""")
+_LEADING_NAME = re.compile(
+    r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]"""
+)
 
 
 def parse(text: str) -> ModuleMarker | Unreadable | None:
@@ -44,5 +46,3 @@ def literal_text(quoted: str) -> str | None:
     except literal.Refused:
         return None
     return found if isinstance(found, str) else None
-
-

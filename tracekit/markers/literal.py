@@ -80,7 +80,9 @@ def _python(text: str) -> Pairs | None:
             tree = ast.parse(text, mode="eval").body
         if not isinstance(tree, ast.Dict):
             return None
-        return [(_value(key), _value(item)) for key, item in zip(tree.keys, tree.values, strict=True)]
+        return [
+            (_value(key), _value(item)) for key, item in zip(tree.keys, tree.values, strict=True)
+        ]
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
 

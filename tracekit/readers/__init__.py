@@ -32,11 +32,15 @@ def reader_for(path: Path) -> Reader:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except IsADirectoryError:
-        raise ReportError(path, "is a folder", "expected a report file such as report.sqlite") from None
+        raise ReportError(
+            path, "is a folder", "expected a report file such as report.sqlite"
+        ) from None
     except FileNotFoundError:
         raise ReportError(path, "there is no such file", "check the path") from None
     except OSError as error:
-        raise ReportError(path, f"cannot be opened ({error.strerror})", "make the file readable") from None
+        raise ReportError(
+            path, f"cannot be opened ({error.strerror})", "make the file readable"
+        ) from None
     for reader in READERS:
         if reader.recognises(path, head):
             return reader

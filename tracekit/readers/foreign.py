@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 _EXPECTED = "expected a SQLite export of Nsight Systems, made by: nsys export --type sqlite -o report.sqlite"
 _MAGICS: tuple[tuple[bytes, str, str], ...] = (
-    (b"NVIDIA Teg", "is a report of Nsight Systems in its own format", "export it: nsys export --type sqlite {name}"),
+    (
+        b"NVIDIA Teg",
+        "is a report of Nsight Systems in its own format",
+        "export it: nsys export --type sqlite {name}",
+    ),
     (b"\x1f\x8b", "is gzip-compressed", "unpack it first; " + _EXPECTED),
     (b"PK\x03\x04", "is a zip archive", "unpack it first; " + _EXPECTED),
     (b"PAR1", "is a Parquet file", _EXPECTED + "; a dataset is opened with tracekit.load(folder)"),
@@ -40,7 +44,9 @@ def _other_database(path: Path) -> ReportError:
     with SqliteFile(path) as file:
         tables = sorted(file.tables)
     if "StringTable" in tables:
-        return ReportError(path, "is a SQLite file of nvprof, which tracekit does not read yet", _EXPECTED)
+        return ReportError(
+            path, "is a SQLite file of nvprof, which tracekit does not read yet", _EXPECTED
+        )
     if "dictionary" in tables and "aggregations" in tables:
         return ReportError(path, "is a database of DLProf", _EXPECTED)
     shown = ", ".join(tables[:_NAMED_TABLES]) + (", …" if len(tables) > _NAMED_TABLES else "")

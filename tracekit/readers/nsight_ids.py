@@ -13,7 +13,7 @@ from tracekit.recording import Threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tracekit.arrays import Ints
+    from tracekit.arrays import Ints, Rows
 
 
 class GlobalIds:
@@ -26,11 +26,21 @@ class GlobalIds:
     def threads(self, column: pa.ChunkedArray) -> Ints:
         """Row of the thread for every ``globalTid``; null counts as thread 0 of process 0."""
         rows = rows_of(column, self.tids)
-        return np.where(rows < 0, np.searchsorted(self.tids, 0), rows)
+        return (
+            np.where(rows < 0, np.int32(np.searchsorted(self.tids, 0)), rows)
+            if (rows < 0).any()
+            else rows
+        )
 
     def end_threads(self, column: pa.ChunkedArray) -> Ints:
         """Row of the thread for every ``endGlobalTid``; -1 for null."""
         return rows_of(column, self.tids)
+
+    def process_of(self, column: pa.ChunkedArray) -> Rows:
+        """Row of the process for every ``globalTid``."""
+        of_thread = np.searchsorted(self.pids, self.tids & nsight.PROCESS_MASK)
+        found: Rows = of_thread[self.threads(column)]
+        return found
 
     def processes(self, column: pa.ChunkedArray) -> Ints:
         """Row of the process for every ``globalPid``; -1 for null."""
@@ -40,9 +50,14 @@ class GlobalIds:
 def global_threads(tables: dict[str, pa.Table]) -> tuple[Threads, GlobalIds]:
     """The threads and processes of all tables of a report."""
     tids = _distinct(tables, ("globalTid", "endGlobalTid"))
-    if any("globalTid" in table.column_names and table.column("globalTid").null_count for table in tables.values()):
+    if any(
+        "globalTid" in table.column_names and table.column("globalTid").null_count
+        for table in tables.values()
+    ):
         tids = np.union1d(tids, [0])
-    pids = np.unique(np.concatenate((tids, _distinct(tables, ("globalPid",)))) & nsight.PROCESS_MASK)
+    pids = np.unique(
+        np.concatenate((tids, _distinct(tables, ("globalPid",)))) & nsight.PROCESS_MASK
+    )
     threads = Threads(
         pid=(tids >> nsight.THREAD_BITS) & nsight.ID_MASK,
         tid=tids & nsight.ID_MASK,
@@ -54,7 +69,10 @@ def global_threads(tables: dict[str, pa.Table]) -> tuple[Threads, GlobalIds]:
 
 def _distinct(tables: dict[str, pa.Table], columns: Iterable[str]) -> Ints:
     found = [
-        _values(table.column(column)) for table in tables.values() for column in columns if column in table.column_names
+        _values(table.column(column))
+        for table in tables.values()
+        for column in columns
+        if column in table.column_names
     ]
     return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
 
@@ -62,7 +80,9 @@ def _distinct(tables: dict[str, pa.Table], columns: Iterable[str]) -> Ints:
 def _values(column: pa.ChunkedArray) -> Ints:
     """The distinct values of a dictionary-encoded column that occur in it."""
     array = _one(column)
-    return np.asarray(array.dictionary, dtype=np.int64)[used_rows(_indices(array), len(array.dictionary))]
+    return np.asarray(array.dictionary, dtype=np.int64)[
+        used_rows(_indices(array), len(array.dictionary))
+    ]
 
 
 def used_rows(rows: Ints, size: int) -> Ints:
@@ -77,9 +97,9 @@ def rows_of(column: pa.ChunkedArray, known: Ints, mask: int = -1) -> Ints:
     array = _one(column)
     values = np.asarray(array.dictionary, dtype=np.int64) & mask
     if not values.size or not known.size:
-        return np.full(len(array), -1, dtype=np.int64)
+        return np.full(len(array), -1, dtype=np.int32)
     row = np.minimum(np.searchsorted(known, values), known.size - 1)
-    row = np.append(np.where(known[row] == values, row, -1), -1)
+    row = np.append(np.where(known[row] == values, row, -1), -1).astype(np.int32)
     return row[_indices(array)]
 
 
@@ -90,7 +110,7 @@ def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 def _indices(array: pa.DictionaryArray) -> Ints:
     """Positions in the dictionary; -1 for null."""
-    return np.asarray(array.indices.fill_null(-1), dtype=np.int64)
+    return np.asarray(array.indices.fill_null(-1))
 
 
 class Names:
@@ -114,7 +134,7 @@ class Names:
         """
         positions = rows_of(column, self._ids)
         wanted = used_rows(positions, self._ids.size)
-        row = np.full(self._ids.size + 1, -1, dtype=np.int64)
+        row = np.full(self._ids.size + 1, -1, dtype=np.int32)
         row[wanted] = [self.row(spelled(text)) for text in texts_at(self._values, wanted)]
         return row[positions]
 

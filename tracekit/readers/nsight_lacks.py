@@ -31,15 +31,31 @@ def lacks(
         found.append(Lack("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx"))
     if not work.num_rows:
         found.append(
-            Lack("GPU work", "record with: nsys profile --trace=cuda,nvtx, on a machine whose driver allows it")
+            Lack(
+                "GPU work",
+                "record with: nsys profile --trace=cuda,nvtx, on a machine whose driver allows it",
+            )
         )
     elif not launches.num_rows:
-        found.append(Lack("CUDA API calls", "without them no kernel finds its module; export the table of runtime calls"))
+        found.append(
+            Lack(
+                "CUDA API calls",
+                "without them no kernel finds its module; export the table of runtime calls",
+            )
+        )
     if bool((integers(work, "kind") == GRAPH).any()):
-        found.append(Lack("the kernels inside CUDA graphs", "record with: nsys profile --cuda-graph-trace=node"))
+        found.append(
+            Lack(
+                "the kernels inside CUDA graphs",
+                "record with: nsys profile --cuda-graph-trace=node",
+            )
+        )
     elif _replays_without_work(launches, work, names):
         found.append(
-            Lack("the GPU time of CUDA graphs", "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node")
+            Lack(
+                "the GPU time of CUDA graphs",
+                "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node",
+            )
         )
     found += [
         Lack(f"{table.name}.{column}", "export the report with a newer nsys")
@@ -54,5 +70,7 @@ def _replays_without_work(launches: pa.Table, work: pa.Table, names: list[str]) 
     """Whether graphs were launched that left no trace on the device."""
     replay = [row for row, name in enumerate(names) if name.startswith(GRAPH_LAUNCHES)]
     replayed = np.isin(integers(launches, "name"), replay)
-    started = np.isin(integers(launches, "correlation_id")[replayed], integers(work, "correlation_id"))
+    started = np.isin(
+        integers(launches, "correlation_id")[replayed], integers(work, "correlation_id")
+    )
     return not bool(started.all())

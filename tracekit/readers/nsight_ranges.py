@@ -15,13 +15,17 @@ from tracekit.readers.nsight_ids import rows_of, sorted_strings, texts_at, used_
 from tracekit.recording import PUSH_POP, RANGES, START_END, integers
 
 if TYPE_CHECKING:
-    from tracekit.arrays import Flags, Ints
+    from tracekit.arrays import Flags, Ints, Rows
     from tracekit.coverage import Tally
     from tracekit.readers.nsight_ids import GlobalIds
 
 
 #: No real session comes near: 73 years.
 LAST_TIME_NS = 1 << 61
+
+
+class DamagedRows(Exception):  # noqa: N818
+    """Rows that no profiler wrote; the text says which."""
 
 
 def ranges_table(
@@ -47,30 +51,49 @@ def ranges_table(
     domains, domain = _domains(events, is_domain, ids, texts, text)
     if is_domain.any():
         keep = ~is_domain
-        events, types, text, domain = events.filter(pa.array(keep)), types[keep], text[keep], domain[keep]
+        events, types, text, domain = (
+            events.filter(pa.array(keep)),
+            types[keep],
+            text[keep],
+            domain[keep],
+        )
     thread = ids.threads(events.column("globalTid"))
     start, end, never_ended = _closed(events, thread, launches, tally)
     end_thread = _end_threads(events, ids, thread)
     payload_int, payload_float, payload_json = _payloads(events, strings)
-    order = _order(thread, start, end)
-    columns = {
-        "start_ns": start[order],
-        "end_ns": end[order],
-        "open": never_ended[order],
-        "kind": np.where(np.isin(types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(np.int8)[order],
-        "thread": thread[order].astype(np.int32),
-        "end_thread": nullable(end_thread[order], pa.int32()),
-        "domain": nullable(domain[order], pa.int32()),
-        "text": nullable(text[order], pa.int32()),
-        "payload_int": payload_int.take(order),
-        "payload_float": payload_float.take(order),
-        "payload_json": payload_json.take(order),
-    }
-    return RANGES.table(columns), texts, domains
+    ranges = RANGES.table(
+        {
+            "start_ns": start,
+            "end_ns": end,
+            "open": never_ended,
+            "kind": np.where(np.isin(types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(
+                np.int8
+            ),
+            "thread": thread.astype(np.int32),
+            "end_thread": nullable(end_thread, pa.int32()),
+            "domain": nullable(domain, pa.int32()),
+            "text": nullable(text, pa.int32()),
+            "payload_int": payload_int,
+            "payload_float": payload_float,
+            "payload_json": payload_json,
+        }
+    )
+    return (
+        in_order(ranges, nesting_order(*one_axis([thread, thread], [start, end]))),
+        texts,
+        domains,
+    )
+
+
+def in_order(table: pa.Table, order: Rows) -> pa.Table:
+    """The rows of a table in another order; most reports are written in ours already."""
+    return table if bool((order[1:] > order[:-1]).all()) else table.take(pa.array(order))
 
 
 def nullable(values: Ints, type_: pa.DataType) -> pa.Array:
     """Integers as an Arrow array in which -1 is null."""
+    if not values.size or int(values.max()) < 0:
+        return pa.nulls(values.size, type_)
     return pa.array(values, mask=values < 0).cast(type_)
 
 
@@ -78,31 +101,32 @@ def start_and_end(table: pa.Table, what: str, tally: Tally) -> tuple[Ints, Ints]
     """The times of a table's rows; a row that ends before it starts gets no duration and is counted.
 
     Raises:
-        ValueError: If a time is missing or impossible.
+        DamagedRows: If a time is missing or impossible.
     """
     for column in ("start", "end"):
         values = table.column(column)
         if values.null_count:
-            raise ValueError(f"{values.null_count} rows of the {what} have no {column}")
+            raise DamagedRows(f"{values.null_count} rows of the {what} have no {column}")
         bounds = pc.min_max(values).as_py()
         if len(values) and not -LAST_TIME_NS < bounds["min"] <= bounds["max"] < LAST_TIME_NS:
-            raise ValueError(f"the {what} hold times that lie decades apart")
+            raise DamagedRows(f"the {what} hold times that lie decades apart")
     start, end = integers(table, "start"), integers(table, "end")
-    backwards = end < start
-    tally.add(what, ENDS_BEFORE_START, int(backwards.sum()))
-    return start, np.where(backwards, start, end)
+    if (backwards := int((end < start).sum())) == 0:
+        return start, end
+    tally.add(what, ENDS_BEFORE_START, backwards)
+    return start, np.maximum(start, end)
 
 
-def _order(thread: Ints, start: Ints, end: Ints) -> Ints:
-    return nesting_order(*one_axis([thread, thread], [start, end]))
-
-
-def _closed(events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) -> tuple[Ints, Ints, Flags]:
+def _closed(
+    events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally
+) -> tuple[Ints, Ints, Flags]:
     """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
     never_ended = np.asarray(events.column("end").is_null())
     ends = events.column("end")
     if never_ended.any():
-        events = events.set_column(events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start")))
+        events = events.set_column(
+            events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start"))
+        )
     start, end = start_and_end(events, "ranges", tally)
     if never_ended.any():
         last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
@@ -118,7 +142,7 @@ def _closed(events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) ->
 def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
     """The thread on which a range ended, where it is another than it began on."""
     if "endGlobalTid" not in events.column_names:
-        return np.full(events.num_rows, -1, dtype=np.int64)
+        return np.full(events.num_rows, -1, dtype=np.int32)
     ended = ids.end_threads(events.column("endGlobalTid"))
     return np.where(ended == thread, -1, ended)
 
@@ -128,29 +152,32 @@ def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
     known: dict[str, int] = {}
     row = _registered(events, "textId", strings, known)
     inline = _inline(events, "text", known)
+    if "text" not in events.column_names:
+        return list(known), row
     return list(known), np.where(inline >= 0, inline, row)
 
 
 def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[str, int]) -> Ints:
     if column not in events.column_names:
-        return np.full(events.num_rows, -1, dtype=np.int64)
+        return np.full(events.num_rows, -1, dtype=np.int32)
     ids, values = sorted_strings(strings)
     position = rows_of(events.column(column), ids)
     used = used_rows(position, ids.size)
-    row = np.full(ids.size + 1, -1, dtype=np.int64)
+    row = np.full(ids.size + 1, -1, dtype=np.int32)
     row[used] = [known.setdefault(text, len(known)) for text in texts_at(values, used)]
     return row[position]
 
 
 def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
     if column not in events.column_names:
-        return np.full(events.num_rows, -1, dtype=np.int64)
+        return np.full(events.num_rows, -1, dtype=np.int32)
     encoded = events.column(column).combine_chunks()
-    index = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)
+    index = np.asarray(encoded.indices.fill_null(-1))
     used = used_rows(index, len(encoded.dictionary))
-    row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int64)
+    row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int32)
     row[used] = [known.setdefault(text, len(known)) for text in texts_at(encoded.dictionary, used)]
-    return row[index]
+    found: Rows = row[index]
+    return found
 
 
 def _domains(
@@ -161,23 +188,24 @@ def _domains(
     Domains are numbered per process; the first row that creates one names it.
     """
     if "domainId" not in events.column_names:
-        return [], np.full(events.num_rows, -1, dtype=np.int64)
-    number = integers(events.select(["domainId"]).cast(pa.schema([("domainId", pa.int64())])), "domainId", null=0)
-    process = (ids.tids[ids.threads(events.column("globalTid"))] & nsight.PROCESS_MASK).astype(np.int64)
-    created = np.flatnonzero(is_domain & (text >= 0))
+        return [], np.full(events.num_rows, -1, dtype=np.int32)
+    encoded = events.column("domainId").combine_chunks()
+    numbers = np.append(np.asarray(encoded.dictionary, dtype=np.int64), 0)
+    which = np.asarray(encoded.indices.fill_null(-1)) % numbers.size
+    process = ids.process_of(events.column("globalTid"))
     named: dict[tuple[int, int], str] = {}
-    for at in created.tolist():
-        named.setdefault((int(process[at]), int(number[at])), texts[text[at]])
-    elsewhere = np.flatnonzero(number != 0)
-    keys = np.column_stack((process[elsewhere], number[elsewhere]))
-    distinct, which = np.unique(keys, axis=0, return_inverse=True) if elsewhere.size else (keys, elsewhere)
+    for at in np.flatnonzero(is_domain & (text >= 0)).tolist():
+        named.setdefault((int(process[at]), int(numbers[which[at]])), texts[text[at]])
     names: dict[str, int] = {}
-    row = [
-        names.setdefault(named.get((pid, domain), f"domain#{domain}"), len(names)) for pid, domain in distinct.tolist()
-    ]
-    domain_row = np.full(events.num_rows, -1, dtype=np.int64)
-    domain_row[elsewhere] = np.asarray(row, dtype=np.int64)[which.ravel()]
-    return list(names), domain_row
+    row = np.full(ids.pids.size * numbers.size, -1, dtype=np.int32)
+    keys = process * numbers.size + which
+    for key in used_rows(keys, row.size).tolist():
+        owner, number = divmod(key, numbers.size)
+        if number := int(numbers[number]):
+            name = named.get((owner, number), f"domain#{number}")
+            row[key] = names.setdefault(name, len(names))
+    found: Rows = row[keys]
+    return list(names), found
 
 
 def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -186,8 +214,14 @@ def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array, pa.Array, 
     registered = _registered(events, "jsonTextId", strings, known)
     inline = _inline(events, "jsonText", known)
     row = np.where(inline >= 0, inline, registered)
-    json = pa.array(list(known), pa.string()).take(nullable(row, pa.int64()))
-    integer = _first_of(events, ("int64Value", "uint64Value", "int32Value", "uint32Value"), pa.int64())
+    json = (
+        pa.array(list(known), pa.string()).take(nullable(row, pa.int32()))
+        if known
+        else pa.nulls(row.size, pa.string())
+    )
+    integer = _first_of(
+        events, ("int64Value", "uint64Value", "int32Value", "uint32Value"), pa.int64()
+    )
     return integer, _first_of(events, ("doubleValue", "floatValue"), pa.float64()), json
 
 

@@ -18,7 +18,7 @@ from tracekit.coverage import Tally
 from tracekit.errors import ReportError
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
-from tracekit.readers.nsight_ranges import ranges_table
+from tracekit.readers.nsight_ranges import DamagedRows, ranges_table
 from tracekit.readers.nsight_work import WORK_TABLES, launches_table, work_requests, work_table
 from tracekit.readers.sqlite import ENCODED, ENCODED_TEXT, SQLITE_MAGIC, Request, SqliteFile
 from tracekit.recording import Recording, Source
@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 NAME = "nsight-sqlite"
 
 #: A file with strings and one of these was written by Nsight Systems.
-_TELLING_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV", "ThreadNames", *nsight.ESSENTIAL)
+_TELLING_TABLES = (
+    "META_DATA_EXPORT",
+    "EXPORT_META_DATA",
+    "TARGET_INFO_SYSTEM_ENV",
+    "ThreadNames",
+    *nsight.ESSENTIAL,
+)
 
 
 def recognises(path: Path, head: bytes) -> bool:
@@ -55,14 +61,23 @@ def read(path: Path, progress: Progress) -> Recording:
         _check_essentials(file)
         tables = file.read(_requests(), lambda share: progress("reading", share))
         source = _source(file, digest.result())
-        return _recording(file, tables, source)
+        try:
+            return _recording(file, tables, source, beside)
+        except DamagedRows as damage:
+            raise ReportError(
+                path, str(damage), "the file is damaged; export the report again"
+            ) from None
 
 
 def _check_essentials(file: SqliteFile) -> None:
     for table, columns in nsight.ESSENTIAL.items():
-        if table in file.tables and (missing := [c for c in columns if c not in file.tables[table]]):
+        if table in file.tables and (
+            missing := [c for c in columns if c not in file.tables[table]]
+        ):
             problem = f"its table {table} lacks {' and '.join(missing)}"
-            raise ReportError(file.path, problem, "expected an unchanged nsys export; export the report again")
+            raise ReportError(
+                file.path, problem, "expected an unchanged nsys export; export the report again"
+            )
 
 
 def _requests() -> dict[str, Request]:
@@ -92,14 +107,19 @@ def _requests() -> dict[str, Request]:
     return {"nvtx": nvtx, "runtime": runtime, "strings": strings, **work_requests()}
 
 
-def _recording(file: SqliteFile, tables: dict[str, pa.Table], source: Source) -> Recording:
+def _recording(
+    file: SqliteFile, tables: dict[str, pa.Table], source: Source, beside: ThreadPoolExecutor
+) -> Recording:
     tally = Tally()
     strings = tables.pop("strings")
     threads, globals_ = global_threads(tables)
     names = Names(strings)
     launches = launches_table(tables.pop("runtime"), globals_, names, tally)
+    work_rows = {name: tables.pop(name) for name in WORK_TABLES}
+    working = beside.submit(work_table, work_rows, globals_, names, tally)
+    del work_rows
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
-    work = work_table({name: tables.pop(name) for name in WORK_TABLES}, globals_, names, tally)
+    work = working.result()
     return Recording(
         source=source,
         threads=threads,
@@ -150,7 +170,9 @@ def _devices(file: SqliteFile) -> dict[int, str]:
     if not file.has(nsight.GPU, "id", "name"):
         return {}
     table = nsight.GPU.c
-    return dict(map(tuple, file.rows(sql.select(table.id, table.name).where(table.name.is_not(None)))))
+    return dict(
+        map(tuple, file.rows(sql.select(table.id, table.name).where(table.name.is_not(None))))
+    )
 
 
 def _sha256(path: Path) -> str:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tracekit import nsight
 from tracekit.intervals import nesting_order, one_axis
-from tracekit.readers.nsight_ranges import nullable, start_and_end
+from tracekit.readers.nsight_ranges import in_order, nullable, start_and_end
 from tracekit.readers.sqlite import ENCODED, Request
 from tracekit.recording import COPY_KINDS, GRAPH, KERNEL, LAUNCHES, MEMCPY, MEMSET, WORK, integers
 
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from tracekit.readers.nsight_ids import GlobalIds, Names
 
 #: Nsight's column → ours, for what every table of device work has.
-_COMMON = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
+_COMMON = {
+    "deviceId": "device",
+    "contextId": "context",
+    "streamId": "stream",
+    "correlationId": "correlation_id",
+}
 _KERNEL_ONLY = {
     "gridX": "grid_x", "gridY": "grid_y", "gridZ": "grid_z", "blockX": "block_x", "blockY": "block_y",
     "blockZ": "block_z", "registersPerThread": "registers", "staticSharedMemory": "static_smem_bytes",
@@ -51,7 +56,9 @@ def work_requests() -> dict[str, Request]:
     for name, (table, _, own) in WORK_TABLES.items():
         columns = {"start": pa.int64(), "end": pa.int64(), "globalPid": ENCODED}
         columns |= {theirs: _TYPES[ours] for theirs, ours in (_COMMON | own).items()}
-        columns |= {column: ENCODED for column in ("shortName", "demangledName") if column in table.c}
+        columns |= {
+            column: ENCODED for column in ("shortName", "demangledName") if column in table.c
+        }
         requests[name] = Request(table, columns)
     return requests
 
@@ -64,19 +71,26 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) 
         backtrace = pc.equal(calls.column("eventClass"), nsight.BACKTRACE_CLASS).fill_null(False)  # noqa: FBT003
         if pc.any(backtrace).as_py():
             calls = calls.filter(pc.invert(backtrace))
-    calls = calls.filter(calls.column("correlationId").is_valid())
+    if calls.column("correlationId").null_count:
+        calls = calls.filter(calls.column("correlationId").is_valid())
     start, end = start_and_end(calls, "launches", tally)
     thread = ids.threads(calls.column("globalTid"))
-    order = nesting_order(*one_axis([thread, thread], [start, end]))
     named = "nameId" in calls.column_names
-    name = names.rows(calls.column("nameId"), spelled=_without_abi) if named else np.full(start.size, -1)
-    return LAUNCHES.table({
-        "start_ns": start[order],
-        "end_ns": end[order],
-        "thread": thread[order].astype(np.int32),
-        "correlation_id": integers(calls, "correlationId")[order],
-        "name": nullable(name[order], pa.int32()),
-    })
+    name = (
+        names.rows(calls.column("nameId"), spelled=_without_abi)
+        if named
+        else np.full(start.size, -1)
+    )
+    launches = LAUNCHES.table(
+        {
+            "start_ns": start,
+            "end_ns": end,
+            "thread": thread.astype(np.int32),
+            "correlation_id": calls.column("correlationId"),
+            "name": nullable(name, pa.int32()),
+        }
+    )
+    return in_order(launches, nesting_order(*one_axis([thread, thread], [start, end])))
 
 
 def _without_abi(name: str) -> str:
@@ -97,11 +111,15 @@ def work_table(tables: dict[str, pa.Table], ids: GlobalIds, names: Names, tally:
 def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> pa.Table:
     _, kind, own = WORK_TABLES[name]
     start, end = start_and_end(rows, WORK_TABLES[name][0].name, tally)
-    columns: dict[str, object] = {column.name: pa.nulls(rows.num_rows, column.type) for column in WORK.columns}
+    columns: dict[str, object] = {
+        column.name: pa.nulls(rows.num_rows, column.type) for column in WORK.columns
+    }
     columns["kind"] = np.full(rows.num_rows, kind, dtype=np.int8)
     columns |= {"start_ns": start, "end_ns": end}
     columns["process"] = nullable(ids.processes(rows.column("globalPid")), pa.int32())
-    present = {theirs: ours for theirs, ours in (_COMMON | own).items() if theirs in rows.column_names}
+    present = {
+        theirs: ours for theirs, ours in (_COMMON | own).items() if theirs in rows.column_names
+    }
     columns |= {ours: rows.column(theirs) for theirs, ours in present.items()}
     columns |= _name_columns(name, rows, names)
     if "copy_kind" in present.values():
@@ -115,7 +133,9 @@ def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, tally: Tal
 
 def _name_columns(kind: str, rows: pa.Table, names: Names) -> dict[str, object]:
     short = names.rows(rows.column("shortName")) if "shortName" in rows.column_names else None
-    full = names.rows(rows.column("demangledName")) if "demangledName" in rows.column_names else None
+    full = (
+        names.rows(rows.column("demangledName")) if "demangledName" in rows.column_names else None
+    )
     if kind == "memcpy":
         short = _copy_names(rows, names)
     elif short is None and full is None:

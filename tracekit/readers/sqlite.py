@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-import adbc_driver_manager
-import adbc_driver_sqlite.dbapi as adbc
+import adbc_driver_manager as adbc
+import adbc_driver_sqlite
 import pyarrow as pa
 import sqlalchemy as sql
 from sqlalchemy.dialects import sqlite as dialect
@@ -97,7 +97,9 @@ class SqliteFile:
         info = sql.func.pragma_table_info(sql.bindparam("of")).table_valued("name")
         found = {}
         for (name,) in self.rows(real):
-            found[name] = frozenset(column for (column,) in self.rows(sql.select(info.c.name), of=name))
+            found[name] = frozenset(
+                column for (column,) in self.rows(sql.select(info.c.name), of=name)
+            )
         return found
 
     def has(self, table: sql.Table, *columns: str) -> bool:
@@ -110,9 +112,13 @@ class SqliteFile:
             with self._engine.connect() as connection:
                 return list(connection.execute(query, values))
         except sql.exc.DatabaseError as error:
-            raise ReportError(self.path, f"SQLite cannot read it ({error.orig})", _DAMAGED) from None
+            raise ReportError(
+                self.path, f"SQLite cannot read it ({error.orig})", _DAMAGED
+            ) from None
 
-    def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
+    def read(
+        self, requests: Mapping[str, Request], progress: Callable[[float], None]
+    ) -> dict[str, pa.Table]:
         """Reads several tables side by side.
 
         Args:
@@ -126,8 +132,15 @@ class SqliteFile:
         tables: dict[str, list[pa.Table]] = {name: [] for name in requests}
         with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
             try:
-                parts = [(name, part) for name, request in requests.items() for part in self._parts(request, pool)]
-                futures = [pool.submit(self._read_part, requests[name], query, stop) for name, query in parts]
+                parts = [
+                    (name, part)
+                    for name, request in requests.items()
+                    for part in self._parts(request, pool)
+                ]
+                futures = [
+                    pool.submit(self._read_part, requests[name], query, stop)
+                    for name, query in parts
+                ]
                 for done, ((name, _), future) in enumerate(zip(parts, futures, strict=True), 1):
                     tables[name].append(future.result())
                     progress(done / len(parts))
@@ -154,7 +167,9 @@ class SqliteFile:
             try:
                 bounds.append(self.rows(sql.select(extreme(_ROWID)).select_from(table))[0][0])
             except ReportError:
-                return [sql.true()]  # a table without rowids is read in one piece; damage shows again there
+                return [
+                    sql.true()
+                ]  # a table without rowids is read in one piece; damage shows again there
         low, high = bounds
         if low is None or high - low < _PART_ROWS:
             return [sql.true()]
@@ -168,7 +183,10 @@ class SqliteFile:
         present = [name for name in request.columns if name in self.tables[request.table.name]]
         if rare := [request.table.c[name] for name in present if name in request.rare]:
             filled = sql.or_(*(column.is_not(None) for column in rare))
-            queries = [sql.select(sql.exists(sql.select(1).select_from(request.table).where(part, filled))) for part in where]
+            queries = [
+                sql.select(sql.exists(sql.select(1).select_from(request.table).where(part, filled)))
+                for part in where
+            ]
             if not any(found for [(found,)] in pool.map(self.rows, queries)):
                 present = [name for name in present if name not in request.rare]
         return [request.table.c[name] for name in present]
@@ -176,30 +194,42 @@ class SqliteFile:
     def _read_part(self, request: Request, query: str, stop: threading.Event) -> pa.Table:
         try:
             batches = list(self._batches(request, query, stop))
-        except (adbc_driver_manager.Error, pa.ArrowException) as error:
+        except (adbc.Error, pa.ArrowException) as error:
             problem = f"{request.table.name} cannot be read ({_first_line(error)})"
             raise ReportError(self.path, problem, _DAMAGED) from None
         # The first row only told the driver the types. Copied, since every column of the driver's keeps its whole
         # batch in memory.
         return pa.Table.from_batches(batches).slice(1).combine_chunks()
 
-    def _batches(self, request: Request, query: str, stop: threading.Event) -> Iterator[pa.RecordBatch]:
-        with adbc.connect(self.uri) as connection, connection.cursor() as cursor:
-            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
-            cursor.execute(query)
-            for batch in cursor.fetch_record_batch():
+    def _batches(
+        self, request: Request, query: str, stop: threading.Event
+    ) -> Iterator[pa.RecordBatch]:
+        # ADBC's own layer, not its DB-API: that one imports pandas.
+        with (
+            adbc_driver_sqlite.connect(self.uri) as database,
+            adbc.AdbcConnection(database) as connection,
+            adbc.AdbcStatement(connection) as statement,
+        ):
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
+            statement.set_sql_query(query)
+            stream, _ = statement.execute_query()
+            for batch in pa.RecordBatchReader.from_stream(stream):
                 yield self._stored(request.table.name, batch, request.columns)
                 if stop.is_set():
                     return
 
-    def _stored(self, table: str, batch: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    def _stored(
+        self, table: str, batch: pa.RecordBatch, types: Mapping[str, pa.DataType]
+    ) -> pa.RecordBatch:
         names = batch.schema.names
         arrays = []
         for name, array in zip(names, batch.columns, strict=True):
             try:
                 arrays.append(_as_type(array, types[name]))
             except pa.ArrowInvalid as error:
-                problem = f"{table}.{name} holds values that are no {types[name]} ({_first_line(error)})"
+                problem = (
+                    f"{table}.{name} holds values that are no {types[name]} ({_first_line(error)})"
+                )
                 raise ReportError(self.path, problem, _DAMAGED) from None
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
@@ -218,7 +248,9 @@ def _typed(request: Request, query: sql.Select[Any]) -> sql.CompoundSelect[Any]:
     for column in query.selected_columns:
         type_ = request.columns[column.name]
         value_type = type_.value_type if pa.types.is_dictionary(type_) else type_
-        example: object = "" if value_type == pa.string() else 0.0 if value_type == pa.float64() else 0
+        example: object = (
+            "" if value_type == pa.string() else 0.0 if value_type == pa.float64() else 0
+        )
         first.append(sql.literal(example).label(column.name))
     return sql.union_all(sql.select(*first), query)
 

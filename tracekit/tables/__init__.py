@@ -14,5 +14,6 @@ from tracekit.tables import calls, coverage, kernel_modules, kernels, modules, r
 if TYPE_CHECKING:
     from tracekit.tables.base import Table
 
-#: In the order in which they are built; coverage counts what the others lost.
-TABLES: tuple[Table, ...] = (modules, calls, kernels, kernel_modules, ranges, steps, coverage)
+#: In the order in which they are built, two at a time: those with the most work first; coverage, which counts what
+#: the others lost, last.
+TABLES: tuple[Table, ...] = (ranges, calls, kernels, kernel_modules, modules, steps, coverage)

@@ -39,23 +39,44 @@ SPEC = TableSpec(
         Column("module_id", pa.int32(), "The module called."),
         Column("module", CATEGORY, "Its path."),
         Column("step_id", pa.int64(), "The step it ran in.", nullable=True),
-        Column("occurrence", pa.int32(), "1 for the first call of this module in its process, 2 for the next, …"),
+        Column(
+            "occurrence",
+            pa.int32(),
+            "1 for the first call of this module in its process, 2 for the next, …",
+        ),
         Column("phase", CATEGORY, "forward, backward, or capture of a CUDA graph."),
         Column("pid", pa.int32(), "Process."),
         Column("tid", pa.int32(), "Thread."),
         Column("start_ns", pa.int64(), "When it began on the host."),
         Column("end_ns", pa.int64(), "When it returned; its work may still be running."),
         Column("inputs", SHAPES, "Dimensions of its positional tensors.", nullable=True),
-        Column("outputs", SHAPES, "Dimensions of its results, where a marker tells them.", nullable=True),
+        Column(
+            "outputs",
+            SHAPES,
+            "Dimensions of its results, where a marker tells them.",
+            nullable=True,
+        ),
         Column("kwargs", _KWARGS, "Dimensions of its keyword tensors.", nullable=True),
-        Column("gpu_start_ns", pa.int64(), "First start of the kernels in its subtree.", nullable=True),
+        Column(
+            "gpu_start_ns", pa.int64(), "First start of the kernels in its subtree.", nullable=True
+        ),
         Column("gpu_end_ns", pa.int64(), "Last end of the kernels in its subtree.", nullable=True),
         Column("gpu_time_ns", pa.int64(), "Sum of its subtree's kernels."),
-        Column("gpu_self_time_ns", pa.int64(), "Sum of the kernels attributed to this call itself."),
-        Column("gpu_busy_ns", pa.int64(), "Time in which at least one kernel of its subtree ran: union, not sum."),
+        Column(
+            "gpu_self_time_ns", pa.int64(), "Sum of the kernels attributed to this call itself."
+        ),
+        Column(
+            "gpu_busy_ns",
+            pa.int64(),
+            "Time in which at least one kernel of its subtree ran: union, not sum.",
+        ),
         Column("kernel_count", pa.int32(), "Kernels in its subtree."),
         Column("kernel_self_count", pa.int32(), "Kernels of this call itself."),
-        Column("launch_time_ns", pa.int64(), "Host time of its subtree's launches; a launch of many kernels once."),
+        Column(
+            "launch_time_ns",
+            pa.int64(),
+            "Host time of its subtree's launches; a launch of many kernels once.",
+        ),
     ),
     sorted_by=("module_id", "start_ns"),
 )
@@ -69,22 +90,26 @@ def build(trace: Trace) -> Iterator[pa.Table]:
         rows = trace.ids.call_order[at]
         columns = {name: column[rows] for name, column in whole.items()}
         nothing = columns["kernel_count"] == 0
-        yield SPEC.table({
-            **_host(trace, rows),
-            **shapes.of(rows),
-            **columns,
-            "call_id": at,
-            "parent_call_id": or_null(columns["parent_call_id"]),
-            "step_id": or_null(columns["step_id"]),
-            "gpu_start_ns": pa.array(columns["gpu_start_ns"], mask=nothing),
-            "gpu_end_ns": pa.array(columns["gpu_end_ns"], mask=nothing),
-        })
+        yield SPEC.table(
+            {
+                **_host(trace, rows),
+                **shapes.of(rows),
+                **columns,
+                "call_id": at,
+                "parent_call_id": or_null(columns["parent_call_id"]),
+                "step_id": or_null(columns["step_id"]),
+                "gpu_start_ns": pa.array(columns["gpu_start_ns"], mask=nothing),
+                "gpu_end_ns": pa.array(columns["gpu_end_ns"], mask=nothing),
+            }
+        )
 
 
 def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     """Which module each call called, where and when."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    ranges = recording.ranges.select(["start_ns", "end_ns", "thread"]).take(pa.array(calls.range_row[rows]))
+    ranges = recording.ranges.select(["start_ns", "end_ns", "thread"]).take(
+        pa.array(calls.range_row[rows])
+    )
     thread = integers(ranges, "thread")
     return {
         "module_id": calls.module[rows],
@@ -100,7 +125,9 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
 def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     """Columns whose values depend on other calls, for every call of the trace."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    start, end = (integers(recording.ranges, name)[calls.range_row] for name in ("start_ns", "end_ns"))
+    start, end = (
+        integers(recording.ranges, name)[calls.range_row] for name in ("start_ns", "end_ns")
+    )
     thread = integers(recording.ranges, "thread")[calls.range_row]
     process = recording.threads.process[thread]
     step = step_at(trace.evidence.steps, thread, process, start, end).astype(np.int32)
@@ -130,7 +157,9 @@ def _occurrence(process: Ints, module: Ints) -> Ints:
     order = np.lexsort((process, module))
     sorted_process, sorted_module = process[order], module[order]
     fresh = np.ones(module.size, dtype=bool)
-    fresh[1:] = (sorted_process[1:] != sorted_process[:-1]) | (sorted_module[1:] != sorted_module[:-1])
+    fresh[1:] = (sorted_process[1:] != sorted_process[:-1]) | (
+        sorted_module[1:] != sorted_module[:-1]
+    )
     places = np.arange(module.size)
     count[order] = places - np.maximum.accumulate(np.where(fresh, places, 0)) + 1
     return count
@@ -157,8 +186,12 @@ class _Shapes:
         }
 
 
-def _of_markers(markers: list[Marker], said: Callable[[ModuleMarker], object], type_: pa.DataType) -> pa.Array:
-    return pa.array([said(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_)
+def _of_markers(
+    markers: list[Marker], said: Callable[[ModuleMarker], object], type_: pa.DataType
+) -> pa.Array:
+    return pa.array(
+        [said(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_
+    )
 
 
 def _device(trace: Trace) -> dict[str, Ints]:
@@ -169,7 +202,9 @@ def _device(trace: Trace) -> dict[str, Ints]:
     start, end = integers(work, "start_ns")[owned], integers(work, "end_ns")[owned]
     parent, depth = trace.evidence.calls.parent, trace.evidence.calls.depth
     low, high = np.arange(parent.size), subtree_ends(parent, depth)
-    self_time, self_count, first, last = (np.full(parent.size, fill) for fill in (0, 0, -(_NEVER + 1), _NEVER))
+    self_time, self_count, first, last = (
+        np.full(parent.size, fill) for fill in (0, 0, -(_NEVER + 1), _NEVER)
+    )
     np.add.at(self_time, owner, end - start)
     np.add.at(self_count, owner, 1)
     np.minimum.at(first, owner, start)
@@ -180,8 +215,8 @@ def _device(trace: Trace) -> dict[str, Ints]:
         "gpu_time_ns": sums(self_time, low, high),
         "gpu_self_time_ns": self_time,
         "gpu_busy_ns": union_within(owner, (parent, depth, high), start, end),
-        "kernel_count": sums(self_count, low, high),
-        "kernel_self_count": self_count,
+        "kernel_count": sums(self_count, low, high).astype(np.int32),
+        "kernel_self_count": self_count.astype(np.int32),
         "launch_time_ns": sums(_launch_time(trace, owned), low, high),
     }
 
@@ -195,5 +230,7 @@ def _launch_time(trace: Trace, owned: Ints) -> Ints:
     call = call_at_launch(evidence)[launch]
     inside = call >= 0
     total = np.zeros(evidence.calls.parent.size, dtype=np.int64)
-    np.add.at(total, call[inside], (evidence.line.launch_end - evidence.line.launch_start)[launch[inside]])
+    np.add.at(
+        total, call[inside], (evidence.line.launch_end - evidence.line.launch_start)[launch[inside]]
+    )
     return total

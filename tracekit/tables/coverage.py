@@ -50,15 +50,19 @@ class _Row(NamedTuple):
 def build(trace: Trace) -> Iterator[pa.Table]:
     """Counts of kernels, of ranges, and of everything that was lost or put right on the way."""
     rows = [*_kernels(trace), *_ranges(trace), *_losses(trace)]
-    yield SPEC.table({
-        "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
-        "cause": pa.array([row.cause for row in rows], pa.string()).cast(CATEGORY),
-        "known": pa.array([row.known for row in rows], pa.bool_()),
-        "count": pa.array([row.number for row in rows], pa.int64()),
-        "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
-        "share": pa.array([row.share for row in rows], pa.float64()),
-        "advice": pa.array(["" if row.known else ADVICE.get(row.cause, "") for row in rows], pa.string()),
-    })
+    yield SPEC.table(
+        {
+            "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
+            "cause": pa.array([row.cause for row in rows], pa.string()).cast(CATEGORY),
+            "known": pa.array([row.known for row in rows], pa.bool_()),
+            "count": pa.array([row.number for row in rows], pa.int64()),
+            "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
+            "share": pa.array([row.share for row in rows], pa.float64()),
+            "advice": pa.array(
+                ["" if row.known else ADVICE.get(row.cause, "") for row in rows], pa.string()
+            ),
+        }
+    )
 
 
 def _kernels(trace: Trace) -> list[_Row]:
@@ -71,7 +75,9 @@ def _kernels(trace: Trace) -> list[_Row]:
         (False, owners.cause, [cause.name for cause in CAUSES]),
     ):
         for at, (count, spent) in _totals(code, time).items():
-            rows.append(_Row("kernels", names[at], known, count, spent, spent / whole if whole else 0.0))
+            rows.append(
+                _Row("kernels", names[at], known, count, spent, spent / whole if whole else 0.0)
+            )
     return rows
 
 
@@ -79,11 +85,14 @@ def _ranges(trace: Trace) -> list[_Row]:
     """Every range once: as understood, as plain text, or with what could not be read of it."""
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
     causes: list[Cause | None] = [
-        marker.cause if isinstance(marker, ModuleMarker | Unreadable) else None for marker in decoded.markers
+        marker.cause if isinstance(marker, ModuleMarker | Unreadable) else None
+        for marker in decoded.markers
     ]
     names = ["marker", PLAIN, *(cause.name for cause in CAUSES)]
     said = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
-    code = np.array([*said, 1], dtype=np.int64)[np.append(decoded.of_text, -1)[integers(ranges, "text")]]
+    code = np.array([*said, 1], dtype=np.int64)[
+        np.append(decoded.of_text, -1)[integers(ranges, "text")]
+    ]
     time = integers(ranges, "end_ns") - integers(ranges, "start_ns")
     return [
         _Row("ranges", names[at], names[at] in ("marker", PLAIN), count, spent, count / code.size)
@@ -100,7 +109,14 @@ def _losses(trace: Trace) -> list[_Row]:
         "calls": trace.ids.call_order.size,
     }
     return [
-        _Row(f"{what}: losses", cause, known=False, number=count, time_ns=0, share=count / max(1, whole.get(what, recording.work.num_rows)))
+        _Row(
+            f"{what}: losses",
+            cause,
+            known=False,
+            number=count,
+            time_ns=0,
+            share=count / max(1, whole.get(what, recording.work.num_rows)),
+        )
         for (what, cause), count in sorted(recording.tally.counts.items())
     ]
 
@@ -110,4 +126,6 @@ def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
     counts = np.bincount(code + 1)
     spent = np.zeros(counts.size, dtype=np.int64)
     np.add.at(spent, code + 1, time)
-    return {at - 1: (int(counts[at]), int(spent[at])) for at in np.flatnonzero(counts).tolist() if at}
+    return {
+        at - 1: (int(counts[at]), int(spent[at])) for at in np.flatnonzero(counts).tolist() if at
+    }

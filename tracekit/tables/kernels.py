@@ -31,7 +31,9 @@ SPEC = TableSpec(
         Column("kernel_id", pa.int64(), "Its rank by start in the whole report."),
         Column("kind", CATEGORY, "kernel, memcpy, memset, graph (traced as a whole) or cpu_op."),
         Column("name", CATEGORY, "Short name.", nullable=True),
-        Column("full_name", CATEGORY, "Name with template arguments and parameters.", nullable=True),
+        Column(
+            "full_name", CATEGORY, "Name with template arguments and parameters.", nullable=True
+        ),
         Column("start_ns", pa.int64(), "When it began on the device."),
         Column("end_ns", pa.int64(), "When it ended there."),
         Column("dur_ns", pa.int64(), "How long it ran."),
@@ -40,7 +42,12 @@ SPEC = TableSpec(
         Column("stream", pa.int64(), "CUDA stream, within its context.", nullable=True),
         Column("pid", pa.int32(), "Process; null if the report does not say.", nullable=True),
         Column("tid", pa.int32(), "Thread that launched it.", nullable=True),
-        Column("correlation_id", pa.int64(), "Links it to its launch, within its process.", nullable=True),
+        Column(
+            "correlation_id",
+            pa.int64(),
+            "Links it to its launch, within its process.",
+            nullable=True,
+        ),
         Column("launch_name", CATEGORY, "API call that launched it.", nullable=True),
         Column("launch_start_ns", pa.int64(), "When that call began.", nullable=True),
         Column("launch_end_ns", pa.int64(), "When that call returned.", nullable=True),
@@ -48,8 +55,15 @@ SPEC = TableSpec(
         Column("module", CATEGORY, "Path of that module.", nullable=True),
         Column("call_id", pa.int64(), "Innermost call it belongs to.", nullable=True),
         Column("method", CATEGORY, "How we know: range, …", nullable=True),
-        Column("cause", CATEGORY, "Why we do not know; exactly where method is null.", nullable=True),
-        Column("range_id", pa.int64(), "Innermost NVTX range of any kind around its launch.", nullable=True),
+        Column(
+            "cause", CATEGORY, "Why we do not know; exactly where method is null.", nullable=True
+        ),
+        Column(
+            "range_id",
+            pa.int64(),
+            "Innermost NVTX range of any kind around its launch.",
+            nullable=True,
+        ),
         Column("step_id", pa.int64(), "Step it was launched in.", nullable=True),
         Column("grid_x", pa.int32(), "Blocks.", nullable=True),
         Column("grid_y", pa.int32(), "Blocks.", nullable=True),
@@ -79,7 +93,9 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
     launches = _launches(trace.evidence)
     for rows in pieces(trace.ids.kernel_order):
-        yield SPEC.table(_device(trace, rows) | _owner(trace, rows) | _launch(trace.evidence, launches, rows))
+        yield SPEC.table(
+            _device(trace, rows) | _owner(trace, rows) | _launch(trace.evidence, launches, rows)
+        )
 
 
 def _device(trace: Trace, rows: Rows) -> dict[str, object]:
@@ -97,7 +113,9 @@ def _device(trace: Trace, rows: Rows) -> dict[str, object]:
         "name": category(integers(work, "name"), recording.names),
         "full_name": category(integers(work, "full_name"), recording.names),
         "copy_kind": category(integers(work, "copy_kind"), COPY_KINDS),
-        "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process"))).cast(pa.int32()),
+        "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process"))).cast(
+            pa.int32()
+        ),
     }
 
 
@@ -118,18 +136,21 @@ class _Launches(NamedTuple):
     start_ns: Ints
     end_ns: Ints
     tid: Ints
-    name: Ints
-    range_id: Ints
-    step_id: Ints
+    name: Rows
+    range_id: Rows
+    step_id: Rows
 
 
 def _launches(evidence: Evidence) -> _Launches:
     launches, threads = evidence.recording.launches, evidence.recording.threads
     thread = integers(launches, "thread")
     start, end = integers(launches, "start_ns"), integers(launches, "end_ns")
-    step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end)
-    around = _range_at_launch(evidence)
-    return _Launches(start, end, lookup(threads.tid, thread), integers(launches, "name"), around, step)
+    step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(
+        np.int32
+    )
+    around = _range_at_launch(evidence).astype(np.int32)
+    tid = lookup(threads.tid, thread).astype(np.int32)
+    return _Launches(start, end, tid, integers(launches, "name"), around, step)
 
 
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
@@ -149,7 +170,7 @@ def _at(values: Ints, launch: Rows, missing: int = -1) -> Ints:
     """``values[launch]``, with ``missing`` where there was no launch."""
     if not values.size:
         return np.full(launch.size, missing, dtype=np.int64)
-    found: Ints = np.where(launch < 0, missing, values[launch])
+    found: Ints = np.where(launch < 0, values.dtype.type(missing), values[launch])
     return found
 
 
@@ -157,7 +178,10 @@ def _range_at_launch(evidence: Evidence) -> Ints:
     """The range around each launch that began last, of those that end on their thread; -1 for none."""
     line, nest = evidence.line, evidence.nesting
     launches = (line.launch_start, line.launch_end)
-    nested = lookup(nest.rows, innermost(line.range_start[nest.rows], line.range_end[nest.rows], nest.parent, *launches))
+    nested: Rows = lookup(
+        nest.rows,
+        innermost(line.range_start[nest.rows], line.range_end[nest.rows], nest.parent, *launches),
+    )
     loose = np.array(evidence.recording.ranges.column("end_thread").is_null())
     loose[nest.rows] = False
     rows = np.flatnonzero(loose)
@@ -165,4 +189,5 @@ def _range_at_launch(evidence: Evidence) -> Ints:
         return nested
     # Ranges that are not pushed and popped overlap at will; whichever began last is the innermost.
     start, end = line.range_start[rows], line.range_end[rows]
-    return np.maximum(nested, lookup(rows, innermost(start, end, parents(start, end)[0], *launches)))
+    loosely: Rows = lookup(rows, innermost(start, end, parents(start, end)[0], *launches))
+    return np.maximum(nested, loosely)

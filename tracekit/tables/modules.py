@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from tracekit.hierarchy import Module
     from tracekit.trace import Trace
 
-_PARAM = pa.struct([
-    pa.field("name", pa.string()),
-    pa.field("shape", pa.list_(pa.int64())),
-    pa.field("dtype", pa.string()),
-])
+_PARAM = pa.struct(
+    [
+        pa.field("name", pa.string()),
+        pa.field("shape", pa.list_(pa.int64())),
+        pa.field("dtype", pa.string()),
+    ]
+)
 
 SPEC = TableSpec(
     "modules",
@@ -28,10 +30,19 @@ SPEC = TableSpec(
         Column("subtree_end_id", pa.int32(), "Its subtree is module_id <= x < subtree_end_id."),
         Column("parent_id", pa.int32(), "The module above; null for a root.", nullable=True),
         Column("depth", pa.int16(), "How many modules are above it."),
-        Column("path", pa.string(), "Dotted path of the place where it ran, such as top.model.layers.3.mlp."),
+        Column(
+            "path",
+            pa.string(),
+            "Dotted path of the place where it ran, such as top.model.layers.3.mlp.",
+        ),
         Column("name", pa.string(), "Last part of the path."),
         Column("class_name", pa.string(), "Its class, where a marker says it.", nullable=True),
-        Column("alias_of", pa.string(), "Path that its marker says, where it ran elsewhere (shared).", nullable=True),
+        Column(
+            "alias_of",
+            pa.string(),
+            "Path that its marker says, where it ran elsewhere (shared).",
+            nullable=True,
+        ),
         Column("params", pa.list_(_PARAM), "Its own trainable parameters."),
         Column("static_params", pa.string(), "Other settings, as JSON.", nullable=True),
     ),
@@ -43,18 +54,26 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     """The modules of all processes in one hierarchy."""
     modules = trace.evidence.calls.modules
     markers = [module.marker for module in modules]
-    yield SPEC.table({
-        "module_id": pa.array(range(len(modules)), pa.int32()),
-        "subtree_end_id": pa.array([module.subtree_end for module in modules], pa.int32()),
-        "parent_id": pa.array([None if module.parent < 0 else module.parent for module in modules], pa.int32()),
-        "depth": pa.array(_depths(modules), pa.int16()),
-        "path": pa.array([module.path for module in modules], pa.string()),
-        "name": pa.array([module.name for module in modules], pa.string()),
-        "class_name": pa.array([marker.class_name if marker else None for marker in markers], pa.string()),
-        "alias_of": pa.array([module.alias_of for module in modules], pa.string()),
-        "params": pa.array([_params(module) for module in modules], pa.list_(_PARAM)),
-        "static_params": pa.array([marker.static_params if marker else None for marker in markers], pa.string()),
-    })
+    yield SPEC.table(
+        {
+            "module_id": pa.array(range(len(modules)), pa.int32()),
+            "subtree_end_id": pa.array([module.subtree_end for module in modules], pa.int32()),
+            "parent_id": pa.array(
+                [None if module.parent < 0 else module.parent for module in modules], pa.int32()
+            ),
+            "depth": pa.array(_depths(modules), pa.int16()),
+            "path": pa.array([module.path for module in modules], pa.string()),
+            "name": pa.array([module.name for module in modules], pa.string()),
+            "class_name": pa.array(
+                [marker.class_name if marker else None for marker in markers], pa.string()
+            ),
+            "alias_of": pa.array([module.alias_of for module in modules], pa.string()),
+            "params": pa.array([_params(module) for module in modules], pa.list_(_PARAM)),
+            "static_params": pa.array(
+                [marker.static_params if marker else None for marker in markers], pa.string()
+            ),
+        }
+    )
 
 
 def _depths(modules: list[Module]) -> list[int]:
@@ -66,4 +85,6 @@ def _depths(modules: list[Module]) -> list[int]:
 
 def _params(module: Module) -> list[dict[str, object]]:
     params = module.marker.params if module.marker else ()
-    return [{"name": param.name, "shape": list(param.shape), "dtype": param.dtype} for param in params]
+    return [
+        {"name": param.name, "shape": list(param.shape), "dtype": param.dtype} for param in params
+    ]

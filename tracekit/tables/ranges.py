@@ -27,23 +27,53 @@ SPEC = TableSpec(
     "One row per NVTX range, sorted by (pid, tid, start_ns, -end_ns).",
     (
         Column("range_id", pa.int64(), "The row's number."),
-        Column("parent_range_id", pa.int64(), "Tightest push/pop range around it on its thread.", nullable=True),
+        Column(
+            "parent_range_id",
+            pa.int64(),
+            "Tightest push/pop range around it on its thread.",
+            nullable=True,
+        ),
         Column("depth", pa.int16(), "How many push/pop ranges are around it."),
-        Column("module_id", pa.int32(), "Module of the innermost call that it is or lies in.", nullable=True),
+        Column(
+            "module_id",
+            pa.int32(),
+            "Module of the innermost call that it is or lies in.",
+            nullable=True,
+        ),
         Column("domain", CATEGORY, "NVTX domain; null for the default one.", nullable=True),
         Column("text", CATEGORY, "Its text.", nullable=True),
-        Column("marker", CATEGORY, "What the text was understood as: module, operator, step, unreadable.", nullable=True),
+        Column(
+            "marker",
+            CATEGORY,
+            "What the text was understood as: module, operator, step, unreadable.",
+            nullable=True,
+        ),
         Column("kind", CATEGORY, "push_pop or start_end."),
         Column("pid", pa.int32(), "Process."),
         Column("tid", pa.int32(), "Thread on which it began."),
-        Column("end_tid", pa.int32(), "Thread on which it ended, if that is another.", nullable=True),
+        Column(
+            "end_tid", pa.int32(), "Thread on which it ended, if that is another.", nullable=True
+        ),
         Column("start_ns", pa.int64(), "When it began."),
         Column("end_ns", pa.int64(), "When it ended."),
-        Column("open", pa.bool_(), "Whether it had no end and was closed at the last time seen on its thread."),
+        Column(
+            "open",
+            pa.bool_(),
+            "Whether it had no end and was closed at the last time seen on its thread.",
+        ),
         Column("gpu_start_ns", pa.int64(), "First start of work launched inside.", nullable=True),
         Column("gpu_end_ns", pa.int64(), "Last end of work launched inside.", nullable=True),
-        Column("gpu_op_count", pa.int64(), "Launches inside that put work on the device; a graph counts once."),
-        Column("payload_int", pa.int64(), "Integer payload; unsigned ones in two's complement.", nullable=True),
+        Column(
+            "gpu_op_count",
+            pa.int64(),
+            "Launches inside that put work on the device; a graph counts once.",
+        ),
+        Column(
+            "payload_int",
+            pa.int64(),
+            "Integer payload; unsigned ones in two's complement.",
+            nullable=True,
+        ),
         Column("payload_float", pa.float64(), "Floating-point payload.", nullable=True),
         Column("payload_json", pa.string(), "Structured payload as JSON.", nullable=True),
     ),
@@ -64,15 +94,18 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     recording.tally.add("launches", API_OVERLAP, projection.left_out)
     for rows in pieces(np.arange(parent.size)):
         ranges = recording.ranges.slice(rows[0], rows.size) if rows.size else recording.ranges
-        yield SPEC.table(_said(trace, ranges) | {
-            "range_id": rows,
-            "parent_range_id": or_null(parent[rows]),
-            "depth": np.minimum(depth[rows], _DEEPEST).astype(np.int16),
-            "module_id": or_null(module[rows]),
-            "gpu_start_ns": or_null(projection.start_ns[rows], NEVER),
-            "gpu_end_ns": or_null(projection.end_ns[rows], NEVER),
-            "gpu_op_count": projection.launches[rows],
-        })
+        yield SPEC.table(
+            _said(trace, ranges)
+            | {
+                "range_id": rows,
+                "parent_range_id": or_null(parent[rows]),
+                "depth": np.minimum(depth[rows], _DEEPEST).astype(np.int16),
+                "module_id": or_null(module[rows]),
+                "gpu_start_ns": or_null(projection.start_ns[rows], NEVER),
+                "gpu_end_ns": or_null(projection.end_ns[rows], NEVER),
+                "gpu_op_count": projection.launches[rows],
+            }
+        )
 
 
 def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
@@ -80,7 +113,9 @@ def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
     recording, decoded = trace.evidence.recording, trace.evidence.decoded
     thread, text = integers(ranges, "thread"), integers(ranges, "text")
     names = sorted(set(MARKER_KINDS.values()))
-    understood = np.array([*(names.index(MARKER_KINDS[type(marker)]) for marker in decoded.markers), -1])
+    understood = np.array(
+        [*(names.index(MARKER_KINDS[type(marker)]) for marker in decoded.markers), -1]
+    )
     unchanged: dict[str, object] = {name: ranges.column(name) for name in _UNCHANGED}
     return unchanged | {
         "domain": category(integers(ranges, "domain"), recording.domains),
@@ -89,7 +124,9 @@ def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
         "kind": category(integers(ranges, "kind"), RANGE_KINDS),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "tid": recording.threads.tid[thread].astype(np.int32),
-        "end_tid": or_null(lookup(recording.threads.tid, integers(ranges, "end_thread"))).cast(pa.int32()),
+        "end_tid": or_null(lookup(recording.threads.tid, integers(ranges, "end_thread"))).cast(
+            pa.int32()
+        ),
     }
 
 
@@ -105,8 +142,8 @@ def _module_around(trace: Trace) -> Rows:
 def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
     """The push/pop range around each range, or -1, and how many of them there are."""
     line, nest = evidence.line, evidence.nesting
-    parent = np.full(line.range_start.size, -1, dtype=np.int64)
-    depth = np.zeros(parent.size, dtype=np.int64)
+    parent = np.full(line.range_start.size, -1, dtype=np.int32)
+    depth = np.zeros(parent.size, dtype=np.int32)
     parent[nest.rows], depth[nest.rows] = lookup(nest.rows, nest.parent), nest.depth
     loose = np.array(evidence.recording.ranges.column("end_thread").is_null())
     loose[nest.rows] = False

@@ -22,8 +22,17 @@ SPEC = TableSpec(
     (
         Column("step_id", pa.int64(), "The row's number."),
         Column("name", pa.string(), "Text of the range, or path of the root module."),
-        Column("kind", CATEGORY, "train, prefill, decode or mixed; null if the name does not say.", nullable=True),
-        Column("index", pa.int64(), "Number that the name says, else how many steps its process made before."),
+        Column(
+            "kind",
+            CATEGORY,
+            "train, prefill, decode or mixed; null if the name does not say.",
+            nullable=True,
+        ),
+        Column(
+            "index",
+            pa.int64(),
+            "Number that the name says, else how many steps its process made before.",
+        ),
         Column("pid", pa.int32(), "Process."),
         Column("tid", pa.int32(), "Thread."),
         Column("start_ns", pa.int64(), "When it began on the host."),
@@ -40,16 +49,21 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     steps, threads = trace.evidence.steps, trace.evidence.recording.threads
     counters: dict[int, Iterator[int]] = defaultdict(count)
     ordinals = [next(counters[process]) for process in steps.process.tolist()]
-    index = [said.index if said.index is not None else at for said, at in zip(steps.says, ordinals, strict=True)]
-    yield SPEC.table({
-        "step_id": np.arange(steps.start_ns.size),
-        "name": pa.array([said.name for said in steps.says], pa.string()),
-        "kind": pa.array([said.kind for said in steps.says], pa.string()).cast(CATEGORY),
-        "index": pa.array(index, pa.int64()),
-        "pid": threads.pid[steps.thread].astype(np.int32),
-        "tid": threads.tid[steps.thread].astype(np.int32),
-        "start_ns": steps.start_ns,
-        "end_ns": steps.end_ns,
-        "batch_size": pa.array([said.batch_size for said in steps.says], pa.int64()),
-        "tokens": pa.array([said.tokens for said in steps.says], pa.int64()),
-    })
+    index = [
+        said.index if said.index is not None else at
+        for said, at in zip(steps.says, ordinals, strict=True)
+    ]
+    yield SPEC.table(
+        {
+            "step_id": np.arange(steps.start_ns.size),
+            "name": pa.array([said.name for said in steps.says], pa.string()),
+            "kind": pa.array([said.kind for said in steps.says], pa.string()).cast(CATEGORY),
+            "index": pa.array(index, pa.int64()),
+            "pid": threads.pid[steps.thread].astype(np.int32),
+            "tid": threads.tid[steps.thread].astype(np.int32),
+            "start_ns": steps.start_ns,
+            "end_ns": steps.end_ns,
+            "batch_size": pa.array([said.batch_size for said in steps.says], pa.int64()),
+            "tokens": pa.array([said.tokens for said in steps.says], pa.int64()),
+        }
+    )

@@ -29,7 +29,10 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
     modules = modules_by_time.frame(dataset)
     return {
         "dataset": str(dataset.folder),
-        **{key: dataset.manifest[key] for key in ("source", "rows", "devices", "processes", "lacks", "coverage")},
+        **{
+            key: dataset.manifest[key]
+            for key in ("source", "rows", "devices", "processes", "lacks", "coverage")
+        },
         "gpu_time_ns": _gpu_time_ns(dataset),
         "steps": _steps(dataset),
         "modules": modules.head(_TOP).to_dict("records"),
@@ -42,12 +45,18 @@ def as_text(dataset: Dataset) -> RenderableType:
     modules = modules_by_time.frame(dataset)
     if len(modules):
         parts += [
-            _modules("Modules by GPU time of their own", modules.sort_values("self_ns", ascending=False, kind="stable")),
+            _modules(
+                "Modules by GPU time of their own",
+                modules.sort_values("self_ns", ascending=False, kind="stable"),
+            ),
             _modules("Modules by GPU time of their subtree", modules),
         ]
     parts.append(_coverage(dataset))
     if advice := _advice(dataset):
-        parts += [Text("To know more next time", style="bold"), *(Padding(Text(f"• {line}"), (0, 1)) for line in advice)]
+        parts += [
+            Text("To know more next time", style="bold"),
+            *(Padding(Text(f"• {line}"), (0, 1)) for line in advice),
+        ]
     parts.append(Text.from_markup(f"\nTables are in [bold]{escape(str(dataset.folder))}[/]"))
     return Group(*parts)
 
@@ -74,7 +83,12 @@ def _steps(dataset: Dataset) -> list[dict[str, Any]]:
     """Steps by kind: how many, and the median of their host time."""
     table = dataset.table("steps", ["kind", "start_ns", "end_ns"])
     kinds = [kind or "step" for kind in table.column("kind").to_pylist()]
-    spans = [end - start for start, end in zip(*(table.column(c).to_pylist() for c in ("start_ns", "end_ns")), strict=True)]
+    spans = [
+        end - start
+        for start, end in zip(
+            *(table.column(c).to_pylist() for c in ("start_ns", "end_ns")), strict=True
+        )
+    ]
     found = []
     for kind in dict.fromkeys(kinds):
         own = sorted(span for span, its in zip(spans, kinds, strict=True) if its == kind)
@@ -100,28 +114,48 @@ def _modules(title: str, modules: pd.DataFrame) -> Table:
     for heading in ("calls", "kernels", "self", "subtree", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in modules.head(_TOP).to_dict("records"):
-        name = escape(row["path"]) + (f" [dim]{escape(row['class_name'])}[/]" if row["class_name"] else "")
+        name = escape(row["path"]) + (
+            f" [dim]{escape(row['class_name'])}[/]" if row["class_name"] else ""
+        )
         times = (duration(row["self_ns"]), duration(row["inclusive_ns"]), percent(row["share"]))
         table.add_row(name, f"{row['calls']:,}", f"{row['kernels']:,}", *times)
     return table
 
 
 def _coverage(dataset: Dataset) -> Table:
-    table = Table(title="Coverage of GPU time", title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
-    for heading, justify in (("", "left"), ("kernels", "right"), ("time", "right"), ("share", "right")):
+    table = Table(
+        title="Coverage of GPU time",
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE,
+        pad_edge=False,
+    )
+    for heading, justify in (
+        ("", "left"),
+        ("kernels", "right"),
+        ("time", "right"),
+        ("share", "right"),
+    ):
         table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
     rows = [row for row in dataset.manifest["coverage"] if row["what"] == "kernels"]
     for row in sorted(rows, key=lambda row: (not row["known"], -row["time_ns"])):
         label = f"attributed by {row['cause']}" if row["known"] else f"unknown: {row['cause']}"
         style = "green" if row["known"] else "yellow"
-        table.add_row(Text(label, style=style), f"{row['count']:,}", duration(row["time_ns"]), percent(row["share"]))
+        table.add_row(
+            Text(label, style=style),
+            f"{row['count']:,}",
+            duration(row["time_ns"]),
+            percent(row["share"]),
+        )
     if not rows:
         table.add_row("no GPU work in this report", "", "", "")
     return table
 
 
 def _advice(dataset: Dataset) -> list[str]:
-    lacks = [f"the report lacks {lack['what']}: {lack['remedy']}" for lack in dataset.manifest["lacks"]]
+    lacks = [
+        f"the report lacks {lack['what']}: {lack['remedy']}" for lack in dataset.manifest["lacks"]
+    ]
     rows = dataset.manifest["coverage"]
     causes = [
         f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"

@@ -1,0 +1,114 @@
+"""How fast and how large ``tracekit parse`` is, beside what SQLite takes merely to sum the same columns.
+
+``python -m tests.benchmarks.parse_speed [--kernels 1000000] [--runs 3] [--scaling]``. Every figure is of a process
+of its own; the scan is measured in the same run, in turn with the parse, so that a noisy machine slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.benchmarks.serving_report import write_report
+
+SCANS = {
+    "NVTX_EVENTS": "start end eventType globalTid endGlobalTid textId LENGTH(text) domainId",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start end deviceId contextId streamId correlationId globalPid demangledName "
+    "shortName registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
+    "graphNodeId",
+}
+
+
+def scan_seconds(report: Path) -> float:
+    """The floor: SQLite adds up every column that tracekit reads. TOTAL is SUM without overflow."""
+    with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as db:
+        begin = time.perf_counter()
+        for table, columns in SCANS.items():
+            sums = ", ".join(f"TOTAL({column})" for column in columns.split())
+            db.execute(f"SELECT {sums} FROM {table}").fetchall()  # noqa: S608
+        return time.perf_counter() - begin
+
+
+def parse_figures(report: Path, out: Path) -> tuple[float, float]:
+    """Wall seconds and peak megabytes of the command in a process of its own."""
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-m", "tracekit", "parse", str(report), "-o", str(out), "--quiet"]
+    watched = (
+        "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
+    )
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True
+    )
+    return time.perf_counter() - begin, int(done.stdout) / 1024
+
+
+def subtree_seconds(out: Path) -> float:
+    """One layer's kernels, warm, out of the whole dataset."""
+    import tracekit
+
+    dataset = tracekit.load(out)
+    paths = dataset.table("modules", ["path"]).column("path").to_pylist()
+    layer = next(path for path in paths if path.endswith("layers.3"))
+    dataset.subtree(layer).table("kernels")
+    begin = time.perf_counter()
+    dataset.subtree(layer).table("kernels")
+    return time.perf_counter() - begin
+
+
+def measure(kernels: int, *, inline_text: bool, runs: int, folder: Path) -> None:
+    """Prints one line of figures for a report of that size."""
+    report = write_report(folder / "report.sqlite", kernels=kernels, inline_text=inline_text)
+    out = folder / "report.tracekit"
+    scan_seconds(report)
+    scans, parses, peaks = [], [], []
+    for _ in range(runs):
+        scans.append(scan_seconds(report))
+        seconds, megabytes = parse_figures(report, out)
+        parses.append(seconds)
+        peaks.append(megabytes)
+    ratio = statistics.median(parse / scan for parse, scan in zip(parses, scans, strict=True))
+    print(
+        f"{kernels:>9,} kernels, {'inline' if inline_text else 'registered':<10} text, "
+        f"{report.stat().st_size / 1e6:6.0f} MB: scan {statistics.median(scans):6.2f} s, "
+        f"parse {statistics.median(parses):6.2f} s = {ratio:4.1f} scans, peak {max(peaks):5.0f} MB, "
+        f"subtree of a layer {1000 * subtree_seconds(out):5.1f} ms",
+        flush=True,
+    )
+    report.unlink()
+    shutil.rmtree(out)
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument(
+        "--scaling", action="store_true", help="also 0.1, 0.3, 3 and 5 million kernels"
+    )
+    args = parser.parse_args()
+    sizes = (
+        [100_000, 300_000, args.kernels, 3_000_000, 5_000_000] if args.scaling else [args.kernels]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for kernels in sizes:
+            measure(kernels, inline_text=False, runs=args.runs, folder=Path(folder))
+        measure(args.kernels, inline_text=True, runs=args.runs, folder=Path(folder))
+    print(
+        f"benchmark itself: peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The README says what is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tracekit.cli import COMMANDS
+from tracekit.tables import TABLES
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def _block(name: str) -> str:
+    found = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)
+    assert found, f"no block {name}"
+    return found.group(1)
+
+
+def test_its_python_runs_on_the_dataset_of_its_first_command(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = _block("demo").split("tracekit parse ", 1)[1].split()
+    assert words[1] == "-o"
+    tracekit.parse(ROOT / words[0], words[2])
+    exec(compile(_block("python"), "README.md", "exec"), {})
+    assert "gate_up_proj" in capsys.readouterr().out
+
+
+def test_its_commands_are_the_commands_there_are() -> None:
+    assert set(re.findall(r"^\| `tracekit (\w+)", README, re.MULTILINE)) == {
+        command.NAME for command in COMMANDS
+    }
+
+
+def test_its_tables_are_the_tables_there_are() -> None:
+    section = README.split("## Tables", 1)[1].split("## ", 1)[0]
+    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == {
+        table.SPEC.name for table in TABLES
+    }
+
+
+def test_its_map_names_exactly_the_rooms_that_exist() -> None:
+    section = README.split("## Map", 1)[1].split("## ", 1)[0]
+    rooms = {path.parent.name for path in (ROOT / "tracekit").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `(\w+)/`", section, re.MULTILINE)) == rooms
+
+
+@pytest.mark.parametrize("name", ["demo", "tests"])
+def test_each_of_its_two_commands_is_one_line(name: str) -> None:
+    assert _block(name).strip().count("\n") == 0
+
+
+def test_the_changelog_knows_this_version() -> None:
+    assert f"### {tracekit.__version__}" in README
