@@ -1,13 +1,8 @@
-"""A dataset: a folder of Parquet tables and a ``manifest.json``, written whole or not at all."""
+"""A dataset: a folder of Parquet tables and a ``manifest.json``, as DataFrames and as Arrow."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,145 +15,18 @@ from tracekit.errors import DatasetError, UsageError
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    import os
+    from collections.abc import Sequence
 
     import pandas as pd
 
-    from tracekit.progress import Progress
-    from tracekit.tables.base import Table
-    from tracekit.trace import Trace
 
 #: Bumped when a column is renamed or changes its type.
 FORMAT_VERSION = 1
 SUFFIX = ".tracekit"
-_FORMAT = "tracekit dataset"
-_MANIFEST = "manifest.json"
-#: Small enough that a module's subtree is found without reading much else.
-_ROW_GROUP = 65_536
+FORMAT = "tracekit dataset"
+MANIFEST = "manifest.json"
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
-
-
-def default_folder(report: Path) -> Path:
-    """Where a report's dataset goes unless told otherwise: beside it."""
-    return report.with_suffix(SUFFIX)
-
-
-@contextmanager
-def writing(folder: Path, *, force: bool) -> Iterator[Path]:
-    """A hidden folder beside ``folder`` that takes its place when the block ends well, and vanishes when it does not.
-
-    Args:
-        folder: Where the dataset shall be.
-        force: Whether a dataset that is there may be replaced.
-
-    Raises:
-        DatasetError: If something is there that may not be replaced, or the place cannot be written.
-    """
-    _check_free(folder, force=force)
-    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        _take_place(partial, folder)
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror or error})"
-        raise DatasetError(
-            folder, problem, "free some space or choose another folder with -o"
-        ) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _check_free(folder: Path, *, force: bool) -> None:
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not folder.is_dir() or (any(folder.iterdir()) and not _is_dataset(folder)):
-        raise DatasetError(
-            folder, "is there already and is no dataset", "choose another folder with -o"
-        )
-    if not force:
-        raise DatasetError(
-            folder, "is there already", "replace it with --force or choose another folder with -o"
-        )
-
-
-def _is_dataset(folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / _MANIFEST).read_text("utf-8"))["format"] == _FORMAT)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-
-
-def _take_place(partial: Path, folder: Path) -> None:
-    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    if folder.exists():
-        folder.rename(old)
-    try:
-        partial.rename(folder)
-    except OSError:
-        if old.exists():
-            old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def write(folder: Path, trace: Trace, manifest: Mapping[str, object], progress: Progress) -> None:
-    """Writes all tables, two at a time, and last the manifest.
-
-    Args:
-        folder: An empty folder.
-        trace: What the tables are built from.
-        manifest: What is said of the source beside the tables.
-        progress: Told the share that is done.
-    """
-    *others, coverage = TABLES
-    rows = dict.fromkeys(_SPECS, 0)
-    stop = threading.Event()
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = {
-            table.SPEC.name: pool.submit(_write_table, table, trace, folder, stop)
-            for table in others
-        }
-        try:
-            for done, (name, future) in enumerate(futures.items(), 1):
-                rows[name] = future.result()
-                progress("writing", done / len(TABLES))
-        except BaseException:
-            stop.set()
-            raise
-    rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, stop)
-    counted = pq.read_table(folder / f"{coverage.SPEC.name}.parquet").to_pylist()
-    said = {
-        "format": _FORMAT,
-        "format_version": FORMAT_VERSION,
-        **manifest,
-        "rows": rows,
-        "coverage": counted,
-    }
-    (folder / _MANIFEST).write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    progress("writing", 1.0)
-
-
-def _write_table(table: Table, trace: Trace, folder: Path, stop: threading.Event) -> int:
-    """Writes one table piece by piece; returns how many rows it has."""
-    schema = table.SPEC.schema()
-    numbers = [field.name for field in schema if pa.types.is_int64(field.type)]
-    rows = 0
-    with pq.ParquetWriter(
-        folder / f"{table.SPEC.name}.parquet",
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=[field.name for field in schema if field.name not in numbers],
-        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-    ) as writer:
-        for piece in table.build(trace):
-            if stop.is_set():
-                break
-            writer.write_table(piece, row_group_size=_ROW_GROUP)
-            rows += piece.num_rows
-    pa.default_memory_pool().release_unused()
-    return rows
 
 
 class Dataset:
@@ -316,7 +184,7 @@ def _may_hold(statistics: Any, low: int, high: int) -> bool:  # noqa: ANN401 - p
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / _MANIFEST
+    path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -327,7 +195,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise DatasetError(
             folder, f"its manifest cannot be read ({error})", "parse the report again"
         ) from None
-    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DatasetError(
             folder, "its manifest.json is not tracekit's", "make a dataset with tracekit parse"
         )

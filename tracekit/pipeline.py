@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tracekit import dataset
 from tracekit.attribute import attribute
+from tracekit.dataset import load
 from tracekit.decode import decode
 from tracekit.progress import silent
 from tracekit.readers import reader_for
 from tracekit.version import __version__
+from tracekit.writing import default_folder, write, writing
 
 if TYPE_CHECKING:
     import os
 
+    from tracekit.dataset import Dataset
     from tracekit.progress import Progress
     from tracekit.recording import Recording
 
@@ -28,7 +30,7 @@ def parse(
     *,
     force: bool = False,
     progress: Progress = silent,
-) -> dataset.Dataset:
+) -> Dataset:
     """Reads a report and writes its dataset.
 
     Args:
@@ -46,14 +48,14 @@ def parse(
     """
     path = Path(report)
     reader = reader_for(path)
-    folder = Path(out) if out is not None else dataset.default_folder(path)
-    with dataset.writing(folder, force=force) as partial:
+    folder = Path(out) if out is not None else default_folder(path)
+    with writing(folder, force=force) as partial:
         recording = reader.read(path, progress)
         pa.default_memory_pool().release_unused()
         trace = attribute(recording, decode(recording.texts))
         pa.default_memory_pool().release_unused()
-        dataset.write(partial, trace, _about(recording), progress)
-    return dataset.load(folder)
+        write(partial, trace, _about(recording), progress)
+    return load(folder)
 
 
 def _about(recording: Recording) -> dict[str, object]:

@@ -191,20 +191,22 @@ def _domains(
         return [], np.full(events.num_rows, -1, dtype=np.int32)
     encoded = events.column("domainId").combine_chunks()
     numbers = np.append(np.asarray(encoded.dictionary, dtype=np.int64), 0)
-    which = np.asarray(encoded.indices.fill_null(-1)) % numbers.size
+    if not numbers.any():
+        return [], np.full(events.num_rows, -1, dtype=np.int32)
+    which = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64) % numbers.size
     process = ids.process_of(events.column("globalTid"))
     named: dict[tuple[int, int], str] = {}
     for at in np.flatnonzero(is_domain & (text >= 0)).tolist():
         named.setdefault((int(process[at]), int(numbers[which[at]])), texts[text[at]])
+    keys, which_key = np.unique(process * numbers.size + which, return_inverse=True)
     names: dict[str, int] = {}
-    row = np.full(ids.pids.size * numbers.size, -1, dtype=np.int32)
-    keys = process * numbers.size + which
-    for key in used_rows(keys, row.size).tolist():
-        owner, number = divmod(key, numbers.size)
-        if number := int(numbers[number]):
+    row = np.full(keys.size, -1, dtype=np.int32)
+    for at, key in enumerate(keys.tolist()):
+        owner, number = key // numbers.size, int(numbers[key % numbers.size])
+        if number:
             name = named.get((owner, number), f"domain#{number}")
-            row[key] = names.setdefault(name, len(names))
-    found: Rows = row[keys]
+            row[at] = names.setdefault(name, len(names))
+    found: Rows = row[which_key]
     return list(names), found
 
 
