@@ -17,7 +17,10 @@ from tracekit.recording import integers
 from tracekit.segments import maxima, minima
 
 if TYPE_CHECKING:
-    from tracekit.arrays import Ints
+    from collections.abc import Iterator
+
+    from tracekit.arrays import Ints, Rows
+    from tracekit.timeline import Timeline
     from tracekit.trace import Evidence
 
 
@@ -25,6 +28,7 @@ NEVER = np.iinfo(np.int64).min
 _LATEST = np.iinfo(np.int64).max
 #: API calls that launch work nest one or two deep; more is no real program.
 _MOST_LAYERS = 64
+_PIECE = 131_072
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,50 +50,65 @@ class Projection:
 
 def launch_extents(evidence: Evidence) -> tuple[Ints, Ints, Ints]:
     """The launches that put work on the device, and the first start and last end of their work."""
-    launch = evidence.launched.launch
-    started = np.flatnonzero(launch >= 0)
+    launch, work = evidence.launched.launch, evidence.recording.work
+    known = launch >= 0
+    started = slice(None) if known.all() else known
     first = np.full(evidence.recording.launches.num_rows, _LATEST, dtype=np.int64)
     last = np.full(first.size, NEVER, dtype=np.int64)
-    np.minimum.at(first, launch[started], integers(evidence.recording.work, "start_ns")[started])
-    np.maximum.at(last, launch[started], integers(evidence.recording.work, "end_ns")[started])
+    np.minimum.at(first, launch[started], integers(work, "start_ns")[started])
+    np.maximum.at(last, launch[started], integers(work, "end_ns")[started])
     rows = np.flatnonzero(last != NEVER)
-    return rows, first[rows], last[rows]
+    return (rows, first, last) if rows.size == first.size else (rows, first[rows], last[rows])
 
 
 def range_projection(evidence: Evidence) -> Projection:
     """The projection of every range of the recording."""
     rows, first, last = launch_extents(evidence)
     line = evidence.line
-    start, end = line.launch_start[rows], line.launch_end[rows]
+    whole = rows.size == line.launch_start.size
+    start = line.launch_start if whole else line.launch_start[rows]
+    end = line.launch_end if whole else line.launch_end[rows]
     ranges = line.range_start.size
     result = Projection(
         np.full(ranges, _LATEST), np.full(ranges, NEVER), np.zeros(ranges, np.int32)
     )
-    pending = np.arange(rows.size)
-    for _ in range(_MOST_LAYERS):
-        if not pending.size:
-            break
-        # Of API calls around API calls, the innermost form a layer in which order of start is order of end.
-        layer = end[pending] <= np.minimum.accumulate(end[pending][::-1])[::-1]
-        at = pending[layer]
-        _add_layer(
-            result, line.range_start, line.range_end, (start[at], end[at], first[at], last[at])
-        )
-        pending = pending[~layer]
+    taken = 0
+    for at in _layers(end):
+        _add_layer(result, line, (start[at], end[at], first[at], last[at]))
+        taken += start[at].size
+    crosses = ~np.asarray(evidence.recording.ranges.column("end_thread").is_null())
+    result.launches[crosses] = 0
     nothing = result.launches == 0
     result.start_ns[nothing] = NEVER
-    crosses = ~np.asarray(evidence.recording.ranges.column("end_thread").is_null())
-    for values, none in ((result.start_ns, NEVER), (result.end_ns, NEVER), (result.launches, 0)):
-        values[crosses] = none
-    return Projection(result.start_ns, result.end_ns, result.launches, int(pending.size))
+    result.end_ns[nothing] = NEVER
+    return Projection(result.start_ns, result.end_ns, result.launches, int(rows.size) - taken)
 
 
-def _add_layer(
-    result: Projection, range_start: Ints, range_end: Ints, layer: tuple[Ints, Ints, Ints, Ints]
-) -> None:
+def _layers(end: Ints) -> Iterator[Rows | slice]:
+    """API calls, sorted by start, in layers in each of which the order of starts is the order of ends.
+
+    Of API calls around API calls, the innermost form the first layer. What nests too deeply is in none.
+    """
+    if bool((end[1:] >= end[:-1]).all()):
+        yield slice(None)
+        return
+    pending = np.arange(end.size)
+    for _ in range(_MOST_LAYERS):
+        lowest_later = np.minimum.accumulate(end[pending][::-1])[::-1]
+        layer = end[pending] <= lowest_later
+        yield pending[layer]
+        pending = pending[~layer]
+        if not pending.size:
+            return
+
+
+def _add_layer(result: Projection, line: Timeline, layer: tuple[Ints, Ints, Ints, Ints]) -> None:
     start, end, first, last = layer
-    low = np.searchsorted(start, range_start, side="left")
-    high = np.searchsorted(end, range_end, side="right")
-    np.minimum(result.start_ns, minima(first, low, high, _LATEST), out=result.start_ns)
-    np.maximum(result.end_ns, maxima(last, low, high, NEVER), out=result.end_ns)
-    result.launches[:] += np.maximum(high - low, 0).astype(np.int32)
+    for begin in range(0, line.range_start.size, _PIECE):
+        piece = slice(begin, begin + _PIECE)
+        low = np.searchsorted(start, line.range_start[piece], side="left")
+        high = np.searchsorted(end, line.range_end[piece], side="right")
+        began, ended = result.start_ns[piece], result.end_ns[piece]
+        np.minimum(began, minima(first, low, high, _LATEST), out=began)
+        np.maximum(ended, maxima(last, low, high, NEVER), out=ended)
+        result.launches[piece] += np.maximum(high - low, 0).astype(np.int32)

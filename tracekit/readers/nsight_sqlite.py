@@ -31,23 +31,24 @@ if TYPE_CHECKING:
 
 NAME = "nsight-sqlite"
 
-#: A file with strings and one of these was written by Nsight Systems.
-_TELLING_TABLES = (
+#: A file with one of these was written by Nsight Systems, whatever it recorded.
+_TELLING_TABLES = {
     "META_DATA_EXPORT",
     "EXPORT_META_DATA",
     "TARGET_INFO_SYSTEM_ENV",
     "ThreadNames",
     *nsight.ESSENTIAL,
-)
+}
+#: nvprof's files have tables of the same names, and this one for strings.
+_NVPROF_STRINGS = "StringTable"
 
 
 def recognises(path: Path, head: bytes) -> bool:
-    """Whether it is SQLite with Nsight's string table and one more of its tables."""
+    """Whether it is SQLite with some of Nsight's tables."""
     if not head.startswith(SQLITE_MAGIC):
         return False
     with SqliteFile(path) as file:
-        telling = set(_TELLING_TABLES) - {nsight.STRINGS.name}
-        return nsight.STRINGS.name in file.tables and bool(telling & set(file.tables))
+        return _NVPROF_STRINGS not in file.tables and not _TELLING_TABLES.isdisjoint(file.tables)
 
 
 def read(path: Path, progress: Progress) -> Recording:

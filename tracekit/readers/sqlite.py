@@ -39,7 +39,7 @@ ENCODED = pa.dictionary(pa.int32(), pa.int64())
 ENCODED_TEXT = pa.dictionary(pa.int32(), pa.string())
 
 _DAMAGED = "the file is damaged or cut short; export the report again"
-_BATCH_ROWS = 8_192
+_BATCH_ROWS = 16_384
 _PART_ROWS = 250_000
 _MOST_PARTS = 64
 _ROWID: ColumnElement[int] = sql.literal_column("rowid", sql.Integer)

@@ -226,11 +226,8 @@ def _launch_time(trace: Trace, owned: Ints) -> Ints:
     evidence = trace.evidence
     useful = np.zeros(evidence.line.launch_start.size + 1, dtype=bool)
     useful[evidence.launched.launch[owned]] = True
-    launch = np.flatnonzero(useful[:-1])
-    call = call_at_launch(evidence)[launch]
-    inside = call >= 0
+    call = call_at_launch(evidence)
+    rows = np.flatnonzero(useful[:-1] & (call >= 0))
     total = np.zeros(evidence.calls.parent.size, dtype=np.int64)
-    np.add.at(
-        total, call[inside], (evidence.line.launch_end - evidence.line.launch_start)[launch[inside]]
-    )
+    np.add.at(total, call[rows], evidence.line.launch_end[rows] - evidence.line.launch_start[rows])
     return total

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.analyses import modules_by_time
-from tracekit.views.wording import count, duration, percent
+from tracekit.views.wording import count, duration, percent, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         },
         "gpu_time_ns": _gpu_time_ns(dataset),
         "steps": _steps(dataset),
-        "modules": modules.head(_TOP).to_dict("records"),
+        "modules": _records(modules.head(_TOP)),
     }
 
 
@@ -57,8 +57,14 @@ def as_text(dataset: Dataset) -> RenderableType:
             Text("To know more next time", style="bold"),
             *(Padding(Text(f"• {line}"), (0, 1)) for line in advice),
         ]
-    parts.append(Text.from_markup(f"\nTables are in [bold]{escape(str(dataset.folder))}[/]"))
+    parts.append(Text.from_markup(f"\nTables are in [bold]{escape(plain(str(dataset.folder)))}[/]"))
     return Group(*parts)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A DataFrame's rows, None where something is missing."""
+    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
 
 
 def _gpu_time_ns(dataset: Dataset) -> int:
@@ -69,9 +75,9 @@ def _source(dataset: Dataset) -> Text:
     source, rows = dataset.manifest["source"], dataset.manifest["rows"]
     version = source["exporter"] or "of unknown version"
     schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
-    devices = ", ".join(device["name"] for device in dataset.manifest["devices"])
+    devices = ", ".join(plain(device["name"]) for device in dataset.manifest["devices"])
     return Text.assemble(
-        (source["name"], "bold"), f"  Nsight Systems {version}{schema}\n",
+        (plain(source["name"]), "bold"), f"  Nsight Systems {version}{schema}\n",
         f"{count(rows['kernels'], 'kernel')} ({duration(_gpu_time_ns(dataset))} on the GPU), "
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')}, {count(rows['ranges'], 'range')}, "
         f"{count(len(dataset.manifest['processes']), 'process', 'processes')}\n",
@@ -113,9 +119,9 @@ def _modules(title: str, modules: pd.DataFrame) -> Table:
     table.add_column("module", overflow="fold", ratio=1)
     for heading in ("calls", "kernels", "self", "subtree", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in modules.head(_TOP).to_dict("records"):
-        name = escape(row["path"]) + (
-            f" [dim]{escape(row['class_name'])}[/]" if row["class_name"] else ""
+    for row in _records(modules.head(_TOP)):
+        name = escape(plain(row["path"])) + (
+            f" [dim]{escape(plain(row['class_name']))}[/]" if row["class_name"] else ""
         )
         times = (duration(row["self_ns"]), duration(row["inclusive_ns"]), percent(row["share"]))
         table.add_row(name, f"{row['calls']:,}", f"{row['kernels']:,}", *times)

@@ -23,6 +23,13 @@ def percent(share: float) -> str:
     return f"{share:.1%}".replace("%", " %")
 
 
+def plain(text: str) -> str:
+    """Text of unknown origin without what would command the terminal."""
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+
+
 def count(number: int, singular: str, plural: str | None = None) -> str:
     """``1 kernel``, ``1,000 kernels``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
