@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import tracekit
 from tests.trace_lines import report
-from tracekit.dataset import Dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracekit.dataset import Dataset
 
 SHARED = Path(__file__).parents[2] / "shared"
 TRACES = SHARED / "traces"
+
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("tracekit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tracekit")
 
 
 @pytest.fixture

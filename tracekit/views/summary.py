@@ -63,8 +63,8 @@ def as_text(dataset: Dataset) -> RenderableType:
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """A DataFrame's rows, None where something is missing."""
-    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return rows
+    values = frame.astype(object).where(frame.notna(), None)
+    return [dict(zip(frame.columns, row, strict=True)) for row in values.itertuples(index=False)]
 
 
 def _gpu_time_ns(dataset: Dataset) -> int:
