@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,21 @@ TRACES = SHARED / "traces"
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("tracekit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tracekit")
+
+
+#: What tests of a marker need, whether it is there, and where it comes from.
+NEEDS = {
+    "traces": (TRACES.is_dir(), f"the real traces in {TRACES}"),
+    "nsys": ("TRACEKIT_NSYS" in os.environ, "the variable TRACEKIT_NSYS with the path of nsys"),
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what cannot run here; in CI nothing may be skipped."""
+    for marker, (there, what) in NEEDS.items():
+        if item.get_closest_marker(marker) and not there:
+            stop = pytest.fail if os.environ.get("CI") else pytest.skip
+            stop(f"needs {what}")
 
 
 @pytest.fixture

@@ -58,7 +58,15 @@ def report(nsys: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nsys")
     (folder / "program.py").write_text(PROGRAM)
     only_nvtx = ["-t", "nvtx", "--sample=none", "--cpuctxsw=none"]
-    record = [str(nsys), "profile", *only_nvtx, "-o", str(folder / "run"), sys.executable, "program.py"]
+    record = [
+        str(nsys),
+        "profile",
+        *only_nvtx,
+        "-o",
+        str(folder / "run"),
+        sys.executable,
+        "program.py",
+    ]
     subprocess.run(record, cwd=folder, check=False, capture_output=True, timeout=240)
     host = nsys.parents[1] / "host-linux-x64"
     if not (folder / "run.nsys-rep").exists():
@@ -66,7 +74,17 @@ def report(nsys: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             [str(host / "QdstrmImporter"), "-i", "run.qdstrm", "-o", "run.nsys-rep"],
             cwd=folder, check=True, capture_output=True, env={**os.environ, "LD_LIBRARY_PATH": str(host)}, timeout=240,
         )  # fmt: skip
-    export = [str(nsys), "export", "-q", "true", "--type", "sqlite", "-o", "run.sqlite", "run.nsys-rep"]
+    export = [
+        str(nsys),
+        "export",
+        "-q",
+        "true",
+        "--type",
+        "sqlite",
+        "-o",
+        "run.sqlite",
+        "run.nsys-rep",
+    ]
     subprocess.run(export, cwd=folder, check=True, capture_output=True, timeout=240)
     return folder / "run.sqlite"
 
@@ -81,7 +99,9 @@ def test_every_call_arrives_nested_as_it_was_made(dataset: Dataset) -> None:
     assert sorted(calls.module.astype(str)) == sorted(
         ["top", "top.a", "top.a.act", "top.b", "top.b.act"] * 3
     )
-    above = calls.parent_call_id.map(dict(zip(calls.call_id, calls.module.astype(str), strict=True)))
+    above = calls.parent_call_id.map(
+        dict(zip(calls.call_id, calls.module.astype(str), strict=True))
+    )
     expected = calls.module.astype(str).str.rpartition(".")[0]
     assert (above.fillna("") == expected).all()
     assert calls.tid.nunique() == 2
@@ -100,11 +120,30 @@ def test_steps_and_domains_are_known(dataset: Dataset) -> None:
 
 
 def test_ranges_are_those_of_nsys_stats(report: Path, dataset: Dataset, nsys: Path) -> None:
-    stats = [str(nsys), "stats", "-q", "--force-export=false", "--report", "nvtxpptrace", "--format", "csv"]
-    said = subprocess.run([*stats, "--output", "-", str(report)], check=True, capture_output=True, text=True, timeout=240)
+    stats = [
+        str(nsys),
+        "stats",
+        "-q",
+        "--force-export=false",
+        "--report",
+        "nvtxpptrace",
+        "--format",
+        "csv",
+    ]
+    said = subprocess.run(
+        [*stats, "--output", "-", str(report)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     rows = list(csv.DictReader(io.StringIO(said.stdout[said.stdout.index("Start") :])))
-    theirs = sorted((int(row["Start (ns)"]), int(row["Duration (ns)"]), int(row["Lvl"])) for row in rows)
+    theirs = sorted(
+        (int(row["Start (ns)"]), int(row["Duration (ns)"]), int(row["Lvl"])) for row in rows
+    )
     ours = dataset.ranges(["start_ns", "end_ns", "depth", "open"])
     ours = ours[~ours.open]
     assert len(theirs) >= 32
-    assert theirs == sorted(zip(ours.start_ns, ours.end_ns - ours.start_ns, ours.depth, strict=True))
+    assert theirs == sorted(
+        zip(ours.start_ns, ours.end_ns - ours.start_ns, ours.depth, strict=True)
+    )

@@ -215,9 +215,7 @@ def test_a_file_has_the_columns_of_its_generation(tmp_path, version) -> None:
     assert said == ([] if version == "2020.3" else [version])
 
 
-@pytest.mark.skipif(
-    not REFERENCE.exists(), reason="the facts about real files lie beside the project"
-)
+@pytest.mark.traces
 @pytest.mark.parametrize("version", GENERATIONS)
 def test_the_columns_of_a_generation_are_those_of_real_files(version) -> None:
     from tests.simulator.generations import generation

@@ -98,10 +98,17 @@ NEVER_ENDED = Cause(
     "stop the program before the recording ends, or accept",
 )
 
+TOO_LARGE = Cause(
+    "value_too_large",
+    "A number is larger than its column can hold (a grid of 2^40 blocks, say); it was taken as unknown.",
+    "export the report again; the file may be damaged",
+)
+
 CAUSES: tuple[Cause, ...] = (
     NO_LAUNCH, AMBIGUOUS_LAUNCH, OUTSIDE_MODULES, GRAPH_NOT_EXPANDED, GRAPH_UNMAPPED, MODULE_UNREADABLE, TOO_LONG,
     TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, ENDS_BEFORE_START, API_OVERLAP,
     NEVER_ENDED,
+    TOO_LARGE,
 )  # fmt: skip
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 

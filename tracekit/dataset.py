@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pandas as pd
 
@@ -57,15 +58,16 @@ class Dataset:
             name: Its name; see ``tracekit schema``.
             columns: The columns wanted, all of them by default.
         """
-        file = self._file(name, columns)
-        wanted = list(columns) if columns is not None else file.schema_arrow.names
-        if self._module_ids is None:
-            return file.read(columns=wanted)
-        if name == "steps":
-            return self._steps_of_subtree(file, wanted)
-        if "module_id" not in file.schema_arrow.names:
-            raise UsageError(f"{name} knows no modules; ask the whole dataset for it")
-        return _between(file, wanted, *self._module_ids)
+        with self._reading(name):
+            file = self._file(name, columns)
+            wanted = list(columns) if columns is not None else file.schema_arrow.names
+            if self._module_ids is None:
+                return file.read(columns=wanted)
+            if name == "steps":
+                return self._steps_of_subtree(file, wanted)
+            if "module_id" not in file.schema_arrow.names:
+                raise UsageError(f"{name} knows no modules; ask the whole dataset for it")
+            return _between(file, wanted, *self._module_ids)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table as a DataFrame: integers stay integers also where some are missing, few strings are categories."""
@@ -113,16 +115,19 @@ class Dataset:
         """
         return Dataset(self.folder, path)
 
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).split("\n", 1)[0]
+            problem = f"its table {name} cannot be read ({reason})"
+            raise DatasetError(self.folder, problem, "parse the report again") from None
+
     def _file(self, name: str, columns: Sequence[str] | None) -> pq.ParquetFile:
         if name not in _SPECS:
             raise UsageError(f"there is no table {name}; there are {', '.join(_SPECS)}")
-        try:
-            file = pq.ParquetFile(self.folder / f"{name}.parquet")
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).split("\n", 1)[0]
-            raise DatasetError(
-                self.folder, f"its table {name} cannot be read ({reason})", "parse the report again"
-            ) from None
+        file = pq.ParquetFile(self.folder / f"{name}.parquet")
         if unknown := [column for column in columns or () if column not in file.schema_arrow.names]:
             raise UsageError(
                 f"{name} has no column {unknown[0]}; it has {', '.join(file.schema_arrow.names)}"
@@ -130,16 +135,13 @@ class Dataset:
         return file
 
     def _subtree_ids(self, path: str) -> tuple[int, int]:
-        modules = self._file("modules", None).read(columns=["path", "module_id", "subtree_end_id"])
+        modules = Dataset(self.folder).table("modules", ["path", "module_id", "subtree_end_id"])
         paths = modules.column("path").to_pylist()
         if path not in paths:
-            raise DatasetError(
-                self.folder, f"it has no module {path}", "see the paths in its table modules"
-            )
-        row = paths.index(path)
-        return modules.column("module_id")[row].as_py(), modules.column("subtree_end_id")[
-            row
-        ].as_py()
+            problem = f"it has no module {path}"
+            raise DatasetError(self.folder, problem, "see the paths in its table modules")
+        low, high = (modules.column(name)[paths.index(path)] for name in modules.column_names[1:])
+        return low.as_py(), high.as_py()
 
     @cached_property
     def _steps_seen(self) -> set[int | None]:
@@ -153,16 +155,8 @@ class Dataset:
 
 def _between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
     """The rows whose module is in [low, high), out of the row groups that can hold some."""
-    at = file.schema_arrow.names.index("module_id")
-    position = (
-        next(
-            number
-            for number in range(file.metadata.num_columns)
-            if file.schema.column(number).path == "module_id"
-        )
-        if at >= 0
-        else 0
-    )
+    leaves = [file.schema.column(leaf).path for leaf in range(file.metadata.num_columns)]
+    position = leaves.index("module_id")
     groups = [
         group
         for group in range(file.num_row_groups)

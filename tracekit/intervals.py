@@ -235,16 +235,15 @@ def union_within(owner: Rows, forest: tuple[Rows, Ints, Rows], start: Ints, end:
     for level in range(int(depth[at].max(initial=-1)), -1, -1):
         rows = np.flatnonzero(depth[at] == level)
         rows = rows[np.argsort(at[rows], kind="stable")]
-        total += _union_length(at[rows], start[rows], end[rows], (rank[rows], ends), parent.size)
+        _add_unions(total, at[rows], start[rows], end[rows], (rank[rows], ends))
         at[rows] = np.where(level > 0, parent[at[rows]], at[rows])
     return total
 
 
-def _union_length(
-    group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints], groups: int
-) -> Ints:
-    """The length of the union of each group's intervals, which are sorted by (group, start)."""
-    total = np.zeros(groups, dtype=np.int64)
+def _add_unions(
+    total: Ints, group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints]
+) -> None:
+    """Adds the length of the union of each group's intervals, which are sorted by (group, start)."""
     if group.size:
         fresh = np.concatenate(([True], group[1:] != group[:-1]))
         rank, ends = ranked
@@ -252,7 +251,6 @@ def _union_length(
         reach = ends[np.maximum.accumulate(rank + lift) - lift]
         covered = np.where(fresh, start, np.concatenate((start[:1], reach[:-1])))
         np.add.at(total, group, np.maximum(end - np.maximum(start, covered), 0))
-    return total
 
 
 def overlaps_any(start: Ints, end: Ints) -> Flags:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tracekit.attribute import attribute
-from tracekit.dataset import load
+from tracekit.dataset import MANIFEST, load
 from tracekit.decode import decode
 from tracekit.progress import silent
 from tracekit.readers import reader_for
@@ -49,13 +49,14 @@ def parse(
     path = Path(report)
     reader = reader_for(path)
     folder = Path(out) if out is not None else default_folder(path)
-    with writing(folder, force=force) as partial:
+    with writing(folder, force=force) as (partial, place):
         recording = reader.read(path, progress)
         pa.default_memory_pool().release_unused()
         trace = attribute(recording, decode(recording.texts))
         pa.default_memory_pool().release_unused()
         write(partial, trace, _about(recording), progress)
-    return load(folder)
+    # As the caller named it, unless that was by way of the folder which has just been replaced.
+    return load(folder if (folder / MANIFEST).exists() else place)
 
 
 def _about(recording: Recording) -> dict[str, object]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ def default_folder(report: Path) -> Path:
 
 
 @contextmanager
-def writing(folder: Path, *, force: bool) -> Iterator[Path]:
+def writing(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
     """A hidden folder beside ``folder`` that takes its place when the block ends well, and vanishes when it does not.
 
     Args:
@@ -45,20 +45,34 @@ def writing(folder: Path, *, force: bool) -> Iterator[Path]:
     Raises:
         DatasetError: If something is there that may not be replaced, or the place cannot be written.
     """
-    folder = folder.absolute()
-    _check_free(folder, force=force)
-    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    made: list[Path] = []
+    partial: Path | None = None
     try:
+        _check_free(folder, force=force)
+        place = folder.resolve()
+        partial = place.with_name(f".{place.name}.partial-{os.getpid()}")
+        made = [above for above in place.parents if not above.exists()]
         partial.mkdir(parents=True)
-        yield partial
-        _take_place(partial, folder)
+        yield partial, place
+        _take_place(partial, place)
     except OSError as error:
+        _take_back(partial, made)
         problem = f"cannot be written ({error.strerror or error})"
         raise DatasetError(
             folder, problem, "free some space or choose another folder with -o"
         ) from None
-    finally:
+    except BaseException:
+        _take_back(partial, made)
+        raise
+
+
+def _take_back(partial: Path | None, made: list[Path]) -> None:
+    """Removes what was written, and the folders above it that were made for it."""
+    if partial is not None:
         shutil.rmtree(partial, ignore_errors=True)
+    for above in made:
+        with suppress(OSError):
+            above.rmdir()
 
 
 def _check_free(folder: Path, *, force: bool) -> None:
@@ -87,7 +101,7 @@ def _take_place(partial: Path, folder: Path) -> None:
         folder.rename(old)
     try:
         partial.rename(folder)
-    except OSError:
+    except BaseException:  # also when stopped between the two
         if old.exists():
             old.rename(folder)
         raise

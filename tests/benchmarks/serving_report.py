@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import count, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 LAYERS = 32
 KERNELS_PER_PART = {

@@ -7,6 +7,7 @@ module to ``COMMANDS``, and a run of it to ``tests/test_command_line.py``. Heavy
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -31,24 +32,38 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. The only place that prints errors."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A pipe that knows only ASCII gets escapes, not an exception.
+            stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _terminated)
     # Buffers of tens of megabytes come and go; the system's allocator faults their pages in at a third of the cost.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         code: int = args.command.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except TracekitError as error:
         print(f"tracekit: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has seen enough
         return 0
+    except OSError as error:
+        _drop_output()
+        print(f"tracekit: the output cannot be written ({error.strerror})", file=sys.stderr)
+        return TracekitError.exit_code
     except KeyboardInterrupt:
         print("tracekit: stopped; nothing was left behind", file=sys.stderr)
         return _INTERRUPTED
     return code
+
+
+def _drop_output() -> None:
+    """Sends what is still buffered nowhere, or Python would fail on it again at its end."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminated(number: int, _frame: FrameType | None) -> NoReturn:

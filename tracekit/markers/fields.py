@@ -37,7 +37,8 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     inputs = _shapes_or_note("Inputs", first.get("Inputs"), skipped)
     outputs = _shapes_or_note("Outputs", first.get("Outputs"), skipped)
     result = "Outputs" in first and "Inputs" not in first and not kwargs
-    class_name = first.get("Class")
+    if not isinstance(class_name := first.get("Class"), str | None):
+        skipped.append("Class")
     cause: Cause | None = FIELD_SKIPPED
     return ModuleMarker(
         path=path,

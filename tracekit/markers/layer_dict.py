@@ -24,9 +24,10 @@ _LEADING_NAME = re.compile(
 def parse(text: str) -> ModuleMarker | Unreadable | None:
     """What the text says; of a text cut short or too long, only the module that it begins with."""
     try:
-        return module_marker(literal.pairs(text))
+        items = literal.pairs(text)
     except literal.Refused as refused:
         return _salvaged(text, refused)
+    return module_marker(items) if any(key == "Module" for key, _ in items) else None
 
 
 def _salvaged(text: str, refused: literal.Refused) -> ModuleMarker | Unreadable | None:

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracekit.coverage import BROKEN, TOO_DEEP, TOO_LONG
 
@@ -27,7 +27,8 @@ _NAMES: dict[str, object] = {
     "inf": math.inf, "nan": math.nan, "Infinity": math.inf, "NaN": math.nan, "true": True, "false": False, "null": None,
 }  # fmt: skip
 _JSON_LIKE = re.compile(r'\s*\{\s*"')
-_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+#: A string, also one that never ends: looking for its end again and again would take quadratic time.
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z|\\\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z|\\\Z)", re.DOTALL)
 
 
 class Refused(Exception):  # noqa: N818
@@ -52,7 +53,7 @@ def pairs(text: str) -> Pairs:
     readers = (_json, _python) if _JSON_LIKE.match(text) else (_python, _json)
     for read in readers:
         if (found := read(text)) is not None:
-            return found
+            return _without_surrogates(found) if "\\" in text else found
     raise Refused(BROKEN)
 
 
@@ -117,3 +118,20 @@ def _json(text: str) -> Pairs | None:
     except (ValueError, RecursionError):
         return None
     return outermost[-1] if isinstance(found, dict) else None
+
+
+def _without_surrogates(value: Any) -> Any:  # noqa: ANN401 - a literal is of any type
+    """The value with those halves of characters replaced that an escape can spell and UTF-8 cannot."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode("utf-8")
+        case list():
+            return [_without_surrogates(item) for item in value]
+        case tuple():
+            return tuple(_without_surrogates(item) for item in value)
+        case dict():
+            return {
+                _without_surrogates(key): _without_surrogates(item) for key, item in value.items()
+            }
+        case _:
+            return value

@@ -6,6 +6,7 @@ the module to ``READERS``, and a few lines of such a file with the expected rows
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
 from tracekit.errors import ReportError
@@ -29,12 +30,12 @@ def reader_for(path: Path) -> Reader:
         ReportError: If there is no such file, it cannot be opened, or no reader knows it.
     """
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
+            raise ReportError(path, f"is {kind}", "expected a report file such as report.sqlite")
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-    except IsADirectoryError:
-        raise ReportError(
-            path, "is a folder", "expected a report file such as report.sqlite"
-        ) from None
     except FileNotFoundError:
         raise ReportError(path, "there is no such file", "check the path") from None
     except OSError as error:

@@ -7,14 +7,15 @@ the recorded machine (``META_DATA_CAPTURE``) is never read.
 from __future__ import annotations
 
 import hashlib
+import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import sqlalchemy as sql
 
 from tracekit import nsight
-from tracekit.coverage import Tally
+from tracekit.coverage import TOO_LARGE, Tally
 from tracekit.errors import ReportError
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
@@ -112,6 +113,7 @@ def _recording(
     file: SqliteFile, tables: dict[str, pa.Table], source: Source, beside: ThreadPoolExecutor
 ) -> Recording:
     tally = Tally()
+    tally.add("values", TOO_LARGE, file.beyond)
     strings = tables.pop("strings")
     threads, globals_ = global_threads(tables)
     names = Names(strings)
@@ -140,40 +142,41 @@ def _recording(
 def _source(file: SqliteFile, digest: str) -> Source:
     said: dict[str, str] = {}
     for table in (nsight.EXPORT, nsight.EXPORT_BEFORE_3_4):
-        if file.has(table, "name", "value"):
-            said |= dict(file.rows(sql.select(table.c.name, table.c.value)))
-    started = None
-    if file.has(nsight.SESSION, "utcEpochNs"):
-        rows = file.rows(sql.select(nsight.SESSION.c.utcEpochNs))
-        started = rows[0][0] if rows and isinstance(rows[0][0], int) else None
+        said |= dict(_small(file, table, (table.c.name, str), (table.c.value, str)))
+    session = nsight.SESSION.c.utcEpochNs
+    started: list[tuple[int]] = _small(file, nsight.SESSION, (session, int))
     return Source(
-        name=file.path.name,
+        # A name that is no UTF-8 would not survive the manifest.
+        name=os.fsencode(file.path.name).decode("utf-8", "replace"),
         size_bytes=file.path.stat().st_size,
         sha256=digest,
         format=NAME,
         exporter=said.get("EXPORT_PRODUCT_VERSION"),
         schema_version=said.get("EXPORT_SCHEMA_VERSION"),
-        started_utc_ns=started,
+        started_utc_ns=started[0][0] if started else None,
     )
 
 
 def _process_names(file: SqliteFile, threads: Threads) -> dict[int, str]:
-    if not file.has(nsight.PROCESSES, "pid", "name"):
-        return {}
     seen = set(threads.process_pid.tolist())
-    table = nsight.PROCESSES.c
-    rows = file.rows(sql.select(table.pid, table.name).where(table.name.is_not(None)))
+    columns = nsight.PROCESSES.c
+    rows = _small(file, nsight.PROCESSES, (columns.pid, int), (columns.name, str))
     # Only the executable's own name: its folders are nobody's business.
     return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in rows if pid in seen}
 
 
 def _devices(file: SqliteFile) -> dict[int, str]:
-    if not file.has(nsight.GPU, "id", "name"):
-        return {}
-    table = nsight.GPU.c
-    return dict(
-        map(tuple, file.rows(sql.select(table.id, table.name).where(table.name.is_not(None))))
-    )
+    columns = nsight.GPU.c
+    return dict(_small(file, nsight.GPU, (columns.id, int), (columns.name, str)))
+
+
+def _small(file: SqliteFile, table: sql.Table, *columns: tuple[sql.Column[Any], type]) -> list[Any]:
+    """The rows of a small table whose values are of the expected types; none if it lacks a column."""
+    if not file.has(table, *(column.name for column, _ in columns)):
+        return []
+    rows = file.rows(sql.select(*(column for column, _ in columns)))
+    types = [type_ for _, type_ in columns]
+    return [tuple(row) for row in rows if all(map(isinstance, row, types))]
 
 
 def _sha256(path: Path) -> str:

@@ -10,7 +10,6 @@ Measured for 1 M kernels, 1 M launches and 1.7 M ranges (185 MB, two cores): sql
 
 from __future__ import annotations
 
-import itertools
 import os
 import sqlite3
 import threading
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import adbc_driver_manager as adbc
 import adbc_driver_sqlite
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sql
 from sqlalchemy.dialects import sqlite as dialect
 from sqlalchemy.pool import NullPool
@@ -73,6 +73,8 @@ class SqliteFile:
             ReportError: If SQLite cannot make sense of it.
         """
         self.path = path
+        #: Values that were too large for their column and became null.
+        self.beyond = 0
         self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self._engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=NullPool)
         self.tables: dict[str, frozenset[str]] = self._columns_by_table()
@@ -112,9 +114,10 @@ class SqliteFile:
             with self._engine.connect() as connection:
                 return list(connection.execute(query, values))
         except sql.exc.DatabaseError as error:
-            raise ReportError(
-                self.path, f"SQLite cannot read it ({error.orig})", _DAMAGED
-            ) from None
+            problem = f"SQLite cannot read it ({error.orig})"
+            raise ReportError(self.path, problem, _DAMAGED) from None
+        except UnicodeDecodeError:  # SQLite's own message quotes what is damaged
+            raise ReportError(self.path, "SQLite cannot read it", _DAMAGED) from None
 
     def read(
         self, requests: Mapping[str, Request], progress: Callable[[float], None]
@@ -162,20 +165,23 @@ class SqliteFile:
 
     def _slices(self, table: sql.Table) -> list[ColumnElement[bool]]:
         """Conditions that cut the table into parts of about equal size."""
-        bounds = []
-        for extreme in (sql.func.min, sql.func.max):
-            try:
-                bounds.append(self.rows(sql.select(extreme(_ROWID)).select_from(table))[0][0])
-            except ReportError:
-                return [
-                    sql.true()
-                ]  # a table without rowids is read in one piece; damage shows again there
-        low, high = bounds
+        if any(column.lower() == "rowid" for column in self.tables[table.name]):
+            return [sql.true()]
+        try:
+            low, high = (
+                self.rows(sql.select(extreme(_ROWID)).select_from(table))[0][0]
+                for extreme in (sql.func.min, sql.func.max)
+            )
+        except ReportError:
+            # A table without rowids is read in one piece; damage shows again there.
+            return [sql.true()]
         if low is None or high - low < _PART_ROWS:
             return [sql.true()]
         parts = min(_MOST_PARTS, (high - low) // _PART_ROWS + 1)
-        edges = [low + (high - low) * part // parts for part in range(parts)] + [high + 1]
-        return [sql.and_(a <= _ROWID, b > _ROWID) for a, b in itertools.pairwise(edges)]
+        edges = [low + (high - low) * part // parts for part in range(1, parts)]
+        above = [sql.true(), *(edge <= _ROWID for edge in edges)]
+        below = [*(edge > _ROWID for edge in edges), sql.true()]
+        return [sql.and_(*bounds) for bounds in zip(above, below, strict=True)]
 
     def _filled_columns(
         self, request: Request, where: list[ColumnElement[bool]], pool: ThreadPoolExecutor
@@ -194,7 +200,7 @@ class SqliteFile:
     def _read_part(self, request: Request, query: str, stop: threading.Event) -> pa.Table:
         try:
             batches = list(self._batches(request, query, stop))
-        except (adbc.Error, pa.ArrowException) as error:
+        except (adbc.Error, pa.ArrowException, UnicodeDecodeError) as error:
             problem = f"{request.table.name} cannot be read ({_first_line(error)})"
             raise ReportError(self.path, problem, _DAMAGED) from None
         # The first row only told the driver the types. Copied, since every column of the driver's keeps its whole
@@ -225,7 +231,9 @@ class SqliteFile:
         arrays = []
         for name, array in zip(names, batch.columns, strict=True):
             try:
-                arrays.append(_as_type(array, types[name]))
+                stored, beyond = _as_type(array, types[name])
+                self.beyond += beyond
+                arrays.append(stored)
             except pa.ArrowInvalid as error:
                 problem = (
                     f"{table}.{name} holds values that are no {types[name]} ({_first_line(error)})"
@@ -234,12 +242,20 @@ class SqliteFile:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _as_type(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    if not pa.types.is_dictionary(type_):
-        return array.cast(type_)
-    if array.type != type_.value_type:
-        raise pa.ArrowInvalid(f"found {array.type}")
-    return array.dictionary_encode()
+def _as_type(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
+    """The values as stored, and how many were too large for that and became null."""
+    if pa.types.is_dictionary(type_):
+        if array.type != type_.value_type:
+            raise pa.ArrowInvalid(f"found {array.type}")
+        return array.dictionary_encode(), 0
+    try:
+        return array.cast(type_), 0
+    except pa.ArrowInvalid:
+        if type_ != pa.int32() or array.type != pa.int64():
+            raise
+        least, most = -(2**31), 2**31 - 1
+        fits = pc.and_(pc.greater_equal(array, least), pc.less_equal(array, most))
+        return pc.if_else(fits, array, None).cast(type_), len(array) - pc.sum(fits).as_py()
 
 
 def _typed(request: Request, query: sql.Select[Any]) -> sql.CompoundSelect[Any]:

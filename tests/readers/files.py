@@ -1,0 +1,54 @@
+"""Small reports that are changed by some SQL, and what came of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from tracekit.dataset import Dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINES = """
+    domain 1   -9   -  2 NCCL
+    range  1   -5 100  {'Module': 'top', 'Inputs': [[2, 3]]}
+    range@2 1  10  50  {'Module': 'top.a'}
+    launch 1   20  25  #1
+    kernel 1  900 950  #1 gemm
+    launch 1   60  65  #2
+    memcpy 1  960 970  #2 64
+    launch 1   70  75  #3
+    memset 1  970 975  #3 8
+    launch 1   80  85  #4 cudaGraphLaunch_v10000
+    graph  1  980 990  #4
+    async  1   30  95  loose
+"""
+TABLES = ("modules", "calls", "kernels", "kernel_modules", "ranges", "steps", "coverage")
+
+#: The fixture ``rewritten``: parses a report after some SQL was run on it.
+Rewrite = Callable[..., Dataset]
+
+
+def changed(path: Path, sql: str) -> None:
+    db = sqlite3.connect(path)
+    db.executescript(sql)
+    db.close()
+
+
+def rows(dataset: Dataset) -> dict[str, list[dict]]:
+    return {name: dataset.table(name).to_pylist() for name in TABLES}
+
+
+def lacks(dataset: Dataset) -> set[str]:
+    return {lack["what"] for lack in dataset.manifest["lacks"]}
+
+
+def state(folder: Path) -> dict[str, tuple[str, int]]:
+    """Every file of a folder: its bytes and when they were written."""
+    return {
+        path.name: (sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in folder.iterdir()
+    }

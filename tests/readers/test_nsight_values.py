@@ -1,0 +1,204 @@
+"""Values that Nsight's SQLite files hold: ids, texts, domains, payloads, and what is none of our business."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.golden import check
+from tests.readers.files import lacks, rows
+
+if TYPE_CHECKING:
+    from tests.readers.files import Rewrite
+
+PLAIN = """
+    range  1   0 100 outer
+    range  1  10  50 inner
+    launch 1  20  25 #1
+    kernel 1 900 950 #1 gemm
+"""
+EVERY_ID = """
+    UPDATE NVTX_EVENTS SET globalTid = globalTid {change};
+    UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET globalTid = globalTid {change};
+    UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = globalPid {change};
+"""
+
+
+@pytest.mark.parametrize("top", [-0x02 << 56, -1 << 63, 0x7F << 56], ids=hex)
+def test_ids_are_signed_numbers_of_64_bits(rewritten: Rewrite, top: int) -> None:
+    lines = "range 7/9 0 100 {'Module': 'top'}\nlaunch 7/9 20 25 #1\nkernel 7/9 900 950 #1 gemm"
+    dataset = rewritten(EVERY_ID.format(change=f"| ({top})"), lines)
+    check(dataset, "kernels", """
+        name  pid  tid  module
+        gemm  7    9    top
+    """)  # fmt: skip
+    check(dataset, "ranges", """
+        pid  tid  gpu_op_count
+        7    9    1
+    """)  # fmt: skip
+
+
+def test_processes_of_two_machines_with_one_pid_do_not_mix(rewritten: Rewrite) -> None:
+    dataset = rewritten(
+        """
+        UPDATE NVTX_EVENTS SET globalTid = globalTid | (-2 << 56) WHERE start = 1;
+        UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET globalTid = globalTid | (-2 << 56) WHERE start = 21;
+        UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = globalPid | (-2 << 56) WHERE start = 901;
+        """,
+        """
+        range  1   0 100 {'Module': 'here'}
+        range  1   1 100 {'Module': 'there'}
+        launch 1  20  25 #1
+        launch 1  21  25 #1
+        kernel 1 900 950 #1 gemm-here
+        kernel 1 901 950 #1 gemm-there
+        """,
+    )
+    check(dataset, "kernels", """
+        name        module  launch_start_ns
+        gemm-there  there   21
+        gemm-here   here    20
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [-1, -(2**63), 2**63 - 1, 0])
+def test_correlation_ids_may_be_any_number(rewritten: Rewrite, number: int) -> None:
+    lines = PLAIN.replace("#1", f"#{number}")
+    more = "launch 1 60 70 #5\nkernel 1 960 970 #5 other"
+    check(rewritten(lines=lines + more), "kernels", f"""
+        name   correlation_id  launch_start_ns
+        gemm   {number}        20
+        other  5               60
+    """)  # fmt: skip
+
+
+def test_text_is_inline_or_registered_or_both_or_neither(rewritten: Rewrite) -> None:
+    dataset = rewritten(
+        """
+        INSERT INTO StringIds VALUES (-7, 'registered'), (900, '');
+        UPDATE NVTX_EVENTS SET text = NULL, textId = -7 WHERE start = 10;
+        UPDATE NVTX_EVENTS SET textId = -7 WHERE start = 20;
+        UPDATE NVTX_EVENTS SET text = NULL, textId = 12345 WHERE start = 30;
+        UPDATE NVTX_EVENTS SET text = NULL, textId = 900 WHERE start = 40;
+        UPDATE NVTX_EVENTS SET text = CAST(x'61ff62' AS TEXT) WHERE start = 50;
+        """,
+        """
+        range 1  0 99 outer
+        range 1 10 11 x
+        range 1 20 21 inline
+        range 1 25 26
+        range 1 30 31 x
+        range 1 40 41 x
+        range 1 50 51 x
+        """,
+    )
+    texts = dataset.table("ranges", ["text"]).column("text").to_pylist()
+    assert texts == ["outer", "registered", "inline", None, None, "", "a\ufffdb"]
+    parents = dataset.table("ranges", ["parent_range_id"]).column("parent_range_id").to_pylist()
+    assert parents == [None, 0, 0, 0, 0, 0, 0]
+
+
+def test_nvtxt_ranges_are_ranges_too(rewritten: Rewrite) -> None:
+    dataset = rewritten(
+        "UPDATE NVTX_EVENTS SET eventType = 70 WHERE start = 0;"
+        "UPDATE NVTX_EVENTS SET eventType = 71 WHERE start = 10;",
+        PLAIN,
+    )
+    check(dataset, "ranges", """
+        text   kind       gpu_op_count
+        outer  push_pop   1
+        inner  start_end  1
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize("event", [33, 34, 35, 36, 37, 38, 39, 64, 76, 97])
+def test_events_of_other_kinds_are_no_ranges(rewritten: Rewrite, event: int) -> None:
+    other = f"UPDATE NVTX_EVENTS SET eventType = {event} WHERE start = 10;"  # noqa: S608
+    assert [row["text"] for row in rows(rewritten(other, PLAIN))["ranges"]] == ["outer"]
+
+
+def test_domains_are_named_per_process_by_the_first_row_that_creates_them(
+    rewritten: Rewrite,
+) -> None:
+    dataset = rewritten(
+        """
+        INSERT INTO StringIds VALUES (77, 'through textId');
+        UPDATE NVTX_EVENTS SET text = NULL, textId = 77 WHERE eventType = 75 AND start = -4;
+        """,
+        """
+        domain  7/1 -9  - 1 NCCL
+        domain  7/2 -8  - 1 again
+        domain  8/1 -7  - 1 cuBLAS
+        domain  8/1 -4  - 2 x
+        range@1 7/1  0  9 a
+        range@1 7/2  0  9 b
+        range@2 7/1 10 19 c
+        range@1 8/5  0  9 d
+        range@2 8/5 10 19 e
+        range   8/5 20 29 f
+        """,
+    )
+    check(dataset, "ranges", """
+        text  pid  tid  domain
+        a     7    1    NCCL
+        c     7    1    domain#2
+        b     7    2    NCCL
+        d     8    5    cuBLAS
+        e     8    5    through textId
+        f     8    5    -
+    """)  # fmt: skip
+
+
+def test_payloads_of_every_kind_are_kept(rewritten: Rewrite) -> None:
+    values = ["int64Value = -5", "uint64Value = -1", "int32Value = -7", "uint32Value = 4294967295"]
+    values += ["doubleValue = 0.25", "floatValue = 1e300", "jsonText = '{\"a\": [1]}'"]
+    values += ["jsonTextId = 500", "int64Value = NULL"]
+    sets = [f"UPDATE NVTX_EVENTS SET {one} WHERE start = {at};" for at, one in enumerate(values)]  # noqa: S608
+    strings = "INSERT INTO StringIds VALUES (500, '{\"b\": 2}');"
+    lines = "\n".join(f"range 1 {at} {at} r{at}" for at in range(len(values)))
+    dataset = rewritten(strings + "".join(sets), lines)
+    check(dataset, "ranges", """
+        text  payload_int  payload_float  payload_json
+        r0    -5           -              -
+        r1    -1           -              -
+        r2    -7           -              -
+        r3    4294967295   -              -
+        r4    -            0.25           -
+        r5    -            1e+300         -
+        r6    -            -              {"a": [1]}
+        r7    -            -              {"b": 2}
+        r8    -            -              -
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fake",
+    [
+        "CREATE VIEW NVTX_EVENTS AS SELECT 0 AS start, 9 AS end, 59 AS eventType, 'evil' AS text, "
+        "281474993487873 AS globalTid",
+        "CREATE VIRTUAL TABLE NVTX_EVENTS USING fts5(start, 'end', eventType, globalTid, text);"
+        "INSERT INTO NVTX_EVENTS VALUES (0, 9, 59, 281474993487873, 'evil')",
+    ],
+    ids=["view", "virtual table"],
+)
+def test_what_is_no_real_table_is_not_run(rewritten: Rewrite, fake: str) -> None:
+    dataset = rewritten(f"DROP TABLE NVTX_EVENTS; {fake};", PLAIN)
+    assert len(rows(dataset)["ranges"]) == 0
+    assert len(rows(dataset)["kernels"]) == 1
+    assert "NVTX ranges" in lacks(dataset)
+
+
+def test_nothing_of_the_recorded_machines_environment_is_kept(rewritten: Rewrite) -> None:
+    dataset = rewritten(
+        """
+        CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT);
+        INSERT INTO META_DATA_CAPTURE VALUES ('ENVIRONMENT_VARIABLE', 'TOKEN=hunter2');
+        INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PARAM_OUTPUT_FILE', '/home/hunter2/x.sqlite');
+        INSERT INTO PROCESSES VALUES (281474993487872, 1, '/home/hunter2/bin/python3');
+        """,
+        PLAIN,
+    )
+    assert "hunter2" not in json.dumps([rows(dataset), dataset.manifest], default=str)
+    assert dataset.manifest["processes"] == [{"pid": 1, "name": "python3"}]

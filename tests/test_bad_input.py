@@ -1,0 +1,238 @@
+"""What cannot be read or written ends in one line and exit code 1, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tracekit
+from tests.command import LINES, command, contents, refusal, separately
+from tests.conftest import TRACES
+from tests.damage import cut_short, dense, outcomes, survey
+from tests.trace_lines import report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXPORT = "nsys export --type sqlite"
+
+
+def database(path: Path, sql: str) -> None:
+    db = sqlite3.connect(path)
+    db.executescript(sql)
+    db.close()
+
+
+def holding(whole: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(whole)
+
+
+def of_tables(*names: str) -> Callable[[Path], object]:
+    return lambda path: database(path, "".join(f"CREATE TABLE {name} (id);" for name in names))
+
+
+def lacking(table: str, *columns: str) -> Callable[[Path], object]:
+    def make(path: Path) -> None:
+        report(path, LINES)
+        database(path, "".join(f"ALTER TABLE {table} DROP COLUMN {column};" for column in columns))
+
+    return make
+
+
+def compressed_report(path: Path) -> None:
+    path.write_bytes(gzip.compress(report(path.with_name("inner"), LINES).read_bytes()))
+    path.with_name("inner").unlink()
+
+
+NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "empty": (holding(b""), "is empty", EXPORT),
+    "text": (holding(b"kernel,time\ngemm,12\n"), "is a text file", EXPORT),
+    "text without a line end": (holding("grün".encode()), "is a text file", EXPORT),
+    "noise": (holding(bytes(range(256)) * 40), "unknown format", EXPORT),
+    "nsys-rep": (
+        holding(b"NVIDIA Tegra Profiler Report 1.\n\x0bLocal"),
+        "in its own format",
+        EXPORT,
+    ),
+    "gzip": (compressed_report, "is gzip-compressed", "unpack it first"),
+    "zip": (holding(b"PK\x03\x04" + bytes(60)), "is a zip archive", "unpack it first"),
+    "JSON": (holding(b'{"traceEvents": []}'), "is a JSON file", EXPORT),
+    "indented JSON": (holding(b'\n\n  [\n{"ph": "X"}]'), "is a JSON file", EXPORT),
+    "XML": (holding(b'<?xml version="1.0"?><report/>'), "is an XML file", EXPORT),
+    "Parquet": (
+        lambda path: pq.write_table(pa.table({"a": [1]}), path),
+        "is a Parquet file",
+        "tracekit.load",
+    ),
+    "other SQLite": (
+        of_tables("users", "orders"),
+        "no report: it holds the tables orders, users",
+        EXPORT,
+    ),
+    "large SQLite": (of_tables(*"abcdef"), "holds the tables a, b, c, d, …", EXPORT),
+    "SQLite of nothing": (
+        lambda path: database(path, "CREATE TABLE a (b); DROP TABLE a"),
+        "holds no tables",
+        EXPORT,
+    ),
+    "DLProf": (of_tables("dictionary", "aggregations", "ops"), "is a database of DLProf", EXPORT),
+    "SQLite's first line alone": (
+        holding(b"SQLite format 3\0"),
+        "SQLite cannot read it",
+        "export the report again",
+    ),
+    "half a report": (
+        lambda path: path.write_bytes(report(path, LINES).read_bytes()[:20_000]),
+        "read",
+        "export the report again",
+    ),
+    "no threads": (
+        lacking("NVTX_EVENTS", "globalTid", "eventType"),
+        "its table NVTX_EVENTS lacks eventType and globalTid",
+        "export the report again",
+    ),
+    "no times": (
+        lacking("CUPTI_ACTIVITY_KIND_KERNEL", "end"),
+        "CUPTI_ACTIVITY_KIND_KERNEL lacks end",
+        "export the report again",
+    ),
+    "no correlation": (
+        lacking("CUPTI_ACTIVITY_KIND_RUNTIME", "correlationId"),
+        "lacks correlationId",
+        "export the report again",
+    ),
+    "strings without values": (
+        lacking("StringIds", "value"),
+        "StringIds lacks value",
+        "export the report again",
+    ),
+    "a folder": (Path.mkdir, "is a folder", "expected a report file"),
+    "nothing": (lambda path: None, "there is no such file", "check the path"),
+    "a dangling link": (
+        lambda path: path.symlink_to("gone"),
+        "there is no such file",
+        "check the path",
+    ),
+    "a link to itself": (lambda path: path.symlink_to(path), "cannot be opened", "readable"),
+    "below a file": (lambda path: None, "there is no such file", "check the path"),
+    "a device without end": (
+        lambda path: path.symlink_to("/dev/zero"),
+        "is a pipe or device",
+        "expected a report file",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_REPORTS)
+def test_what_is_no_report_is_named_with_what_was_expected_and_what_to_do(
+    what: str, tmp_path: Path
+) -> None:
+    make, problem, remedy = NOT_REPORTS[what]
+    path = tmp_path / "input file.sqlite"
+    make(path)
+    before = contents(tmp_path) if what != "a device without end" else None
+    line = refusal(command("parse", path, "-o", tmp_path / "out"), path)
+    assert problem in line
+    assert remedy in line
+    assert before is None or contents(tmp_path) == before
+    with pytest.raises(tracekit.ReportError) as raised:
+        tracekit.parse(path)
+    assert raised.value.path == path
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("trace", "problem"),
+    [
+        ("nvprof/pyprof_markers.sql", "is a SQLite file of nvprof"),
+        ("nvprof/nccl_4gpu.nvvp", "is a SQLite file of nvprof"),
+        ("nsys/two_gpu_p2p_v2020.5.qdrep", "in its own format; export it: " + EXPORT),
+        ("nsys/emit_nvtx_training_v2022.2.nsys-rep", "in its own format; export it: " + EXPORT),
+        ("kineto/user_annotation_steps.json.gz", "is gzip-compressed"),
+        ("kineto/graph_ids.json", "is a JSON file, such as torch.profiler writes"),
+    ],
+)
+def test_real_files_of_other_profilers_are_recognised(
+    trace: str, problem: str, tmp_path: Path
+) -> None:
+    path = TRACES / trace
+    assert problem in refusal(command("parse", path, "-o", tmp_path / "out"), path)
+    assert contents(tmp_path) == {}
+
+
+def test_a_refusal_in_a_process_of_its_own_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    outcome = separately("parse", "notes.txt", cwd=tmp_path)
+    assert "is a text file" in refusal(outcome, Path("notes.txt"))
+    assert contents(tmp_path) == {"notes.txt": b"hello"}
+
+
+@pytest.mark.parametrize(
+    "name", ["two\nlines.sqlite", "perc%41ent?.sqlite#x", "-", "日本 ü.sqlite"]
+)
+def test_odd_names_of_reports_are_read_and_refused_as_well_as_plain_ones(
+    name: str, tmp_path: Path
+) -> None:
+    path = report(tmp_path / name, LINES)
+    assert tracekit.parse(path).manifest["source"]["name"] == name
+    path.write_text("text")
+    outcome = command("parse", path, "--force")
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+
+
+def test_a_report_whose_name_is_no_unicode_is_read(tmp_path: Path) -> None:
+    path = report(tmp_path / os.fsdecode(b"caf\xe9.sqlite"), LINES)
+    outcome = command("parse", path, "-o", tmp_path / "out", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert tracekit.load(tmp_path / "out").manifest["rows"]["kernels"] == 3
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    keeper = os.open(path, os.O_RDWR)  # opening it for reading does not wait, reading it would
+    try:
+        refusal(separately("parse", path, "-o", tmp_path / "out", before=_give_up_after_10_s), path)
+    finally:
+        os.close(keeper)
+
+
+def _give_up_after_10_s() -> None:
+    import signal
+
+    signal.alarm(10)
+
+
+def test_damaged_copies_of_a_small_report_are_read_or_refused_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    whole = dense(report(tmp_path / "whole.sqlite", LINES))
+    seen, bad = survey(whole, tmp_path / "copies", cuts=120, flips=400)
+    assert not bad, "\n".join(bad)
+    assert seen.total() == 520
+    assert min(seen["read"], seen["refused"]) > 50
+
+
+@pytest.mark.traces
+def test_damaged_copies_of_a_real_report_are_read_or_refused_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    seen, bad = survey(
+        TRACES / "nsys/int_payloads_v2022.1.sqlite", tmp_path / "copies", cuts=12, flips=60
+    )
+    assert not bad, "\n".join(bad)
+    assert seen.total() == 72
+
+
+def test_no_beginning_of_a_report_passes_for_the_whole(tmp_path: Path) -> None:
+    whole = dense(report(tmp_path / "whole.sqlite", LINES)).read_bytes()
+    seen, bad = outcomes(tmp_path / "copies", cut_short(whole, 40))
+    assert not bad, "\n".join(bad)
+    assert seen == {"refused": 40}

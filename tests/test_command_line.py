@@ -1,0 +1,229 @@
+"""What the commands print, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.command import LINES, command, contents, environment, separately
+from tests.trace_lines import report
+from tracekit.cli import COMMANDS
+from tracekit.tables import TABLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUMMARY = """\
+report.sqlite Nsight Systems 2023.4.4.54-234433681190v0, schema 3.7.2
+3 kernels (210 ns on the GPU), 2 calls of 2 modules, 2 ranges, 1 process
+1 step (median 1 us on the host)
+
+Modules by GPU time of their own
+
+module calls kernels self subtree share
+────────────────────────────────────────────────────
+top 1 1 100 ns 200 ns 95.2 %
+top.a 1 1 100 ns 100 ns 47.6 %
+
+Modules by GPU time of their subtree
+
+module calls kernels self subtree share
+────────────────────────────────────────────────────
+top 1 1 100 ns 200 ns 95.2 %
+top.a 1 1 100 ns 100 ns 47.6 %
+
+Coverage of GPU time
+
+kernels time share
+───────────────────────────────────────────────
+attributed by range 2 200 ns 95.2 %
+unknown: no_launch 1 10 ns 4.8 %
+
+To know more next time
+• kernels, no_launch (1): start recording before the work is launched; do not
+cut the report by time
+
+Tables are in out
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return report(tmp_path / "report.sqlite", LINES)
+
+
+def squeezed(text: str) -> str:
+    """Without the padding of tables, and with a micro sign that no linter mistakes."""
+    lines = text.replace("\N{MICRO SIGN}", "u").splitlines()
+    return "\n".join(" ".join(line.split()) for line in lines) + "\n"
+
+
+def test_the_summary_of_a_small_report(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = command("parse", "report.sqlite", "-o", "out")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert squeezed(outcome.out) == SUMMARY
+
+
+def test_the_dataset_goes_beside_the_report_unless_told(small: Path, tmp_path: Path) -> None:
+    assert f"Tables are in {tmp_path}/report.tracekit" in command("parse", small).out.replace(
+        "\n", ""
+    )
+    assert tracekit.load(tmp_path / "report.tracekit").manifest["source"]["name"] == "report.sqlite"
+
+
+def test_json_says_what_the_summary_says(small: Path, tmp_path: Path) -> None:
+    outcome = command("parse", small, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    said = json.loads(outcome.out)
+    dataset = tracekit.load(tmp_path / "report.tracekit")
+    assert set(said) == {
+        "dataset",
+        "source",
+        "rows",
+        "devices",
+        "processes",
+        "lacks",
+        "coverage",
+        "gpu_time_ns",
+        "steps",
+        "modules",
+    }
+    assert said["dataset"] == str(tmp_path / "report.tracekit")
+    assert {key: dataset.manifest[key] for key in ("source", "rows", "coverage")} == {
+        key: said[key] for key in ("source", "rows", "coverage")
+    }
+    assert said["gpu_time_ns"] == 210
+    assert said["steps"] == [{"kind": "step", "count": 1, "median_host_ns": 1000}]
+    assert [
+        (m["path"], m["calls"], m["kernels"], m["self_ns"], m["inclusive_ns"])
+        for m in said["modules"]
+    ] == [
+        ("top", 1, 1, 100, 200),
+        ("top.a", 1, 1, 100, 100),
+    ]
+
+
+def test_json_of_a_report_without_work_is_json_too(tmp_path: Path) -> None:
+    said = json.loads(command("parse", report(tmp_path / "empty.sqlite", ""), "--json").out)
+    assert (said["gpu_time_ns"], said["steps"], said["modules"], said["coverage"]) == (
+        0,
+        [],
+        [],
+        [],
+    )
+
+
+def test_quiet_prints_nothing_but_errors(small: Path) -> None:
+    assert command("parse", small, "--quiet") == (0, "", "")
+    assert command("parse", small, "--quiet", "--json", "--force") == (0, "", "")
+    again = command("parse", small, "--quiet")
+    assert (again.code, again.out) == (1, "")
+    assert "is there already" in again.err
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert command("--version") == (0, f"tracekit {tracekit.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "the following arguments are required: COMMAND; see tracekit --help"),
+        (("prase",), "argument COMMAND: invalid choice: 'prase'"),
+        (("parse",), "the following arguments are required: REPORT; see tracekit parse --help"),
+        (("parse", "a", "-o"), "argument -o/--out: expected one argument"),
+        (("parse", "a", "b"), "unrecognized arguments: b"),
+        (("parse", "a", "--loud"), "unrecognized arguments: --loud"),
+        (
+            ("schema", "kernel"),
+            f"there is no table kernel; there are {', '.join(table.SPEC.name for table in TABLES)}",
+        ),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_answered_in_one_line_with_exit_code_2(
+    args: tuple[str, ...], said: str
+) -> None:
+    outcome = command(*args)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert said in outcome.err
+    assert outcome.err.startswith("tracekit")
+    assert outcome.err.count("\n") == 1
+
+
+def test_help_names_every_command_and_every_command_its_arguments() -> None:
+    outcome = command("--help")
+    assert outcome.code == 0
+    for one in COMMANDS:
+        assert f"{one.NAME} " in outcome.out
+        assert one.HELP in outcome.out
+        its = command(one.NAME, "--help")
+        assert (its.code, its.err) == (0, "")
+        assert one.HELP[1:] in " ".join(its.out.split())
+    parse = command("parse", "--help").out
+    for option in ("REPORT", "-o DIR", "--out DIR", "--force", "--json", "--quiet"):
+        assert option in parse
+
+
+def test_schema_prints_every_table_and_column_with_its_doc() -> None:
+    lines = command("schema").out.splitlines()
+    for table in TABLES:
+        assert table.SPEC.name in lines
+        assert f"  {table.SPEC.doc}" in lines
+        for column in table.SPEC.columns:
+            assert any(
+                line.split()[:1] == [column.name] and line.endswith(column.doc) for line in lines
+            )
+
+
+def test_schema_of_one_table_is_that_alone_with_types() -> None:
+    outcome = command("schema", "kernel_modules")
+    assert (outcome.code, outcome.err) == (0, "")
+    name, doc, blank, *columns = outcome.out.splitlines()
+    assert (name, blank) == ("kernel_modules", "")
+    assert doc.startswith("  Modules of each piece of work")
+    assert [line.split()[:2] for line in columns] == [
+        ["kernel_id", "int64"],
+        ["module_id", "int32"],
+        ["weight", "double"],
+    ]
+    assert "module_id" not in command("schema", "steps").out
+
+
+def test_schema_as_json_is_the_specs() -> None:
+    said = json.loads(command("schema", "--json").out)
+    assert [table["name"] for table in said] == [table.SPEC.name for table in TABLES]
+    [kernels] = json.loads(command("schema", "kernels", "--json").out)
+    assert kernels["sorted_by"] == ["module_id", "start_ns"]
+    assert {
+        "name": "dur_ns",
+        "type": "int64",
+        "nullable": False,
+        "unit": "ns",
+        "doc": "How long it ran.",
+    } in (kernels["columns"])
+
+
+def test_the_default_name_of_a_report_without_suffix(tmp_path: Path) -> None:
+    report(tmp_path / "report", LINES)
+    assert command("parse", tmp_path / "report", "--quiet").code == 0
+    assert set(contents(tmp_path)) >= {"report", "report.tracekit", "report.tracekit/manifest.json"}
+
+
+def test_the_module_and_the_command_are_one(small: Path) -> None:
+    script = "import sys; from tracekit.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert done.stdout == separately("--version").out == f"tracekit {tracekit.__version__}\n"

@@ -1,0 +1,239 @@
+"""A dataset is written whole or not at all, and takes no place that is not its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.benchmarks.serving_report import write_report
+from tests.command import LINES, arguments, command, contents, environment, refusal
+from tests.trace_lines import report
+from tracekit.tables import TABLES, kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILES = {"manifest.json", *(f"{table.SPEC.name}.parquet" for table in TABLES)}
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report large enough for a signal to come in the middle of reading or writing."""
+    return write_report(tmp_path_factory.mktemp("large") / "report.sqlite", kernels=300_000)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return report(tmp_path / "report.sqlite", LINES)
+
+
+def spoil(path: Path) -> None:
+    """Makes the report one that is recognised, and refused only when it is read."""
+    db = sqlite3.connect(path)
+    db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
+    db.commit()
+    db.close()
+
+
+def stopped(
+    large: Path, out: Path, number: signal.Signals, when: str, *more: str
+) -> tuple[int, str, str]:
+    """Parses in a process of its own and sends it a signal while it reads or writes."""
+    pattern = f".{out.name}.partial-*" + ("/kernels.parquet" if when == "writing" else "")
+    process = subprocess.Popen(
+        arguments("parse", large, "-o", out, *more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    deadline = time.monotonic() + 60
+    while not any(out.parent.glob(pattern)):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(number)
+    said, complained = process.communicate(timeout=60)
+    return process.returncode, said, complained
+
+
+@pytest.mark.parametrize("when", ["reading", "writing"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_leaves_nothing(
+    number: signal.Signals, when: str, large: Path, tmp_path: Path
+) -> None:
+    code, said, complained = stopped(large, tmp_path / "out", number, when)
+    assert code == 128 + number
+    assert said == ""
+    assert "Traceback" not in complained
+    assert complained.count("\n") <= 1
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("when", ["reading", "writing"])
+def test_a_run_that_is_killed_leaves_nothing_that_looks_finished(
+    when: str, large: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    code, _, _ = stopped(large, out, signal.SIGKILL, when)
+    assert code == -signal.SIGKILL
+    assert not out.exists()
+    for left in tmp_path.iterdir():
+        assert left.name.startswith(".")
+        with pytest.raises(tracekit.DatasetError, match="it has no manifest"):
+            tracekit.load(left)
+    assert tracekit.parse(large, out).manifest["rows"]["kernels"] > 290_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_old_dataset_outlives_a_replacement_that_is_stopped(
+    number: signal.Signals, small: Path, large: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    tracekit.parse(small, out)
+    before = contents(out)
+    code, _, _ = stopped(large, out, number, "writing", "--force")
+    assert code in {128 + number, -number}
+    assert contents(out) == before
+
+
+def test_the_old_dataset_outlives_a_replacement_that_fails(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tracekit.parse(small, out)
+    before = contents(tmp_path)
+    spoil(small)
+    refusal(command("parse", small, "-o", out, "--force"), small)
+    assert contents(out) == {
+        key[4:]: value for key, value in before.items() if key.startswith("out/")
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
+
+
+def test_an_error_that_nobody_foresaw_leaves_nothing_either(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(trace: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(kernels, "build", fails)
+    with pytest.raises(ZeroDivisionError):
+        tracekit.parse(small, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [small]
+
+
+def test_the_old_dataset_comes_back_if_the_new_one_cannot_take_its_place(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    tracekit.parse(small, out)
+    before = contents(tmp_path)
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if ".partial-" in path.name:
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    line = refusal(command("parse", small, "-o", out, "--force"), out)
+    assert "cannot be written (No space left on device); free some space" in line
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_the_old_dataset_comes_back_if_the_run_is_stopped_while_it_is_replaced(
+    stop: type[BaseException], small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    tracekit.parse(small, out)
+    before = contents(tmp_path)
+    rename = Path.rename
+
+    def stopping(path: Path, target: Path) -> Path:
+        if ".partial-" in path.name:
+            raise stop
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", stopping)
+    with pytest.raises(stop):
+        tracekit.parse(small, out, force=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_dataset_appears_whole_in_one_moment(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, seen = tmp_path / "out", []
+    rename = Path.rename
+
+    def watched(path: Path, target: Path) -> Path:
+        seen.append((out.exists(), {file.name for file in path.iterdir()}, target))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    tracekit.parse(small, out)
+    assert seen == [(False, FILES, out)]
+
+
+def test_a_dataset_that_is_there_is_replaced_whole_but_only_if_told(
+    small: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    tracekit.parse(small, out)
+    (out / "notes.txt").write_text("mine")
+    before = contents(tmp_path)
+    line = refusal(command("parse", small, "-o", out), out)
+    assert "is there already; replace it with --force or choose another folder with -o" in line
+    assert contents(tmp_path) == before
+    assert command("parse", small, "-o", out, "--force", "--quiet") == (0, "", "")
+    assert {path.name for path in out.iterdir()} == FILES
+    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
+
+
+def test_a_failed_parse_leaves_no_folders_above_the_dataset(small: Path, tmp_path: Path) -> None:
+    spoil(small)
+    refusal(command("parse", small, "-o", tmp_path / "a" / "b" / "out"), small)
+    assert list(tmp_path.iterdir()) == [small]
+
+
+def test_two_parses_at_once_do_not_disturb_each_other(large: Path, tmp_path: Path) -> None:
+    running = [
+        subprocess.Popen(
+            arguments("parse", large, "-o", tmp_path / name, "--quiet"), env=environment()
+        )
+        for name in ("one", "two")
+    ]
+    assert [process.wait(timeout=120) for process in running] == [0, 0]
+    one, two = (tracekit.load(tmp_path / name) for name in ("one", "two"))
+    assert one.manifest == two.manifest
+    for table in TABLES:
+        assert (one.folder / f"{table.SPEC.name}.parquet").read_bytes() == (
+            two.folder / f"{table.SPEC.name}.parquet"
+        ).read_bytes()
+
+
+def test_two_threads_can_parse_at_once(small: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        datasets = list(pool.map(lambda at: tracekit.parse(small, tmp_path / f"out{at}"), range(8)))
+    assert {dataset.manifest["rows"]["kernels"] for dataset in datasets} == {3}
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fspath])
+def test_paths_may_be_texts_or_paths(
+    kind: Callable[[Path], object], small: Path, tmp_path: Path
+) -> None:
+    assert tracekit.parse(kind(small)).folder == tmp_path / "report.tracekit"
+    assert (
+        tracekit.parse(kind(small), kind(tmp_path / "o")).manifest
+        == tracekit.load(kind(tmp_path / "o")).manifest
+    )

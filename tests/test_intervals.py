@@ -1,0 +1,259 @@
+"""Properties of the arithmetic of intervals, against versions that are slow and obvious."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from time import process_time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tracekit import intervals as iv
+
+Ints = np.ndarray
+Sorted = tuple[list[int], list[int]]
+
+
+def ints(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def in_nesting_order(pairs: list[tuple[int, int]]) -> Sorted:
+    ordered = sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
+    return [start for start, _ in ordered], [end for _, end in ordered]
+
+
+@st.composite
+def any_intervals(draw: st.DrawFn) -> Sorted:
+    """Intervals that nest, touch, tie, overlap in part and have no length, as it comes."""
+    one = st.tuples(st.integers(-5, 15), st.sampled_from([0, 0, 1, 2, 5, 9]))
+    return in_nesting_order([(s, s + length) for s, length in draw(st.lists(one, max_size=12))])
+
+
+@st.composite
+def nested_intervals(draw: st.DrawFn) -> Sorted:
+    """Intervals as pushes and pops leave them; the clock often stands still."""
+    clock, stack, pairs = -3, [], []
+    for push, ticks in draw(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=24)):
+        clock += ticks
+        if push:
+            stack.append(clock)
+        elif stack:
+            pairs.append((stack.pop(), clock))
+    return in_nesting_order(pairs + [(start, clock + 1) for start in stack])
+
+
+INTERVALS = any_intervals() | nested_intervals()
+POINTS = st.lists(st.tuples(st.integers(-7, 20), st.sampled_from([0, 1, 2, 4])), max_size=8)
+
+
+def slow_parents(start: list[int], end: list[int]) -> list[int]:
+    def holds(j: int, i: int) -> bool:
+        touches = end[j] > start[i] or start[i] == end[i] == end[j]
+        return end[j] > start[j] and end[j] >= end[i] and touches
+
+    return [max((j for j in range(i) if holds(j, i)), default=-1) for i in range(len(start))]
+
+
+def chain(parent: list[int], row: int) -> list[int]:
+    """The row and what is above it."""
+    return [] if row < 0 else [row, *chain(parent, int(parent[row]))]
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), max_size=20))
+def test_nesting_order_is_by_start_then_longest_and_keeps_equals_in_order(
+    pairs: list[tuple[int, int]],
+) -> None:
+    order = iv.nesting_order(ints([s for s, _ in pairs]), ints([e for _, e in pairs]))
+    keys = [(pairs[row][0], -pairs[row][1], row) for row in order.tolist()]
+    assert keys == sorted((s, -e, row) for row, (s, e) in enumerate(pairs))
+
+
+@settings(max_examples=400)
+@given(INTERVALS)
+def test_parent_is_the_latest_interval_before_that_contains_it(case: Sorted) -> None:
+    parent, depth = iv.parents(*map(ints, case))
+    assert parent.tolist() == slow_parents(*case)
+    assert depth.tolist() == [len(chain(parent, row)) - 1 for row in range(parent.size)]
+    assert iv.depths(parent).tolist() == depth.tolist()
+
+
+@given(INTERVALS)
+def test_ends_never_decrease_along_the_chain_of_parents(case: Sorted) -> None:
+    parent, _ = iv.parents(*map(ints, case))
+    for row in range(parent.size):
+        assert all(case[1][a] <= case[1][b] for a, b in pairwise(chain(parent, row)))
+
+
+def test_an_interval_that_starts_where_another_ends_lies_outside_unless_it_is_empty() -> None:
+    parent, depth = iv.parents(ints([0, 10, 20, 20]), ints([10, 20, 20, 20]))
+    assert parent.tolist() == [-1, -1, 1, 1]
+    assert depth.tolist() == [0, 0, 1, 1]
+
+
+@settings(max_examples=400)
+@given(INTERVALS, POINTS)
+def test_innermost_is_the_latest_interval_that_contains_the_query(
+    case: Sorted, queries: list[tuple[int, int]]
+) -> None:
+    start, end = case
+    first, last = [at for at, _ in queries], [at + length for at, length in queries]
+    expected = [
+        max((j for j in range(len(start)) if start[j] <= a and end[j] >= b), default=-1)
+        for a, b in zip(first, last, strict=True)
+    ]
+    parent, _ = iv.parents(ints(start), ints(end))
+    found = iv.innermost(ints(start), ints(end), parent, ints(first), ints(last))
+    assert found.tolist() == expected
+
+
+@given(INTERVALS, POINTS)
+def test_leaping_finds_what_climbing_finds(case: Sorted, queries: list[tuple[int, int]]) -> None:
+    start, end = map(ints, case)
+    parent, _ = iv.parents(start, end)
+    at = np.searchsorted(start, ints([q for q, _ in queries]), side="right") - 1
+    last = ints([q + length for q, length in queries])
+    at, last = at[at >= 0], last[at >= 0]
+    expected = [
+        next((row for row in chain(parent, begin) if end[row] >= stop), -1)
+        for begin, stop in zip(at.tolist(), last.tolist(), strict=True)
+    ]
+    assert iv._leap(end, parent, at, last).tolist() == expected
+
+
+@given(INTERVALS, st.data())
+def test_nearest_marked_row_is_the_first_one_on_the_way_up(
+    case: Sorted, data: st.DataObject
+) -> None:
+    parent, _ = iv.parents(*map(ints, case))
+    size = parent.size
+    marked = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    expected = [next((r for r in chain(parent, row) if marked[r]), -1) for row in range(size)]
+    assert iv.nearest_marked(parent, np.array(marked, dtype=bool)).tolist() == expected
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> Ints:
+    """The parent of every node of a forest in pre-order."""
+    parent, stack = [], []
+    for pops in draw(st.lists(st.integers(0, 3), min_size=1, max_size=12)):
+        del stack[max(0, len(stack) - pops) :]
+        parent.append(stack[-1] if stack else -1)
+        stack.append(len(parent) - 1)
+    return ints(parent)
+
+
+@given(forests())
+def test_subtree_ends_after_the_last_descendant(parent: Ints) -> None:
+    below = [
+        [row for row in range(parent.size) if n in chain(parent, row)] for n in range(parent.size)
+    ]
+    found = iv.subtree_ends(parent, iv.depths(parent))
+    assert found.tolist() == [max(rows) + 1 for rows in below]
+
+
+OWNED = st.lists(
+    st.tuples(st.integers(0, 99), st.integers(-20, 20), st.integers(0, 6)), max_size=12
+)
+
+
+@settings(max_examples=300)
+@given(forests(), OWNED)
+def test_union_within_a_node_counts_every_covered_tick_below_it_once(
+    parent: Ints, owned: list[tuple[int, int, int]]
+) -> None:
+    owner = ints([node % parent.size for node, _, _ in owned])
+    start, end = ints([s for _, s, _ in owned]), ints([s + length for _, s, length in owned])
+    depth = iv.depths(parent)
+    found = iv.union_within(owner, (parent, depth, iv.subtree_ends(parent, depth)), start, end)
+    for node in range(parent.size):
+        mine = [row for row, at in enumerate(owner.tolist()) if node in chain(parent, at)]
+        assert found[node] == len({tick for row in mine for tick in range(start[row], end[row])})
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=10))
+def test_intervals_that_share_time_with_another_are_found(pairs: list[tuple[int, int]]) -> None:
+    spans = [(s, s + length) for s, length in pairs]
+    expected = [
+        any(a < d and c < b for j, (c, d) in enumerate(spans) if j != i)
+        for i, (a, b) in enumerate(spans)
+    ]
+    found = iv.overlaps_any(ints([a for a, _ in spans]), ints([b for _, b in spans]))
+    assert found.tolist() == expected
+
+
+TIMES = st.integers(-50, 50) | st.integers(-(2**61) + 1, 2**61 - 1)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 4), TIMES), max_size=6), min_size=1, max_size=3))
+def test_one_axis_keeps_the_order_within_groups_and_the_groups_apart(
+    arrays: list[list[tuple[int, int]]],
+) -> None:
+    groups, times = ([ints([pair[k] for pair in one]) for one in arrays] for k in (0, 1))
+    found = iv.one_axis(groups, times)
+    assert [one.size for one in found] == [one.size for one in times]
+    placed = [
+        (pair, at)
+        for pairs, ats in zip(arrays, found, strict=True)
+        for pair, at in zip(pairs, ats.tolist(), strict=True)
+    ]
+    for one, at in placed:
+        for other, there in placed:
+            assert (one < other) == (at < there)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**40), 2**40)), min_size=1))
+def test_one_axis_keeps_distances_that_fit(pairs: list[tuple[int, int]]) -> None:
+    group, time = ints([g for g, _ in pairs]), ints([t for _, t in pairs])
+    (found,) = iv.one_axis([group], [time])
+    for line in np.unique(group):
+        assert len(set((found - time)[group == line].tolist())) == 1
+
+
+def test_one_axis_falls_back_to_ranks_for_huge_times() -> None:
+    group, time = ints([0, 1, 1, 2]), ints([2**61 - 1, -(2**61) + 1, 5, 5])
+    (found,) = iv.one_axis([group], [time])
+    assert found.tolist() == [2, 4, 5, 9]
+
+
+@pytest.mark.parametrize("deep", [200, 5_000])
+def test_a_deep_nest_is_answered_exactly_and_fast(deep: int) -> None:
+    began = process_time()
+    start, end = np.arange(deep), 3 * deep - np.arange(deep)
+    parent, depth = iv.parents(start, end)
+    assert parent.tolist() == list(range(-1, deep - 1))
+    assert depth.tolist() == list(range(deep))
+    subtree_end = iv.subtree_ends(parent, depth)
+    assert subtree_end.tolist() == [deep] * deep
+    # Every query starts inside the deepest interval, and ends with one of those around it.
+    query = np.full(deep, deep)
+    assert iv.innermost(start, end, parent, query, end).tolist() == list(range(deep))
+    assert iv.innermost(start, end, parent, query, end + deep).tolist() == [
+        max(row - deep, -1) for row in range(deep)
+    ]
+    outermost = iv.nearest_marked(parent, depth == 0)
+    assert not outermost.any()
+    total = iv.union_within(np.arange(deep), (parent, depth, subtree_end), start, start + 2)
+    assert total.tolist() == [deep + 1 - row for row in range(deep)]
+    assert process_time() - began < 5
+
+
+def test_a_deep_nest_that_overlaps_in_part_is_answered_fast() -> None:
+    began = process_time()
+    deep = 5_000
+    start = np.append(np.arange(deep), 2 * deep)
+    end = np.append(3 * deep - np.arange(deep), 5 * deep)
+    parent, depth = iv.parents(start, end)
+    assert parent.tolist() == [*range(-1, deep - 1), -1]
+    assert depth.tolist() == [*range(deep), 0]
+    assert process_time() - began < 5
+
+
+def test_nothing_gives_nothing() -> None:
+    none = ints([])
+    parent, depth = iv.parents(none, none)
+    assert (parent.size, depth.size) == (0, 0)
+    assert iv.innermost(none, none, parent, ints([3]), ints([4])).tolist() == [-1]
+    assert iv.subtree_ends(none, none).tolist() == []
+    assert iv.union_within(none, (ints([-1]), ints([0]), ints([1])), none, none).tolist() == [0]

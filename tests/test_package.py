@@ -1,0 +1,221 @@
+"""The package as a whole: what importing it costs, its errors, its rooms, its promises in words."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import tracekit
+from tests.command import ROOT, environment
+from tracekit import analyses, attribute, cli, coverage, errors, markers, readers, recording, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+
+    from tracekit.schema import Column, TableSpec
+
+PACKAGE = ROOT / "tracekit"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = {"adbc_driver_manager", "numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch"}
+#: What lies in a room beside its members.
+ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
+    "analyses": (analyses.ANALYSES, {"base"}),
+    "attribute": (attribute.METHODS, {"base", "causes", "launching", "replay"}),
+    "cli": (cli.COMMANDS, {"base"}),
+    "markers": (markers.DIALECTS, {"base", "fields", "literal"}),
+    "readers": (
+        readers.READERS,
+        {"base", "foreign", "nsight_ids", "nsight_lacks", "nsight_ranges", "nsight_work", "sqlite"},
+    ),
+    "tables": (tables.TABLES, {"base"}),
+}
+SPECS = [
+    *(table.SPEC for table in tables.TABLES),
+    recording.RANGES,
+    recording.LAUNCHES,
+    recording.WORK,
+]
+PROMISED = [
+    pytest.param(s, c, id=f"{s.name}.{c.name}")
+    for s in (t.SPEC for t in tables.TABLES)
+    for c in s.columns
+]
+#: Floating-point numbers that are no times.
+SHARES = {"coverage.share", "kernel_modules.weight", "ranges.payload_float"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """All modules that are loaded after a statement in a fresh interpreter."""
+    script = f"{statement}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    return set(json.loads(done.stdout))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize(
+    "statement", ["import tracekit", "import tracekit.cli", "import tracekit.errors"]
+)
+def test_importing_it_loads_no_heavy_package(statement: str) -> None:
+    assert not HEAVY & {name.partition(".")[0] for name in loaded_by(statement)}
+
+
+def test_importing_it_loads_hardly_a_module() -> None:
+    more = loaded_by("import tracekit") - loaded_by("pass")
+    assert len({name for name in more if name.startswith("tracekit")}) <= 5
+    assert len(more) <= 30
+
+
+def test_reading_never_loads_torch() -> None:
+    assert not {"torch", "nvtx"} & loaded_by("import tracekit; tracekit.parse, tracekit.load")
+
+
+def test_parsing_loads_no_pandas_until_a_frame_is_asked_for() -> None:
+    assert "pandas" not in loaded_by("import tracekit; tracekit.parse")
+
+
+def test_all_names_exist_and_are_what_they_say() -> None:
+    assert sorted(tracekit.__all__) == sorted(set(tracekit.__all__))
+    for name in tracekit.__all__:
+        assert getattr(tracekit, name).__class__ in (type, type(tracekit.load), str)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", tracekit.__version__)
+    with pytest.raises(AttributeError, match="module 'tracekit' has no attribute 'prase'"):
+        tracekit.prase  # noqa: B018
+
+
+def drawn_tree(text: str) -> dict[str, str | None]:
+    """Class → class above it, as drawn with └── and ├──."""
+    above: dict[str, str | None] = {}
+    stack: list[tuple[int, str]] = []
+    for indent, name in re.findall(
+        r"^(?: {4})([ │├└─]*)([A-Z]\w+Error)\b", text, flags=re.MULTILINE
+    ):
+        while stack and stack[-1][0] >= len(indent):
+            stack.pop()
+        above[name] = stack[-1][1] if stack else None
+        stack.append((len(indent), name))
+    return above
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    public = {
+        name: value
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception) and not name.startswith("_")
+    }
+    real = {
+        name: next((base.__name__ for base in value.__mro__[1:] if base in public.values()), None)
+        for name, value in public.items()
+    }
+    assert drawn_tree(errors.__doc__ or "") == real
+    assert set(real) <= set(tracekit.__all__)
+
+
+def test_the_exit_codes_are_those_drawn() -> None:
+    drawn = dict(re.findall(r"(\w+Error) +exit code (\d)", errors.__doc__ or ""))
+    for name in drawn_tree(errors.__doc__ or ""):
+        assert getattr(errors, name).exit_code == int(drawn.get(name, drawn["TracekitError"])), name
+
+
+def test_an_error_about_a_file_is_one_line_that_says_what_to_do() -> None:
+    error = tracekit.ReportError(Path("a b"), "is\nbroken", "mend\n  it")
+    assert str(error) == "a b: is broken; mend it"
+    assert (error.path, error.exit_code) == (Path("a b"), 1)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    first = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n\n")[0]
+    assert first.endswith((".", "::", "of")) or ". " in first, first
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_no_module_is_longer_than_300_lines(path: Path) -> None:
+    assert len(path.read_text("utf-8").splitlines()) <= 300
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_lists_every_file_in_it(room: str) -> None:
+    members, beside = ROOMS[room]
+    listed = [member.__name__.rpartition(".")[2] for member in members]
+    there = {path.stem for path in (PACKAGE / room).glob("*.py")} - {"__init__"}
+    assert len(listed) == len(set(listed))
+    assert set(listed) | beside == there
+    assert not set(listed) & beside
+    assert "To add a" in (sys.modules[f"tracekit.{room}"].__doc__ or "")
+
+
+def test_the_names_of_a_room_s_members_differ() -> None:
+    for members in (readers.READERS, attribute.METHODS, analyses.ANALYSES, cli.COMMANDS):
+        names = [member.NAME for member in members]
+        assert len(names) == len(set(names))
+    for table in tables.TABLES:
+        assert table.SPEC.name == table.__name__.rpartition(".")[2]
+
+
+def test_every_cause_is_listed_named_and_explained() -> None:
+    declared = [value for value in vars(coverage).values() if isinstance(value, coverage.Cause)]
+    assert set(coverage.CAUSES) == set(declared)
+    names = [cause.name for cause in coverage.CAUSES]
+    assert len(names) == len(set(names))
+    assert not set(names) & {method.NAME for method in attribute.METHODS}
+    for cause in coverage.CAUSES:
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", cause.name)
+        assert cause.doc[0].isupper()
+        assert cause.doc.endswith(".")
+        assert not cause.advice.endswith(".")
+        assert "\n" not in cause.doc + cause.advice
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=[f"{spec.name}-{len(spec.columns)}" for spec in SPECS])
+def test_every_table_is_explained_and_its_columns_have_names_of_their_own(spec: TableSpec) -> None:
+    names = [column.name for column in spec.columns]
+    assert len(names) == len(set(names))
+    assert set(spec.sorted_by) <= set(names)
+    assert spec.doc[0].isupper()
+    assert spec.doc.endswith(".")
+    for column in spec.columns:
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", column.name)
+        assert column.doc.endswith((".", "…")), column.name
+
+
+@pytest.mark.parametrize(("spec", "column"), PROMISED)
+def test_a_column_s_type_is_what_its_name_says(spec: TableSpec, column: Column) -> None:
+    name, type_ = column.name, column.type
+    if name.endswith("_ns"):
+        assert (type_, column.unit) == (pa.int64(), "ns")
+    elif name.endswith("_bytes"):
+        assert pa.types.is_integer(type_)
+        assert column.unit == "bytes"
+    elif name.endswith("_id"):
+        assert type_ in (pa.int32(), pa.int64())
+    if pa.types.is_floating(type_):
+        assert f"{spec.name}.{name}" in SHARES
+    if name in ("module_id", "parent_id", "subtree_end_id", "pid", "tid"):
+        assert type_ == pa.int32()
+
+
+def test_a_key_has_the_same_type_in_every_table() -> None:
+    types: dict[str, set[str]] = {}
+    for table in tables.TABLES:
+        for column in table.SPEC.columns:
+            if column.name.endswith("_id") and column.name != "parent_id":
+                types.setdefault(column.name.removeprefix("parent_"), set()).add(str(column.type))
+    assert {name: found for name, found in types.items() if len(found) > 1} == {}

@@ -1,0 +1,146 @@
+"""Where output goes: a terminal, a pipe, a full disk, nowhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.serving_report import write_report
+from tests.command import LINES, arguments, command, environment, separately
+from tests.trace_lines import report
+
+ESCAPE = "\x1b"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return report(tmp_path / "report.sqlite", LINES)
+
+
+def on_a_terminal(*args: object, stream: str, **env: str) -> tuple[str, str]:
+    """Runs it with one stream on a terminal; what came there, and what on the other stream."""
+    ours, theirs = pty.openpty()
+    ends = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: theirs}
+    process = subprocess.Popen(
+        arguments(*args), **ends, text=True, env=environment(TERM="xterm-256color", **env)
+    )
+    os.close(theirs)
+    seen = b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([ours], [], [], 1)
+        try:
+            chunk = os.read(ours, 65536) if ready else b"-"
+        except OSError:  # Linux's way to say that the other end is closed
+            break
+        if not chunk:
+            break
+        seen += chunk if ready else b""
+    os.close(ours)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, (seen, out, err)
+    return seen.decode(), out or err or ""
+
+
+def test_what_goes_into_a_pipe_has_no_escape_codes(small: Path, tmp_path: Path) -> None:
+    for args in (
+        ("parse", small),
+        ("parse", small, "--force", "--json"),
+        ("schema",),
+        ("parse", tmp_path / "x"),
+        (),
+    ):
+        outcome = separately(*args)
+        assert outcome.out + outcome.err
+        assert ESCAPE not in outcome.out + outcome.err
+
+
+def test_a_name_in_the_report_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", LINES.replace("'top", r"'\x1b[2Jtop"))
+    assert ESCAPE not in command("parse", path).out
+
+
+@pytest.mark.parametrize("name", ["top[bold]x[/]", "[red", "a[/b]", "ü.日本"])
+def test_names_are_printed_as_they_are(name: str, tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", LINES.replace("top", name))
+    assert f"\n {name} " in command("parse", path).out
+
+
+def test_a_terminal_gets_colour_unless_it_is_refused(small: Path) -> None:
+    coloured, _ = on_a_terminal("parse", small, "--force", stream="stdout")
+    plain, _ = on_a_terminal("parse", small, "--force", stream="stdout", NO_COLOR="1")
+    assert f"{ESCAPE}[32mattributed by range" in coloured
+    assert "attributed by range" in plain
+    assert f"{ESCAPE}[3" not in plain
+
+
+def test_progress_is_drawn_on_a_terminal_only_and_wiped_away(tmp_path: Path) -> None:
+    path = write_report(tmp_path / "report.sqlite", kernels=20_000)
+    drawn, summary = on_a_terminal("parse", path, stream="stderr")
+    assert "reading" in drawn
+    assert "writing" in drawn
+    assert "Coverage of GPU time" in summary
+    assert ESCAPE not in summary
+    assert on_a_terminal("parse", path, "--force", "--quiet", stream="stderr") == ("", "")
+    assert separately("parse", path, "--force").err == ""
+
+
+@pytest.mark.parametrize(
+    "args", [("schema",), ("parse", "report.sqlite", "--json"), ("parse", "report.sqlite")]
+)
+def test_a_reader_that_has_seen_enough_is_no_error(args: tuple[str, ...], small: Path) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        arguments(*args),
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=small.parent,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    os.close(theirs)
+    assert done.stderr == ""
+    assert "report.tracekit" in {path.name for path in small.parent.iterdir()} or args == (
+        "schema",
+    )
+
+
+@pytest.mark.parametrize(
+    "args", [("schema",), ("parse", "report.sqlite"), ("parse", "report.sqlite", "--json")]
+)
+def test_an_output_that_is_full_is_one_line(args: tuple[str, ...], small: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            arguments(*args),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=small.parent,
+            env=environment(),
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("tracekit: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_output_that_knows_no_unicode_gets_the_summary_all_the_same(small: Path) -> None:
+    for encoding in ("ascii", "cp1252", "latin-1"):
+        outcome = separately("parse", small, "--force", PYTHONIOENCODING=encoding)
+        assert (outcome.code, outcome.err) == (0, "")
+
+
+def test_a_run_whose_output_is_closed_still_writes_its_tables(small: Path) -> None:
+    outcome = separately("parse", small, before=lambda: os.close(1))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert (small.parent / "report.tracekit" / "manifest.json").is_file()
