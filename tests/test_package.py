@@ -34,7 +34,19 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     "markers": (markers.DIALECTS, {"base", "fields", "literal"}),
     "readers": (
         readers.READERS,
-        {"base", "foreign", "nsight_ids", "nsight_lacks", "nsight_ranges", "nsight_work", "sqlite"},
+        {
+            "base",
+            "foreign",
+            "nsight_ids",
+            "nsight_lacks",
+            "nsight_ranges",
+            "nsight_work",
+            "bulk",
+            "queries",
+            "sqlite",
+            "sqlite_pages",
+            "sqlite_records",
+        },
     ),
     "tables": (tables.TABLES, {"base"}),
 }

@@ -12,3 +12,4 @@ Ints: TypeAlias = NDArray[np.signedinteger[Any]]
 #: Positions in a table, 32 bits wide where many are kept: a report has fewer than 2^31 rows.
 Rows: TypeAlias = NDArray[np.signedinteger[Any]]
 Flags: TypeAlias = NDArray[np.bool_]
+Bytes: TypeAlias = NDArray[np.uint8]

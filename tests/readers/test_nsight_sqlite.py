@@ -15,7 +15,8 @@ from tests.readers.files import LINES, changed, lacks, rows, state
 from tests.trace_lines import SCHEMA, report
 from tracekit import nsight
 from tracekit.errors import ReportError
-from tracekit.readers import sqlite
+from tracekit.readers import bulk, queries, sqlite_records
+from tracekit.readers.sqlite_pages import NotPlain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,8 +175,24 @@ def test_a_large_table_read_in_parts_is_the_same(
     rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch, registered: bool
 ) -> None:
     whole = rows(rewritten(registered=registered))
-    monkeypatch.setattr(sqlite, "_PART_ROWS", 2)
-    monkeypatch.setattr(sqlite, "_BATCH_ROWS", 1)
+    monkeypatch.setattr(bulk, "_PART_PAGES", 1)
+    monkeypatch.setattr(sqlite_records, "_CHUNK_PAGES", 1)
+    assert rows(rewritten(registered=registered)) == whole
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_table_read_by_queries_is_the_same_as_one_read_from_pages(
+    rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch, registered: bool
+) -> None:
+    whole = rows(rewritten(registered=registered))
+
+    def refuses(*_: object) -> None:
+        raise NotPlain
+
+    monkeypatch.setattr(bulk, "leaves", refuses)
+    assert rows(rewritten(registered=registered)) == whole
+    monkeypatch.setattr(queries, "_PART_ROWS", 2)
+    monkeypatch.setattr(queries, "_BATCH_ROWS", 1)
     assert rows(rewritten(registered=registered)) == whole
 
 

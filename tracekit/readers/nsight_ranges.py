@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracekit.readers.nsight_ids import GlobalIds
 
 
+_EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
 #: No real session comes near: 73 years.
 LAST_TIME_NS = 1 << 61
 
@@ -34,7 +35,7 @@ def ranges_table(
     """Ranges out of NVTX rows.
 
     Args:
-        events: Rows of NVTX_EVENTS: ranges of all kinds and created domains.
+        events: Rows of NVTX_EVENTS.
         strings: Rows of StringIds.
         ids: The report's threads.
         launches: The finished launches, which may outlast a range that never ends.
@@ -46,6 +47,9 @@ def ranges_table(
     if not events.num_rows:
         return RANGES.empty(), [], []
     types = integers(events, "eventType")
+    ours = np.isin(types, _EVENTS)
+    if not ours.all():
+        events, types = events.filter(pa.array(ours)), types[ours]
     is_domain = types == nsight.DOMAIN_CREATED
     texts, text = _texts(events, strings)
     domains, domain = _domains(events, is_domain, ids, texts, text)

@@ -17,11 +17,12 @@ import sqlalchemy as sql
 from tracekit import nsight
 from tracekit.coverage import TOO_LARGE, Tally
 from tracekit.errors import ReportError
+from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
 from tracekit.readers.nsight_ranges import DamagedRows, ranges_table
 from tracekit.readers.nsight_work import WORK_TABLES, launches_table, work_requests, work_table
-from tracekit.readers.sqlite import ENCODED, ENCODED_TEXT, SQLITE_MAGIC, Request, SqliteFile
+from tracekit.readers.sqlite import DAMAGED, SQLITE_MAGIC, SqliteFile
 from tracekit.recording import Recording, Source
 
 if TYPE_CHECKING:
@@ -61,14 +62,16 @@ def read(path: Path, progress: Progress) -> Recording:
     with SqliteFile(path) as file, ThreadPoolExecutor(max_workers=1) as beside:
         digest = beside.submit(_sha256, path)
         _check_essentials(file)
-        tables = file.read(_requests(), lambda share: progress("reading", share))
+        bulk = BulkReader(file)
+        tables = bulk.read(_requests(), lambda share: progress("reading", share))
+        pa.default_memory_pool().release_unused()
+        tally = Tally()
+        tally.add("values", TOO_LARGE, bulk.beyond)
         source = _source(file, digest.result())
         try:
-            return _recording(file, tables, source, beside)
+            return _recording(file, tables, source, tally, beside)
         except DamagedRows as damage:
-            raise ReportError(
-                path, str(damage), "the file is damaged; export the report again"
-            ) from None
+            raise ReportError(path, str(damage), DAMAGED) from None
 
 
 def _check_essentials(file: SqliteFile) -> None:
@@ -83,8 +86,6 @@ def _check_essentials(file: SqliteFile) -> None:
 
 
 def _requests() -> dict[str, Request]:
-    event = nsight.NVTX.c
-    wanted = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
     nvtx = Request(
         nsight.NVTX,
         {
@@ -96,7 +97,6 @@ def _requests() -> dict[str, Request]:
         },
         rare=("endGlobalTid", "jsonTextId", "jsonText", "uint64Value", "int64Value", "uint32Value", "int32Value",
               "doubleValue", "floatValue"),
-        where=event.eventType.in_(wanted),
     )  # fmt: skip
     runtime = Request(
         nsight.RUNTIME,
@@ -110,10 +110,12 @@ def _requests() -> dict[str, Request]:
 
 
 def _recording(
-    file: SqliteFile, tables: dict[str, pa.Table], source: Source, beside: ThreadPoolExecutor
+    file: SqliteFile,
+    tables: dict[str, pa.Table],
+    source: Source,
+    tally: Tally,
+    beside: ThreadPoolExecutor,
 ) -> Recording:
-    tally = Tally()
-    tally.add("values", TOO_LARGE, file.beyond)
     strings = tables.pop("strings")
     threads, globals_ = global_threads(tables)
     names = Names(strings)

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from tracekit import nsight
 from tracekit.intervals import nesting_order, one_axis
+from tracekit.readers.bulk import ENCODED, Request
 from tracekit.readers.nsight_ranges import in_order, nullable, start_and_end
-from tracekit.readers.sqlite import ENCODED, Request
 from tracekit.recording import COPY_KINDS, GRAPH, KERNEL, LAUNCHES, MEMCPY, MEMSET, WORK, integers
 
 if TYPE_CHECKING:
