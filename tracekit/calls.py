@@ -188,6 +188,8 @@ def _last_of_path(spans: _Spans, bare: Flags, path: Ints, rows: Rows) -> Rows:
 def _first_claims(call: Rows) -> Rows:
     """Each call for the first range that claims it only; later ones have lost theirs."""
     rows = np.flatnonzero(call >= 0)
+    if int(np.bincount(call[rows]).max(initial=0)) <= 1:
+        return call
     first = np.full(call.size, -1, dtype=np.int64)
     first[call[rows[::-1]]] = rows[::-1]
     return np.where((call >= 0) & (first[call] == np.arange(call.size)), call, -1)

@@ -163,5 +163,4 @@ def _write_table(table: Table, trace: Trace, folder: Path, stop: threading.Event
                 break
             writer.write_table(piece, row_group_size=_ROW_GROUP)
             rows += piece.num_rows
-    pa.default_memory_pool().release_unused()
     return rows
