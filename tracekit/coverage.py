@@ -69,7 +69,7 @@ BROKEN = Cause(
 NO_NAME = Cause(
     "marker_without_name",
     "The marker names no module; a keyword argument called Module may have overwritten it.",
-    "record with tracekit capture, whose markers keep keyword arguments apart",
+    "call the keyword argument something else, or mark the module by a hook of your own",
 )
 FIELD_SKIPPED = Cause(
     "marker_field_skipped", "A field of the marker is not of the expected form and was left out."
@@ -97,7 +97,6 @@ NEVER_ENDED = Cause(
     "A range has no end in the report; it was closed at the last time seen on its thread.",
     "stop the program before the recording ends, or accept",
 )
-
 TOO_LARGE = Cause(
     "value_too_large",
     "A number is larger than its column can hold (a grid of 2^40 blocks, say); it was taken as unknown.",
@@ -107,8 +106,7 @@ TOO_LARGE = Cause(
 CAUSES: tuple[Cause, ...] = (
     NO_LAUNCH, AMBIGUOUS_LAUNCH, OUTSIDE_MODULES, GRAPH_NOT_EXPANDED, GRAPH_UNMAPPED, MODULE_UNREADABLE, TOO_LONG,
     TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, ENDS_BEFORE_START, API_OVERLAP,
-    NEVER_ENDED,
-    TOO_LARGE,
+    NEVER_ENDED, TOO_LARGE,
 )  # fmt: skip
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 

@@ -57,6 +57,11 @@ class TableSpec:
         """The Arrow schema that tables of this spec carry into their files."""
         return pa.schema([column.field() for column in self.columns], metadata={"doc": self.doc})
 
+    def chosen(self, *names: str) -> tuple[Column, ...]:
+        """Some of its columns, for another spec that keeps them as they are."""
+        columns = {column.name: column for column in self.columns}
+        return tuple(columns[name] for name in names)
+
     def table(self, columns: dict[str, object]) -> pa.Table:
         """Builds the table from one array for every promised column, and checks it.
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tracekit.attribute import METHODS
 from tracekit.coverage import CAUSES
 from tracekit.intervals import innermost, parents
-from tracekit.recording import COPY_KINDS, WORK_KINDS, integers
+from tracekit.recording import COPY_KINDS, WORK, WORK_KINDS, integers
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.steps import step_at
 from tracekit.tables.base import category, lookup, or_null, pieces
@@ -37,9 +37,7 @@ SPEC = TableSpec(
         Column("start_ns", pa.int64(), "When it began on the device."),
         Column("end_ns", pa.int64(), "When it ended there."),
         Column("dur_ns", pa.int64(), "How long it ran."),
-        Column("device", pa.int32(), "GPU, as the report numbers it.", nullable=True),
-        Column("context", pa.int32(), "CUDA context, within its process.", nullable=True),
-        Column("stream", pa.int64(), "CUDA stream, within its context.", nullable=True),
+        *WORK.chosen("device", "context", "stream"),
         Column("pid", pa.int32(), "Process; null if the report does not say.", nullable=True),
         Column("tid", pa.int32(), "Thread that launched it.", nullable=True),
         Column(
@@ -65,20 +63,20 @@ SPEC = TableSpec(
             nullable=True,
         ),
         Column("step_id", pa.int64(), "Step it was launched in.", nullable=True),
-        Column("grid_x", pa.int32(), "Blocks.", nullable=True),
-        Column("grid_y", pa.int32(), "Blocks.", nullable=True),
-        Column("grid_z", pa.int32(), "Blocks.", nullable=True),
-        Column("block_x", pa.int32(), "Threads.", nullable=True),
-        Column("block_y", pa.int32(), "Threads.", nullable=True),
-        Column("block_z", pa.int32(), "Threads.", nullable=True),
-        Column("registers", pa.int32(), "Registers per thread.", nullable=True),
-        Column("static_smem_bytes", pa.int32(), "Static shared memory per block.", nullable=True),
-        Column("dynamic_smem_bytes", pa.int32(), "Dynamic shared memory per block.", nullable=True),
-        Column("bytes", pa.int64(), "Bytes copied or set.", nullable=True),
+        *WORK.chosen(
+            "grid_x",
+            "grid_y",
+            "grid_z",
+            "block_x",
+            "block_y",
+            "block_z",
+            "registers",
+            "static_smem_bytes",
+            "dynamic_smem_bytes",
+            "bytes",
+        ),
         Column("copy_kind", CATEGORY, "Direction of a copy.", nullable=True),
-        Column("graph_id", pa.int64(), "CUDA graph it ran from.", nullable=True),
-        Column("graph_exec_id", pa.int64(), "Instance of that graph.", nullable=True),
-        Column("graph_node_id", pa.int64(), "Node of that graph.", nullable=True),
+        *WORK.chosen("graph_id", "graph_exec_id", "graph_node_id"),
     ),
     sorted_by=("module_id", "start_ns"),
 )

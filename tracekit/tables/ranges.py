@@ -11,7 +11,7 @@ from tracekit.coverage import API_OVERLAP
 from tracekit.decode import MARKER_KINDS
 from tracekit.intervals import innermost
 from tracekit.projection import NEVER, range_projection
-from tracekit.recording import RANGE_KINDS, integers
+from tracekit.recording import RANGE_KINDS, RANGES, integers
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.tables.base import category, lookup, or_null, pieces
 
@@ -54,13 +54,7 @@ SPEC = TableSpec(
         Column(
             "end_tid", pa.int32(), "Thread on which it ended, if that is another.", nullable=True
         ),
-        Column("start_ns", pa.int64(), "When it began."),
-        Column("end_ns", pa.int64(), "When it ended."),
-        Column(
-            "open",
-            pa.bool_(),
-            "Whether it had no end and was closed at the last time seen on its thread.",
-        ),
+        *RANGES.chosen("start_ns", "end_ns", "open"),
         Column("gpu_start_ns", pa.int64(), "First start of work launched inside.", nullable=True),
         Column("gpu_end_ns", pa.int64(), "Last end of work launched inside.", nullable=True),
         Column(
@@ -68,14 +62,7 @@ SPEC = TableSpec(
             pa.int64(),
             "Launches inside that put work on the device; a graph counts once.",
         ),
-        Column(
-            "payload_int",
-            pa.int64(),
-            "Integer payload; unsigned ones in two's complement.",
-            nullable=True,
-        ),
-        Column("payload_float", pa.float64(), "Floating-point payload.", nullable=True),
-        Column("payload_json", pa.string(), "Structured payload as JSON.", nullable=True),
+        *RANGES.chosen("payload_int", "payload_float", "payload_json"),
     ),
     sorted_by=("pid", "tid", "start_ns"),
 )
