@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.benchmarks.serving_report import write_report
 
@@ -38,19 +39,27 @@ def scan_seconds(report: Path) -> float:
         return time.perf_counter() - begin
 
 
-def parse_figures(report: Path, out: Path) -> tuple[float, float]:
-    """Wall seconds and peak megabytes of the command in a process of its own."""
+class Figures(NamedTuple):
+    """What one run of the command took."""
+
+    wall: float
+    cpu: float
+    megabytes: float
+
+
+def parse_figures(report: Path, out: Path) -> Figures:
+    """Runs the command in a process of its own."""
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "tracekit", "parse", str(report), "-o", str(out), "--quiet"]
     watched = (
-        "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
+        "import resource, subprocess, sys, time; begin = time.perf_counter(); "
+        "code = subprocess.call(sys.argv[1:]); used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+        "print(time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024); sys.exit(code)"
     )
-    begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True
     )
-    return time.perf_counter() - begin, int(done.stdout) / 1024
+    return Figures(*map(float, done.stdout.split()))
 
 
 def subtree_seconds(out: Path) -> float:
@@ -71,17 +80,17 @@ def measure(kernels: int, *, inline_text: bool, runs: int, folder: Path) -> None
     report = write_report(folder / "report.sqlite", kernels=kernels, inline_text=inline_text)
     out = folder / "report.tracekit"
     scan_seconds(report)
-    scans, parses, peaks = [], [], []
+    scans, parses = [], []
     for _ in range(runs):
         scans.append(scan_seconds(report))
-        seconds, megabytes = parse_figures(report, out)
-        parses.append(seconds)
-        peaks.append(megabytes)
-    ratio = statistics.median(parse / scan for parse, scan in zip(parses, scans, strict=True))
+        parses.append(parse_figures(report, out))
+    ratio = statistics.median(run.wall / scan for run, scan in zip(parses, scans, strict=True))
     print(
         f"{kernels:>9,} kernels, {'inline' if inline_text else 'registered':<10} text, "
         f"{report.stat().st_size / 1e6:6.0f} MB: scan {statistics.median(scans):6.2f} s, "
-        f"parse {statistics.median(parses):6.2f} s = {ratio:4.1f} scans, peak {max(peaks):5.0f} MB, "
+        f"parse {statistics.median(run.wall for run in parses):6.2f} s = {ratio:4.1f} scans "
+        f"({statistics.median(run.cpu for run in parses):.2f} s of all cores), "
+        f"peak {max(run.megabytes for run in parses):5.0f} MB, "
         f"subtree of a layer {1000 * subtree_seconds(out):5.1f} ms",
         flush=True,
     )
