@@ -55,6 +55,8 @@ def stopped(
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
+        # A shell that starts the tests in the background makes them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     deadline = time.monotonic() + 60
     while not any(out.parent.glob(pattern)):

@@ -180,7 +180,7 @@ def test_a_kernel_that_ends_before_it_starts_is_counted_and_not_lost(tmp_path: P
     assert {"start_ns": 700, "end_ns": 700, "dur_ns": 0, "module": "top"} in kernels
     assert len(kernels) == 3
     [loss] = [row for row in dataset.manifest["coverage"] if row["cause"] == "ends_before_start"]
-    assert (loss["what"].rpartition("_")[2], loss["count"]) == ("KERNEL: losses", 1)
+    assert (loss["what"].rpartition("_")[2], loss["count"]) == ("kernels: losses", 1)
     assert not loss["known"]
 
 

@@ -122,17 +122,6 @@ def test_leaping_finds_what_climbing_finds(case: Sorted, queries: list[tuple[int
     assert iv._leap(end, parent, at, last).tolist() == expected
 
 
-@given(INTERVALS, st.data())
-def test_nearest_marked_row_is_the_first_one_on_the_way_up(
-    case: Sorted, data: st.DataObject
-) -> None:
-    parent, _ = iv.parents(*map(ints, case))
-    size = parent.size
-    marked = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
-    expected = [next((r for r in chain(parent, row) if marked[r]), -1) for row in range(size)]
-    assert iv.nearest_marked(parent, np.array(marked, dtype=bool)).tolist() == expected
-
-
 @st.composite
 def forests(draw: st.DrawFn) -> Ints:
     """The parent of every node of a forest in pre-order."""
@@ -232,8 +221,6 @@ def test_a_deep_nest_is_answered_exactly_and_fast(deep: int) -> None:
     assert iv.innermost(start, end, parent, query, end + deep).tolist() == [
         max(row - deep, -1) for row in range(deep)
     ]
-    outermost = iv.nearest_marked(parent, depth == 0)
-    assert not outermost.any()
     total = iv.union_within(np.arange(deep), (parent, depth, subtree_end), start, start + 2)
     assert total.tolist() == [deep + 1 - row for row in range(deep)]
     assert process_time() - began < 5

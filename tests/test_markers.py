@@ -69,18 +69,18 @@ OTHER_DIALECTS = [
     ("blocks.0.attn in=[[1, 4096, 3072]]", Module("blocks.0.attn", inputs=((1, 4096, 3072),))),
     ("blocks.0.attn in=[[1, 2], (3,)]", Module("blocks.0.attn", inputs=((1, 2), (3,)))),
     ("attn in=[]", Module("attn", inputs=())),
-    ("Torch Compiled Module (input):Llama", Module("Llama", class_name="Llama")),
+    ("Torch Compiled Module (input):Llama", Module("Llama", class_name="Llama", class_only=True)),
     (
         "Torch Compiled Module (output):models.Llama",
-        Module("Llama", class_name="Llama", only_result=True),
+        Module("Llama", class_name="Llama", class_only=True, only_result=True),
     ),
     (
         "{'Module': 'Torch Compiled Module (input):Llama', 'Inputs': [[8]]}",
-        Module("Llama", class_name="Llama", inputs=((8,),)),
+        Module("Llama", class_name="Llama", class_only=True, inputs=((8,),)),
     ),
     (
         "{'Module': 'Torch Compiled Module (output):Llama', 'Outputs': [[8]]}",
-        Module("Llama", class_name="Llama", outputs=((8,),), only_result=True),
+        Module("Llama", class_name="Llama", class_only=True, outputs=((8,),), only_result=True),
     ),
     (
         "{'mod': 'torch', 'op': 'norm', 'args': [{'name': '', 'type': 'tensor', 'shape': (8, 2), "

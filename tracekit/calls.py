@@ -58,18 +58,28 @@ class Calls:
         return self.module >= 0
 
 
-def calls_of(recording: Recording, decoded: Decoded, line: Timeline, tally: Tally) -> Calls:
-    """Finds the calls among a recording's ranges."""
+def calls_of(
+    recording: Recording, decoded: Decoded, line: Timeline, works: Flags, tally: Tally
+) -> Calls:
+    """Finds the calls among a recording's ranges.
+
+    Args:
+        recording: The recording.
+        decoded: Its markers.
+        line: Its ranges and launches on one axis.
+        works: Which launches put work on the device.
+        tally: Where losses are counted.
+    """
     text = integers(recording.ranges, "text")
     marker = np.append(decoded.of_text, -1)[text]
-    same_thread = np.asarray(recording.ranges.column("end_thread").is_null())
-    rows = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & same_thread)
+    rows = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & line.ends_here)
     rows = _outer_first(rows, line, marker, decoded.markers)
     start, end, marker = line.range_start[rows], line.range_end[rows], marker[rows]
     parent, depth = parents(start, end)
     thread = integers(recording.ranges, "thread")[rows]
     before = _previous_sibling(parent, thread)
-    launched = (np.searchsorted(line.launch_start, start), np.searchsorted(line.launch_start, end))
+    at_work = line.launch_start[works]
+    launched = np.searchsorted(at_work, start), np.searchsorted(at_work, end)
     encloses = launched[1] > launched[0]
     encloses[parent[parent >= 0]] = True
     bare = _tells_result(decoded, marker) & ~encloses
@@ -116,8 +126,8 @@ class _Spans(NamedTuple):
         end: End on the axis.
         thread: Row of threads.
         before: The one before under the same parent, or -1.
-        launched_before: How many launches began before it began.
-        launched_until: How many launches began before it ended.
+        launched_before: How many launches of work began before it began.
+        launched_until: How many launches of work began before it ended.
     """
 
     start: Ints
@@ -141,7 +151,7 @@ def _results(
 
     Args:
         spans: The marked ranges.
-        bare: Those that say nothing but outputs and have nothing inside.
+        bare: Those that say nothing but outputs and have no call and no work inside.
         marker: Row of each one's marker.
         decoded: The markers.
 

@@ -32,7 +32,7 @@ NO_LAUNCH = Cause(
 )
 AMBIGUOUS_LAUNCH = Cause(
     "ambiguous_launch",
-    "Two API calls on different threads claim to have started it.",
+    "Several API calls that are not one inside the other claim to have started it.",
     "export the report again with a newer nsys",
 )
 OUTSIDE_MODULES = Cause(
@@ -82,6 +82,12 @@ NESTED_TOO_DEEP = Cause(
     "nested_too_deep",
     "Calls nest too deeply to give each a place of its own; the module of the enclosing call took its time.",
 )
+SHARED_PLACE = Cause(
+    "place_shared",
+    "Calls of different modules stand at one place, since their markers' paths are not below the enclosing call; "
+    "the module of that place holds the time of all of them.",
+    "mark the modules in between, or all of them by hooks of one model",
+)
 #: What was put right while reading.
 ENDS_BEFORE_START = Cause(
     "ends_before_start",
@@ -105,7 +111,7 @@ TOO_LARGE = Cause(
 
 CAUSES: tuple[Cause, ...] = (
     NO_LAUNCH, AMBIGUOUS_LAUNCH, OUTSIDE_MODULES, GRAPH_NOT_EXPANDED, GRAPH_UNMAPPED, MODULE_UNREADABLE, TOO_LONG,
-    TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, ENDS_BEFORE_START, API_OVERLAP,
+    TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, SHARED_PLACE, ENDS_BEFORE_START, API_OVERLAP,
     NEVER_ENDED, TOO_LARGE,
 )  # fmt: skip
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}

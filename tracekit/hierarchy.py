@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.coverage import NESTED_TOO_DEEP
+from tracekit.coverage import NESTED_TOO_DEEP, SHARED_PLACE
 from tracekit.intervals import by_level
 from tracekit.markers.base import ModuleMarker
 
@@ -76,6 +76,7 @@ class _Places:
         self._markers = markers
         self._tally = tally
         self._row: dict[tuple[str, str], int] = {}
+        self._said: dict[str, str] = {}
         self.pairs: list[tuple[str, str]] = []
 
     def row(self, above: int, marker: int, calls: int) -> int:
@@ -87,7 +88,11 @@ class _Places:
         if above >= 0 and here.count(".") >= DEEPEST_PLACE:
             self._tally.add("calls", NESTED_TOO_DEEP, calls)
             return above
-        key = (here, found.path)
+        # Below a region that names its class only, markers go on from what its surroundings said.
+        around = self.pairs[above][1] if above >= 0 else ""
+        key = (here, around if found.class_only else found.path)
+        if self._said.setdefault(here, found.path) != found.path:
+            self._tally.add("calls", SHARED_PLACE, calls)
         if key not in self._row:
             self._row[key] = len(self.pairs)
             self.pairs.append(key)
@@ -118,8 +123,7 @@ def hierarchy(
     for row, call in sorted(
         zip(seen.tolist(), calls[first].tolist(), strict=True), key=lambda item: item[1]
     ):
-        path, said = places.pairs[row]
-        _grow(forest, path, said, (markers[marker[call]], call))
+        _grow(forest, places.pairs[row][0], markers[marker[call]], call)
     modules, order = _preorder(forest)
     module_of_place = np.array([order[path] for path, _ in places.pairs] + [-1], dtype=np.int64)
     return modules, np.where(known, module_of_place[at], -1)
@@ -141,9 +145,8 @@ def _placed(parent: Ints, depth: Ints, marker: Ints, markers: int, places: _Plac
     return at
 
 
-def _grow(forest: dict[str, Module], path: str, said: str, first: tuple[Marker, int]) -> None:
-    """Adds a module by the marker and row of its first call, and the containers above it."""
-    marker, call = first
+def _grow(forest: dict[str, Module], path: str, marker: Marker, call: int) -> None:
+    """Adds a module that was called, and the containers above it."""
     parts = path.split(".")
     for length in range(1, len(parts) + 1):
         forest.setdefault(
@@ -152,8 +155,8 @@ def _grow(forest: dict[str, Module], path: str, said: str, first: tuple[Marker, 
     module = forest[path]
     if isinstance(marker, ModuleMarker) and module.marker is None:
         module.marker = marker
-        same = path == said or path.removeprefix(f"{NAMELESS_ROOT}.") == said or not said
-        module.alias_of = None if same or marker.class_name == said else said
+        here = path.removeprefix(f"{NAMELESS_ROOT}.")
+        module.alias_of = None if marker.class_only or marker.path in ("", here) else marker.path
 
 
 def _preorder(forest: dict[str, Module]) -> tuple[list[Module], dict[str, int]]:

@@ -200,18 +200,6 @@ def _leap(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
     return np.where(fits, at, parent[at])
 
 
-def nearest_marked(parent: Rows, marked: Flags) -> Rows:
-    """For every row the nearest row that is marked, itself included, following ``parent``; -1 where none is."""
-    rows = np.arange(parent.size, dtype=np.int64)
-    nearest = np.where(marked, rows, parent)
-    while True:
-        open_rows = np.flatnonzero(nearest >= 0)
-        open_rows = open_rows[~marked[nearest[open_rows]]]
-        if not open_rows.size:
-            return nearest
-        nearest[open_rows] = nearest[nearest[open_rows]]
-
-
 def union_within(owner: Rows, forest: tuple[Rows, Ints, Rows], start: Ints, end: Ints) -> Ints:
     """For every node of a forest, the length of the union of the intervals that it and its descendants own.
 

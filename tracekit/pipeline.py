@@ -11,6 +11,7 @@ import pyarrow as pa
 from tracekit.attribute import attribute
 from tracekit.dataset import MANIFEST, load
 from tracekit.decode import decode
+from tracekit.errors import ReportError
 from tracekit.progress import silent
 from tracekit.readers import reader_for
 from tracekit.version import __version__
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from tracekit.dataset import Dataset
     from tracekit.progress import Progress
+    from tracekit.readers.base import Reader
     from tracekit.recording import Recording
 
 
@@ -50,13 +52,21 @@ def parse(
     reader = reader_for(path)
     folder = Path(out) if out is not None else default_folder(path)
     with writing(folder, force=force) as (partial, place):
-        recording = reader.read(path, progress)
+        recording = _read(reader, path, progress)
         pa.default_memory_pool().release_unused()
         trace = attribute(recording, decode(recording.texts))
         pa.default_memory_pool().release_unused()
         write(partial, trace, _about(recording), progress)
     # As the caller named it, unless that was by way of the folder which has just been replaced.
     return load(folder if (folder / MANIFEST).exists() else place)
+
+
+def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
+    try:
+        return reader.read(path, progress)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+        raise ReportError(path, problem, "check the disk or network it lies on") from None
 
 
 def _about(recording: Recording) -> dict[str, object]:

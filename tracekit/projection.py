@@ -76,8 +76,7 @@ def range_projection(evidence: Evidence) -> Projection:
     for at in _layers(end):
         _add_layer(result, line, (start[at], end[at], first[at], last[at]))
         taken += start[at].size
-    crosses = ~np.asarray(evidence.recording.ranges.column("end_thread").is_null())
-    result.launches[crosses] = 0
+    result.launches[~line.ends_here] = 0
     nothing = result.launches == 0
     result.start_ns[nothing] = NEVER
     result.end_ns[nothing] = NEVER

@@ -31,7 +31,7 @@ COPY_KINDS = (
     "Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device",
 )  # fmt: skip
 #: API calls that replay a CUDA graph.
-GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 RANGES = TableSpec(
     "ranges",
@@ -191,6 +191,11 @@ class Recording:
     devices: dict[int, str] = field(default_factory=dict)
     lacks: tuple[Lack, ...] = ()
     tally: Tally = field(default_factory=Tally)
+
+
+def graph_launch_names(names: list[str]) -> list[int]:
+    """Rows of the names of API calls that replay a CUDA graph."""
+    return [row for row, name in enumerate(names) if name.startswith(_GRAPH_LAUNCHES)]
 
 
 def integers(table: pa.Table, column: str, null: int = -1) -> Ints:

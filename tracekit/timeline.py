@@ -11,7 +11,7 @@ from tracekit.intervals import one_axis, parents
 from tracekit.recording import PUSH_POP, integers
 
 if TYPE_CHECKING:
-    from tracekit.arrays import Ints, Rows
+    from tracekit.arrays import Flags, Ints, Rows
     from tracekit.recording import Recording
 
 
@@ -24,12 +24,14 @@ class Timeline:
         range_end: Their ends.
         launch_start: Starts of launches, in their order: sorted by (start, -end).
         launch_end: Their ends.
+        ends_here: Which ranges end on the thread they began on; no other contains anything.
     """
 
     range_start: Ints
     range_end: Ints
     launch_start: Ints
     launch_end: Ints
+    ends_here: Flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,16 @@ class Nesting:
     parent: Rows
     depth: Rows
 
+    def others(self, line: Timeline) -> Rows:
+        """The rest of the ranges that end where they began: these overlap at will."""
+        rest = line.ends_here.copy()
+        rest[self.rows] = False
+        return np.flatnonzero(rest)
+
 
 def nesting(recording: Recording, line: Timeline) -> Nesting:
     """Nests the push/pop ranges; others overlap at will, and those that end on another thread have no place."""
-    crosses = ~np.asarray(recording.ranges.column("end_thread").is_null())
-    rows = np.flatnonzero((integers(recording.ranges, "kind") == PUSH_POP) & ~crosses)
+    rows = np.flatnonzero((integers(recording.ranges, "kind") == PUSH_POP) & line.ends_here)
     parent, depth = parents(line.range_start[rows], line.range_end[rows])
     return Nesting(rows.astype(np.int32), parent.astype(np.int32), depth.astype(np.int32))
 
@@ -63,4 +70,6 @@ def timeline(recording: Recording) -> Timeline:
         for table in (recording.ranges, recording.launches)
         for column in ("start_ns", "end_ns")
     ]
-    return Timeline(*one_axis([on, on, launched_on, launched_on], times))
+    ends_here = np.asarray(recording.ranges.column("end_thread").is_null())
+    starts, ends, launch_starts, launch_ends = one_axis([on, on, launched_on, launched_on], times)
+    return Timeline(starts, ends, launch_starts, launch_ends, ends_here)

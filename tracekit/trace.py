@@ -20,7 +20,7 @@ class Launched:
 
     Attributes:
         launch: Row of launches for every piece of work, or -1.
-        ambiguous: Whether calls on different threads claim it; then ``launch`` is -1.
+        ambiguous: Whether calls apart from each other claim it; then ``launch`` is -1.
     """
 
     launch: Rows
@@ -46,7 +46,7 @@ class Owners:
 class Evidence:
     """What attribution works from: a recording with its markers decoded and its calls and steps found.
 
-    ``nesting`` is of its push/pop ranges.
+    ``nesting`` is of its push/pop ranges; ``call_at_launch`` is the innermost call that contains each launch, or -1.
     """
 
     recording: Recording
@@ -56,6 +56,7 @@ class Evidence:
     calls: Calls
     steps: Steps
     launched: Launched
+    call_at_launch: Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def writing(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
         made = [above for above in place.parents if not above.exists()]
         partial.mkdir(parents=True)
         yield partial, place
-        _take_place(partial, place)
+        _take_place(partial, place, force=force)
     except OSError as error:
         _take_back(partial, made)
         problem = f"cannot be written ({error.strerror or error})"
@@ -95,7 +95,8 @@ def _is_dataset(folder: Path) -> bool:
         return False
 
 
-def _take_place(partial: Path, folder: Path) -> None:
+def _take_place(partial: Path, folder: Path, *, force: bool) -> None:
+    _check_free(folder, force=force)  # again: parsing takes time, and others write too
     old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
     if folder.exists():
         folder.rename(old)

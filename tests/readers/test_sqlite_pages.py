@@ -151,3 +151,23 @@ def test_flipped_bits_give_rows_or_are_left_to_sqlite_but_never_fail(tmp_path: P
         except NotPlain:
             left += 1
     assert left
+
+
+@pytest.mark.parametrize("page_size", [512, 4096])
+def test_the_end_of_a_long_row_is_never_taken_from_its_neighbours(
+    tmp_path: Path, page_size: int
+) -> None:
+    """A row of more than the page size less 35 bytes goes on elsewhere, also if its page had room."""
+    path = tmp_path / "rows.sqlite"
+    plain = 0
+    for first in range(page_size // 2, page_size, page_size // 16):
+        for second in range(page_size - 60, page_size - 5):
+            rows = [(1, "x" * first, 1000, None), (2, "y" * second, 1001, None)]
+            root = written(path, rows, page_size=page_size)
+            try:
+                found = decoded(path, root)
+            except NotPlain:
+                continue
+            plain += 1
+            assert [row[1:] for row in as_rows(found)] == [row[:3] for row in rows]
+    assert plain

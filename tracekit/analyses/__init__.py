@@ -1,7 +1,7 @@
 """Stage 6: questions asked of a dataset, answered with DataFrames. They see only the dataset.
 
 To add an analysis: write ``analyses/<question>.py`` with the two names of :class:`~tracekit.analyses.base.Analysis`,
-add the module to ``ANALYSES``, and a dataset with the expected answer to ``tests/test_analyses.py``.
+add the module to ``ANALYSES``, and a report with the expected answer to the tests.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from tracekit.attribute import by_range
 from tracekit.attribute.causes import causes_of
 from tracekit.attribute.launching import launched
 from tracekit.calls import calls_of
+from tracekit.intervals import innermost
 from tracekit.recording import integers
 from tracekit.steps import steps_of
 from tracekit.timeline import nesting, timeline
@@ -34,11 +35,23 @@ def attribute(recording: Recording, decoded: Decoded) -> Trace:
     line = timeline(recording)
     with ThreadPoolExecutor(max_workers=1) as beside:
         nested = beside.submit(nesting, recording, line)
-        started = beside.submit(launched, recording)
-        calls = calls_of(recording, decoded, line, recording.tally)
+        started = launched(recording)
+        works = np.zeros(recording.launches.num_rows + 1, dtype=bool)
+        works[started.launch] = True
+        calls = calls_of(recording, decoded, line, works[:-1], recording.tally)
         steps = steps_of(recording, decoded, calls)
+        at_launch = innermost(
+            calls.start, calls.end, calls.parent, line.launch_start, line.launch_end
+        )
         evidence = Evidence(
-            recording, decoded, line, nested.result(), calls, steps, started.result()
+            recording=recording,
+            decoded=decoded,
+            line=line,
+            nesting=nested.result(),
+            calls=calls,
+            steps=steps,
+            launched=started,
+            call_at_launch=at_launch.astype(np.int32),
         )
     owners = _owners(evidence)
     module = np.append(calls.module, -1)[owners.call]

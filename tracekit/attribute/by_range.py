@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.attribute.replay import is_replayed
-from tracekit.intervals import innermost
 
 if TYPE_CHECKING:
     from tracekit.arrays import Ints
@@ -26,11 +25,5 @@ def owners(evidence: Evidence, work: Ints) -> Ints:
     launch = evidence.launched.launch[work]
     direct = (launch >= 0) & ~is_replayed(evidence)[work]
     found = np.full(work.size, -1, dtype=np.int64)
-    found[direct] = call_at_launch(evidence)[launch[direct]]
+    found[direct] = evidence.call_at_launch[launch[direct]]
     return found
-
-
-def call_at_launch(evidence: Evidence) -> Ints:
-    """The innermost call that contains each launch, or -1."""
-    calls, line = evidence.calls, evidence.line
-    return innermost(calls.start, calls.end, calls.parent, line.launch_start, line.launch_end)

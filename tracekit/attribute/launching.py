@@ -25,7 +25,8 @@ _SPARSEST = 8
 def launched(recording: Recording) -> Launched:
     """Finds the launch of every piece of work.
 
-    Where several calls of one thread carry the id (a runtime call around a driver call), the outermost counts.
+    Where several calls carry the id, one around the other (a runtime call around a driver call), the outermost
+    counts; calls apart from each other are rivals, and none is believed.
     """
     launches, work = recording.launches, recording.work
     thread = integers(launches, "thread")
@@ -38,18 +39,28 @@ def launched(recording: Recording) -> Launched:
             [recording.threads.process[thread], process[joinable]],
             [integers(launches, "correlation_id"), integers(work, "correlation_id")[joinable]],
         )
-        launch[joinable], contested[joinable] = _lookup(offered, asked, thread)
+        spans = (thread, integers(launches, "start_ns"), integers(launches, "end_ns"))
+        launch[joinable], contested[joinable] = _lookup(offered, asked, spans)
     return Launched(np.where(contested, -1, launch).astype(np.int32), contested)
 
 
-def _lookup(offered: Ints, asked: Ints, thread: Ints) -> tuple[Ints, Flags]:
-    """The first row of ``offered`` that has each asked key, and whether rows of other threads have it too."""
+def _lookup(offered: Ints, asked: Ints, spans: tuple[Ints, Ints, Ints]) -> tuple[Ints, Flags]:
+    """The first row of ``offered`` that has each asked key, and whether a row outside of it has the key too.
+
+    Args:
+        offered: Keys of launches, in the order of their starts on each thread.
+        asked: Keys of work.
+        spans: Thread, start and end of every launch.
+    """
+    thread, start, end = spans
     offered, asked = _dense(offered, asked)
     table = np.full(int(offered.max()) + 2, -1, dtype=np.int64)
     rows = np.arange(offered.size, dtype=np.int64)
     table[offered[::-1]] = rows[::-1]
     claimed_again = rows[table[offered] != rows]
-    rival = claimed_again[thread[claimed_again] != thread[table[offered[claimed_again]]]]
+    first = table[offered[claimed_again]]
+    apart = (thread[claimed_again] != thread[first]) | (start[claimed_again] >= end[first])
+    rival = claimed_again[apart]
     contested = np.zeros(table.size, dtype=bool)
     contested[offered[rival]] = True
     return table[asked], contested[asked]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.recording import GRAPH, GRAPH_LAUNCHES, integers
+from tracekit.recording import GRAPH, graph_launch_names, integers
 
 if TYPE_CHECKING:
     from tracekit.arrays import Flags
@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
 
 def is_replayed(evidence: Evidence) -> Flags:
-    """For every piece of work whether it was replayed: it is a node of a graph, or a graph launch started it."""
-    recording = evidence.recording
-    replays = [row for row, name in enumerate(recording.names) if name.startswith(GRAPH_LAUNCHES)]
-    launched_by = np.append(integers(recording.launches, "name"), -1)[evidence.launched.launch]
+    """For every piece of work whether it was replayed: it is a node of a graph, or a graph launch started it.
+
+    A launch whose name the report does not say, and that started several pieces, may be one: it counts as one.
+    """
+    recording, launch = evidence.recording, evidence.launched.launch
+    replays = graph_launch_names(recording.names)
+    name = np.append(integers(recording.launches, "name"), -1)
+    pieces = np.bincount(launch[launch >= 0], minlength=name.size)
+    of_graph = np.isin(name, replays) | ((name < 0) & (pieces > 1))
+    of_graph[-1] = False
     in_graph = np.asarray(recording.work.column("graph_node_id").is_valid())
-    return in_graph | np.isin(launched_by, replays) | is_whole_graph(evidence)
+    return in_graph | of_graph[launch] | is_whole_graph(evidence)
 
 
 def is_whole_graph(evidence: Evidence) -> Flags:

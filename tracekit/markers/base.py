@@ -35,6 +35,7 @@ class ModuleMarker:
         outputs: Shapes of results; None where the marker does not say.
         kwargs: Shapes of keyword tensors by name.
         static_params: Other settings of the module, as JSON.
+        class_only: Whether the path is but the name of the class, and says nothing of the place.
         only_result: Whether the marker tells the outputs of a call that has ended.
         cause: What could not be read of it.
     """
@@ -46,6 +47,7 @@ class ModuleMarker:
     outputs: Shapes | None = None
     kwargs: Mapping[str, Shapes] = field(default_factory=dict)
     static_params: str | None = None
+    class_only: bool = False
     only_result: bool = False
     cause: Cause | None = None
 

@@ -9,9 +9,9 @@ from tracekit.markers.base import StepMarker
 CANDIDATES = r"^(execute_(\d+_)?context_\d|step\[|ProfilerStep#\d)"
 
 _VLLM = re.compile(r"execute_(?:\d+_)?context_(\d{1,9})\((\w*)\)_generation_(\d{1,9})\((\w*)\)")
-_SGLANG = re.compile(r"step\[(\w+)((?: +\w+=\d{1,18})*) *\]")
+_SGLANG = re.compile(r"step\[(\w+)((?: +[^\]\s]+)*) *\]")
 _PROFILER = re.compile(r"ProfilerStep#(\d{1,18})")
-_FIELD = re.compile(r"(\w+)=(\d+)")
+_FIELD = re.compile(r"(?<!\S)(\w+)=(\d{1,18})(?!\S)")
 _TOKENS = re.compile(r"(?:sq)?(\d{1,18})")
 _SGLANG_KINDS = {"EXTEND": "prefill", "PREFILL": "prefill", "DECODE": "decode", "MIXED": "mixed"}
 

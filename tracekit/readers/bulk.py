@@ -182,13 +182,13 @@ class BulkReader:
             name for name in present if name in filled or name not in (*elsewhere, *request.rare)
         ]
         table = _joined([_with_nulls(part, kept, request.columns) for part in parts])
-        self.beyond += sum(part.beyond for part in parts)
         if elsewhere:
             rest, same_rowid = self._queried(request, elsewhere)
             if not np.array_equal(rowid, same_rowid):
                 raise NotPlain
             for name in elsewhere:
                 table = table.append_column(name, rest.column(name))
+        self.beyond += sum(part.beyond for part in parts)
         return table
 
     def _queried(self, request: Request, names: list[str]) -> tuple[pa.Table, Ints]:
@@ -263,7 +263,7 @@ def _as_type(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
         if type_ != pa.int32() or array.type != pa.int64():
             raise
         fits = pc.and_(pc.greater_equal(array, _LEAST), pc.less_equal(array, _MOST))
-        return pc.if_else(fits, array, None).cast(type_), len(array) - pc.sum(fits).as_py()
+        return pc.if_else(fits, array, None).cast(type_), pc.sum(pc.invert(fits)).as_py()
 
 
 def _joined(parts: list[pa.Table]) -> pa.Table:

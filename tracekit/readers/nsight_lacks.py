@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit import nsight
-from tracekit.recording import GRAPH, GRAPH_LAUNCHES, Lack, integers
+from tracekit.intervals import one_axis
+from tracekit.recording import GRAPH, Lack, graph_launch_names, integers
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tracekit.readers.sqlite import SqliteFile
+    from tracekit.recording import Recording
 
 #: Columns that answer a promise by themselves, by table.
 _TELLING_COLUMNS = {
     nsight.KERNEL: ("deviceId", "streamId", "shortName", "demangledName", "graphNodeId"),
     nsight.NVTX: ("textId", "domainId"),
     nsight.MEMCPY: ("bytes", "copyKind"),
+    nsight.RUNTIME: ("nameId",),
 }
 
 
-def lacks(
-    file: SqliteFile, ranges: pa.Table, launches: pa.Table, work: pa.Table, names: list[str]
-) -> tuple[Lack, ...]:
+def lacks(file: SqliteFile, recording: Recording) -> tuple[Lack, ...]:
     """Names every capability that is missing."""
+    ranges, launches, work = recording.ranges, recording.launches, recording.work
     found = []
     if not ranges.num_rows:
         found.append(Lack("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx"))
@@ -50,12 +50,17 @@ def lacks(
                 "record with: nsys profile --cuda-graph-trace=node",
             )
         )
-    elif _replays_without_work(launches, work, names):
+    elif _replays_without_work(recording):
         found.append(
             Lack(
                 "the GPU time of CUDA graphs",
                 "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node",
             )
+        )
+    if file.has_unmerged_log:
+        remedy = f"close whatever writes it, or: sqlite3 {file.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+        found.append(
+            Lack(f"what was written to it last, which still lies in {file.path.name}-wal", remedy)
         )
     found += [
         Lack(f"{table.name}.{column}", "export the report with a newer nsys")
@@ -66,11 +71,19 @@ def lacks(
     return tuple(found)
 
 
-def _replays_without_work(launches: pa.Table, work: pa.Table, names: list[str]) -> bool:
+def _replays_without_work(recording: Recording) -> bool:
     """Whether graphs were launched that left no trace on the device."""
-    replay = [row for row, name in enumerate(names) if name.startswith(GRAPH_LAUNCHES)]
-    replayed = np.isin(integers(launches, "name"), replay)
-    started = np.isin(
-        integers(launches, "correlation_id")[replayed], integers(work, "correlation_id")
+    launches, work, threads = recording.launches, recording.work, recording.threads
+    replayed = np.isin(integers(launches, "name"), graph_launch_names(recording.names))
+    started = np.flatnonzero(integers(work, "process") >= 0)
+    asked, offered = one_axis(
+        [
+            threads.process[integers(launches, "thread")[replayed]],
+            integers(work, "process")[started],
+        ],
+        [
+            integers(launches, "correlation_id")[replayed],
+            integers(work, "correlation_id")[started],
+        ],
     )
-    return not bool(started.all())
+    return not bool(np.isin(asked, offered).all())

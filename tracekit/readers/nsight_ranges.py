@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit import nsight
-from tracekit.coverage import ENDS_BEFORE_START, NEVER_ENDED
+from tracekit.coverage import NEVER_ENDED
 from tracekit.intervals import nesting_order, one_axis
 from tracekit.readers.nsight_ids import rows_of, sorted_strings, texts_at, used_rows
+from tracekit.readers.nsight_rows import in_order, nullable, start_and_end
 from tracekit.recording import PUSH_POP, RANGES, START_END, integers
 
 if TYPE_CHECKING:
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
 
 _EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
-#: No real session comes near: 73 years.
-LAST_TIME_NS = 1 << 61
-
-
-class DamagedRows(Exception):  # noqa: N818
-    """Rows that no profiler wrote; the text says which."""
 
 
 def ranges_table(
@@ -89,38 +84,6 @@ def ranges_table(
     )
 
 
-def in_order(table: pa.Table, order: Rows) -> pa.Table:
-    """The rows of a table in another order; most reports are written in ours already."""
-    return table if bool((order[1:] > order[:-1]).all()) else table.take(pa.array(order))
-
-
-def nullable(values: Ints, type_: pa.DataType) -> pa.Array:
-    """Integers as an Arrow array in which -1 is null."""
-    if not values.size or int(values.max()) < 0:
-        return pa.nulls(values.size, type_)
-    return pa.array(values, mask=values < 0).cast(type_)
-
-
-def start_and_end(table: pa.Table, what: str, tally: Tally) -> tuple[Ints, Ints]:
-    """The times of a table's rows; a row that ends before it starts gets no duration and is counted.
-
-    Raises:
-        DamagedRows: If a time is missing or impossible.
-    """
-    for column in ("start", "end"):
-        values = table.column(column)
-        if values.null_count:
-            raise DamagedRows(f"{values.null_count} rows of the {what} have no {column}")
-        bounds = pc.min_max(values).as_py()
-        if len(values) and not -LAST_TIME_NS < bounds["min"] <= bounds["max"] < LAST_TIME_NS:
-            raise DamagedRows(f"the {what} hold times that lie decades apart")
-    start, end = integers(table, "start"), integers(table, "end")
-    if (backwards := int((end < start).sum())) == 0:
-        return start, end
-    tally.add(what, ENDS_BEFORE_START, backwards)
-    return start, np.maximum(start, end)
-
-
 def _closed(
     events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally
 ) -> tuple[Ints, Ints, Flags]:
@@ -131,7 +94,7 @@ def _closed(
         events = events.set_column(
             events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start"))
         )
-    start, end = start_and_end(events, "ranges", tally)
+    start, end = start_and_end(events, nsight.NVTX, "ranges", tally)
     if never_ended.any():
         last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
         np.maximum.at(last, thread, end)

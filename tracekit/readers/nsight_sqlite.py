@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,7 +21,8 @@ from tracekit.errors import ReportError
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
-from tracekit.readers.nsight_ranges import DamagedRows, ranges_table
+from tracekit.readers.nsight_ranges import ranges_table
+from tracekit.readers.nsight_rows import DamagedRows
 from tracekit.readers.nsight_work import WORK_TABLES, launches_table, work_requests, work_table
 from tracekit.readers.sqlite import DAMAGED, SQLITE_MAGIC, SqliteFile
 from tracekit.recording import Recording, Source
@@ -125,7 +127,7 @@ def _recording(
     del work_rows
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
     work = working.result()
-    return Recording(
+    recording = Recording(
         source=source,
         threads=threads,
         ranges=ranges,
@@ -136,9 +138,9 @@ def _recording(
         names=names.used,
         process_names=_process_names(file, threads),
         devices=_devices(file),
-        lacks=lacks(file, ranges, launches, work, names.used),
         tally=tally,
     )
+    return replace(recording, lacks=lacks(file, recording))
 
 
 def _source(file: SqliteFile, digest: str) -> Source:

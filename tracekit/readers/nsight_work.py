@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tracekit import nsight
 from tracekit.intervals import nesting_order, one_axis
 from tracekit.readers.bulk import ENCODED, Request
-from tracekit.readers.nsight_ranges import in_order, nullable, start_and_end
+from tracekit.readers.nsight_rows import in_order, nullable, start_and_end
 from tracekit.recording import COPY_KINDS, GRAPH, KERNEL, LAUNCHES, MEMCPY, MEMSET, WORK, integers
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) 
             calls = calls.filter(pc.invert(backtrace))
     if calls.column("correlationId").null_count:
         calls = calls.filter(calls.column("correlationId").is_valid())
-    start, end = start_and_end(calls, "launches", tally)
+    start, end = start_and_end(calls, nsight.RUNTIME, "launches", tally)
     thread = ids.threads(calls.column("globalTid"))
     named = "nameId" in calls.column_names
     name = (
@@ -110,7 +110,7 @@ def work_table(tables: dict[str, pa.Table], ids: GlobalIds, names: Names, tally:
 
 def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> pa.Table:
     _, kind, own = WORK_TABLES[name]
-    start, end = start_and_end(rows, WORK_TABLES[name][0].name, tally)
+    start, end = start_and_end(rows, WORK_TABLES[name][0], "kernels", tally)
     columns: dict[str, object] = {
         column.name: pa.nulls(rows.num_rows, column.type) for column in WORK.columns
     }

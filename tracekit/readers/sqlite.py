@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SQLITE_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
 DAMAGED = "the file is damaged or cut short; export the report again"
 
 
@@ -91,6 +92,14 @@ class SqliteFile:
         if any(key or hidden for _, key, hidden in columns):
             return None
         return Layout(self._roots[table], {name: at for at, (name, *_) in enumerate(columns)})
+
+    @property
+    def has_unmerged_log(self) -> bool:
+        """Whether the file is written by way of a log that holds something; a stray log is none of ours."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        with self.path.open("rb") as file:
+            by_log = file.read(_HEADER_BYTES)[18:19] == b"\x02"
+        return by_log and log.is_file() and log.stat().st_size > 0
 
     def has(self, table: sql.Table, *columns: str) -> bool:
         """Whether the file has the table with these columns."""

@@ -32,6 +32,7 @@ _NULL, _FLOAT, _ZERO, _ONE, _FIRST_TEXT = 0, 7, 8, 9, 13
 _BYTES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((n - 12) // 2 for n in range(12, 256))])
 _SHIFT = np.array([0, 56, 48, 40, 32, 16, 0, 0, 0, 0])
 _INLINE_BYTES = 12
+_SPILL = 35
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,9 @@ def _chunk(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
     data = pages.load(leaf)
     if not bool((data[: -8 : pages.size] == LEAF).all()) or (asked.texts and not pages.utf8):
         raise NotPlain
-    cell, edge = _cells(data, leaf.size, pages)
+    cells = _cells(data, leaf.size, pages)
     try:
-        return _decoded(data, cell, edge, asked)
+        return _decoded(data, cells, pages.usable - _SPILL, asked)
     except IndexError:
         raise NotPlain from None
 
@@ -141,14 +142,16 @@ def _short(data: Bytes, at: Ints) -> Ints:
     return data[at].astype(np.int64) << 8 | data[at + 1]
 
 
-def _decoded(data: Bytes, cell: Ints, edge: Ints, asked: Asked) -> Columns:
+def _decoded(data: Bytes, cells: tuple[Ints, Ints], longest: int, asked: Asked) -> Columns:
     """The rows in some cells: payload size, rowid, then the record (2.1): sizes of header and columns, then these."""
+    cell, edge = cells
     payload, at = _varint(data, cell)
     rowid, start = _varint(data, at)
     header, at = _varint(data, start)
     end, body = start + payload, start + header
-    if bool((end > edge).any()):
-        raise NotPlain  # also where the rest of a long row is on another page
+    # Of a row longer than U - 35 the rest is on another page (1.6).
+    if bool((end > edge).any()) or int(payload.max(initial=0)) > longest:
+        raise NotPlain
     found: dict[int, Any] = {}
     for position in range(max((*asked.integers, *asked.texts, *asked.others), default=-1) + 1):
         kind, length, at = _serial_type(data, at)

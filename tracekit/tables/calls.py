@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tracekit.attribute.by_range import call_at_launch
 from tracekit.intervals import subtree_ends, union_within
 from tracekit.markers.base import ModuleMarker
 from tracekit.recording import integers
@@ -226,7 +225,7 @@ def _launch_time(trace: Trace, owned: Ints) -> Ints:
     evidence = trace.evidence
     useful = np.zeros(evidence.line.launch_start.size + 1, dtype=bool)
     useful[evidence.launched.launch[owned]] = True
-    call = call_at_launch(evidence)
+    call = evidence.call_at_launch
     rows = np.flatnonzero(useful[:-1] & (call >= 0))
     total = np.zeros(evidence.calls.parent.size, dtype=np.int64)
     np.add.at(total, call[rows], evidence.line.launch_end[rows] - evidence.line.launch_start[rows])

@@ -62,7 +62,12 @@ SPEC = TableSpec(
             "Innermost NVTX range of any kind around its launch.",
             nullable=True,
         ),
-        Column("step_id", pa.int64(), "Step it was launched in.", nullable=True),
+        Column(
+            "step_id",
+            pa.int64(),
+            "Step it was launched in: that of its thread, else the only one open in its process.",
+            nullable=True,
+        ),
         *WORK.chosen(
             "grid_x",
             "grid_y",
@@ -180,9 +185,7 @@ def _range_at_launch(evidence: Evidence) -> Ints:
         nest.rows,
         innermost(line.range_start[nest.rows], line.range_end[nest.rows], nest.parent, *launches),
     )
-    loose = np.array(evidence.recording.ranges.column("end_thread").is_null())
-    loose[nest.rows] = False
-    rows = np.flatnonzero(loose)
+    rows = nest.others(line)
     if not rows.size:
         return nested
     # Ranges that are not pushed and popped overlap at will; whichever began last is the innermost.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "ranges",
-    "One row per NVTX range, sorted by (pid, tid, start_ns, -end_ns).",
+    "One row per NVTX range, sorted by (pid, tid, start_ns, -end_ns) within each machine.",
     (
         Column("range_id", pa.int64(), "The row's number."),
         Column(
@@ -122,7 +122,7 @@ def _module_around(trace: Trace) -> Rows:
     evidence = trace.evidence
     calls, line = evidence.calls, evidence.line
     around = innermost(calls.start, calls.end, calls.parent, line.range_start, line.range_end)
-    around[~np.asarray(evidence.recording.ranges.column("end_thread").is_null())] = -1
+    around[~line.ends_here] = -1
     return lookup(calls.module, around)
 
 
@@ -132,9 +132,7 @@ def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
     parent = np.full(line.range_start.size, -1, dtype=np.int32)
     depth = np.zeros(parent.size, dtype=np.int32)
     parent[nest.rows], depth[nest.rows] = lookup(nest.rows, nest.parent), nest.depth
-    loose = np.array(evidence.recording.ranges.column("end_thread").is_null())
-    loose[nest.rows] = False
-    rest = np.flatnonzero(loose)
+    rest = nest.others(line)
     if rest.size and nest.rows.size:
         start, end = line.range_start[nest.rows], line.range_end[nest.rows]
         around = innermost(start, end, nest.parent, line.range_start[rest], line.range_end[rest])

@@ -136,13 +136,9 @@ def _coverage(dataset: Dataset) -> Table:
         box=SIMPLE,
         pad_edge=False,
     )
-    for heading, justify in (
-        ("", "left"),
-        ("kernels", "right"),
-        ("time", "right"),
-        ("share", "right"),
-    ):
-        table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
+    table.add_column(no_wrap=True)
+    for heading in ("kernels", "time", "share"):
+        table.add_column(heading, justify="right", no_wrap=True)
     rows = [row for row in dataset.manifest["coverage"] if row["what"] == "kernels"]
     for row in sorted(rows, key=lambda row: (not row["known"], -row["time_ns"])):
         label = f"attributed by {row['cause']}" if row["known"] else f"unknown: {row['cause']}"
