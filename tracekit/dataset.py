@@ -108,7 +108,7 @@ class Dataset:
         return self.frame("coverage", columns)
 
     def subtree(self, path: str) -> Dataset:
-        """The part of the dataset that belongs to one module and those below it.
+        """The part of the dataset that belongs to one module and those below it; coverage has no such part.
 
         Raises:
             DatasetError: If the dataset has no such module.
