@@ -35,6 +35,8 @@ class ModuleMarker:
         outputs: Shapes of results; None where the marker does not say.
         kwargs: Shapes of keyword tensors by name.
         static_params: Other settings of the module, as JSON.
+        types: Dtype and device of the inputs, or of the outputs if the marker tells only those; empty if not said.
+        kwarg_types: Dtype and device of keyword tensors by name.
         only_result: Whether the marker tells the outputs of a call that has ended.
         cause: What could not be read of it.
     """
@@ -46,6 +48,8 @@ class ModuleMarker:
     outputs: Shapes | None = None
     kwargs: Mapping[str, Shapes] = field(default_factory=dict)
     static_params: str | None = None
+    types: tuple[str, ...] = ()
+    kwarg_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only_result: bool = False
     cause: Cause | None = None
 
