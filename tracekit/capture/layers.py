@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -9,22 +10,22 @@ from weakref import WeakKeyDictionary
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
+from tracekit.capture.attach import attach, marks_on, modules_of
 from tracekit.capture.emit import default_emitter
 from tracekit.capture.marks import Marks, Switch
 from tracekit.errors import UsageError
 from tracekit.markers.fields import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from types import TracebackType
     from typing import Self
 
-    from torch.utils.hooks import RemovableHandle
-
+    from tracekit.capture.attach import Attached
     from tracekit.capture.emit import Emitter, Lane
 
-#: torch.compile(module) wraps the module under this name.
-_COMPILED = "_orig_mod"
+_LOG = logging.getLogger("tracekit.capture")
+_WHY = "none ran, or all ran inside a region compiled after the markers were put on"
 
 #: Modules that compute little or nothing.
 SKIPPED: tuple[type[nn.Module], ...] = (
@@ -42,7 +43,7 @@ class LayerMarkers:
     def __init__(self, switch: Switch) -> None:
         self.paths: list[str] = []
         self._switch = switch
-        self._marked: list[tuple[Marks, RemovableHandle, RemovableHandle]] = []
+        self._marked: list[Attached] = []
 
     @property
     def enabled(self) -> bool:
@@ -52,25 +53,32 @@ class LayerMarkers:
     @enabled.setter
     def enabled(self, on: bool) -> None:
         if on and not self._switch.on:
-            for marks, _, _ in self._marked:
-                marks.forget()
+            for attached in self._marked:
+                attached.marks.forget()
         self._switch.on = on
 
     @property
     def silent(self) -> list[str]:
         """Paths of the modules no call of which was marked: they did not run, or only inside a compiled region."""
-        return [marks.path for marks, _, _ in self._marked if not marks.calls]
+        return [marks.path for marks, *_ in self._marked if not marks.called]
 
     def remove(self) -> None:
         """Takes the markers off; calls that run in other threads are still closed when they end."""
         marked, self._marked = self._marked, []
-        for marks, before, after in marked:
-            before.remove()
+        if marked and self.enabled and not any(attached.marks.called for attached in marked):
+            _LOG.warning(
+                "no call of the %d modules below %r was marked: %s",
+                len(marked),
+                self.paths[0],
+                _WHY,
+            )
+        for marks, remove_before, remove_after in marked:
+            remove_before()
             marks.abandon()
             if marks.lane.holds(marks):
-                marks.leave = after.remove
+                marks.leave = remove_after
             else:
-                after.remove()
+                remove_after()
 
     def __enter__(self) -> Self:
         return self
@@ -80,12 +88,9 @@ class LayerMarkers:
 
     def put_on(self, module: nn.Module, path: str, emitter: Emitter) -> None:
         """Marks one more module, unless it is marked for the same emitter already."""
-        if any(marks.lane is emitter.lane for marks in _marks_on(module)):
+        if any(marks.lane is emitter.lane for marks in marks_on(module)):
             return
-        marks = Marks(path, self._switch, emitter)
-        before = module.register_forward_pre_hook(marks.before, with_kwargs=True)
-        after = module.register_forward_hook(marks.after, always_call=True)
-        self._marked.append((marks, before, after))
+        self._marked.append(attach(module, Marks(path, self._switch, emitter)))
         self.paths.append(path)
 
 
@@ -103,8 +108,9 @@ def layer_markers(
     A module that several others share is named as it is found first; the reader puts it where it ran. A module that
     another handle has marked for the same emitter keeps that mark alone. Copies of a marked model are not marked.
 
-    What runs inside a region compiled by torch.compile cannot be marked from Python and is not; the region stays
-    whole. ``handle.silent`` names the modules whose calls were never marked.
+    What runs inside a region that torch.compile compiled cannot be marked from Python, and the region stays whole.
+    The compiled module itself is marked if it was compiled before; mark what you call, ``torch.compile(model)``
+    rather than ``model``. ``handle.silent`` names the modules that ran unmarked.
 
     Args:
         model: The model.
@@ -121,7 +127,7 @@ def layer_markers(
     skip = list(skip)
     types = tuple(item for item in skip if isinstance(item, type))
     patterns = [item for item in skip if isinstance(item, str)]
-    for path, level, module in _modules(model, prefix):
+    for path, level, module in modules_of(model, prefix):
         unwanted = isinstance(module, types) or any(fnmatchcase(path, name) for name in patterns)
         if not unwanted and (depth is None or level <= depth):
             handle.put_on(module, path, to)
@@ -173,18 +179,3 @@ def layer_marker(
     if (marks := known.get((name, to.lane))) is None:
         marks = known[name, to.lane] = Marks(name, _on, to)
     return MarkedCall(marks, (module, args if isinstance(args, tuple) else (args,), kwargs))
-
-
-def _modules(model: nn.Module, prefix: str) -> Iterator[tuple[str, int, nn.Module]]:
-    """Every module once, with its path and depth; what torch.compile wraps goes by the wrapper's name."""
-    for path, module in model.named_modules(prefix=prefix):
-        if _COMPILED in module._modules:
-            continue
-        names = [name for name in path.split(".") if name != _COMPILED]
-        yield ".".join(names), len(names) - len(prefix.split(".")), module
-
-
-def _marks_on(module: nn.Module) -> Iterator[Marks]:
-    for hook in module._forward_pre_hooks.values():
-        if isinstance(marks := getattr(hook, "__self__", None), Marks):
-            yield marks

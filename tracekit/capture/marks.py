@@ -10,6 +10,7 @@ nor a guard; :class:`~tracekit.capture.layers.LayerMarkers` tells which modules 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from tracekit.capture.emit import Emitter, Opened
     from tracekit.capture.tensors import CallKey, Described, Tensors
 
+_LOG = logging.getLogger("tracekit.capture")
+#: ``torch.compile(module)`` is another module, which has the first one under this name.
+WRAPPED = "_orig_mod"
 #: A module that sees more combinations of shapes than this forgets the earlier ones.
 _MOST_TEXTS = 4_096
 
@@ -49,7 +53,7 @@ class Marks:
     """The marks of one module."""
 
     __slots__ = (
-        "__weakref__", "calls", "close", "lane", "leave", "opener", "path", "results", "switch", "unmarked",
+        "__weakref__", "called", "calls", "close", "lane", "leave", "opener", "path", "results", "switch", "unmarked",
     )  # fmt: skip
 
     def __init__(self, path: str, switch: Switch, emitter: Emitter) -> None:
@@ -61,8 +65,10 @@ class Marks:
         self.calls: dict[object, Callable[[], object]] = {}
         self.results: dict[object, Callable[[], object]] = {}
         self.unmarked = Unmarked()
+        #: Whether any call was ever marked.
+        self.called = False
         #: Called after the call that was running when the marks were taken off.
-        self.leave: Callable[[], None] | None = None
+        self.leave: Callable[[], object] | None = None
 
     def __deepcopy__(self, _memo: dict[int, object]) -> Marks:
         return silent()
@@ -89,7 +95,9 @@ class Marks:
                 key = call_key(args, kwargs or {})
             opener = self.calls.get(key) or self._of_call(module, key)
         except Exception:  # noqa: BLE001 - a stranger's arguments must not end the stranger's run
+            _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
             opener = self.opener(spelling.call(self.path, type(module).__name__, inputs=None))
+            self.called = True
         opened.append(self)
         opener()
 
@@ -98,7 +106,11 @@ class Marks:
         if is_dynamo_compiling():
             return
         opened = self.lane.open
-        if not (opened and opened[-1] is self) and not self._on_top(opened):
+        entry = opened[-1] if opened else None
+        if entry is self.unmarked:
+            opened.pop()
+            return
+        if entry is not self and not self._on_top(opened):
             return
         opened.pop()
         self.close()
@@ -110,7 +122,8 @@ class Marks:
                 key = tensors_in(output)
             opener = self.results.get(key) or self._of_result(module, key)
         except Exception:  # noqa: BLE001 - as above
-            opener = nothing
+            _LOG.debug("cannot describe a result of %s", self.path, exc_info=True)
+            opener = self.opener(spelling.result(self.path, type(module).__name__, None))
         if opener is not nothing:
             opener()
             self.close()
@@ -142,6 +155,8 @@ class Marks:
         return False
 
     def _of_call(self, module: nn.Module, key: Described | CallKey) -> Callable[[], object]:
+        self.called = True
+        module = unwrapped(module)
         args, kwargs = key if len(key) == 2 else ((key,), ())  # noqa: PLR2004 - a call, or one tensor's three
         text = spelling.call(
             self.path,
@@ -156,9 +171,9 @@ class Marks:
     def _of_result(self, module: nn.Module, key: Described | Tensors) -> Callable[[], object]:
         if key == ():
             return _kept(self.results, key, nothing)
-        tensors = (key,) if key and isinstance(key[1], torch.dtype) else key
+        tensors = (key,) if key and isinstance(key[0], torch.Size) else key
         path = self.path.replace("(input)", "(output)")
-        text = spelling.result(path, type(module).__name__, in_words(tensors))
+        text = spelling.result(path, type(unwrapped(module)).__name__, in_words(tensors))
         return _kept(self.results, key, self.opener(text))
 
 
@@ -194,3 +209,8 @@ def _params(module: nn.Module) -> list[Param]:
         for name, item in module.named_parameters(recurse=False)
         if not isinstance(item, UninitializedParameter)
     ]
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module that a wrapper of torch.compile stands for."""
+    return module._modules.get(WRAPPED) or module
