@@ -113,6 +113,14 @@ OUR_DICTS = [
         ),
     ),
     (
+        '{"Module": "top.a", "Class": "A", "Phase": "backward"}',
+        Module("top.a", "A", phase="backward"),
+    ),
+    (
+        "{'Module': 'top.a', 'Phase': [[8]]}",
+        Module("top.a", inputs=(), kwargs={"Phase": ((8,),)}),
+    ),
+    (
         '{"Step": 12, "Name": "train", "Kind": "train", "BatchSize": 8, "Tokens": 4096}',
         Step("train", "train", index=12, batch_size=8, tokens=4096),
     ),

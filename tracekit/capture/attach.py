@@ -7,7 +7,7 @@ call on the module itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracekit.capture.emit import nothing
 from tracekit.capture.marks import WRAPPED, Marks
@@ -20,10 +20,20 @@ if TYPE_CHECKING:
 _CALL = "_compiled_call_impl"
 
 
+class AnyMarks(Protocol):
+    """Two hooks."""
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> None:
+        """Runs before a call."""
+
+    def after(self, module: nn.Module, args: Any, output: Any, /) -> None:  # noqa: ANN401 - as the module
+        """Runs after a call."""
+
+
 class Attached(NamedTuple):
     """Marks on a module, and what takes each half of them off."""
 
-    marks: Marks
+    marks: AnyMarks
     remove_before: Callable[[], object]
     remove_after: Callable[[], object]
 
@@ -31,27 +41,30 @@ class Attached(NamedTuple):
 class _MarkedCompiledCall:
     """A module's compiled call with marks around it."""
 
-    def __init__(self, module: nn.Module, marks: Marks, compiled: Callable[..., Any]) -> None:
+    def __init__(self, module: nn.Module, marks: AnyMarks, compiled: Callable[..., Any]) -> None:
         self.module = module
-        self.marks = marks
+        self.marks: AnyMarks | None = marks
         self.compiled = compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the module
+        if (marks := self.marks) is None:
+            return self.compiled(*args, **kwargs)
         output = None
-        self.marks.before(self.module, args, kwargs)
+        marks.before(self.module, args, kwargs)
         try:
             output = self.compiled(*args, **kwargs)
         finally:
-            self.marks.after(self.module, args, output)
+            marks.after(self.module, args, output)
         return output
 
     def restore(self) -> None:
-        """Takes the marks off, unless the module was compiled anew since."""
+        """Takes the marks off; if others have put theirs around since, the call stays and does nothing."""
+        self.marks = None
         if getattr(self.module, _CALL, None) is self:
             setattr(self.module, _CALL, self.compiled)
 
 
-def attach(module: nn.Module, marks: Marks) -> Attached:
+def attach(module: nn.Module, marks: AnyMarks) -> Attached:
     """Puts marks on a module."""
     if (compiled := getattr(module, _CALL, None)) is not None and WRAPPED not in module._modules:
         call = _MarkedCompiledCall(module, marks, compiled)
@@ -67,8 +80,11 @@ def marks_on(module: nn.Module) -> Iterator[Marks]:
     for hook in module._forward_pre_hooks.values():
         if isinstance(marks := getattr(hook, "__self__", None), Marks):
             yield marks
-    if isinstance(call := getattr(module, _CALL, None), _MarkedCompiledCall):
-        yield call.marks
+    call = getattr(module, _CALL, None)
+    while isinstance(call, _MarkedCompiledCall):
+        if isinstance(call.marks, Marks):
+            yield call.marks
+        call = call.compiled
 
 
 def modules_of(model: nn.Module, prefix: str) -> Iterator[tuple[str, int, nn.Module]]:

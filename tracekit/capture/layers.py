@@ -11,6 +11,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 
 from tracekit.capture.attach import attach, marks_on, modules_of
+from tracekit.capture.backward import BackwardMarks, BackwardTrack
 from tracekit.capture.emit import default_emitter
 from tracekit.capture.marks import Marks, Switch
 from tracekit.errors import UsageError
@@ -40,10 +41,12 @@ class LayerMarkers:
         paths: Dotted names of the marked modules, in the order of the model.
     """
 
-    def __init__(self, switch: Switch) -> None:
+    def __init__(self, switch: Switch, track: BackwardTrack | None = None) -> None:
         self.paths: list[str] = []
         self._switch = switch
-        self._marked: list[Attached] = []
+        self._track = track
+        self._marked: list[tuple[Marks, Attached]] = []
+        self._backward: list[Attached] = []
 
     @property
     def enabled(self) -> bool:
@@ -53,32 +56,38 @@ class LayerMarkers:
     @enabled.setter
     def enabled(self, on: bool) -> None:
         if on and not self._switch.on:
-            for attached in self._marked:
-                attached.marks.forget()
+            for marks, _ in self._marked:
+                marks.forget()
         self._switch.on = on
 
     @property
     def silent(self) -> list[str]:
         """Paths of the modules no call of which was marked: they did not run, or only inside a compiled region."""
-        return [marks.path for marks, *_ in self._marked if not marks.called]
+        return [marks.path for marks, _ in self._marked if not marks.called]
 
     def remove(self) -> None:
         """Takes the markers off; calls that run in other threads are still closed when they end."""
         marked, self._marked = self._marked, []
-        if marked and self.enabled and not any(attached.marks.called for attached in marked):
+        backward, self._backward = self._backward, []
+        if marked and self.enabled and not any(marks.called for marks, _ in marked):
             _LOG.warning(
                 "no call of the %d modules below %r was marked: %s",
                 len(marked),
                 self.paths[0],
                 _WHY,
             )
-        for marks, remove_before, remove_after in marked:
-            remove_before()
+        for attached in backward:
+            attached.remove_before()
+            attached.remove_after()
+        if self._track is not None:
+            self._track.settle()
+        for marks, attached in marked:
+            attached.remove_before()
             marks.abandon()
             if marks.lane.holds(marks):
-                marks.leave = remove_after
+                marks.leave = attached.remove_after
             else:
-                remove_after()
+                attached.remove_after()
 
     def __enter__(self) -> Self:
         return self
@@ -90,17 +99,21 @@ class LayerMarkers:
         """Marks one more module, unless it is marked for the same emitter already."""
         if any(marks.lane is emitter.lane for marks in marks_on(module)):
             return
-        self._marked.append(attach(module, Marks(path, self._switch, emitter)))
+        if self._track is not None:
+            self._backward.append(attach(module, BackwardMarks(path, self._track)))
+        marks = Marks(path, self._switch, emitter)
+        self._marked.append((marks, attach(module, marks)))
         self.paths.append(path)
 
 
-def layer_markers(
+def layer_markers(  # noqa: PLR0913 - by keyword
     model: nn.Module,
     prefix: str = "top",
     *,
     skip: Iterable[type[nn.Module] | str] = SKIPPED,
     depth: int | None = None,
     enabled: bool = True,
+    backward: bool = False,
     emitter: Emitter | None = None,
 ) -> LayerMarkers:
     """Marks every call of every module of a model.
@@ -118,12 +131,14 @@ def layer_markers(
         skip: Types of modules, and patterns of dotted names (``*.act``), that get no marker.
         depth: Modules deeper than this below the model get no marker.
         enabled: Whether to begin at once.
+        backward: Whether to mark, in backward passes, what belongs to each call; costs some microseconds more.
         emitter: Where the markers go; NVTX unless given.
     """
     if not is_path(prefix):
         raise UsageError(f"{prefix!r} is no dotted name for a module")
-    handle = LayerMarkers(Switch(on=enabled))
     to = default_emitter() if emitter is None else emitter
+    switch = Switch(on=enabled)
+    handle = LayerMarkers(switch, BackwardTrack(switch, to) if backward else None)
     skip = list(skip)
     types = tuple(item for item in skip if isinstance(item, type))
     patterns = [item for item in skip if isinstance(item, str)]

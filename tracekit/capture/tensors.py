@@ -27,21 +27,27 @@ CallKey = tuple[Tensors, tuple[tuple[str, Tensors], ...]]
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
 
 
-def tensors_in(value: object) -> Tensors:
+def all_tensors(value: object) -> list[torch.Tensor] | None:
     """The tensors in nested lists, tuples, dicts and dataclasses, in order; None if there is too much to search."""
-    if isinstance(value, torch.Tensor):
-        return ((value.shape, value.dtype, value.device),)
-    found: list[Described] = []
+    found: list[torch.Tensor] = []
     ahead: list[object] = [value]
     for _ in range(MOST_PARTS):
         if not ahead:
-            return tuple(found)
+            return found
         item = ahead.pop()
         if isinstance(item, torch.Tensor):
-            found.append((item.shape, item.dtype, item.device))
+            found.append(item)
         elif not isinstance(item, _PLAIN):
             ahead += reversed(_parts(item))
     return None
+
+
+def tensors_in(value: object) -> Tensors:
+    """The tensors in a structure, described; None if there is too much to search."""
+    found = [value] if isinstance(value, torch.Tensor) else all_tensors(value)
+    if found is None:
+        return None
+    return tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in found)
 
 
 def call_key(args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallKey:

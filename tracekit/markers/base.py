@@ -38,6 +38,7 @@ class ModuleMarker:
         types: Dtype and device of the inputs, or of the outputs if the marker tells only those; empty if not said.
         kwarg_types: Dtype and device of keyword tensors by name.
         only_result: Whether the marker tells the outputs of a call that has ended.
+        phase: What the call is part of: ``forward``, ``backward`` or ``capture``.
         cause: What could not be read of it.
     """
 
@@ -51,6 +52,7 @@ class ModuleMarker:
     types: tuple[str, ...] = ()
     kwarg_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only_result: bool = False
+    phase: str = "forward"
     cause: Cause | None = None
 
 

@@ -20,7 +20,9 @@ _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticPara
 _LARGEST_DIMENSION = 2**63 - 1
 
 #: Keys of our own markers (:mod:`tracekit.markers.spelling`). A value of another form is a keyword argument's.
-KWARGS, TYPES, KWARG_TYPES, CUT = "Kwargs", "Types", "KwargTypes", "Cut"
+KWARGS, TYPES, KWARG_TYPES, CUT, PHASE = "Kwargs", "Types", "KwargTypes", "Cut", "Phase"
+#: What a call can be part of.
+PHASES = ("forward", "backward", "capture")
 
 
 def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
@@ -36,6 +38,7 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     types = _words(first.pop(TYPES)) if _words(first.get(TYPES)) else ()
     kwarg_types = _dict_under(KWARG_TYPES, first)
     cut = str(first.pop(CUT)).split() if isinstance(first.get(CUT), str) else []
+    phase = str(first.pop(PHASE)) if first.get(PHASE) in PHASES else PHASES[0]
     apart = _dict_under(KWARGS, first)
     skipped: list[str] = []
     kwargs = {}
@@ -45,6 +48,7 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     inputs = _shapes_or_note("Inputs", first.get("Inputs"), skipped)
     outputs = _shapes_or_note("Outputs", first.get("Outputs"), skipped)
     result = ("Outputs" in first or "Outputs" in cut) and "Inputs" not in first and not kwargs
+    silent = result or phase != PHASES[0] or "Inputs" in (*skipped, *cut)
     if not isinstance(class_name := first.get("Class"), str | None):
         skipped.append("Class")
     params = _params(first.get("TrainableParams"), skipped)
@@ -53,13 +57,14 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
         path=path,
         class_name=class_name if isinstance(class_name, str) else None,
         params=params,
-        inputs=() if inputs is None and "Inputs" not in (*skipped, *cut) and not result else inputs,
+        inputs=inputs if silent else inputs or (),
         outputs=outputs,
         kwargs=dict(reversed(kwargs.items())),
         static_params=_as_json(first.get("StaticParams")),
         types=types,
         kwarg_types={key: said for key, item in reversed(kwarg_types) if (said := _words(item))},
         only_result=result,
+        phase=phase,
         cause=cause,
     )
 

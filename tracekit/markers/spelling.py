@@ -15,7 +15,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from tracekit.markers.fields import CUT, KWARG_TYPES, KWARGS, TYPES
+from tracekit.markers.fields import CUT, KWARG_TYPES, KWARGS, PHASE, TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,6 +62,11 @@ def result(path: str, class_name: str, outputs: Sequence[Tensor] | None) -> str:
     """The text of the empty range that follows a call and tells its outputs."""
     keys: dict[str, object] = {"Outputs": _shapes(outputs), TYPES: _types(outputs)}
     return _text(path, class_name, keys, ["Outputs"] if outputs is None else [])
+
+
+def backward(path: str, class_name: str) -> str:
+    """The text of the range around a call's part of a backward pass."""
+    return literal({"Module": _short(path), "Class": _short(class_name), PHASE: "backward"})
 
 
 def step(name: str, index: int, kind: str | None, said: Mapping[str, int | None]) -> str:
