@@ -2,7 +2,7 @@
 
 * :func:`layer_markers` puts a range around every call of every module of a model;
 * :func:`layer_marker` marks one call by hand;
-* :func:`step` marks an iteration;
+* :func:`step` marks an iteration, and :func:`operator_markers` every operator;
 * :class:`Nvtx`, :class:`Itt` and :class:`Listed` are the places that ranges go to, and :func:`unheard` says why
   nobody listens.
 
@@ -27,6 +27,7 @@ from tracekit.capture.layers import (
     layer_marker,
     layer_markers,
 )
+from tracekit.capture.operators import operator_markers
 from tracekit.capture.steps import STEPS, StepCounter, step
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "layer_marker",
     "layer_markers",
     "nvtx_emitter",
+    "operator_markers",
     "step",
     "unheard",
 ]
