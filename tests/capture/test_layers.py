@@ -136,6 +136,29 @@ def test_an_interrupt_of_the_whole_run_is_closed_when_the_markers_come_off() -> 
     assert hooks(model) == 0
 
 
+def test_an_interrupted_run_does_not_enclose_the_next() -> None:
+    model, to = Failing(KeyboardInterrupt()), Listed()
+    handle = layer_markers(model, emitter=to)
+    for _ in range(3):
+        with step("run", emitter=to), pytest.raises(KeyboardInterrupt):
+            model(torch.randn(1))
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.randn(1))
+    model.inner[1].error = ValueError("x")
+    with pytest.raises(ValueError, match="x"):
+        model(torch.randn(1))
+    handle.remove()
+    inside = ["top", "  top.inner", "    top.inner.1"]
+    assert tree(to) == [*["run", *("  " + line for line in inside)] * 3, *inside * 2]
+
+
+def test_a_model_that_calls_itself_is_no_interrupted_one() -> None:
+    to = Listed()
+    with layer_markers(model := Toggling(2, lambda _deeper: None), emitter=to):
+        model(torch.randn(1))
+    assert [line for line in tree(to) if "child" not in line] == ["top", "  top", "    top"]
+
+
 def test_a_pre_hook_of_another_that_raises_leaves_nothing_open() -> None:
     model, to = nn.Sequential(nn.ReLU()), Listed()
 

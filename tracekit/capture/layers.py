@@ -95,13 +95,13 @@ class LayerMarkers:
     def __exit__(self, *_exception: object) -> None:
         self.remove()
 
-    def put_on(self, module: nn.Module, path: str, emitter: Emitter) -> None:
+    def put_on(self, module: nn.Module, path: str, emitter: Emitter, *, root: bool) -> None:
         """Marks one more module, unless it is marked for the same emitter already."""
         if any(marks.lane is emitter.lane for marks in marks_on(module)):
             return
         if self._track is not None:
             self._backward.append(attach(module, BackwardMarks(path, self._track)))
-        marks = Marks(path, self._switch, emitter)
+        marks = Marks(path, self._switch, emitter, root=root)
         self._marked.append((marks, attach(module, marks)))
         self.paths.append(path)
 
@@ -145,7 +145,7 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     for path, level, module in modules_of(model, prefix):
         unwanted = isinstance(module, types) or any(fnmatchcase(path, name) for name in patterns)
         if not unwanted and (depth is None or level <= depth):
-            handle.put_on(module, path, to)
+            handle.put_on(module, path, to, root=level == 0)
     return handle
 
 

@@ -11,11 +11,13 @@ nor a guard; :class:`~tracekit.capture.layers.LayerMarkers` tells which modules 
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
+from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
@@ -28,14 +30,13 @@ from tracekit.markers.base import Param
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import nn
-
     from tracekit.capture.emit import Emitter, Opened
     from tracekit.capture.tensors import CallKey, Described, Tensors
 
 _LOG = logging.getLogger("tracekit.capture")
 #: ``torch.compile(module)`` is another module, which has the first one under this name.
 WRAPPED = "_orig_mod"
+_CALL = Module._call_impl.__code__
 #: A module that sees more combinations of shapes than this forgets the earlier ones.
 _MOST_TEXTS = 4_096
 
@@ -53,11 +54,13 @@ class Marks:
     """The marks of one module."""
 
     __slots__ = (
-        "__weakref__", "called", "calls", "close", "lane", "leave", "opener", "path", "results", "switch", "unmarked",
+        "__weakref__", "called", "calls", "close", "lane", "leave", "opener", "path", "results", "root",
+        "switch", "unmarked",
     )  # fmt: skip
 
-    def __init__(self, path: str, switch: Switch, emitter: Emitter) -> None:
+    def __init__(self, path: str, switch: Switch, emitter: Emitter, *, root: bool = False) -> None:
         self.path = path
+        self.root = root
         self.switch = switch
         self.lane = emitter.lane
         self.close = emitter.close
@@ -77,9 +80,7 @@ class Marks:
     def __reduce__(self) -> tuple[Callable[[], Marks], tuple[()]]:
         return silent, ()
 
-    def before(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> None:
+    def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         """Opens the range of a call."""
         if is_dynamo_compiling():
             return
@@ -87,6 +88,8 @@ class Marks:
         if not self.switch.on:
             opened.append(self.unmarked)
             return
+        if self.root and opened:
+            self._forget_interrupted(module)
         key: Described | CallKey | None
         try:
             if not kwargs and len(args) == 1 and type(tensor := args[0]) is Tensor:
@@ -101,7 +104,7 @@ class Marks:
         opened.append(self)
         opener()
 
-    def after(self, module: nn.Module, _args: object, output: object) -> None:
+    def after(self, module: Module, _args: object, output: object) -> None:
         """Closes the range of a call and tells the outputs in a second, empty one."""
         if is_dynamo_compiling():
             return
@@ -143,6 +146,18 @@ class Marks:
         self.calls.clear()
         self.results.clear()
 
+    def _forget_interrupted(self, module: Module) -> None:
+        """Closes an earlier call of the whole model that an interrupt ended: no hook saw its end."""
+        if self not in self.lane.open:
+            return
+        running, frame = 0, sys._getframe()
+        while (outer := frame.f_back) is not None:
+            frame = outer
+            if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+                running += 1
+        if running == 1:
+            self.abandon()
+
     def _on_top(self, opened: Opened) -> bool:
         """Closes what calls inside left open when they were interrupted; whether this call is marked at all."""
         innermost = (entry for entry in reversed(opened) if entry is self or entry is self.unmarked)
@@ -154,7 +169,7 @@ class Marks:
         opened.pop()
         return False
 
-    def _of_call(self, module: nn.Module, key: Described | CallKey) -> Callable[[], object]:
+    def _of_call(self, module: Module, key: Described | CallKey) -> Callable[[], object]:
         self.called = True
         module = unwrapped(module)
         args, kwargs = key if len(key) == 2 else ((key,), ())  # noqa: PLR2004 - a call, or one tensor's three
@@ -168,7 +183,7 @@ class Marks:
         )
         return _kept(self.calls, key, self.opener(text))
 
-    def _of_result(self, module: nn.Module, key: Described | Tensors) -> Callable[[], object]:
+    def _of_result(self, module: Module, key: Described | Tensors) -> Callable[[], object]:
         if key == ():
             return _kept(self.results, key, nothing)
         tensors = (key,) if key and isinstance(key[0], torch.Size) else key
@@ -203,7 +218,7 @@ def _kept(
     return opener
 
 
-def _params(module: nn.Module) -> list[Param]:
+def _params(module: Module) -> list[Param]:
     return [
         Param(name, tuple(item.shape), plain(item.dtype))
         for name, item in module.named_parameters(recurse=False)
@@ -211,6 +226,6 @@ def _params(module: nn.Module) -> list[Param]:
     ]
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrapped(module: Module) -> Module:
     """The module that a wrapper of torch.compile stands for."""
     return module._modules.get(WRAPPED) or module

@@ -12,6 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._autograd import _get_sequence_nr
 from torch.autograd.profiler import emit_nvtx
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
@@ -70,7 +71,7 @@ def _sequence(args: tuple[Any, ...]) -> int:
     node: Node | None = torch._C._current_autograd_node()
     if node is not None:
         return int(node._sequence_nr())
-    following = int(torch.autograd._get_sequence_nr())
+    following = _get_sequence_nr()
     created = torch.is_grad_enabled() and any(
         isinstance(item, torch.Tensor) and item.requires_grad for item in args
     )
