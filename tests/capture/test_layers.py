@@ -21,6 +21,7 @@ from tests.capture.models import (
     markers,
     tree,
 )
+from tests.test_readme import block
 from tracekit.capture import Listed, layer_marker, layer_markers, step
 from tracekit.errors import UsageError
 
@@ -306,9 +307,9 @@ def test_two_emitters_hear_the_same_without_knowing_each_other() -> None:
 
 def test_a_copy_of_a_marked_model_is_not_marked() -> None:
     model, to = Tagger(), Listed()
-    with layer_markers(model, emitter=to):
+    with layer_markers(model, emitter=to, backward=True):
         for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            twin(torch.randn(1, 2, 6))
+            twin(torch.randn(1, 2, 6)).sum().backward()
             assert to.events == []
             with layer_markers(twin, emitter=to):
                 twin(torch.randn(1, 2, 6))
@@ -345,6 +346,25 @@ def test_a_lazy_module_tells_the_parameters_that_it_came_to_have() -> None:
         (3, 5),
         (3,),
     ]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_modules_in_torchscript_are_left_alone_and_named() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 2)))
+    traced = torch.jit.trace(nn.Sequential(nn.Linear(2, 2)), torch.zeros(1, 2))
+    model, to = nn.Sequential(scripted, traced, nn.ReLU()), Listed()
+    with layer_markers(model, emitter=to) as handle:
+        model(torch.zeros(1, 4))
+        assert {"top.0", "top.0.0", "top.1.0"} <= set(handle.silent)
+    assert [line for line in tree(to) if "top.1" not in line] == ["top", "  top.2"]
+    assert {marker.cause for marker in markers(to)} == {None}
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_torch_s_own_transformer_is_marked_whether_or_not_it_has_a_fast_path(train: bool) -> None:
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).train(train)
+    counts = counted(run(model, torch.randn(2, 3, 8)))
+    assert counts["top.self_attn"] == counts["top.linear1"] == counts["top.norm2"] == 1
 
 
 def test_a_call_marked_by_hand_tells_what_it_was_given_and_what_it_returned() -> None:
@@ -391,3 +411,9 @@ def test_a_run_in_which_nothing_was_marked_is_said(caplog: pytest.LogCaptureFixt
     with layer_markers(nn.ReLU(), emitter=Listed()):
         pass
     assert "no call of the 1 modules below 'top' was marked" in caplog.text
+
+
+def test_the_readme_s_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    exec(block("markers"), {"model": model, "batches": [torch.zeros(2, 4)] * 2})
+    assert capsys.readouterr().out == "[]\n"

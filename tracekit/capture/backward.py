@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import Variable
 from torch.compiler import is_dynamo_compiling
+from typing_extensions import override
 
-from tracekit.capture.emit import close_down_to
-from tracekit.capture.marks import unwrapped
+from tracekit.capture.emit import Nowhere, close_down_to
+from tracekit.capture.marks import Switch, unwrapped
 from tracekit.capture.tensors import all_tensors
 from tracekit.markers import spelling
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
     from tracekit.capture.emit import Emitter
-    from tracekit.capture.marks import Switch
 
 _LOG = logging.getLogger("tracekit.capture")
 _OWNED = "tracekit"
@@ -120,7 +120,11 @@ class BackwardMarks:
         self._opener: Callable[[], object] | None = None
 
     def __deepcopy__(self, _memo: dict[int, object]) -> BackwardMarks:
-        return self
+        return _silent()
+
+    @override
+    def __reduce__(self) -> tuple[Callable[[], BackwardMarks], tuple[()]]:
+        return _silent, ()
 
     def before(self, module: nn.Module, args: object, kwargs: object) -> None:
         """Notes who made the inputs: when that runs backward, this call is over."""
@@ -149,3 +153,8 @@ class BackwardMarks:
         del forward[at:]
         if self._track.switch.on:
             self._track.own(output, call)
+
+
+def _silent() -> BackwardMarks:
+    """What a copy of a marked module has in place of marks: nobody could take them off again."""
+    return BackwardMarks("", BackwardTrack(Switch(on=False), Nowhere()))

@@ -133,6 +133,18 @@ class Itt:
         return partial(self._push, text)
 
 
+class Nowhere:
+    """No place at all."""
+
+    def __init__(self) -> None:
+        self.lane = new_lane()
+        self.close: Callable[[], object] = nothing
+
+    def opener(self, _text: str, /) -> Callable[[], object]:
+        """Nothing."""
+        return nothing
+
+
 class Event(NamedTuple):
     """A range that was opened, or (without text) one that was closed."""
 

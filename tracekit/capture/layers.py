@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.compiler import is_dynamo_compiling
+from torch.jit._script import RecursiveScriptModule
+from torch.jit._trace import TopLevelTracedModule
 
 from tracekit.capture.attach import attach, marks_on, modules_of
 from tracekit.capture.backward import BackwardMarks, BackwardTrack
@@ -47,6 +49,7 @@ class LayerMarkers:
         self._track = track
         self._marked: list[tuple[Marks, Attached]] = []
         self._backward: list[Attached] = []
+        self._refused: list[str] = []
 
     @property
     def enabled(self) -> bool:
@@ -62,8 +65,11 @@ class LayerMarkers:
 
     @property
     def silent(self) -> list[str]:
-        """Paths of the modules no call of which was marked: they did not run, or only inside a compiled region."""
-        return [marks.path for marks, _ in self._marked if not marks.called]
+        """Paths of the modules no call of which was marked.
+
+        They did not run, or only inside a compiled region, or are written in TorchScript, which takes no hooks.
+        """
+        return [marks.path for marks, _ in self._marked if not marks.called] + self._refused
 
     def remove(self) -> None:
         """Takes the markers off; calls that run in other threads are still closed when they end."""
@@ -97,6 +103,11 @@ class LayerMarkers:
 
     def put_on(self, module: nn.Module, path: str, emitter: Emitter, *, root: bool) -> None:
         """Marks one more module, unless it is marked for the same emitter already."""
+        if isinstance(module, RecursiveScriptModule) and not isinstance(
+            module, TopLevelTracedModule
+        ):
+            self._refused.append(path)
+            return
         if any(marks.lane is emitter.lane for marks in marks_on(module)):
             return
         if self._track is not None:

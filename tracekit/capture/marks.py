@@ -21,7 +21,7 @@ from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
-from tracekit.capture.emit import Unmarked, close_down_to, new_lane, nothing
+from tracekit.capture.emit import Nowhere, Unmarked, close_down_to, nothing
 from tracekit.capture.settings import settings_of
 from tracekit.capture.tensors import call_key, in_words, plain, tensors_in
 from tracekit.markers import spelling
@@ -192,21 +192,9 @@ class Marks:
         return _kept(self.results, key, self.opener(text))
 
 
-class _Nowhere:
-    """No place at all."""
-
-    def __init__(self) -> None:
-        self.lane = new_lane()
-        self.close: Callable[[], object] = nothing
-
-    def opener(self, _text: str, /) -> Callable[[], object]:
-        """Nothing."""
-        return nothing
-
-
 def silent() -> Marks:
     """What a copy of a marked module has in place of marks: nobody could take them off again."""
-    return Marks("", Switch(on=False), _Nowhere())
+    return Marks("", Switch(on=False), Nowhere())
 
 
 def _kept(
@@ -228,4 +216,5 @@ def _params(module: Module) -> list[Param]:
 
 def unwrapped(module: Module) -> Module:
     """The module that a wrapper of torch.compile stands for."""
-    return module._modules.get(WRAPPED) or module
+    inside = getattr(module, WRAPPED, None)
+    return inside if isinstance(inside, Module) else module
