@@ -106,6 +106,7 @@ def test_modules_are_skipped_by_type_by_pattern_and_by_depth() -> None:
     }
     assert set(counted(run(Cnn(), image, depth=1))) == {"top", "top.stem", "top.pool", "top.head"}
     assert set(counted(run(Cnn(), image, depth=0, prefix="a.b"))) == {"a.b"}
+    assert set(counted(run(Cnn(), image, depth=0, prefix=""))) == {""}
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("x")])
@@ -414,6 +415,6 @@ def test_a_run_in_which_nothing_was_marked_is_said(caplog: pytest.LogCaptureFixt
 
 
 def test_the_readme_s_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    exec(block("markers"), {"model": model, "batches": [torch.zeros(2, 4)] * 2})
-    assert capsys.readouterr().out == "[]\n"
+    model = nn.TransformerEncoderLayer(4, 2, 4)
+    exec(block("markers"), {"model": model, "batches": [torch.zeros(2, 3, 4)] * 2})
+    assert capsys.readouterr().out == "['top.self_attn.out_proj']\n"

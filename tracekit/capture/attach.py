@@ -92,7 +92,7 @@ def modules_of(model: nn.Module, prefix: str) -> Iterator[tuple[str, int, nn.Mod
     inside = {
         id(module._modules[WRAPPED]) for module in model.modules() if WRAPPED in module._modules
     }
-    for path, module in model.named_modules(prefix=prefix):
+    for name, module in model.named_modules():
         if id(module) not in inside:
-            names = [name for name in path.split(".") if name != WRAPPED]
-            yield ".".join(names), len(names) - len(prefix.split(".")), module
+            names = [part for part in name.split(".") if part not in ("", WRAPPED)]
+            yield ".".join([prefix, *names] if prefix else names), len(names), module

@@ -48,6 +48,7 @@ class LayerMarkers:
         self._switch = switch
         self._track = track
         self._marked: list[tuple[Marks, Attached]] = []
+        self._all: list[Marks] = []
         self._backward: list[Attached] = []
         self._refused: list[str] = []
 
@@ -69,7 +70,7 @@ class LayerMarkers:
 
         They did not run, or only inside a compiled region, or are written in TorchScript, which takes no hooks.
         """
-        return [marks.path for marks, _ in self._marked if not marks.called] + self._refused
+        return [marks.path for marks in self._all if not marks.called] + self._refused
 
     def remove(self) -> None:
         """Takes the markers off; calls that run in other threads are still closed when they end."""
@@ -90,9 +91,8 @@ class LayerMarkers:
         for marks, attached in marked:
             attached.remove_before()
             marks.abandon()
-            if marks.lane.holds(marks):
-                marks.leave = attached.remove_after
-            else:
+            marks.leave = attached.remove_after
+            if not marks.lane.holds(marks):
                 attached.remove_after()
 
     def __enter__(self) -> Self:
@@ -113,6 +113,7 @@ class LayerMarkers:
         if self._track is not None:
             self._backward.append(attach(module, BackwardMarks(path, self._track)))
         marks = Marks(path, self._switch, emitter, root=root)
+        self._all.append(marks)
         self._marked.append((marks, attach(module, marks)))
         self.paths.append(path)
 
