@@ -83,6 +83,8 @@ class Nvtx:
 
     def __init__(self) -> None:
         self.lane = new_lane()
+        #: Whether the package falls silent because the tool did not answer its question.
+        self.refused = False
         #: Whether the user was told if nobody listens.
         self.asked = False
         self.close: Callable[[], object] = nothing
@@ -111,6 +113,7 @@ class Nvtx:
             push, close = lib.push_range, partial(lib.pop_range, domain.handle)
         except (ImportError, AttributeError, TypeError):
             self._text_opener, self.close = partial(partial, nvtx.push_range), nvtx.pop_range
+            self.refused = type(nvtx.get_domain(None)).__name__ == "DummyDomain"
             return
         self._text_opener = lambda text: partial(push, attributes(text), domain.handle)
         self.close = close
@@ -193,7 +196,15 @@ def unheard() -> str | None:
     tool = os.environ.get(_INJECTION)
     if not tool:
         return "no tool that records NVTX is attached; run under: nsys profile --trace=cuda,nvtx …"
-    nvtx_emitter().opener("tracekit")
+    try:
+        emitter = nvtx_emitter()
+    except UsageError as error:
+        return str(error)
+    if emitter.refused:
+        return (
+            f"the nvtx package finds no listener in {tool}; pip install nvtx==0.2.11 does not ask"
+        )
+    emitter.opener("tracekit")
     loaded = Path("/proc/self/maps")
     if loaded.exists() and Path(tool).name not in loaded.read_text("utf-8", "replace"):
         return f"the tool {tool} ({_INJECTION}) is not loaded; run the program again under nsys"
