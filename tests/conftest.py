@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ settings.load_profile("tracekit")
 #: What tests of a marker need, whether it is there, and where it comes from.
 NEEDS = {
     "traces": (TRACES.is_dir(), f"the real traces in {TRACES}"),
+    "torch": (find_spec("torch") is not None, "torch: pip install torch==2.13.0"),
     "nsys": ("TRACEKIT_NSYS" in os.environ, "the variable TRACEKIT_NSYS with the path of nsys"),
 }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tracekit.coverage import BROKEN, FIELD_SKIPPED, NO_NAME, TOO_DEEP, TOO_LONG
+from tracekit.coverage import BROKEN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, TOO_DEEP, TOO_LONG
 from tracekit.decode import decode
 from tracekit.markers.base import (
     ModuleMarker as Module,
@@ -63,6 +63,69 @@ LAYER_DICTS = [
     ("{'Module': \"it's.a\"}", Module("it's.a", inputs=())),
     ("{'Inputs': [[8]], 'Module': 'top.a'}", Module("top.a", inputs=((8,),))),
     ("{'Module': 'top.ü.層'}", Module("top.ü.層", inputs=())),
+]
+
+#: Our own markers keep keyword arguments apart, whatever they are called; in vLLM's they are keys like the others.
+OUR_DICTS = [
+    (
+        '{"Module": "top.a", "Class": "MLP", "TrainableParams": {"w": {"shape": [2], "dtype": "float32"}}, '
+        '"Inputs": [[8]], "Types": ["float32 cuda:0"], "Kwargs": {"mask": [[8, 8]]}, '
+        '"KwargTypes": {"mask": ["bool cuda:0"]}}',
+        Module(
+            "top.a",
+            "MLP",
+            params=(Param("w", (2,), "float32"),),
+            inputs=((8,),),
+            kwargs={"mask": ((8, 8),)},
+            types=("float32 cuda:0",),
+            kwarg_types={"mask": ("bool cuda:0",)},
+        ),
+    ),
+    (
+        '{"Module": "top.a", "Class": "A", "Inputs": [], "Kwargs": {"Module": [[1]], "Outputs": [[2]], "Cut": [[3]]}}',
+        Module(
+            "top.a",
+            "A",
+            inputs=(),
+            kwargs={"Module": ((1,),), "Outputs": ((2,),), "Cut": ((3,),)},
+        ),
+    ),
+    (
+        '{"Module": "top.a", "Class": "A", "Outputs": [[8]], "Types": ["float32 cpu"]}',
+        Module("top.a", "A", outputs=((8,),), types=("float32 cpu",), only_result=True),
+    ),
+    ('{"Module": "top.a", "Class": "A", "Cut": "Inputs"}', Module("top.a", "A", cause=FIELD_CUT)),
+    (
+        '{"Module": "top.a", "Class": "A", "Cut": "Outputs"}',
+        Module("top.a", "A", only_result=True, cause=FIELD_CUT),
+    ),
+    (
+        "{'Module': 'top.a', 'Kwargs': [[8]], 'Types': [[2], [3]], 'KwargTypes': [[4]], 'Cut': [[1]]}",
+        Module(
+            "top.a",
+            inputs=(),
+            kwargs={
+                "Kwargs": ((8,),),
+                "Types": ((2,), (3,)),
+                "KwargTypes": ((4,),),
+                "Cut": ((1,),),
+            },
+        ),
+    ),
+    (
+        '{"Module": "top.a", "Class": "A", "Phase": "backward"}',
+        Module("top.a", "A", phase="backward"),
+    ),
+    (
+        "{'Module': 'top.a', 'Phase': [[8]]}",
+        Module("top.a", inputs=(), kwargs={"Phase": ((8,),)}),
+    ),
+    (
+        '{"Step": 12, "Name": "train", "Kind": "train", "BatchSize": 8, "Tokens": 4096}',
+        Step("train", "train", index=12, batch_size=8, tokens=4096),
+    ),
+    ('{"Step": 0, "Name": "it"}', Step("it", index=0)),
+    ('{"Step": -1, "Name": "it", "Kind": "odd", "BatchSize": true, "Tokens": 1e3}', Step("it")),
 ]
 
 OTHER_DIALECTS = [
@@ -165,13 +228,15 @@ PLAIN = [
     "Torch Compiled Module (other):X",
     "ProfilerStep#x",
     "step[]",
+    '{"Step": 12',
+    '{"Step": __import__("os")}',
     "execute_context_many",
 ]
 
 
 @pytest.mark.parametrize(
     ("text", "marker"),
-    LAYER_DICTS + OTHER_DIALECTS + ODD_FIELDS + UNREADABLE,
+    LAYER_DICTS + OUR_DICTS + OTHER_DIALECTS + ODD_FIELDS + UNREADABLE,
     ids=lambda it: str(it)[:60],
 )
 def test_text_says_what_stands_beside_it(text: str, marker: Marker) -> None:

@@ -31,7 +31,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     "analyses": (analyses.ANALYSES, {"base"}),
     "attribute": (attribute.METHODS, {"base", "causes", "launching", "replay"}),
     "cli": (cli.COMMANDS, {"base"}),
-    "markers": (markers.DIALECTS, {"base", "fields", "literal"}),
+    "markers": (markers.DIALECTS, {"base", "fields", "literal", "spelling"}),
     "readers": (
         readers.READERS,
         {

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def _block(name: str) -> str:
+def block(name: str) -> str:
     found = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)
     assert found, f"no block {name}"
     return found.group(1)
@@ -23,10 +23,10 @@ def _block(name: str) -> str:
 
 def test_its_python_runs_on_the_dataset_of_its_first_command(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    words = _block("demo").split("tracekit parse ", 1)[1].split()
+    words = block("demo").split("tracekit parse ", 1)[1].split()
     assert words[1] == "-o"
     tracekit.parse(ROOT / words[0], words[2])
-    exec(compile(_block("python"), "README.md", "exec"), {})
+    exec(compile(block("python"), "README.md", "exec"), {})
     assert "gate_up_proj" in capsys.readouterr().out
 
 
@@ -51,7 +51,7 @@ def test_its_map_names_exactly_the_rooms_that_exist() -> None:
 
 @pytest.mark.parametrize("name", ["demo", "tests"])
 def test_each_of_its_two_commands_is_one_line(name: str) -> None:
-    assert _block(name).strip().count("\n") == 0
+    assert block(name).strip().count("\n") == 0
 
 
 def test_the_changelog_knows_this_version() -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import tracekit
+from tests.nsys import nsys, record
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tracekit.dataset import Dataset
 
 pytestmark = pytest.mark.nsys
@@ -48,45 +48,8 @@ nvtx.push_range("never ended")
 
 
 @pytest.fixture(scope="module")
-def nsys() -> Path:
-    return Path(os.environ["TRACEKIT_NSYS"])
-
-
-@pytest.fixture(scope="module")
-def report(nsys: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Records the program; Debian's nsys leaves the import to us."""
-    folder = tmp_path_factory.mktemp("nsys")
-    (folder / "program.py").write_text(PROGRAM)
-    only_nvtx = ["-t", "nvtx", "--sample=none", "--cpuctxsw=none"]
-    record = [
-        str(nsys),
-        "profile",
-        *only_nvtx,
-        "-o",
-        str(folder / "run"),
-        sys.executable,
-        "program.py",
-    ]
-    subprocess.run(record, cwd=folder, check=False, capture_output=True, timeout=240)
-    host = nsys.parents[1] / "host-linux-x64"
-    if not (folder / "run.nsys-rep").exists():
-        subprocess.run(
-            [str(host / "QdstrmImporter"), "-i", "run.qdstrm", "-o", "run.nsys-rep"],
-            cwd=folder, check=True, capture_output=True, env={**os.environ, "LD_LIBRARY_PATH": str(host)}, timeout=240,
-        )  # fmt: skip
-    export = [
-        str(nsys),
-        "export",
-        "-q",
-        "true",
-        "--type",
-        "sqlite",
-        "-o",
-        "run.sqlite",
-        "run.nsys-rep",
-    ]
-    subprocess.run(export, cwd=folder, check=True, capture_output=True, timeout=240)
-    return folder / "run.sqlite"
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("nsys"), PROGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +82,9 @@ def test_steps_and_domains_are_known(dataset: Dataset) -> None:
     assert ranges[ranges.text == "in a domain"].domain.tolist() == ["mine"]
 
 
-def test_ranges_are_those_of_nsys_stats(report: Path, dataset: Dataset, nsys: Path) -> None:
+def test_ranges_are_those_of_nsys_stats(report: Path, dataset: Dataset) -> None:
     stats = [
-        str(nsys),
+        str(nsys()),
         "stats",
         "-q",
         "--force-export=false",

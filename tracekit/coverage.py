@@ -69,10 +69,14 @@ BROKEN = Cause(
 NO_NAME = Cause(
     "marker_without_name",
     "The marker names no module; a keyword argument called Module may have overwritten it.",
-    "call the keyword argument something else, or mark the module by a hook of your own",
+    "mark the modules with tracekit.capture.layer_markers, which keeps keyword arguments apart",
 )
 FIELD_SKIPPED = Cause(
     "marker_field_skipped", "A field of the marker is not of the expected form and was left out."
+)
+FIELD_CUT = Cause(
+    "marker_cut",
+    "The marker says itself that it left out fields that would have made it too long.",
 )
 ORPHAN_OUTPUTS = Cause(
     "outputs_without_call",
@@ -111,8 +115,8 @@ TOO_LARGE = Cause(
 
 CAUSES: tuple[Cause, ...] = (
     NO_LAUNCH, AMBIGUOUS_LAUNCH, OUTSIDE_MODULES, GRAPH_NOT_EXPANDED, GRAPH_UNMAPPED, MODULE_UNREADABLE, TOO_LONG,
-    TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, SHARED_PLACE, ENDS_BEFORE_START, API_OVERLAP,
-    NEVER_ENDED, TOO_LARGE,
+    TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, FIELD_CUT, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, SHARED_PLACE,
+    ENDS_BEFORE_START, API_OVERLAP, NEVER_ENDED, TOO_LARGE,
 )  # fmt: skip
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.intervals import innermost, one_axis, parents
-from tracekit.markers.base import StepMarker
+from tracekit.markers.base import ModuleMarker, StepMarker
 from tracekit.recording import integers
 
 if TYPE_CHECKING:
     from tracekit.arrays import Flags, Ints
     from tracekit.calls import Calls
     from tracekit.decode import Decoded
+    from tracekit.markers.base import Marker
     from tracekit.recording import Recording
 
 
@@ -47,7 +48,8 @@ def steps_of(recording: Recording, decoded: Decoded, calls: Calls) -> Steps:
     marker = np.append(decoded.of_text, -1)[integers(ranges, "text")]
     same_thread = np.asarray(ranges.column("end_thread").is_null())
     marked = np.flatnonzero(decoded.rows(StepMarker)[marker] & same_thread)
-    roots = calls.range_row[(calls.parent < 0) & calls.known]
+    forward = np.array([not _backward(found) for found in decoded.markers], dtype=bool)
+    roots = calls.range_row[(calls.parent < 0) & calls.known & forward[calls.marker]]
     roots = roots[~np.isin(process[roots], np.unique(process[marked]))]
     rows = np.concatenate((marked, roots))
     start = integers(ranges, "start_ns")
@@ -66,6 +68,10 @@ def steps_of(recording: Recording, decoded: Decoded, calls: Calls) -> Steps:
     return Steps(
         rows, start[rows], integers(ranges, "end_ns")[rows], thread[rows], process[rows], says
     )
+
+
+def _backward(marker: Marker) -> bool:
+    return isinstance(marker, ModuleMarker) and marker.phase == "backward"
 
 
 def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:

@@ -36,7 +36,10 @@ class ModuleMarker:
         kwargs: Shapes of keyword tensors by name.
         static_params: Other settings of the module, as JSON.
         class_only: Whether the path is but the name of the class, and says nothing of the place.
+        types: Dtype and device of the inputs, or of the outputs if the marker tells only those; empty if not said.
+        kwarg_types: Dtype and device of keyword tensors by name.
         only_result: Whether the marker tells the outputs of a call that has ended.
+        phase: What the call is part of: ``forward``, ``backward`` or ``capture``.
         cause: What could not be read of it.
     """
 
@@ -48,7 +51,10 @@ class ModuleMarker:
     kwargs: Mapping[str, Shapes] = field(default_factory=dict)
     static_params: str | None = None
     class_only: bool = False
+    types: tuple[str, ...] = ()
+    kwarg_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only_result: bool = False
+    phase: str = "forward"
     cause: Cause | None = None
 
 

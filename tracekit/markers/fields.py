@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from tracekit.coverage import FIELD_SKIPPED, NO_NAME
+from tracekit.coverage import FIELD_CUT, FIELD_SKIPPED, NO_NAME
 from tracekit.markers.base import ModuleMarker, Param, Unreadable
 
 if TYPE_CHECKING:
@@ -19,37 +19,53 @@ MOST_PATH_CHARACTERS = 4_096
 _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
 _LARGEST_DIMENSION = 2**63 - 1
 
+#: Keys of our own markers (:mod:`tracekit.markers.spelling`). A value of another form is a keyword argument's.
+KWARGS, TYPES, KWARG_TYPES, CUT, PHASE = "Kwargs", "Types", "KwargTypes", "Cut", "Phase"
+#: What a call can be part of.
+PHASES = ("forward", "backward", "capture")
+
 
 def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     """What the items of a marker's dict say of a call.
 
     The first text under ``Module`` is the path: a keyword argument of that name comes later, or has replaced it.
+    Only our own markers keep keyword arguments apart, under ``Kwargs``.
     """
     path = next((item for key, item in items if key == "Module" and isinstance(item, str)), None)
     if path is None or not is_path(path):
         return Unreadable(NO_NAME)
     first = dict(reversed([(str(key), item) for key, item in items]))
+    types = _words(first.pop(TYPES)) if _words(first.get(TYPES)) else ()
+    kwarg_types = _dict_under(KWARG_TYPES, first)
+    cut = str(first.pop(CUT)).split() if isinstance(first.get(CUT), str) else []
+    phase = str(first.pop(PHASE)) if first.get(PHASE) in PHASES else PHASES[0]
+    apart = _dict_under(KWARGS, first)
     skipped: list[str] = []
     kwargs = {}
-    for key, item in first.items():
-        if key not in _KNOWN and (shapes := _shapes_or_note(key, item, skipped)) is not None:
+    for key, item in [item for item in first.items() if item[0] not in _KNOWN] + apart:
+        if (shapes := _shapes_or_note(key, item, skipped)) is not None:
             kwargs[key] = shapes
     inputs = _shapes_or_note("Inputs", first.get("Inputs"), skipped)
     outputs = _shapes_or_note("Outputs", first.get("Outputs"), skipped)
-    result = "Outputs" in first and "Inputs" not in first and not kwargs
+    result = ("Outputs" in first or "Outputs" in cut) and "Inputs" not in first and not kwargs
+    silent = result or phase != PHASES[0] or "Inputs" in (*skipped, *cut)
     if not isinstance(class_name := first.get("Class"), str | None):
         skipped.append("Class")
-    cause: Cause | None = FIELD_SKIPPED
+    params = _params(first.get("TrainableParams"), skipped)
+    cause: Cause | None = FIELD_SKIPPED if skipped else FIELD_CUT if cut else None
     return ModuleMarker(
         path=path,
         class_name=class_name if isinstance(class_name, str) else None,
-        params=_params(first.get("TrainableParams"), skipped),
-        inputs=() if inputs is None and "Inputs" not in skipped and not result else inputs,
+        params=params,
+        inputs=inputs if silent else inputs or (),
         outputs=outputs,
         kwargs=dict(reversed(kwargs.items())),
         static_params=_as_json(first.get("StaticParams")),
+        types=types,
+        kwarg_types={key: said for key, item in reversed(kwarg_types) if (said := _words(item))},
         only_result=result,
-        cause=cause if skipped else None,
+        phase=phase,
+        cause=cause,
     )
 
 
@@ -107,6 +123,20 @@ def _params(item: object, skipped: list[str]) -> tuple[Param, ...]:
         else:
             skipped.append(name)
     return tuple(params)
+
+
+def _dict_under(key: str, items: dict[str, object]) -> list[tuple[str, object]]:
+    """Takes a dict out of the items, in the opposite order; nothing if another thing has that key."""
+    if not isinstance(found := items.get(key), dict):
+        return []
+    del items[key]
+    return [(str(name), item) for name, item in reversed(found.items())]
+
+
+def _words(item: object) -> tuple[str, ...]:
+    if not isinstance(item, list) or not all(isinstance(word, str) for word in item):
+        return ()
+    return tuple(item)
 
 
 def _as_json(item: object) -> str | None:

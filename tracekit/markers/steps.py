@@ -1,12 +1,20 @@
-"""Ranges that are iterations: vLLM's ``execute_context_…``, SGLang's ``step[…]``, torch.profiler's ``ProfilerStep#N``."""
+"""Ranges that are iterations: vLLM's ``execute_context_…``, SGLang's ``step[…]``, torch.profiler's ``ProfilerStep#N``.
+
+And our own: ``{"Step": 12, "Name": "train", "Kind": "train", "BatchSize": 8, "Tokens": 4096}``.
+"""
 
 from __future__ import annotations
 
 import re
 
+from tracekit.markers import literal
 from tracekit.markers.base import StepMarker
 
-CANDIDATES = r"^(execute_(\d+_)?context_\d|step\[|ProfilerStep#\d)"
+CANDIDATES = r"""^(execute_(\d+_)?context_\d|step\[|ProfilerStep#\d|\{['"]Step['"]:)"""
+
+#: What a step can be.
+KINDS = ("train", "prefill", "decode", "mixed")
+_LARGEST = 2**63 - 1
 
 _VLLM = re.compile(r"execute_(?:\d+_)?context_(\d{1,9})\((\w*)\)_generation_(\d{1,9})\((\w*)\)")
 _SGLANG = re.compile(r"step\[(\w+)((?: +[^\]\s]+)*) *\]")
@@ -24,7 +32,28 @@ def parse(text: str) -> StepMarker | None:
         return _sglang(text, *found.groups())
     if found := _PROFILER.fullmatch(text):
         return StepMarker(text, "train", index=int(found.group(1)))
-    return None
+    return _own(text) if text.startswith("{") else None
+
+
+def _own(text: str) -> StepMarker | None:
+    try:
+        said = {str(key): item for key, item in literal.pairs(text)}
+    except literal.Refused:
+        return None
+    kind = said.get("Kind")
+    index, batch_size, tokens = (_count(said.get(key)) for key in ("Step", "BatchSize", "Tokens"))
+    name = said.get("Name")
+    return StepMarker(
+        name if isinstance(name, str) else text,
+        kind if isinstance(kind, str) and kind in KINDS else None,
+        index,
+        batch_size,
+        tokens,
+    )
+
+
+def _count(item: object) -> int | None:
+    return item if type(item) is int and 0 <= item <= _LARGEST else None
 
 
 def _vllm(

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tracekit.intervals import subtree_ends, union_within
 from tracekit.markers.base import ModuleMarker
+from tracekit.markers.fields import PHASES
 from tracekit.recording import integers
 from tracekit.schema import CATEGORY, SHAPES, Column, TableSpec
 from tracekit.segments import maxima, minima, sums
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 
-_PHASES = ("forward", "backward", "capture")
 _KWARGS = pa.map_(pa.string(), SHAPES)
 _NEVER = np.iinfo(np.int64).min
 
@@ -41,7 +41,7 @@ SPEC = TableSpec(
         Column(
             "occurrence",
             pa.int32(),
-            "1 for the first call of this module in its process, 2 for the next, …",
+            "1 for the first call of this module in its process and phase, 2 for the next, …",
         ),
         Column("phase", CATEGORY, "forward, backward, or capture of a CUDA graph."),
         Column("pid", pa.int32(), "Process."),
@@ -113,7 +113,7 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     return {
         "module_id": calls.module[rows],
         "module": category(calls.module[rows], [module.path for module in calls.modules]),
-        "phase": category(np.zeros(rows.size, dtype=np.int8), _PHASES),
+        "phase": category(_phase(trace)[rows], PHASES),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "tid": recording.threads.tid[thread].astype(np.int32),
         "start_ns": ranges.column("start_ns"),
@@ -133,9 +133,17 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     del start, end, thread
     order = trace.ids.call_order
     occurrence = np.zeros(calls.start.size, dtype=np.int32)
-    occurrence[order] = _occurrence(process[order], calls.module[order])
+    occurrence[order] = _occurrence(
+        process[order], calls.module[order] * len(PHASES) + _phase(trace)[order]
+    )
     parent = lookup(trace.ids.call_id, _known_parent(trace))
     return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, **_device(trace)}
+
+
+def _phase(trace: Trace) -> NDArray[np.int8]:
+    """What every call is part of, as a place in PHASES."""
+    said = [getattr(marker, "phase", PHASES[0]) for marker in trace.evidence.decoded.markers]
+    return np.array([PHASES.index(phase) for phase in said], np.int8)[trace.evidence.calls.marker]
 
 
 def _known_parent(trace: Trace) -> Ints:

@@ -1,0 +1,165 @@
+"""What markers cost: ours, markers whose text is made anew for every call, and empty hooks, in one run.
+
+``python -m tests.benchmarks.marker_cost`` prints microseconds for a call of a module, above the bare model's. No tool
+is attached. The second form does what the layer-wise hooks of vLLM and SGLang do: a dict as text, before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import nvtx
+import torch
+from torch import nn
+
+from tracekit.capture import layer_markers
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+Attach = Callable[[nn.Module], Callable[[], None]]
+_LAYERS = 30
+
+
+class _Block(nn.Module):
+    """A residual block of four modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.up = nn.Linear(4, 4)
+        self.act = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.act(self.up(self.norm(x)))
+
+
+def _model() -> nn.Module:
+    return nn.Sequential(*(_Block() for _ in range(_LAYERS)))
+
+
+def _hooked(model: nn.Module, before: Callable, after: Callable) -> Callable[[], None]:
+    handles: list[RemovableHandle] = []
+    for module in model.modules():
+        handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        handles.append(module.register_forward_hook(after))
+    return lambda: [handle.remove() for handle in handles] and None
+
+
+def _empty(model: nn.Module) -> Callable[[], None]:
+    def before(module, args, kwargs) -> None:
+        pass
+
+    def after(module, args, output) -> None:
+        pass
+
+    return _hooked(model, before, after)
+
+
+def _ours(model: nn.Module) -> Callable[[], None]:
+    return layer_markers(model).remove
+
+
+def _off(model: nn.Module) -> Callable[[], None]:
+    return layer_markers(model, enabled=False).remove
+
+
+def _text_per_call(model: nn.Module) -> Callable[[], None]:
+    """Describes the module anew whenever it is called, twice, as a Python dict."""
+    names = {module: name for name, module in model.named_modules(prefix="top")}
+
+    def push(module, inputs=None, kwargs=None, outputs=None) -> None:
+        said: dict[str, object] = {"Module": names[module]}
+        params = {name: list(item.size()) for name, item in module.named_parameters(recurse=False)}
+        shapes = {"Inputs": _shapes(inputs), "Outputs": _shapes(outputs)}
+        said |= {"TrainableParams": params} if params else {}
+        said |= {key: item for key, item in shapes.items() if item}
+        said |= {key: found for key, item in (kwargs or {}).items() if (found := _shapes(item))}
+        if settings := _settings(module):
+            said["StaticParams"] = settings
+        nvtx.push_range(str(said))
+
+    def before(module, args, kwargs) -> None:
+        push(module, args, kwargs)
+
+    def after(module, args, output) -> None:
+        nvtx.pop_range()
+        push(module, outputs=output)
+        nvtx.pop_range()
+
+    return _hooked(model, before, after)
+
+
+def _shapes(value: object) -> list[list[int]]:
+    if isinstance(value, torch.Tensor):
+        return [list(value.size())]
+    if isinstance(value, (list, tuple)):
+        return [shape for item in value for shape in _shapes(item)]
+    return []
+
+
+def _settings(module: nn.Module) -> dict[str, object]:
+    for types, names in (
+        ((nn.Conv1d, nn.Conv2d, nn.Conv3d), ("in_channels", "out_channels", "kernel_size")),
+        ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), ("in_channels",)),
+        ((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), ("kernel_size", "stride")),
+        ((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), ("kernel_size", "stride")),
+        ((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), ("output_size",)),
+        ((nn.Linear,), ("in_features", "out_features")),
+        ((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), ("num_features", "eps")),
+        ((nn.ReLU,), ("inplace",)),
+        ((nn.Dropout,), ("p", "inplace")),
+        ((nn.Embedding,), ("num_embeddings", "embedding_dim")),
+    ):
+        if isinstance(module, types):
+            return {name: getattr(module, name) for name in names}
+    return {}
+
+
+FORMS: dict[str, Attach] = {
+    "bare": lambda _model: lambda: None,
+    "empty hooks": _empty,
+    "ours": _ours,
+    "ours, off": _off,
+    "text per call": _text_per_call,
+}
+
+
+@torch.inference_mode()
+def measured(rounds: int, repeats: int) -> dict[str, float]:
+    """Microseconds of a module call by form, the best of many rounds; the forms take turns."""
+    model, x = _model(), torch.randn(1, 4)
+    modules = sum(1 for _ in model.modules())
+    best = dict.fromkeys(FORMS, float("inf"))
+    for _, (name, form) in itertools.product(range(rounds), FORMS.items()):
+        remove = form(model)
+        model(x)
+        began = time.perf_counter_ns()
+        for _ in range(repeats):
+            model(x)
+        took = time.perf_counter_ns() - began
+        remove()
+        best[name] = min(best[name], took / repeats / modules / 1e3)
+    return {name: took - best["bare"] for name, took in best.items() if name != "bare"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=20)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    costs = measured(options.rounds, options.repeats)
+    for name, cost in costs.items():
+        print(f"{name:15} {cost:6.2f} us a module call")
+    ours = costs["ours"]
+    print(f"ours / text per call {ours / costs['text per call']:.2f}")
+    print(f"ours / empty hooks   {ours / costs['empty hooks']:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Dynamo never traces a mark: compiled models stay whole, and what ran unmarked is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from tests.capture.models import counted, tree
+from tracekit.capture import Listed, layer_marker, layer_markers, step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+X = torch.ones(2, 4)
+INSIDE = ["top.a", "top.a.up", "top.b", "top.b.up"]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x).relu()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = Block()
+        self.b = Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable) -> Callable:
+    return torch.compile(function, fullgraph=True, backend="eager")
+
+
+def graphs() -> int:
+    assert not counters["graph_break"]
+    return counters["stats"]["unique_graphs"]
+
+
+def test_a_compiled_model_is_one_graph_and_its_root_is_marked() -> None:
+    to, model = Listed(), compiled(Net())
+    with layer_markers(model, emitter=to) as handle:
+        model(X)
+        model(X)
+        assert handle.silent == INSIDE
+    assert tree(to) == ["top", "top"]
+    assert graphs() == 1
+
+
+def test_a_model_compiled_in_place_is_one_graph_and_its_root_is_marked() -> None:
+    to, model = Listed(), Net()
+    model.compile(fullgraph=True, backend="eager")
+    with layer_markers(model, emitter=to) as handle:
+        model(X)
+        assert handle.silent == INSIDE
+        assert graphs() == 1
+    model(X)
+    assert tree(to) == ["top"]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_compiled_block_is_marked_among_eager_ones(in_place: bool) -> None:
+    to, model = Listed(), Net()
+    if in_place:
+        model.a.compile(fullgraph=True, backend="eager")
+    else:
+        model.a = compiled(model.a)
+    with layer_markers(model, emitter=to) as handle:
+        model(X)
+        assert handle.silent == ["top.a.up"]
+    assert tree(to) == ["top", "  top.a", "  top.b", "    top.b.up"]
+    assert graphs() == 1
+
+
+def test_a_compiled_block_that_raises_is_closed() -> None:
+    to, model = Listed(), Net()
+    model.a.compile(backend="eager")
+    with layer_markers(model, emitter=to), pytest.raises(RuntimeError):
+        model(torch.ones(2, 5))
+    assert tree(to) == ["top", "  top.a"]
+
+
+def test_compiling_after_marking_breaks_no_graph_and_is_told() -> None:
+    to, model = Listed(), Net()
+    handle = layer_markers(model, emitter=to)
+    run = compiled(model)
+    run(X)
+    assert (to.events, handle.silent, graphs()) == ([], ["top", *INSIDE], 1)
+
+
+def test_toggling_recompiles_nothing() -> None:
+    model = Net()
+    handle = layer_markers(model, emitter=Listed())
+    run = compiled(model)
+    for on in (True, False, True):
+        handle.enabled = on
+        run(X)
+    assert graphs() == 1
+
+
+def test_breaks_that_the_model_brings_itself_leave_the_ranges_balanced() -> None:
+    class Breaking(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.a(x)
+            torch._dynamo.graph_break()
+            return self.b(x)
+
+    to, model = Listed(), torch.compile(Breaking(), backend="eager")
+    with layer_markers(model, emitter=to), torch.no_grad():
+        for _ in range(3):
+            model(X)
+    assert counted(to)["top"] == 3
+    tree(to)
+
+
+def test_markers_by_hand_and_steps_vanish_inside_of_a_graph_without_breaking_it() -> None:
+    to, module = Listed(), nn.Linear(4, 4)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with step("inside", emitter=to), layer_marker("top.head", module, (x,), emitter=to) as call:
+            call.result = module(x)
+        return call.result
+
+    assert torch.equal(compiled(run)(X), module(X))
+    assert (to.events, graphs()) == ([], 1)
+
+
+def test_inductor_runs_a_marked_model() -> None:
+    to, model = Listed(), torch.compile(Net(), fullgraph=True)
+    with layer_markers(model, emitter=to), torch.no_grad():
+        output = model(X)
+    assert torch.allclose(output, model._orig_mod(X), atol=1e-5)
+    assert tree(to) == ["top"]
+
+
+def test_export_and_jit_trace_of_a_marked_model_hold_no_marks() -> None:
+    to, model = Listed(), Net().eval()
+    with layer_markers(model, emitter=to):
+        exported = torch.export.export(model, (X,), dynamic_shapes=({0: torch.export.Dim("n")},))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("warnings.warn", lambda *_args, **_kwargs: None)
+            traced = torch.jit.trace(model, X)
+    tree(to)
+    for again in (exported.module(), traced):
+        assert torch.allclose(again(X), model(X))
+    assert not [node for node in exported.graph.nodes if "sym" in str(node.target)]

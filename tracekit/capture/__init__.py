@@ -1,0 +1,50 @@
+"""Marks a running model: the only room that imports torch and nvtx.
+
+* :func:`layer_markers` puts a range around every call of every module of a model;
+* :func:`layer_marker` marks one call by hand;
+* :func:`step` marks an iteration, and :func:`operator_markers` every operator;
+* :class:`Nvtx`, :class:`Itt` and :class:`Listed` are the places that ranges go to, and :func:`unheard` says why
+  nobody listens.
+
+It runs inside somebody's job: it loads no pandas, pyarrow or SQLAlchemy, and raises nothing once the model runs.
+"""
+
+from __future__ import annotations
+
+from tracekit.capture.emit import (
+    Emitter,
+    Itt,
+    Listed,
+    Nvtx,
+    itt_emitter,
+    nvtx_emitter,
+    unheard,
+)
+from tracekit.capture.layers import (
+    SKIPPED,
+    LayerMarkers,
+    MarkedCall,
+    layer_marker,
+    layer_markers,
+)
+from tracekit.capture.operators import operator_markers
+from tracekit.capture.steps import STEPS, StepCounter, step
+
+__all__ = [
+    "SKIPPED",
+    "STEPS",
+    "Emitter",
+    "Itt",
+    "LayerMarkers",
+    "Listed",
+    "MarkedCall",
+    "Nvtx",
+    "StepCounter",
+    "itt_emitter",
+    "layer_marker",
+    "layer_markers",
+    "nvtx_emitter",
+    "operator_markers",
+    "step",
+    "unheard",
+]

@@ -1,0 +1,220 @@
+"""The marks of one module: the two hooks that open and close its ranges.
+
+Everything here runs in the middle of somebody's forward pass. What costs time is done once for every combination of
+shapes; whatever happens, a range that was opened is closed, and nothing is raised.
+
+Dynamo must not trace a mark: pushing a range breaks the graph, and a range pushed by Python around code that has
+been compiled would tell wrong times. To Dynamo both hooks are empty, as a constant that costs neither a graph break
+nor a guard; :class:`~tracekit.capture.layers.LayerMarkers` tells which modules ran unmarked because of that.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Module
+from torch.nn.parameter import UninitializedParameter
+from typing_extensions import override
+
+from tracekit.capture.emit import Nowhere, Unmarked, close_down_to, nothing
+from tracekit.capture.settings import settings_of
+from tracekit.capture.tensors import call_key, in_words, plain, tensors_in
+from tracekit.markers import spelling
+from tracekit.markers.base import Param
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracekit.capture.emit import Emitter, Opened
+    from tracekit.capture.tensors import CallKey, Described, Tensors
+
+_LOG = logging.getLogger("tracekit.capture")
+#: ``torch.compile(module)`` is another module, which has the first one under this name.
+WRAPPED = "_orig_mod"
+_CALL = Module._call_impl.__code__
+#: A module that sees more combinations of shapes than this forgets the earlier ones.
+_MOST_TEXTS = 4_096
+
+
+class Switch:
+    """Turns all marks of one handle on and off."""
+
+    __slots__ = ("on",)
+
+    def __init__(self, *, on: bool) -> None:
+        self.on = on
+
+
+class Marks:
+    """The marks of one module."""
+
+    __slots__ = (
+        "__weakref__", "called", "calls", "close", "lane", "leave", "opener", "path", "results", "root",
+        "switch", "unmarked",
+    )  # fmt: skip
+
+    def __init__(self, path: str, switch: Switch, emitter: Emitter, *, root: bool = False) -> None:
+        self.path = path
+        self.root = root
+        self.switch = switch
+        self.lane = emitter.lane
+        self.close = emitter.close
+        self.opener = emitter.opener
+        self.calls: dict[object, Callable[[], object]] = {}
+        self.results: dict[object, Callable[[], object]] = {}
+        self.unmarked = Unmarked()
+        #: Whether any call was ever marked.
+        self.called = False
+        #: Called after the call that was running when the marks were taken off.
+        self.leave: Callable[[], object] | None = None
+
+    def __deepcopy__(self, _memo: dict[int, object]) -> Marks:
+        return silent()
+
+    @override
+    def __reduce__(self) -> tuple[Callable[[], Marks], tuple[()]]:
+        return silent, ()
+
+    def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        """Opens the range of a call."""
+        if is_dynamo_compiling():
+            return
+        opened = self.lane.open
+        if not self.switch.on:
+            opened.append(self.unmarked)
+            return
+        if self.root and opened:
+            self._forget_interrupted(module)
+        key: Described | CallKey | None
+        try:
+            if not kwargs and len(args) == 1 and type(tensor := args[0]) is Tensor:
+                key = (tensor.shape, tensor.dtype, tensor.device)
+            else:
+                key = call_key(args, kwargs or {})
+            opener = self.calls.get(key) or self._of_call(module, key)
+        except Exception:  # noqa: BLE001 - a stranger's arguments must not end the stranger's run
+            _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
+            opener = self.opener(spelling.call(self.path, type(module).__name__, inputs=None))
+            self.called = True
+        opened.append(self)
+        opener()
+
+    def after(self, module: Module, _args: object, output: object) -> None:
+        """Closes the range of a call and tells the outputs in a second, empty one."""
+        if is_dynamo_compiling():
+            return
+        opened = self.lane.open
+        entry = opened[-1] if opened else None
+        if entry is self.unmarked:
+            opened.pop()
+            return
+        if entry is not self and not self._on_top(opened):
+            return
+        opened.pop()
+        self.close()
+        key: Described | Tensors
+        try:
+            if type(output) is Tensor:
+                key = (output.shape, output.dtype, output.device)
+            else:
+                key = tensors_in(output)
+            opener = self.results.get(key) or self._of_result(module, key)
+        except Exception:  # noqa: BLE001 - as above
+            _LOG.debug("cannot describe a result of %s", self.path, exc_info=True)
+            opener = self.opener(spelling.result(self.path, type(module).__name__, None))
+        if opener is not nothing:
+            opener()
+            self.close()
+        if self.leave is not None and self not in opened:
+            self.leave()
+
+    def abandon(self) -> None:
+        """Closes this thread's calls of the module, and all inside, whose end no hook will see."""
+        opened = self.lane.open
+        while self in opened:
+            close_down_to(self, opened, self.close)
+            opened.pop()
+            self.close()
+
+    def forget(self) -> None:
+        """Lets texts be made anew: parameters may have changed."""
+        self.calls.clear()
+        self.results.clear()
+
+    def _forget_interrupted(self, module: Module) -> None:
+        """Closes an earlier call of the whole model that an interrupt ended: no hook saw its end."""
+        if self not in self.lane.open:
+            return
+        running, frame = 0, sys._getframe()
+        while (outer := frame.f_back) is not None:
+            frame = outer
+            if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+                running += 1
+        if running == 1:
+            self.abandon()
+
+    def _on_top(self, opened: Opened) -> bool:
+        """Closes what calls inside left open when they were interrupted; whether this call is marked at all."""
+        innermost = (entry for entry in reversed(opened) if entry is self or entry is self.unmarked)
+        if (entry := next(innermost, None)) is None:
+            return False
+        close_down_to(entry, opened, self.close)
+        if entry is self:
+            return True
+        opened.pop()
+        return False
+
+    def _of_call(self, module: Module, key: Described | CallKey) -> Callable[[], object]:
+        self.called = True
+        module = unwrapped(module)
+        args, kwargs = key if len(key) == 2 else ((key,), ())  # noqa: PLR2004 - a call, or one tensor's three
+        text = spelling.call(
+            self.path,
+            type(module).__name__,
+            params=_params(module),
+            inputs=in_words(args),
+            kwargs={name: in_words(found) for name, found in kwargs},
+            static_params=settings_of(module),
+        )
+        return _kept(self.calls, key, self.opener(text))
+
+    def _of_result(self, module: Module, key: Described | Tensors) -> Callable[[], object]:
+        if key == ():
+            return _kept(self.results, key, nothing)
+        tensors = (key,) if key and isinstance(key[0], torch.Size) else key
+        path = self.path.replace("(input)", "(output)")
+        text = spelling.result(path, type(unwrapped(module)).__name__, in_words(tensors))
+        return _kept(self.results, key, self.opener(text))
+
+
+def silent() -> Marks:
+    """What a copy of a marked module has in place of marks: nobody could take them off again."""
+    return Marks("", Switch(on=False), Nowhere())
+
+
+def _kept(
+    texts: dict[object, Callable[[], object]], key: object, opener: Callable[[], object]
+) -> Callable[[], object]:
+    if len(texts) >= _MOST_TEXTS:
+        texts.clear()
+    texts[key] = opener
+    return opener
+
+
+def _params(module: Module) -> list[Param]:
+    return [
+        Param(name, tuple(item.shape), plain(item.dtype))
+        for name, item in module.named_parameters(recurse=False)
+        if not isinstance(item, UninitializedParameter)
+    ]
+
+
+def unwrapped(module: Module) -> Module:
+    """The module that a wrapper of torch.compile stands for."""
+    inside = getattr(module, WRAPPED, None)
+    return inside if isinstance(inside, Module) else module

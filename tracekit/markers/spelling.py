@@ -1,0 +1,137 @@
+"""How our own layer markers are written: one text that is a literal of Python and of JSON alike.
+
+``{"Module": "top.layers.3.mlp", "Class": "MLP", "TrainableParams": {"weight": {"shape": [64, 64], "dtype":
+"bfloat16"}}, "Inputs": [[8, 64]], "Types": ["bfloat16 cuda:0"], "Kwargs": {"mask": [[8]]}, "KwargTypes":
+{"mask": ["bool cuda:0"]}, "StaticParams": {…}}``, and after the call ``{"Module": …, "Class": …, "Outputs": …}``.
+
+Keyword arguments have a dict of their own, so that none can be taken for a key. What the two languages spell
+differently is avoided: true and false are 1 and 0, None is left out, infinity is ``1e999`` and NaN the text
+``"nan"``. A text that would be too long leaves fields out, and says under ``Cut`` which.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+from tracekit.markers.fields import CUT, KWARG_TYPES, KWARGS, PHASE, TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tracekit.markers.base import Param
+
+#: Longer texts are cut; readers refuse what is eight times as long.
+MOST_CHARACTERS = 8_192
+#: What is left out first.
+_DISPENSABLE = (KWARG_TYPES, TYPES, "StaticParams", "TrainableParams", KWARGS, "Inputs", "Outputs")
+#: A longer name ends in "…": what is left must fit whatever the name is.
+_MOST_NAME_CHARACTERS = 2_048
+
+#: A tensor's dimensions, and its dtype and device in words.
+Tensor = tuple["Sequence[int]", str]
+
+
+def call(
+    path: str,
+    class_name: str,
+    *,
+    params: Iterable[Param] = (),
+    inputs: Sequence[Tensor] | None = (),
+    kwargs: Mapping[str, Sequence[Tensor] | None] | None = None,
+    static_params: Mapping[str, object] | None = None,
+) -> str:
+    """The text of the range around a call; None in place of tensors says that there were too many."""
+    kwargs = kwargs or {}
+    keys: dict[str, object] = {
+        "TrainableParams": {
+            param.name: {"shape": param.shape, "dtype": param.dtype} for param in params
+        },
+        "Inputs": _shapes(inputs),
+        TYPES: _types(inputs),
+        KWARGS: {name: _shapes(tensors) for name, tensors in kwargs.items()},
+        KWARG_TYPES: {name: _types(tensors) for name, tensors in kwargs.items() if tensors},
+        "StaticParams": dict(static_params or {}),
+    }
+    cut = (["Inputs"] if inputs is None else []) + ([KWARGS] if None in kwargs.values() else [])
+    return _text(path, class_name, keys, cut)
+
+
+def result(path: str, class_name: str, outputs: Sequence[Tensor] | None) -> str:
+    """The text of the empty range that follows a call and tells its outputs."""
+    keys: dict[str, object] = {"Outputs": _shapes(outputs), TYPES: _types(outputs)}
+    return _text(path, class_name, keys, ["Outputs"] if outputs is None else [])
+
+
+def backward(path: str, class_name: str) -> str:
+    """The text of the range around a call's part of a backward pass."""
+    return literal({"Module": _short(path), "Class": _short(class_name), PHASE: "backward"})
+
+
+def step(name: str, index: int, kind: str | None, said: Mapping[str, int | None]) -> str:
+    """The text of the range around a step."""
+    numbers = {key: number for key, number in said.items() if number is not None}
+    return literal({"Step": index, "Name": _short(name), "Kind": kind, **numbers})
+
+
+def literal(value: object) -> str:
+    """The value as text that Python and JSON read alike."""
+    match value:
+        case None:
+            return '"None"'
+        case bool():
+            return str(int(value))
+        case int():
+            return int.__repr__(value)
+        case float():
+            return _number(float(value))
+        case str():
+            text = value.encode("utf-8", "replace").decode("utf-8")
+            return json.dumps(text, ensure_ascii=False)
+        case dict():
+            items = (
+                f"{literal(str(key))}: {literal(item)}"
+                for key, item in value.items()
+                if item is not None
+            )
+            return f"{{{', '.join(items)}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(literal, value))}]"
+        case _:
+            return literal(str(value))
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return '"nan"'
+    if math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return repr(value)
+
+
+def _shapes(tensors: Sequence[Tensor] | None) -> list[Sequence[int]] | None:
+    return None if tensors is None else [tuple(shape) for shape, _ in tensors]
+
+
+def _types(tensors: Sequence[Tensor] | None) -> list[str]:
+    return [said for _, said in tensors or ()]
+
+
+def _text(path: str, class_name: str, keys: dict[str, object], cut: list[str]) -> str:
+    said: dict[str, object] = {"Module": _short(path), "Class": _short(class_name)}
+    said |= {key: item for key, item in keys.items() if item or key in ("Inputs", "Outputs")}
+    text = literal({**said, CUT: " ".join(cut) or None})
+    for key in _DISPENSABLE:
+        if len(text) <= MOST_CHARACTERS:
+            break
+        if said.pop(key, None) is not None:
+            cut = [*cut, key]
+            text = literal({**said, CUT: " ".join(cut)})
+    return text
+
+
+def _short(name: str) -> str:
+    if len(name) <= _MOST_NAME_CHARACTERS:
+        return name
+    return name[: _MOST_NAME_CHARACTERS - 1].rstrip(".") + "…"
