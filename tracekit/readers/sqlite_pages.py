@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
     from pathlib import Path
 
     from tracekit.arrays import Bytes, Ints
@@ -34,14 +36,16 @@ class Pages:
     """The pages of an open file, numbered from 0.
 
     Attributes:
-        file: The file; it is read at given places only, so that threads can share it.
+        file: The file.
+        turn: Held while the file is read, so that threads can share it.
         count: How many pages it has.
         size: Bytes of a page.
         usable: Bytes of a page that belong to SQLite.
         utf8: Whether its texts are UTF-8.
     """
 
-    file: BinaryIO
+    file: FileIO
+    turn: threading.Lock
     count: int
     size: int
     usable: int
@@ -54,7 +58,10 @@ class Pages:
         edges = np.flatnonzero(np.diff(pages) != 1) + 1
         for begin, end in itertools.pairwise([0, *edges.tolist(), pages.size]):
             space = view[begin * self.size : end * self.size]
-            if os.preadv(self.file.fileno(), [space], int(pages[begin]) * self.size) != len(space):
+            with self.turn:
+                self.file.seek(int(pages[begin]) * self.size)
+                read = self.file.readinto(space)
+            if read != len(space):
                 raise NotPlain
         return np.frombuffer(data, dtype=np.uint8)
 
@@ -66,7 +73,7 @@ def open_pages(path: Path) -> Iterator[Pages]:
     Raises:
         NotPlain: If its header is not that of a whole, ordinary database.
     """
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         header = file.read(_HEADER_BYTES)
         if len(header) < _HEADER_BYTES:
             raise NotPlain
@@ -76,7 +83,7 @@ def open_pages(path: Path) -> Iterator[Pages]:
         if size < 512 or size & (size - 1) or total % size or max(header[18:20]) > 2:  # noqa: PLR2004
             raise NotPlain
         utf8 = int.from_bytes(header[56:60], "big") == 1
-        yield Pages(file, total // size, size, size - header[20], utf8)
+        yield Pages(file, threading.Lock(), total // size, size, size - header[20], utf8)
 
 
 def leaves(pages: Pages, root: int) -> Ints:
