@@ -98,12 +98,12 @@ def _is_dataset(folder: Path) -> bool:
 def _take_place(partial: Path, folder: Path, *, force: bool) -> None:
     _check_free(folder, force=force)  # again: parsing takes time, and others write too
     old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    if folder.exists():
-        folder.rename(old)
     try:
+        if folder.exists():
+            folder.rename(old)
         partial.rename(folder)
     except BaseException:  # also when stopped between the two
-        if old.exists():
+        if old.exists() and not folder.exists():
             old.rename(folder)
         raise
     shutil.rmtree(old, ignore_errors=True)

@@ -55,7 +55,8 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     environment = {}
     if request.param != "the installed nvtx":
         if NEWER not in os.environ:
-            pytest.skip(f"needs the variable {NEWER} with a folder that holds it")
+            stop = pytest.fail if os.environ.get("CI") else pytest.skip
+            stop(f"needs the variable {NEWER} with a folder that holds it")
         environment = {"PYTHONPATH": os.environ[NEWER]}
     folder = tmp_path_factory.mktemp("nsys")
     return tracekit.parse(record(folder, PROGRAM, environment), folder / "run.tracekit")
