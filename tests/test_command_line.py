@@ -203,11 +203,11 @@ def test_schema_as_json_is_the_specs() -> None:
     [kernels] = json.loads(command("schema", "kernels", "--json").out)
     assert kernels["sorted_by"] == ["module_id", "start_ns"]
     assert {
-        "name": "dur_ns",
+        "name": "end_ns",
         "type": "int64",
         "nullable": False,
         "unit": "ns",
-        "doc": "How long it ran.",
+        "doc": "When it ended there.",
     } in (kernels["columns"])
 
 

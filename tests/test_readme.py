@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
+from tests.command import command
 from tracekit.cli import COMMANDS
 from tracekit.tables import TABLES
 
@@ -21,13 +22,18 @@ def block(name: str) -> str:
     return found.group(1)
 
 
+@pytest.mark.torch
 def test_its_python_runs_on_the_dataset_of_its_first_command(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    words = block("demo").split("tracekit parse ", 1)[1].split()
-    assert words[1] == "-o"
-    tracekit.parse(ROOT / words[0], words[2])
+    run = block("demo").strip().rpartition("tracekit ")[2]
+    assert command(*run.split()).code == 0
     exec(compile(block("python"), "README.md", "exec"), {})
-    assert "gate_up_proj" in capsys.readouterr().out
+    assert "gate_proj" in capsys.readouterr().out
+
+
+def test_the_report_that_comes_along_is_named_where_it_is() -> None:
+    assert (ROOT / "data" / "small_llama.sqlite").exists()
+    assert "data/small_llama.sqlite" in README
 
 
 def test_its_commands_are_the_commands_there_are() -> None:

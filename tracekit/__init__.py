@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.errors import DatasetError, ReportError, TracekitError, UsageError
+from tracekit.errors import CaptureError, DatasetError, ReportError, TracekitError, UsageError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tracekit.pipeline import parse
 
 __all__ = [
+    "CaptureError",
     "Dataset",
     "DatasetError",
     "ReportError",

@@ -5,6 +5,7 @@
     TracekitError            exit code 1
     ├── ReportError          the report cannot be read: missing, foreign, damaged
     ├── DatasetError         the folder of tables cannot be read or written
+    ├── CaptureError         a program cannot be run or recorded
     └── UsageError           exit code 2: the call itself makes no sense
 
 Bad rows inside a readable report are not errors: they are counted (see :mod:`tracekit.coverage`).
@@ -40,6 +41,10 @@ class ReportError(_FileError):
 
 class DatasetError(_FileError):
     """A dataset that cannot be read or written."""
+
+
+class CaptureError(TracekitError):
+    """A program that cannot be run or recorded, or that failed while it was."""
 
 
 class UsageError(TracekitError):

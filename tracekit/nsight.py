@@ -35,27 +35,37 @@ RUNTIME = _table(
 )
 KERNEL = _table(
     "CUPTI_ACTIVITY_KIND_KERNEL",
-    "start end deviceId contextId streamId correlationId globalPid demangledName shortName "
-    "registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
+    "start end deviceId contextId greenContextId streamId correlationId globalPid demangledName shortName "
+    "mangledName registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
     "graphNodeId graphId",
 )
 MEMCPY = _table(
     "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "start end deviceId contextId streamId correlationId globalPid bytes copyKind graphNodeId",
+    "start end deviceId contextId greenContextId streamId correlationId globalPid bytes copyKind srcKind dstKind "
+    "graphNodeId",
 )
 MEMSET = _table(
     "CUPTI_ACTIVITY_KIND_MEMSET",
-    "start end deviceId contextId streamId correlationId globalPid bytes graphNodeId",
+    "start end deviceId contextId greenContextId streamId correlationId globalPid value bytes memKind graphNodeId",
 )
 GRAPH_TRACE = _table(
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
     "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
 )
 PROCESSES = _table("PROCESSES", "globalPid pid", "name")
-GPU = _table("TARGET_INFO_GPU", "id", "name")
-SESSION = _table("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+THREADS = _table("ThreadNames", "nameId priority globalTid")
+GPU = _table("TARGET_INFO_GPU", "id smCount totalMemory computeMajor computeMinor", "name")
+SESSION = _table("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcTime localTime")
+SYSTEM = _table("TARGET_INFO_SYSTEM_ENV", "", "name value")
+COPY_KIND = _table("ENUM_CUDA_MEMCPY_OPER", "id", "name label")
+MEMORY_KIND = _table("ENUM_CUDA_MEM_KIND", "id", "name label")
 EXPORT = _table("META_DATA_EXPORT", "", "name value")
 EXPORT_BEFORE_3_4 = _table("EXPORT_META_DATA", "", "name value")
+
+#: Our own, in reports that the embedded recorder writes: operators that ran on the CPU of a machine without a GPU, and
+#: what recording cost and lost.
+OPERATORS = _table("TRACEKIT_CPU_OPS", "start end globalTid nameId")
+RECORDER = _table("TRACEKIT_RECORDER", "value", "name")
 
 _EVERY_WORK = ("start", "end", "correlationId", "globalPid")
 #: Columns without which the rows of a table cannot be used.

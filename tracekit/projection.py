@@ -51,7 +51,7 @@ class Projection:
 def launch_extents(evidence: Evidence) -> tuple[Ints, Ints, Ints]:
     """The launches that put work on the device, and the first start and last end of their work."""
     launch, work = evidence.launched.launch, evidence.recording.work
-    known = launch >= 0
+    known = (launch >= 0) & evidence.recording.on_device
     started = slice(None) if known.all() else known
     first = np.full(evidence.recording.launches.num_rows, _LATEST, dtype=np.int64)
     last = np.full(first.size, NEVER, dtype=np.int64)

@@ -17,7 +17,7 @@ from tracekit.coverage import Tally
 from tracekit.schema import Column, TableSpec
 
 if TYPE_CHECKING:
-    from tracekit.arrays import Ints
+    from tracekit.arrays import Flags, Ints
 
 PUSH_POP, START_END = 0, 1
 RANGE_KINDS = ("push_pop", "start_end")
@@ -177,6 +177,8 @@ class Recording:
         devices: Name of the GPU by device number, where known.
         lacks: What the report does not hold.
         tally: What was lost or put right while reading.
+        inside_ns: Of every piece of work the time that it spent in others which it called, as operators do; None if
+            there are only pieces of device work, which call none.
     """
 
     source: Source
@@ -191,6 +193,18 @@ class Recording:
     devices: dict[int, str] = field(default_factory=dict)
     lacks: tuple[Lack, ...] = ()
     tally: Tally = field(default_factory=Tally)
+    inside_ns: Ints | None = None
+
+    @property
+    def own_ns(self) -> Ints:
+        """How long every piece of work ran by itself; adds up to the time in which work was done, nothing twice."""
+        whole = integers(self.work, "end_ns") - integers(self.work, "start_ns")
+        return whole if self.inside_ns is None else whole - self.inside_ns
+
+    @property
+    def on_device(self) -> Flags:
+        """For every piece of work whether a device did it."""
+        return np.asarray(integers(self.work, "kind") != CPU_OP)
 
 
 def graph_launch_names(names: list[str]) -> list[int]:

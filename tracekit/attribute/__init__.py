@@ -55,7 +55,7 @@ def attribute(recording: Recording, decoded: Decoded) -> Trace:
         )
     owners = _owners(evidence)
     module = np.append(calls.module, -1)[owners.call]
-    return Trace(evidence, owners, _numbered(evidence, module), module)
+    return Trace(evidence, owners, _numbered(evidence, module), module, recording.own_ns)
 
 
 def _owners(evidence: Evidence) -> Owners:

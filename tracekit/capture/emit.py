@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -18,7 +19,7 @@ from weakref import ref
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _LOG = logging.getLogger("tracekit.capture")
 _INJECTION = "NVTX_INJECTION64_PATH"
@@ -89,12 +90,17 @@ class Nvtx:
         self.asked = False
         self.close: Callable[[], object] = nothing
         self._text_opener: Callable[[str], Callable[[], object]] = lambda _text: nothing
+        self._text_starter: Callable[[str], Callable[[], object]] = lambda _text: nothing
         if not os.environ.get("NVTX_DISABLE"):
             self._connect()
 
     def opener(self, text: str, /) -> Callable[[], object]:
         """What pushes a range of this text."""
         return self._text_opener(text.replace("\0", ""))
+
+    def start(self, text: str) -> Callable[[], object]:
+        """Starts a range that nests in nothing and may end on any thread; what ends it."""
+        return self._text_starter(text)
 
     def _connect(self) -> None:
         try:
@@ -113,9 +119,15 @@ class Nvtx:
             push, close = lib.push_range, partial(lib.pop_range, domain.handle)
         except (ImportError, AttributeError, TypeError):
             self._text_opener, self.close = partial(partial, nvtx.push_range), nvtx.pop_range
+            self._text_starter = lambda text: partial(nvtx.end_range, nvtx.start_range(text))
             self.refused = type(nvtx.get_domain(None)).__name__ == "DummyDomain"
             return
         self._text_opener = lambda text: partial(push, attributes(text), domain.handle)
+        # Until 0.2.11 the id of a range knows its domain.
+        told = () if hasattr(lib, "RangeId") else (domain.handle,)
+        self._text_starter = lambda text: partial(
+            lib.end_range, lib.start_range(attributes(text), domain.handle), *told
+        )
         self.close = close
 
 
@@ -211,8 +223,23 @@ def unheard() -> str | None:
     return None
 
 
-def default_emitter() -> Nvtx:
-    """NVTX, with a word to the log the first time if nobody listens."""
+_routed: list[Emitter] = []
+
+
+@contextmanager
+def routed_to(emitter: Emitter) -> Iterator[None]:
+    """While the block runs, marks that are given no emitter go to this one."""
+    _routed.append(emitter)
+    try:
+        yield
+    finally:
+        _routed.remove(emitter)
+
+
+def default_emitter() -> Emitter:
+    """Where a recording of this program goes, else NVTX, with a word to the log the first time if nobody listens."""
+    if _routed:
+        return _routed[-1]
     emitter = nvtx_emitter()
     if not emitter.asked:
         emitter.asked = True

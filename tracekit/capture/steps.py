@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from tracekit.markers import spelling
 from tracekit.markers.steps import KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Self
 
     from tracekit.capture.emit import Emitter
@@ -62,6 +63,18 @@ class StepCounter:
 
 #: The process's steps.
 STEPS = StepCounter()
+#: Told before the range of a new step is opened.
+_listeners: list[Callable[[], object]] = []
+
+
+@contextmanager
+def told_of_steps(listener: Callable[[], object]) -> Iterator[None]:
+    """While the block runs, tells of every new step before its range is opened."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 class Step:
@@ -85,7 +98,11 @@ class Step:
         self._emitter = emitter
 
     def __enter__(self) -> Self:
+        before = self._counter.count
         self.index = self._counter.begin(self._requester)
+        if self.index >= before:
+            for listener in _listeners:
+                listener()
         opener = self._emitter.opener(spelling.step(self._name, self.index, self._kind, self._said))
         self._emitter.lane.open.append(self)
         opener()

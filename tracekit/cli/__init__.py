@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from typing_extensions import override
 
-from tracekit.cli import parse, schema
+from tracekit.cli import capture, demo, doctor, parse, schema
 from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tracekit.cli.base import Command
 
-COMMANDS: tuple[Command, ...] = (parse, schema)
+COMMANDS: tuple[Command, ...] = (capture, parse, demo, doctor, schema)
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A pipe that knows only ASCII gets escapes, not an exception.
             stream.reconfigure(errors="backslashreplace")
-    args = _parser().parse_args(argv)
+    given, trailing = _parted(sys.argv[1:] if argv is None else list(argv))
+    args = _parser().parse_args(given)
+    args.trailing = trailing
     signal.signal(signal.SIGTERM, _terminated)
     # Buffers of tens of megabytes come and go; the system's allocator faults their pages in at a third of the cost.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -58,6 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("tracekit: stopped; nothing was left behind", file=sys.stderr)
         return _INTERRUPTED
     return code
+
+
+def _parted(argv: list[str]) -> tuple[list[str], list[str]]:
+    """What stands after ``--`` of a capture is another program's call."""
+    if argv[:1] == [capture.NAME] and "--" in argv:
+        at = argv.index("--")
+        return argv[:at], argv[at + 1 :]
+    return argv, []
 
 
 def _drop_output() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from tracekit.errors import CaptureError
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+    from pathlib import Path
 
     from rich.progress import TaskID
 
@@ -27,6 +32,34 @@ class Command(Protocol):
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Does it; returns the exit code."""
+
+
+NEEDS_TORCH = "recording a model needs torch: pip install 'tracekit[capture]'"
+
+
+def needs_torch() -> None:
+    """Says what to install where torch is missing.
+
+    Raises:
+        CaptureError: If it is.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise CaptureError(NEEDS_TORCH)
+
+
+def report_place(path: Path, *, force: bool) -> Path:
+    """Where a report can be written, looked at before anything runs; its suffix is ``.sqlite``.
+
+    Raises:
+        CaptureError: If one is there already, or there is no folder to write into.
+    """
+    report = path if path.suffix == ".sqlite" else path.with_name(f"{path.name}.sqlite")
+    if report.is_dir() or (report.exists() and not force):
+        raise CaptureError(f"{report}: is there already; choose another place with -o, or --force")
+    folder = report.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise CaptureError(f"{folder}: no folder to write into; make it, or choose another: -o")
+    return report
 
 
 @contextmanager

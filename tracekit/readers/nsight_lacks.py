@@ -36,6 +36,10 @@ def lacks(file: SqliteFile, recording: Recording) -> tuple[Lack, ...]:
                 "record with: nsys profile --trace=cuda,nvtx, on a machine whose driver allows it",
             )
         )
+    elif not recording.on_device.any():
+        found.append(
+            Lack("GPU work", "operators on the CPU are shown in its place; record on a GPU")
+        )
     elif not launches.num_rows:
         found.append(
             Lack(

@@ -21,6 +21,7 @@ from tracekit.errors import ReportError
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
+from tracekit.readers.nsight_operators import operator_request, operators_of
 from tracekit.readers.nsight_ranges import ranges_table
 from tracekit.readers.nsight_rows import DamagedRows
 from tracekit.readers.nsight_work import WORK_TABLES, launches_table, work_requests, work_table
@@ -108,7 +109,8 @@ def _requests() -> dict[str, Request]:
         },
     )  # fmt: skip
     strings = Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()})
-    return {"nvtx": nvtx, "runtime": runtime, "strings": strings, **work_requests()}
+    own = {"operators": operator_request()}
+    return {"nvtx": nvtx, "runtime": runtime, "strings": strings, **own, **work_requests()}
 
 
 def _recording(
@@ -122,11 +124,13 @@ def _recording(
     threads, globals_ = global_threads(tables)
     names = Names(strings)
     launches = launches_table(tables.pop("runtime"), globals_, names, tally)
+    operators = operators_of(tables.pop("operators"), globals_, names, tally)
+    launches = operators.launched_beside(launches)
     work_rows = {name: tables.pop(name) for name in WORK_TABLES}
     working = beside.submit(work_table, work_rows, globals_, names, tally)
     del work_rows
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
-    work = working.result()
+    work, inside_ns = operators.done_beside(working.result())
     recording = Recording(
         source=source,
         threads=threads,
@@ -139,6 +143,7 @@ def _recording(
         process_names=_process_names(file, threads),
         devices=_devices(file),
         tally=tally,
+        inside_ns=inside_ns,
     )
     return replace(recording, lacks=lacks(file, recording))
 

@@ -212,7 +212,7 @@ def _device(trace: Trace) -> dict[str, Ints]:
     self_time, self_count, first, last = (
         np.full(parent.size, fill) for fill in (0, 0, -(_NEVER + 1), _NEVER)
     )
-    np.add.at(self_time, owner, end - start)
+    np.add.at(self_time, owner, trace.own_ns[owned])
     np.add.at(self_count, owner, 1)
     np.minimum.at(first, owner, start)
     np.maximum.at(last, owner, end)
@@ -232,7 +232,8 @@ def _launch_time(trace: Trace, owned: Ints) -> Ints:
     """Host time of the launches of every call itself."""
     evidence = trace.evidence
     useful = np.zeros(evidence.line.launch_start.size + 1, dtype=bool)
-    useful[evidence.launched.launch[owned]] = True
+    on_device = owned[evidence.recording.on_device[owned]]
+    useful[evidence.launched.launch[on_device]] = True
     call = evidence.call_at_launch
     rows = np.flatnonzero(useful[:-1] & (call >= 0))
     total = np.zeros(evidence.calls.parent.size, dtype=np.int64)

@@ -66,8 +66,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 
 def _kernels(trace: Trace) -> list[_Row]:
-    work, owners = trace.evidence.recording.work, trace.owners
-    time = integers(work, "end_ns") - integers(work, "start_ns")
+    owners, time = trace.owners, trace.evidence.recording.own_ns
     whole = int(time.sum())
     rows = []
     for known, code, names in (

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.attribute import METHODS
 from tracekit.coverage import CAUSES
 from tracekit.intervals import innermost, parents
-from tracekit.recording import COPY_KINDS, WORK, WORK_KINDS, integers
+from tracekit.recording import COPY_KINDS, CPU_OP, WORK, WORK_KINDS, integers
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.steps import step_at
 from tracekit.tables.base import category, lookup, or_null, pieces
@@ -29,14 +30,23 @@ SPEC = TableSpec(
     "One row per piece of device work, none missing, none twice; sorted by (module_id, start_ns), nulls last.",
     (
         Column("kernel_id", pa.int64(), "Its rank by start in the whole report."),
-        Column("kind", CATEGORY, "kernel, memcpy, memset, graph (traced as a whole) or cpu_op."),
+        Column(
+            "kind",
+            CATEGORY,
+            "kernel, memcpy, memset, graph (traced as a whole), or cpu_op: an operator, on a run without a GPU.",
+        ),
         Column("name", CATEGORY, "Short name.", nullable=True),
         Column(
             "full_name", CATEGORY, "Name with template arguments and parameters.", nullable=True
         ),
-        Column("start_ns", pa.int64(), "When it began on the device."),
+        Column("start_ns", pa.int64(), "When it began on the device; an operator, on its thread."),
         Column("end_ns", pa.int64(), "When it ended there."),
-        Column("dur_ns", pa.int64(), "How long it ran."),
+        Column(
+            "dur_ns",
+            pa.int64(),
+            "How long it ran: end less start; of an operator, less the operators that it called. Adds up, nothing "
+            "twice.",
+        ),
         *WORK.chosen("device", "context", "stream"),
         Column("pid", pa.int32(), "Process; null if the report does not say.", nullable=True),
         Column("tid", pa.int32(), "Thread that launched it.", nullable=True),
@@ -106,13 +116,15 @@ def _device(trace: Trace, rows: Rows) -> dict[str, object]:
     recording = trace.evidence.recording
     work = recording.work.take(pa.array(rows))
     start, end = integers(work, "start_ns"), integers(work, "end_ns")
+    kind = integers(work, "kind")
     columns: dict[str, object] = {name: work.column(name) for name in _UNCHANGED}
     return columns | {
+        "correlation_id": pc.if_else(pa.array(kind != CPU_OP), work.column("correlation_id"), None),
         "kernel_id": trace.ids.kernel_id[rows],
         "start_ns": start,
         "end_ns": end,
-        "dur_ns": end - start,
-        "kind": category(integers(work, "kind"), WORK_KINDS),
+        "dur_ns": trace.own_ns[rows],
+        "kind": category(kind, WORK_KINDS),
         "name": category(integers(work, "name"), recording.names),
         "full_name": category(integers(work, "full_name"), recording.names),
         "copy_kind": category(integers(work, "copy_kind"), COPY_KINDS),
@@ -159,11 +171,14 @@ def _launches(evidence: Evidence) -> _Launches:
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
     """What the API call that launched each piece says of it."""
     launch = evidence.launched.launch[rows]
+    # An operator is started by no API call.
+    kind = integers(evidence.recording.work, "kind")[rows]
+    asked = np.where(kind == CPU_OP, -1, launch)
     return {
         "tid": or_null(_at(launches.tid, launch)).cast(pa.int32()),
         "launch_name": category(_at(launches.name, launch), evidence.recording.names),
-        "launch_start_ns": or_null(_at(launches.start_ns, launch, _NO_LAUNCH), _NO_LAUNCH),
-        "launch_end_ns": or_null(_at(launches.end_ns, launch, _NO_LAUNCH), _NO_LAUNCH),
+        "launch_start_ns": or_null(_at(launches.start_ns, asked, _NO_LAUNCH), _NO_LAUNCH),
+        "launch_end_ns": or_null(_at(launches.end_ns, asked, _NO_LAUNCH), _NO_LAUNCH),
         "range_id": or_null(_at(launches.range_id, launch)),
         "step_id": or_null(_at(launches.step_id, launch)),
     }

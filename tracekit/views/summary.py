@@ -13,13 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.analyses import modules_by_time
-from tracekit.views.wording import count, duration, percent, plain
+from tracekit.views.wording import count, duration, nouns, percent, plain, records
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
 
     from tracekit.dataset import Dataset
+    from tracekit.views.wording import Nouns
 
 _TOP = 10
 
@@ -35,23 +36,21 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         },
         "gpu_time_ns": _gpu_time_ns(dataset),
         "steps": _steps(dataset),
-        "modules": _records(modules.head(_TOP)),
+        "modules": records(modules.head(_TOP)),
     }
 
 
 def as_text(dataset: Dataset) -> RenderableType:
     """The summary for a person at a terminal."""
     parts: list[RenderableType] = [_source(dataset)]
-    modules = modules_by_time.frame(dataset)
+    modules, words = modules_by_time.frame(dataset), nouns(dataset)
     if len(modules):
+        by_self = modules.sort_values("self_ns", ascending=False, kind="stable")
         parts += [
-            _modules(
-                "Modules by GPU time of their own",
-                modules.sort_values("self_ns", ascending=False, kind="stable"),
-            ),
-            _modules("Modules by GPU time of their subtree", modules),
+            _modules(f"Modules by {words.device} time of their own", by_self, words.works),
+            _modules(f"Modules by {words.device} time of their subtree", modules, words.works),
         ]
-    parts.append(_coverage(dataset))
+    parts.append(_coverage(dataset, words))
     if advice := _advice(dataset):
         parts += [
             Text("To know more next time", style="bold"),
@@ -59,12 +58,6 @@ def as_text(dataset: Dataset) -> RenderableType:
         ]
     parts.append(Text.from_markup(f"\nTables are in [bold]{escape(plain(str(dataset.folder)))}[/]"))
     return Group(*parts)
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A DataFrame's rows, None where something is missing."""
-    values = frame.astype(object).where(frame.notna(), None)
-    return [dict(zip(frame.columns, row, strict=True)) for row in values.itertuples(index=False)]
 
 
 def _gpu_time_ns(dataset: Dataset) -> int:
@@ -75,10 +68,12 @@ def _source(dataset: Dataset) -> Text:
     source, rows = dataset.manifest["source"], dataset.manifest["rows"]
     version = source["exporter"] or "of unknown version"
     schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
+    words = nouns(dataset)
+    writer = version if version.startswith("tracekit") else f"Nsight Systems {version}"
     devices = ", ".join(plain(device["name"]) for device in dataset.manifest["devices"])
     return Text.assemble(
-        (plain(source["name"]), "bold"), f"  Nsight Systems {version}{schema}\n",
-        f"{count(rows['kernels'], 'kernel')} ({duration(_gpu_time_ns(dataset))} on the GPU), "
+        (plain(source["name"]), "bold"), f"  {writer}{schema}\n",
+        f"{count(rows['kernels'], words.work)} ({duration(_gpu_time_ns(dataset))} on the {words.device}), "
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')}, {count(rows['ranges'], 'range')}, "
         f"{count(len(dataset.manifest['processes']), 'process', 'processes')}\n",
         f"{_steps_line(dataset)}\n", f"{devices}\n" if devices else "",
@@ -114,12 +109,12 @@ def _steps_line(dataset: Dataset) -> str:
     return ", ".join(said)
 
 
-def _modules(title: str, modules: pd.DataFrame) -> Table:
+def _modules(title: str, modules: pd.DataFrame, works: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
     table.add_column("module", overflow="fold", ratio=1)
-    for heading in ("calls", "kernels", "self", "subtree", "share"):
+    for heading in ("calls", works, "self", "subtree", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in _records(modules.head(_TOP)):
+    for row in records(modules.head(_TOP)):
         name = escape(plain(row["path"])) + (
             f" [dim]{escape(plain(row['class_name']))}[/]" if row["class_name"] else ""
         )
@@ -128,16 +123,16 @@ def _modules(title: str, modules: pd.DataFrame) -> Table:
     return table
 
 
-def _coverage(dataset: Dataset) -> Table:
+def _coverage(dataset: Dataset, words: Nouns) -> Table:
     table = Table(
-        title="Coverage of GPU time",
+        title=f"Coverage of {words.device} time",
         title_justify="left",
         title_style="bold",
         box=SIMPLE,
         pad_edge=False,
     )
     table.add_column(no_wrap=True)
-    for heading in ("kernels", "time", "share"):
+    for heading in (words.works, "time", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = [row for row in dataset.manifest["coverage"] if row["what"] == "kernels"]
     for row in sorted(rows, key=lambda row: (not row["known"], -row["time_ns"])):

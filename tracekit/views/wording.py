@@ -1,9 +1,38 @@
-"""Numbers as people read them."""
+"""Numbers and nouns as people read them."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracekit.dataset import Dataset
+
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"))
 _SHOWN_AS_ZERO = 0.0005
+
+
+class Nouns(NamedTuple):
+    """What a dataset's pieces of work are called, and whose time they took."""
+
+    work: str
+    works: str
+    device: str
+
+
+def nouns(dataset: Dataset) -> Nouns:
+    """Kernels on the GPU; operators on the CPU if there is nothing else."""
+    kinds = dataset.table("kernels", ["kind"]).column("kind").unique().to_pylist()
+    if kinds == ["cpu_op"]:
+        return Nouns("operator", "operators", "CPU")
+    return Nouns("kernel", "kernels", "GPU")
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A DataFrame's rows, None where something is missing."""
+    values = frame.astype(object).where(frame.notna(), None)
+    return [dict(zip(frame.columns, row, strict=True)) for row in values.itertuples(index=False)]
 
 
 def duration(ns: int) -> str:

@@ -1,0 +1,177 @@
+"""A small Llama with random weights that answers two requests: what tracekit does, in seconds and without a download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+from typing_extensions import override
+
+from tracekit.capture.steps import step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Steps of the first request, which warms up.
+WARMUP = 4
+_REQUESTS, _DECODES = 3, 3
+_BATCH, _TOKENS = 4, 64
+_VOCABULARY, _HIDDEN, _LAYERS, _HEADS = 2_048, 256, 6, 8
+_SIZE = _HIDDEN // _HEADS
+_THETA = 10_000.0
+
+
+@dataclass
+class Past:
+    """Keys and values of the tokens so far, by layer."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+class LlamaRotaryEmbedding(nn.Module):
+    """Cosines and sines of positions."""
+
+    frequencies: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        exponents = torch.arange(0, _SIZE, 2) / _SIZE
+        self.register_buffer("frequencies", _THETA**-exponents, persistent=False)
+
+    @override
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """For positions [tokens]: two tensors [tokens, size of a head]."""
+        angles = positions[:, None] * self.frequencies
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos(), angles.sin()
+
+
+class LlamaAttention(nn.Module):
+    """Attention of all tokens to those before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
+        self.k_proj = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
+        self.v_proj = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
+        self.o_proj = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
+
+    @override
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], past: Past, layer: int) -> Tensor:
+        """[batch, tokens, hidden] to the same; the keys and values are added to those of the past."""
+        query, key, value = (
+            _heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        query, key = _rotated(query, *rotary), _rotated(key, *rotary)
+        past.keys[layer] = key = torch.cat((past.keys[layer], key), dim=2)
+        past.values[layer] = value = torch.cat((past.values[layer], value), dim=2)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=x.shape[1] > 1)
+        joined: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return joined
+
+
+class LlamaMLP(nn.Module):
+    """The gated feed-forward part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(_HIDDEN, 3 * _HIDDEN, bias=False)
+        self.up_proj = nn.Linear(_HIDDEN, 3 * _HIDDEN, bias=False)
+        self.down_proj = nn.Linear(3 * _HIDDEN, _HIDDEN, bias=False)
+        self.act_fn = nn.SiLU()
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, tokens, hidden] to the same."""
+        down: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return down
+
+
+class LlamaDecoderLayer(nn.Module):
+    """Attention and feed-forward part, each after a norm and beside a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(_HIDDEN)
+        self.self_attn = LlamaAttention()
+        self.post_attention_layernorm = nn.RMSNorm(_HIDDEN)
+        self.mlp = LlamaMLP()
+
+    @override
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], past: Past, layer: int) -> Tensor:
+        """[batch, tokens, hidden] to the same."""
+        x = x + self.self_attn(self.input_layernorm(x), rotary, past, layer)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class LlamaModel(nn.Module):
+    """Everything but the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(_VOCABULARY, _HIDDEN)
+        self.layers = nn.ModuleList(LlamaDecoderLayer() for _ in range(_LAYERS))
+        self.norm = nn.RMSNorm(_HIDDEN)
+        self.rotary_emb = LlamaRotaryEmbedding()
+
+    @override
+    def forward(self, ids: Tensor, past: Past) -> Tensor:
+        """Token ids [batch, tokens] to [batch, tokens, hidden]."""
+        before = past.keys[0].shape[2]
+        rotary = self.rotary_emb(torch.arange(before, before + ids.shape[1], device=ids.device))
+        x = self.embed_tokens(ids)
+        for at, layer in enumerate(self.layers):
+            x = layer(x, rotary, past, at)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class LlamaForCausalLM(nn.Module):
+    """The whole model: the scores of the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = LlamaModel()
+        self.lm_head = nn.Linear(_HIDDEN, _VOCABULARY, bias=False)
+
+    @override
+    def forward(self, ids: Tensor, past: Past) -> Tensor:
+        """Token ids [batch, tokens] to scores [batch, vocabulary] after the last."""
+        scores: Tensor = self.lm_head(self.model(ids, past)[:, -1])
+        return scores
+
+
+def small_llama() -> None:
+    """Answers requests, each with one prefill and some decode steps."""
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = LlamaForCausalLM().to(device).eval()
+    prompt = torch.randint(_VOCABULARY, (_BATCH, _TOKENS), device=device)
+    for _ in range(_REQUESTS):
+        _answer(model, prompt)
+
+
+@torch.no_grad()
+def _answer(model: LlamaForCausalLM, prompt: Tensor) -> None:
+    empty = torch.empty(_BATCH, _HEADS, 0, _SIZE, device=prompt.device)
+    past = Past([empty] * _LAYERS, [empty] * _LAYERS)
+    with step("prefill", kind="prefill", batch_size=_BATCH, tokens=prompt.numel()):
+        ids = model(prompt, past).argmax(-1, keepdim=True)
+    for _ in range(_DECODES):
+        with step("decode", kind="decode", batch_size=_BATCH, tokens=_BATCH):
+            ids = model(ids, past).argmax(-1, keepdim=True)
+
+
+def _heads(x: Tensor) -> Tensor:
+    """[batch, tokens, hidden] to [batch, heads, tokens, size]."""
+    return x.view(*x.shape[:2], _HEADS, _SIZE).transpose(1, 2)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -1,0 +1,65 @@
+"""``torch``: records in this process with torch.profiler; needs nothing but torch."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from tracekit.capture import machine, target
+from tracekit.capture.emit import routed_to
+from tracekit.capture.engines.base import Outcome
+from tracekit.capture.recorder import Recorder
+from tracekit.capture.run import run
+from tracekit.errors import CaptureError
+
+if TYPE_CHECKING:
+    from tracekit.capture.engines.base import Job
+
+NAME = "torch"
+_INTERRUPTED = 130
+
+
+def unavailable() -> str | None:
+    """None: wherever torch is, so is its profiler."""
+    return None
+
+
+def record(job: Job) -> Outcome:
+    """Runs the target here and writes what torch.profiler and the markers saw."""
+    recorder = Recorder(ops=job.settings.ops)
+    figures: dict[str, int] = {}
+    code, problem = 0, None
+    with routed_to(recorder.emitter):
+        try:
+            wanted = target.load(job.target, job.arguments)
+            figures = run(wanted, job.settings, recorder, nullcontext())
+        except CaptureError as error:
+            code, problem = error.exit_code, error
+        except KeyboardInterrupt:
+            code = _INTERRUPTED
+        except SystemExit as leaving:
+            code = exit_code(leaving)
+    if not recorder.recorded:
+        raise problem or CaptureError(
+            f"{job.target}: left before anything was recorded (exit code {code})"
+        )
+    _write(job, recorder)
+    return Outcome(code, problem, recorder.figures | figures)
+
+
+def _write(job: Job, recorder: Recorder) -> None:
+    from tracekit import nsight_file  # noqa: PLC0415 - SQLAlchemy; who only marks needs none
+
+    rows = recorder.rows()
+    figures = [{"name": name, "value": value} for name, value in recorder.figures.items()]
+    tables = rows.tables() | machine.about(rows) | {"TRACEKIT_RECORDER": figures}
+    nsight_file.write(job.report, tables)
+
+
+def exit_code(leaving: SystemExit) -> int:
+    """The exit code that Python would give; a text is printed, as Python does."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return leaving.code or 0
+    print(leaving.code, file=sys.stderr)  # noqa: T201 - the target's own words
+    return 1

@@ -1,0 +1,102 @@
+"""What the machine is that a program was recorded on, as rows of Nsight's tables."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from tracekit.capture.kineto import COPY_LABELS, MEMORY_LABELS, global_tid
+from tracekit.version import __version__
+
+if TYPE_CHECKING:
+    from tracekit.capture.kineto import Row, Rows
+
+#: The generation of nsys exports that the embedded recorder's files look like (Nsight Systems 2023.4.4).
+_SCHEMA = "3.7.2"
+
+
+def about(rows: Rows) -> dict[str, list[Row]]:
+    """Everything in a report that is not an event, by the names of the tables."""
+    found = {
+        "META_DATA_EXPORT": _pairs(_writer()),
+        "TARGET_INFO_SYSTEM_ENV": _pairs(_system()),
+        "TARGET_INFO_SESSION_START_TIME": [_session(rows.started_utc_ns)],
+        "PROCESSES": [_process()],
+    }
+    if rows.on_device:
+        found["TARGET_INFO_GPU"] = gpus()
+        found["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_LABELS)
+        found["ENUM_CUDA_MEM_KIND"] = _labels(MEMORY_LABELS)
+    return found
+
+
+def gpus() -> list[Row]:
+    """The GPUs that torch sees."""
+    found = [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
+    return [
+        {
+            "id": at,
+            "name": gpu.name,
+            "smCount": gpu.multi_processor_count,
+            "totalMemory": gpu.total_memory,
+            "computeMajor": gpu.major,
+            "computeMinor": gpu.minor,
+        }
+        for at, gpu in enumerate(found)
+    ]
+
+
+def built_for_cuda() -> bool:
+    """Whether torch could see a GPU of NVIDIA's at all."""
+    return torch.version.cuda is not None
+
+
+def _writer() -> dict[str, str]:
+    numbers = dict(zip(("MAJOR", "MINOR", "MICRO"), _SCHEMA.split("."), strict=True))
+    return {
+        "EXPORT_PRODUCT_NAME": "tracekit",
+        "EXPORT_PRODUCT_VERSION": f"tracekit {__version__}",
+        "EXPORT_SCHEMA_VERSION": _SCHEMA,
+        **{f"EXPORT_SCHEMA_VERSION_{name}": number for name, number in numbers.items()},
+    }
+
+
+def _system() -> dict[str, str]:
+    """Nothing that names a person or a place."""
+    return {
+        "CpuArchitecture": platform.machine(),
+        "CpuCores": str(os.cpu_count()),
+        "OsVersion": platform.system(),
+        "PythonVersion": platform.python_version(),
+        "TorchVersion": str(torch.__version__),
+        "CudaVersion": str(torch.version.cuda or "none"),
+    }
+
+
+def _session(started_utc_ns: int) -> Row:
+    started = datetime.fromtimestamp(started_utc_ns // 10**9, tz=UTC)
+    return {
+        "utcEpochNs": started_utc_ns,
+        "utcTime": f"{started:%Y-%m-%dT%H:%M:%S}",
+        "localTime": f"{started.astimezone():%Y-%m-%dT%H:%M:%S}",
+    }
+
+
+def _process() -> Row:
+    pid = os.getpid()
+    comm = Path("/proc/self/comm")
+    name = comm.read_text("utf-8", "replace").strip() if comm.exists() else "python"
+    return {"globalPid": global_tid(pid, 0), "pid": pid, "name": name}
+
+
+def _pairs(said: dict[str, str]) -> list[Row]:
+    return [{"name": name, "value": value} for name, value in said.items()]
+
+
+def _labels(labels: dict[int, str]) -> list[Row]:
+    return [{"id": at, "name": label, "label": label} for at, label in labels.items()]

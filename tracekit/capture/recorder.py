@@ -1,0 +1,142 @@
+"""The embedded recorder: torch.profiler and our markers, on one clock, become a report such as nsys exports.
+
+Markers are ranges of torch's profiler itself, so that they, the operators and (by way of CUPTI) the CUDA calls and
+kernels carry times of one clock. A range's name is a number there; its text is kept here, whole and unescaped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
+from torch.profiler import ProfilerActivity, profile
+
+from tracekit.capture.emit import new_lane
+from tracekit.capture.kineto import NUMBERED, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tracekit.capture.kineto import Rows
+
+
+class _Guards(threading.local):
+    """The ranges that a thread has open."""
+
+    def __init__(self) -> None:
+        self.open: list[_RecordFunctionFast] = []
+
+
+class Profiled:
+    """Torch's profiler as a place for markers.
+
+    Attributes:
+        texts: The distinct texts, by the number that stands for them in the trace.
+        opened: Counts the ranges that were opened.
+    """
+
+    def __init__(self) -> None:
+        self.lane = new_lane()
+        self.texts: list[str] = []
+        self.opened = count()
+        self._numbers: dict[str, int] = {}
+        self._guards = _Guards()
+        self.close: Callable[[], object] = self._close
+
+    def opener(self, text: str, /) -> Callable[[], object]:
+        """What opens a range of this text."""
+        number = self._numbers.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+        return partial(self._open, f"{NUMBERED}{number}")
+
+    def _open(self, name: str) -> None:
+        next(self.opened)
+        guard = _RecordFunctionFast(name)
+        guard.__enter__()
+        self._guards.open.append(guard)
+
+    def _close(self) -> None:
+        self._guards.open.pop().__exit__(None, None, None)
+
+
+class Recorder:
+    """Records a window of this process.
+
+    Attributes:
+        emitter: Where markers must go.
+        figures: What recording cost, in nanoseconds, and what it held and lost, by name.
+    """
+
+    def __init__(self, *, ops: bool = False) -> None:
+        self.emitter = Profiled()
+        self.figures: dict[str, int] = {}
+        self._ops = ops
+        self._profile: profile | None = None
+        self._open = False
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the window was ever opened."""
+        return self._profile is not None
+
+    def open(self) -> None:
+        """Begins to record; what an earlier window held is dropped."""
+        self.close()
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = profile(
+            activities=activities,
+            record_shapes=self._ops,
+            acc_events=True,
+            experimental_config=_ExperimentalConfig(profile_all_threads=True),
+        )
+        self.emitter.opened = count()
+        # Kineto logs every start and stop to stderr, which is the program's.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        with self._timed("start_ns"):
+            self._profile.start()
+        self._open = True
+
+    def close(self) -> None:
+        """Ends the window, once the GPU has done what was asked of it."""
+        if self._open and self._profile is not None:
+            self._open = False
+            with self._timed("stop_ns"):
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                self._profile.stop()
+
+    def rows(self) -> Rows:
+        """What was recorded, as rows of Nsight's tables."""
+        self.close()
+        opened = next(self.emitter.opened)
+        with self._timed("convert_ns"), tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            if self._profile is not None:
+                self._profile.export_chrome_trace(str(path))
+            trace = json.loads(path.read_bytes())
+            rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops)
+        self.figures |= {
+            "markers": rows.numbered,
+            "markers_lost": max(0, opened - rows.numbered),
+            "operators": len(rows.operators),
+        }
+        return rows
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        before = time.perf_counter_ns()
+        yield
+        self.figures[name] = time.perf_counter_ns() - before

@@ -1,0 +1,93 @@
+"""Markers on models that nobody names: whatever module a program calls first, from outside of all others, is a root.
+
+For programs that run their steps themselves. The first call of a root is marked too, while it begins.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from torch.compiler import is_dynamo_compiling
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from tracekit.capture.attach import marks_on
+from tracekit.capture.emit import Unmarked, default_emitter
+from tracekit.capture.marks import Marks, unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from torch import nn
+
+    from tracekit.capture.layers import LayerMarkers
+
+
+class RootMarkers:
+    """Puts layer markers on every root that is called while the block runs, and takes them off at its end.
+
+    Attributes:
+        handles: The markers of each root, in the order of their first calls.
+    """
+
+    def __init__(
+        self,
+        called: Callable[[nn.Module], object],
+        put_on: Callable[[nn.Module, str], LayerMarkers],
+    ) -> None:
+        """Watches for roots.
+
+        Args:
+            called: Told of every call of the first root, before its range is opened.
+            put_on: Marks a root under a prefix; :func:`layer_markers` with whatever is wanted of it.
+        """
+        self.handles: list[LayerMarkers] = []
+        self._called = called
+        self._put_on = put_on
+        self._known: WeakSet[nn.Module] = WeakSet()
+        self._names: dict[str, int] = {}
+        self._first: nn.Module | None = None
+
+    def __enter__(self) -> Self:
+        self._hook = register_module_forward_pre_hook(self._before)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Takes all markers off and watches no more."""
+        self._hook.remove()
+        handles, self.handles = self.handles, []
+        for handle in handles:
+            handle.remove()
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if is_dynamo_compiling():
+            return
+        opened = default_emitter().lane.open
+        if opened and isinstance(opened[-1], Marks | Unmarked):
+            return
+        if module is self._first:
+            self._called(module)
+        elif module not in self._known:
+            self._mark(module, args)
+
+    def _mark(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._first is None:
+            self._first = module
+            self._called(module)
+        self._known.update(module.modules())
+        self.handles.append(self._put_on(module, self._name(module)))
+        # The hooks of this call were gathered before there were marks among them.
+        for marks in marks_on(module):
+            kwargs = sys._getframe(2).f_locals.get("kwargs")
+            marks.before(module, args, kwargs if isinstance(kwargs, dict) else None)
+
+    def _name(self, module: nn.Module) -> str:
+        """The class; later roots of the same class are numbered."""
+        name = type(unwrapped(module)).__name__
+        self._names[name] = self._names.get(name, 0) + 1
+        return name if self._names[name] == 1 else f"{name}_{self._names[name]}"

@@ -1,0 +1,171 @@
+"""``tracekit capture``: runs a model or a command and records it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tracekit.cli.base import needs_torch, report_place
+from tracekit.errors import CaptureError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from tracekit.errors import TracekitError
+
+NAME = "capture"
+HELP = "run a model, a script or a command and record it"
+_EXPECTED = "expected TARGET, or -- COMMAND; see tracekit capture --help"
+#: Options that mean nothing for a program of which tracekit knows nothing.
+_OF_MODELS = ("steps", "warmup", "ops", "backward", "skip", "depth")
+
+
+class _Done(NamedTuple):
+    """What came of it; the report is written, also where the target failed."""
+
+    exit_code: int
+    problem: TracekitError | None
+    figures: dict[str, int]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.usage = (
+        "tracekit capture [options] TARGET [-- ARGUMENT ...]\n"
+        "       tracekit capture [options] -- COMMAND [ARGUMENT ...]"
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="REPORT",
+        help="where the SQLite report goes (default: the target's name, with .sqlite)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace a report that is there")
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        metavar="auto|nsys|torch",
+        help="what records: nsys, or torch's profiler (default: nsys where there is one and a GPU)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=_number,
+        metavar="N",
+        help="iterations to record (default: 5 of a model, all of a program)",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=_number,
+        metavar="N",
+        help="iterations before that (default: 2 of a model, 0 of a program)",
+    )
+    parser.add_argument("--ops", action="store_true", help="also mark every operator")
+    parser.add_argument(
+        "--backward",
+        action="store_true",
+        help="also mark backward passes; runs them if a model is given",
+    )
+    parser.add_argument(
+        "--skip",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="no markers for modules so named (*.rotary_emb)",
+    )
+    parser.add_argument("--depth", type=_number, metavar="N", help="no markers deeper than this")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print nothing but errors and what the target prints"
+    )
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, a function that returns (model, inputs) or runs steps "
+        "itself; FILE.py, a script; or demo, a small Llama",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Records, says what was recorded, and returns the target's exit code."""
+    trailing: list[str] = args.trailing
+    if args.target is None and not trailing:
+        raise UsageError(f"there is nothing to record; {_EXPECTED}")
+    report = _report(args, trailing)
+    done = _target(args, report) if args.target else _command(args, report)
+    if not args.quiet:
+        print("\n".join(_told(done.figures, report)), file=sys.stderr)
+    if done.problem is not None:
+        raise done.problem
+    return done.exit_code
+
+
+def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
+    """Where the report goes; looked at before anything runs."""
+    name = (
+        (args.target or trailing[0]).rpartition(":")[2] if args.target else Path(trailing[0]).name
+    )
+    return report_place(args.out or Path(f"{Path(name).stem}.sqlite"), force=args.force)
+
+
+def _target(args: argparse.Namespace, report: Path) -> _Done:
+    needs_torch()
+    from tracekit.capture.engines import chosen
+    from tracekit.capture.engines.base import Job
+    from tracekit.capture.run import Settings
+
+    settings = Settings(
+        steps=args.steps,
+        warmup=args.warmup,
+        ops=args.ops,
+        backward=args.backward,
+        skip=tuple(args.skip),
+        depth=args.depth,
+    )
+    job = Job(args.target, tuple(args.trailing), settings, report)
+    outcome = chosen(args.engine).record(job)
+    return _Done(outcome.exit_code, outcome.problem, outcome.figures)
+
+
+def _command(args: argparse.Namespace, report: Path) -> _Done:
+    """Any program, under nsys; needs no torch here."""
+    given = [f"--{name}" for name in _OF_MODELS if getattr(args, name) not in (None, False, [])]
+    if given:
+        raise UsageError(f"{given[0]} is for models and scripts, not for a command after --")
+    from tracekit import nsys
+
+    tool = nsys.find()
+    if args.engine == "torch" or tool is None:
+        why = "" if tool else f", and there is none here: {nsys.INSTALL}"
+        raise CaptureError(
+            f"a command is recorded by nsys alone{why}; without nsys, name a function or a script: tracekit capture "
+            "train.py"
+        )
+    if shutil.which(args.trailing[0]) is None:
+        raise CaptureError(
+            f"{args.trailing[0]}: there is no such program; check its name and the path"
+        )
+    recorded = tool.record(args.trailing, report)
+    return _Done(recorded.exit_code, None, {})
+
+
+def _told(figures: dict[str, int], report: Path) -> Iterator[str]:
+    """What was recorded, what it cost and lost, and what to do next."""
+    if "markers" in figures:
+        lost = figures["markers_lost"]
+        yield f"recorded {figures['markers']:,} markers ({lost:,} lost), {figures['operators']:,} operators"
+    if "step_before_ns" in figures:
+        before, during = figures["step_before_ns"], figures["step_recorded_ns"]
+        yield f"a step took {during / 1e6:.3g} ms while recorded, {before / 1e6:.3g} ms before"
+    yield f"report: {report}"
+    yield f"next: tracekit parse {report}"
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number

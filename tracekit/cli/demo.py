@@ -1,0 +1,54 @@
+"""``tracekit demo``: records a small Llama, reads the report, and shows where its time went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.cli.base import needs_torch, progress_bar, report_place
+
+if TYPE_CHECKING:
+    import argparse
+
+NAME = "demo"
+HELP = "record a small Llama and show its modules with their times"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("demo.sqlite"),
+        metavar="REPORT",
+        help="where the report goes; the dataset goes beside it (default: demo.sqlite)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Records, parses and shows."""
+    needs_torch()
+    from tracekit.capture.engines import chosen
+    from tracekit.capture.engines.base import Job
+    from tracekit.capture.run import Settings
+    from tracekit.capture.target import DEMO
+    from tracekit.pipeline import parse
+
+    report = report_place(args.out, force=args.force)
+    engine = chosen()
+    with progress_bar(quiet=False) as progress:
+        progress("recording", 0.0)
+        outcome = engine.record(Job(DEMO, (), Settings(), report))
+        progress("recording", 1.0)
+        if outcome.problem is not None:
+            raise outcome.problem
+        dataset = parse(report, force=args.force, progress=progress)
+    from rich.console import Console
+
+    from tracekit.views import tree
+
+    Console(highlight=False, soft_wrap=False).print(tree.as_text(dataset))
+    print(f"report: {report}, tables: {dataset.folder}")
+    return outcome.exit_code

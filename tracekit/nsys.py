@@ -1,0 +1,231 @@
+"""Finds and runs NVIDIA's ``nsys``: profile, import, export. The only place that starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Names the ``nsys`` to use, before all places where one is looked for.
+VARIABLE = "TRACEKIT_NSYS"
+#: Text of the range that a program opens around what is to be recorded of it.
+WINDOW = "tracekit.capture"
+INSTALL = f"install NVIDIA Nsight Systems, or name its nsys in the variable {VARIABLE}"
+
+_PLACES = (
+    "opt/nvidia/nsight-systems/*/bin/nsys",
+    "opt/nvidia/nsight-systems-cli/*/bin/nsys",
+    "usr/local/cuda*/bin/nsys",
+    "usr/lib/nsight-systems/bin/nsys",
+)
+#: Asked of every nsys whose ``profile`` knows it: options come and go with the versions.
+_WANTED = {
+    "--cuda-graph-trace": "node",  # a graph traced as a whole hides the kernels inside
+    "--trace-fork-before-exec": "true",  # workers that are forked
+    "--sample": "none",
+    "--cpuctxsw": "none",
+}
+_WINDOWED = {
+    "--capture-range": "nvtx",
+    "--nvtx-capture": WINDOW,
+    "--capture-range-end": "stop",
+}
+#: nsys looks at registered texts alone unless told otherwise (User Guide, ``--nvtx-capture``).
+_ANY_TEXT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+#: What nsys leaves: a report or, where it finds no importer, what one is made from.
+_REPORTS = (".nsys-rep", ".qdrep")
+_RAW = ".qdstrm"
+_LOG = "nsys.log"
+#: An interrupted program may take this long to end, and nsys to write.
+_PATIENCE_S = 120
+#: Lines of nsys that tell no reason.
+_CHATTER = re.compile(r"^\s*(Generat|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What came of running a program under nsys.
+
+    Attributes:
+        exit_code: That of the program.
+        stopped: Whether it was interrupted from outside.
+    """
+
+    exit_code: int
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """One installed nsys."""
+
+    path: Path
+
+    @cached_property
+    def version(self) -> str:
+        """``2023.4.4``, as far as it says."""
+        found = re.search(r"\d{4}\.\d+(\.\d+)?", self._ask("--version"))
+        return found.group() if found else "of unknown version"
+
+    @cached_property
+    def options(self) -> frozenset[str]:
+        """The options that its ``profile`` knows."""
+        return frozenset(re.findall(r"--[a-z][a-z-]+", self._ask("profile", "--help")))
+
+    def record(self, command: Sequence[str], report: Path, *, windowed: bool = False) -> Recorded:
+        """Runs a command under nsys and exports what was recorded, also if it was interrupted.
+
+        Args:
+            command: The program and its arguments.
+            report: Where the SQLite export goes; nsys's own report goes beside it.
+            windowed: Whether the program opens the range ``WINDOW`` around what is to be recorded.
+
+        Raises:
+            CaptureError: If nsys left no report, or one that it cannot export.
+        """
+        hidden = f".{report.name}.partial-"
+        with tempfile.TemporaryDirectory(prefix=hidden, dir=report.parent) as folder:
+            place = Path(folder)
+            recorded = self._profile(command, place, windowed=windowed)
+            native = self._native(place, recorded)
+            exported = self._exported(place, native)
+            native.replace(report.with_suffix(native.suffix))
+            exported.replace(report)
+        return recorded
+
+    def _profile(self, command: Sequence[str], place: Path, *, windowed: bool) -> Recorded:
+        wanted = _WANTED | (_WINDOWED if windowed else {})
+        chosen = [f"{name}={value}" for name, value in wanted.items() if name in self.options]
+        nsys = [str(self.path), "profile", "--trace=cuda,nvtx", *chosen, "-o", str(place / "run")]
+        with (place / _LOG).open("wb") as log, _own_output(command) as (program, descriptors):
+            running = subprocess.Popen(
+                [*nsys, *program],
+                stdout=log,
+                stderr=log,
+                pass_fds=descriptors,
+                env=os.environ | (_ANY_TEXT if windowed else {}),
+                start_new_session=True,  # so that an interrupt reaches it once: from here
+            )
+            return _waited(running)
+
+    def _native(self, place: Path, recorded: Recorded) -> Path:
+        """The report of the run in nsys's own format."""
+        if not _left(place, *_REPORTS) and (raw := _left(place, _RAW)):
+            importer = self._importer()
+            made = raw.with_suffix(_REPORTS[0])
+            self._run(place, importer, "-i", raw, "-o", made, libraries=importer.parent)
+        if native := _left(place, *_REPORTS):
+            return native
+        code = recorded.exit_code
+        left = f"the program left with exit code {code}; " if code else ""
+        raise CaptureError(f"nothing was recorded: {left}{self.path} said: {_said(place)}")
+
+    def _importer(self) -> Path:
+        """What turns raw data into a report; Debian's nsys does not find its own."""
+        near = [path.parents[1] for path in (self.path, self.path.resolve())]
+        found = [path for root in near for path in root.glob("host-linux-*/QdstrmImporter")]
+        return found[0] if found else Path("QdstrmImporter")
+
+    def _exported(self, place: Path, native: Path) -> Path:
+        made = place / "export.sqlite"
+        self._run(place, self.path, "export", "-q", "true", "--type", "sqlite", "-o", made, native)
+        if not made.exists():
+            raise CaptureError(
+                f"{self.path} cannot export what it recorded; it said: {_said(place)}"
+            )
+        return made
+
+    def _ask(self, *arguments: str) -> str:
+        try:
+            asked = subprocess.run(
+                [self.path, *arguments], capture_output=True, check=False, timeout=_PATIENCE_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CaptureError(f"{self.path} does not run ({error}); {INSTALL}") from None
+        return (asked.stdout + asked.stderr).decode("utf-8", "replace")
+
+    def _run(self, place: Path, *command: str | Path, libraries: Path | None = None) -> None:
+        """Runs one of NVIDIA's programs to its end; what it says goes to the log."""
+        paths = {"LD_LIBRARY_PATH": str(libraries)} if libraries else {}
+        with (place / _LOG).open("ab") as log:
+            try:
+                subprocess.run(command, stdout=log, stderr=log, check=False, env=os.environ | paths)
+            except OSError as error:
+                log.write(f"\n{command[0]} does not run ({error.strerror})\n".encode())
+
+
+def find() -> Nsys | None:
+    """The nsys of this machine: the one that ``TRACEKIT_NSYS`` names, else that of the path, else the last installed.
+
+    Raises:
+        CaptureError: If the variable names none.
+    """
+    if named := os.environ.get(VARIABLE):
+        if (path := shutil.which(named)) is None:
+            raise CaptureError(f"{named}: no program; correct the variable {VARIABLE}, or unset it")
+        return Nsys(Path(path))
+    if path := shutil.which("nsys"):
+        return Nsys(Path(path))
+    found = [path for place in _PLACES for path in Path("/").glob(place)]
+    return Nsys(max(found)) if found else None
+
+
+@contextmanager
+def _own_output(command: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, int]]]:
+    """The command, writing where tracekit writes, while nsys's own words go to a log.
+
+    nsys hands open descriptors on to the program. Where a version should not, /proc has the same files.
+    """
+    out, err = os.dup(1), os.dup(2)
+    files = f"/proc/{os.getpid()}/fd"
+    try:
+        handed = f"{{ true >&{out}; }} 2>/dev/null"
+        own = f'exec "$@" >&{out} 2>&{err} {out}>&- {err}>&-'
+        opened = f'exec "$@" >>{files}/1 2>>{files}/2'
+        # A plain shell knows descriptors of one digit.
+        script = f"if {handed}; then {own}; else {opened}; fi" if max(out, err) <= 9 else opened  # noqa: PLR2004
+        yield ["sh", "-c", script, "sh", *command], (out, err)
+    finally:
+        os.close(out)
+        os.close(err)
+
+
+def _waited(running: subprocess.Popen[bytes]) -> Recorded:
+    """Waits for nsys; what stops tracekit stops the program under it, and nsys writes what it has."""
+    try:
+        return Recorded(running.wait(), stopped=False)
+    except (KeyboardInterrupt, SystemExit):
+        for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(running.pid, sent)
+                running.wait(_PATIENCE_S)
+                break
+            except (KeyboardInterrupt, subprocess.TimeoutExpired):
+                continue
+        return Recorded(128 + signal.SIGINT, stopped=True)
+
+
+def _left(place: Path, *suffixes: str) -> Path | None:
+    """The report that nsys left, of several the last."""
+    found = [path for path in place.glob("run*") if path.suffix in suffixes]
+    return max(found, key=lambda path: (len(path.name), path.name)) if found else None
+
+
+def _said(place: Path) -> str:
+    """The last thing in the log that may be a reason."""
+    lines = (place / _LOG).read_text("utf-8", "replace").splitlines()
+    told = [line.strip() for line in lines if not _CHATTER.match(line)]
+    return told[-1][:300] if told else "nothing"
