@@ -12,6 +12,7 @@ import torch
 
 from tracekit.capture import target
 from tracekit.capture.emit import nvtx_emitter
+from tracekit.capture.graphs import told_of_graphs
 from tracekit.capture.operators import operator_markers
 from tracekit.capture.run import Settings, run
 from tracekit.errors import TracekitError, UsageError
@@ -51,8 +52,11 @@ def main(argument: str) -> int:
     wanted = Settings(**settings)
     operators = operator_markers() if wanted.ops else nullcontext()
     said: dict[str, object] = {}
+    window = NvtxWindow()
     try:
-        said["figures"] = run(target.load(spec, tuple(arguments)), wanted, NvtxWindow(), operators)
+        # A graph that the warm-up captures must be recorded from there: its nodes need their markers.
+        with told_of_graphs(window.open):
+            said["figures"] = run(target.load(spec, tuple(arguments)), wanted, window, operators)
     except TracekitError as error:
         said |= {"problem": str(error), "usage": isinstance(error, UsageError)}
         return error.exit_code

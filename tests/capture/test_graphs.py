@@ -1,0 +1,38 @@
+"""A capture of a CUDA graph is told of before it begins. The graph itself is CUDA's, and stood in for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tracekit.capture.graphs import told_of_graphs
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens, in order; CUDA's own part is left out."""
+    said: list[str] = []
+    monkeypatch.setattr(
+        torch.cuda.CUDAGraph, "capture_begin", lambda *_args, **_kwargs: said.append("capture")
+    )
+    return said
+
+
+def begin() -> None:
+    torch.cuda.CUDAGraph.capture_begin(None, pool=None)
+
+
+def test_every_capture_is_told_of_before_it_begins(said: list[str]) -> None:
+    with told_of_graphs(lambda: said.append("told")):
+        begin()
+        begin()
+    assert said == ["told", "capture", "told", "capture"]
+
+
+def test_nobody_is_told_afterwards_also_if_the_program_failed(said: list[str]) -> None:
+    with pytest.raises(ValueError, match="no"), told_of_graphs(lambda: said.append("told")):
+        raise ValueError("no")
+    begin()
+    assert said == ["capture"]
