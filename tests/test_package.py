@@ -39,6 +39,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
             "foreign",
             "nsight_ids",
             "nsight_lacks",
+            "nsight_ranks",
             "nsight_rows",
             "nsight_ranges",
             "nsight_work",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.errors import DatasetError, ReportError, TracekitError, UsageError
+from tracekit.errors import DatasetError, ReportError, ReportsError, TracekitError, UsageError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "ReportError",
+    "ReportsError",
     "TracekitError",
     "UsageError",
     "__version__",

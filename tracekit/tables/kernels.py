@@ -39,6 +39,7 @@ SPEC = TableSpec(
         Column("dur_ns", pa.int64(), "How long it ran."),
         *WORK.chosen("device", "context", "stream"),
         Column("pid", pa.int32(), "Process; null if the report does not say.", nullable=True),
+        Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
         Column("tid", pa.int32(), "Thread that launched it.", nullable=True),
         Column(
             "correlation_id",
@@ -119,6 +120,7 @@ def _device(trace: Trace, rows: Rows) -> dict[str, object]:
         "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process"))).cast(
             pa.int32()
         ),
+        "rank": or_null(lookup(recording.process_rank, integers(work, "process"))),
     }
 
 
