@@ -42,7 +42,7 @@ def run(task: dict[str, Any]) -> None:
     except ReportError as error:
         say(problem=error.problem, remedy=error.remedy)
     except OSError as error:
-        say(errno=error.errno, strerror=error.strerror)
+        say(errno=error.errno, strerror=error.strerror or str(error))
     else:
         say(done=True)
 
