@@ -46,7 +46,8 @@ def part_of(folder: Path, table: str, report: str) -> Path:
 class Dataset:
     """A dataset on disk, or the part of it that concerns one module's subtree.
 
-    ``dataset.kernels()`` and its like give DataFrames, ``dataset.table("kernels")`` gives Arrow.
+    ``dataset.kernels()`` and its like give DataFrames, ``dataset.table("kernels")`` gives Arrow. Of several reports,
+    their tables stand one after the other, each sorted by itself, with a column ``report``; ``modules`` is one for all.
     """
 
     def __init__(self, folder: Path, root: str | None = None) -> None:

@@ -33,7 +33,7 @@ SPEC = TableSpec(
     "calls",
     "One row per call of a module, sorted by (module_id, start_ns).",
     (
-        Column("call_id", pa.int64(), "The row's number."),
+        Column("call_id", pa.int64(), "The row's number, from its report's first_id on."),
         Column("parent_call_id", pa.int64(), "The call that encloses it.", nullable=True),
         Column("module_id", pa.int32(), "The module called."),
         Column("module", CATEGORY, "Its path."),

@@ -28,7 +28,9 @@ SPEC = TableSpec(
     "kernels",
     "One row per piece of device work, none missing, none twice; sorted by (module_id, start_ns), nulls last.",
     (
-        Column("kernel_id", pa.int64(), "Its rank by start in the whole report."),
+        Column(
+            "kernel_id", pa.int64(), "Its place by start in the whole report, from first_id on."
+        ),
         Column("kind", CATEGORY, "kernel, memcpy, memset, graph (traced as a whole) or cpu_op."),
         Column("name", CATEGORY, "Short name.", nullable=True),
         Column(

@@ -26,7 +26,7 @@ SPEC = TableSpec(
     "ranges",
     "One row per NVTX range, sorted by (pid, tid, start_ns, -end_ns) within each machine.",
     (
-        Column("range_id", pa.int64(), "The row's number."),
+        Column("range_id", pa.int64(), "The row's number, from its report's first_id on."),
         Column(
             "parent_range_id",
             pa.int64(),

@@ -21,7 +21,7 @@ SPEC = TableSpec(
     "steps",
     "One row per step: a range that says so; in a process without one, each outermost call of a root module.",
     (
-        Column("step_id", pa.int64(), "The row's number."),
+        Column("step_id", pa.int64(), "The row's number, from its report's first_id on."),
         Column("name", pa.string(), "Text of the range, or path of the root module."),
         Column(
             "kind",
