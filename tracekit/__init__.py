@@ -6,6 +6,7 @@ The stages, in order: ``capture`` runs a model and records it, ``readers`` turn 
 
 >>> import tracekit
 >>> dataset = tracekit.parse("report.sqlite")     # doctest: +SKIP
+>>> dataset = tracekit.parse(["rank0.sqlite", "rank1.sqlite"], "run.tracekit")     # doctest: +SKIP
 >>> dataset.kernels().groupby("module").dur_ns.sum().nlargest(10)     # doctest: +SKIP
 """
 

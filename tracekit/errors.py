@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -48,10 +48,10 @@ class ReportsError(TracekitError):
         folder: The dataset of the others; None if there are no others, and so no dataset.
     """
 
-    def __init__(self, errors: Sequence[ReportError], folder: Path | None) -> None:
+    def __init__(self, errors: Iterable[ReportError], folder: Path | None) -> None:
         self.errors = tuple(errors)
         self.folder = folder
-        super().__init__("\n".join(map(str, errors)))
+        super().__init__("\n".join(map(str, self.errors)))
 
 
 class DatasetError(_FileError):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tracekit.coverage import MODULES_DIFFER
 from tracekit.dataset import FORMAT, FORMAT_VERSION, MANIFEST, part_of
-from tracekit.tables import TABLES, coverage
+from tracekit.tables import TABLES, coverage, modules
 from tracekit.tables.coverage import Row, table_of
 from tracekit.union import united
 from tracekit.version import __version__
@@ -67,8 +67,7 @@ def join(
         progress: Told the share that is done.
     """
     union = united([pq.read_table(part.folder / "modules.parquet") for part in parts])
-    modules = next(table.SPEC for table in TABLES if table.SPEC.name == "modules")
-    with table_writer(folder / "modules.parquet", modules) as writer:
+    with table_writer(folder / "modules.parquet", modules.SPEC) as writer:
         writer.write_table(union.table, row_group_size=ROW_GROUP)
     entries = [
         _entry(part, differing) for part, differing in zip(parts, union.differing, strict=True)
@@ -76,11 +75,8 @@ def join(
     _move_all(folder, parts, union.module_id, progress)
     for part in parts:
         shutil.rmtree(part.folder)
-    rows = {
-        name: sum(entry["rows"][name] for entry in entries)
-        if name != modules.name
-        else union.table.num_rows
-        for name in entries[0]["rows"]
+    rows = {name: sum(entry["rows"][name] for entry in entries) for name in entries[0]["rows"]} | {
+        "modules": union.table.num_rows
     }
     write_manifest(
         folder,

@@ -61,23 +61,19 @@ def parse_several(
             Task(path, part.name, part.folder, part.first_id)
             for path, part in zip(paths, parts, strict=True)
         ]
-        failed = parsed_side_by_side(tasks, progress)
-        for part, error in zip(parts, failed, strict=True):
-            if error is not None:
+        outcomes = zip(names, parsed_side_by_side(tasks, progress), strict=True)
+        bad = {name: error for name, error in outcomes if error is not None}
+        for part in parts:
+            if part.name in bad:
                 shutil.rmtree(part.folder, ignore_errors=True)
-        good = [part for part, error in zip(parts, failed, strict=True) if error is None]
-        errors = [error for error in failed if error is not None]
-        if not good:
-            raise ReportsError(errors, None)
-        left_out = [
-            {"name": name, "problem": error.problem}
-            for name, error in zip(names, failed, strict=True)
-            if error is not None
-        ]
+        if len(bad) == len(parts):
+            raise ReportsError(bad.values(), None)
+        good = [part for part in parts if part.name not in bad]
+        left_out = [{"name": name, "problem": error.problem} for name, error in bad.items()]
         join(partial, good, left_out, progress)
     folder = folder if (folder / MANIFEST).exists() else place
-    if errors:
-        raise ReportsError(errors, folder)
+    if bad:
+        raise ReportsError(bad.values(), folder)
     return load(folder)
 
 

@@ -198,7 +198,7 @@ def _parsed(task: Task, processes: _Processes, progress: Progress) -> ReportErro
 def _line(task: Task) -> bytes:
     """The task as a worker reads it."""
     said = {
-        "path": sys.path,
+        "path": [*map(str, sys.path)],  # some put paths there
         "report": str(task.report),
         "folder": str(task.folder),
         "first_id": task.first_id,
