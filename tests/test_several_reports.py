@@ -223,6 +223,19 @@ def test_what_reports_say_differently_of_a_module_is_counted_and_the_first_is_ke
     assert dataset.manifest["rows"]["coverage"] == dataset.table("coverage").num_rows == 4
 
 
+def test_the_share_of_a_loss_is_of_what_all_reports_have(tmp_path: Path) -> None:
+    work = "launch 1 20 25 #1\nkernel 1 30 40 #1 gemm\n"
+    paths = [
+        report(tmp_path / "rank1.rank2.sqlite", f"{work}range 1 0 - x"),
+        report(tmp_path / "b.sqlite", f"{work}range 1 0 5 y\nrange 1 6 9 z"),
+    ]
+    dataset = joined_here(paths, tmp_path / "run")
+    shares = {row["cause"]: row["share"] for row in dataset.manifest["coverage"]}
+    assert shares == {
+        "outside_modules": 1.0, "plain": 1.0, "never_ended": 1 / 3, "rank_contradicted": 1 / 2,
+    }  # fmt: skip
+
+
 def test_rows_come_into_the_order_of_the_united_modules(tmp_path: Path) -> None:
     """The second report knows its modules in another order, the third the same ones with others between."""
     lines = [

@@ -272,6 +272,26 @@ def test_a_full_disk_leaves_nothing_and_names_the_folder(ranks: list[Path], tmp_
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
+def test_a_run_that_is_stopped_while_it_joins_leaves_what_was_there(
+    stop: type[BaseException], ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    tracekit.parse(ranks[0], out)
+    before = contents(tmp_path)
+    rename = Path.rename
+
+    def stopping(path: Path, target: Path) -> Path:
+        if path.name == "calls.parquet":
+            raise stop
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", stopping)
+    with pytest.raises(stop):
+        tracekit.parse(ranks, out, force=True)
+    assert contents(tmp_path) == before
+
+
 def test_a_worker_that_is_killed_spoils_its_own_report_only(
     large: list[Path], ranks: list[Path], tmp_path: Path
 ) -> None:

@@ -169,9 +169,14 @@ def _launching(recording: Recording) -> tuple[Ints, Ints]:
 
 def _of_file_name(name: str, recording: Recording) -> Iterator[_Claim]:
     """The rank in a file's name is that of the one process that used a GPU."""
-    processes = set(integers(recording.work, "process").tolist()) - {-1}
+    said = [
+        int(found["rank"])
+        for found in _IN_FILE_NAME.finditer(name)
+        if (found["of"] or "").lower() not in _OF_GROUPS
+    ]
+    if not said:
+        return
+    used = np.bincount(integers(recording.work, "process") + 1)[1:]
+    processes = np.flatnonzero(used).tolist()
     if len(processes) == 1:
-        [process] = processes
-        for found in _IN_FILE_NAME.finditer(name):
-            if (found["of"] or "").lower() not in _OF_GROUPS:
-                yield process, int(found["rank"])
+        yield from ((processes[0], rank) for rank in said)
