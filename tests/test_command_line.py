@@ -93,6 +93,8 @@ def test_json_says_what_the_summary_says(small: Path, tmp_path: Path) -> None:
         "lacks",
         "coverage",
         "gpu_time_ns",
+        "by_process",
+        "ranks",
         "steps",
         "modules",
     }
@@ -140,7 +142,7 @@ def test_the_version_is_the_package_s() -> None:
         (("prase",), "argument COMMAND: invalid choice: 'prase'"),
         (("parse",), "the following arguments are required: REPORT; see tracekit parse --help"),
         (("parse", "a", "-o"), "argument -o/--out: expected one argument"),
-        (("parse", "a", "b"), "unrecognized arguments: b"),
+        (("parse", "a", "b"), "several reports make one dataset: name its folder with -o"),
         (("parse", "a", "--loud"), "unrecognized arguments: --loud"),
         (
             ("schema", "kernel"),

@@ -40,6 +40,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
             "nsight_ids",
             "nsight_lacks",
             "nsight_operators",
+            "nsight_ranks",
             "nsight_rows",
             "nsight_ranges",
             "nsight_work",

@@ -6,6 +6,7 @@ The stages, in order: ``capture`` runs a model and records it, ``readers`` turn 
 
 >>> import tracekit
 >>> dataset = tracekit.parse("report.sqlite")     # doctest: +SKIP
+>>> dataset = tracekit.parse(["rank0.sqlite", "rank1.sqlite"], "run.tracekit")     # doctest: +SKIP
 >>> dataset.kernels().groupby("module").dur_ns.sum().nlargest(10)     # doctest: +SKIP
 """
 
@@ -13,7 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.errors import CaptureError, DatasetError, ReportError, TracekitError, UsageError
+from tracekit.errors import (
+    CaptureError,
+    DatasetError,
+    ReportError,
+    ReportsError,
+    TracekitError,
+    UsageError,
+)
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "ReportError",
+    "ReportsError",
     "TracekitError",
     "UsageError",
     "__version__",

@@ -112,11 +112,22 @@ TOO_LARGE = Cause(
     "A number is larger than its column can hold (a grid of 2^40 blocks, say); it was taken as unknown.",
     "export the report again; the file may be damaged",
 )
+#: What processes and reports say of each other.
+RANK_CONTRADICTED = Cause(
+    "rank_contradicted",
+    "A process goes by several ranks. That which MPI says was taken if MPI says just one, else none.",
+    "name reports after the rank that recorded them, and ranges after no other rank",
+)
+MODULES_DIFFER = Cause(
+    "modules_differ",
+    "A module's class, parameters or settings differ from what an earlier report says of the same path, which was kept.",
+    "parse reports of different models into datasets of their own",
+)
 
 CAUSES: tuple[Cause, ...] = (
     NO_LAUNCH, AMBIGUOUS_LAUNCH, OUTSIDE_MODULES, GRAPH_NOT_EXPANDED, GRAPH_UNMAPPED, MODULE_UNREADABLE, TOO_LONG,
     TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, FIELD_CUT, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, SHARED_PLACE,
-    ENDS_BEFORE_START, API_OVERLAP, NEVER_ENDED, TOO_LARGE,
+    ENDS_BEFORE_START, API_OVERLAP, NEVER_ENDED, TOO_LARGE, RANK_CONTRADICTED, MODULES_DIFFER,
 )  # fmt: skip
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 

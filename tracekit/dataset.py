@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.errors import DatasetError, UsageError
+from tracekit.schema import CATEGORY
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
@@ -27,13 +28,26 @@ FORMAT_VERSION = 1
 SUFFIX = ".tracekit"
 FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
+#: Column of the dataset's tables that tells a row's report, where there are several.
+REPORT = "report"
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
+#: One table for all reports.
+_UNITED = "modules"
+_REPORT_FIELD = pa.field(
+    REPORT, CATEGORY, nullable=False, metadata={"doc": "Name of the report it is from."}
+)
+
+
+def part_of(folder: Path, table: str, report: str) -> Path:
+    """Where a table's rows of one of several reports lie."""
+    return folder / f"{table}.parquet" / f"{REPORT}={report}" / "part-0.parquet"
 
 
 class Dataset:
     """A dataset on disk, or the part of it that concerns one module's subtree.
 
-    ``dataset.kernels()`` and its like give DataFrames, ``dataset.table("kernels")`` gives Arrow.
+    ``dataset.kernels()`` and its like give DataFrames, ``dataset.table("kernels")`` gives Arrow. Of several reports,
+    their tables stand one after the other, each sorted by itself, with a column ``report``; ``modules`` is one for all.
     """
 
     def __init__(self, folder: Path, root: str | None = None) -> None:
@@ -52,22 +66,22 @@ class Dataset:
         self._module_ids = None if root is None else self._subtree_ids(root)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """One table as Arrow.
+        """One table as Arrow; of several reports, one after the other, with a column ``report`` at the end.
 
         Args:
             name: Its name; see ``tracekit schema``.
             columns: The columns wanted, all of them by default.
         """
+        if name not in _SPECS:
+            raise UsageError(f"there is no table {name}; there are {', '.join(_SPECS)}")
         with self._reading(name):
-            file = self._file(name, columns)
-            wanted = list(columns) if columns is not None else file.schema_arrow.names
-            if self._module_ids is None:
-                return file.read(columns=wanted)
-            if name == "steps":
-                return self._steps_of_subtree(file, wanted)
-            if "module_id" not in file.schema_arrow.names:
-                raise UsageError(f"{name} knows no modules; ask the whole dataset for it")
-            return _between(file, wanted, *self._module_ids)
+            if not self.reports or name == _UNITED:
+                return self._part(name, self.folder / f"{name}.parquet", columns)
+            parts = []
+            for report in self.reports:
+                part = self._part(name, part_of(self.folder, name, report), columns, report)
+                parts.append(part)
+            return pa.concat_tables(parts).unify_dictionaries()
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table as a DataFrame: integers stay integers also where some are missing, few strings are categories."""
@@ -124,15 +138,36 @@ class Dataset:
             problem = f"its table {name} cannot be read ({reason})"
             raise DatasetError(self.folder, problem, "parse the report again") from None
 
-    def _file(self, name: str, columns: Sequence[str] | None) -> pq.ParquetFile:
-        if name not in _SPECS:
-            raise UsageError(f"there is no table {name}; there are {', '.join(_SPECS)}")
-        file = pq.ParquetFile(self.folder / f"{name}.parquet")
-        if unknown := [column for column in columns or () if column not in file.schema_arrow.names]:
-            raise UsageError(
-                f"{name} has no column {unknown[0]}; it has {', '.join(file.schema_arrow.names)}"
-            )
-        return file
+    @property
+    def reports(self) -> list[str]:
+        """The names of its reports in their order, if it was made of several; else none."""
+        return [report["name"] for report in self.manifest.get("reports", ())]
+
+    def _part(
+        self, name: str, path: Path, columns: Sequence[str] | None, report: str | None = None
+    ) -> pa.Table:
+        """The rows of one file; ``report`` is what stands in the column of that name."""
+        file = pq.ParquetFile(path)
+        there = [*file.schema_arrow.names, *([REPORT] if report is not None else ())]
+        if unknown := [column for column in columns or () if column not in there]:
+            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(there)}")
+        wanted = list(columns) if columns is not None else there
+        table = self._rows(name, file, [column for column in wanted if column != REPORT])
+        if report is None or REPORT not in wanted:
+            return table
+        same = pa.array(np.zeros(table.num_rows, np.int32))
+        named = pa.DictionaryArray.from_arrays(same, pa.array([report], pa.string()))
+        return table.append_column(_REPORT_FIELD, named).select(wanted)
+
+    def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+        """The rows of a file that belong to the subtree, or all."""
+        if self._module_ids is None:
+            return file.read(columns=columns)
+        if name == "steps":
+            return self._steps_of_subtree(file, columns)
+        if "module_id" not in file.schema_arrow.names:
+            raise UsageError(f"{name} knows no modules; ask the whole dataset for it")
+        return _between(file, columns, *self._module_ids)
 
     def _subtree_ids(self, path: str) -> tuple[int, int]:
         modules = Dataset(self.folder).table("modules", ["path", "module_id", "subtree_end_id"])

@@ -4,6 +4,7 @@
 
     TracekitError            exit code 1
     ├── ReportError          the report cannot be read: missing, foreign, damaged
+    ├── ReportsError         some of several reports cannot be read, or all of them
     ├── DatasetError         the folder of tables cannot be read or written
     ├── CaptureError         a program cannot be run or recorded
     └── UsageError           exit code 2: the call itself makes no sense
@@ -16,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -37,6 +39,20 @@ class _FileError(TracekitError):
 
 class ReportError(_FileError):
     """A report that cannot be read at all."""
+
+
+class ReportsError(TracekitError):
+    """Some of several reports cannot be read; its text is a line for each.
+
+    Attributes:
+        errors: What is wrong with each of them.
+        folder: The dataset of the others; None if there are no others, and so no dataset.
+    """
+
+    def __init__(self, errors: Iterable[ReportError], folder: Path | None) -> None:
+        self.errors = tuple(errors)
+        self.folder = folder
+        super().__init__("\n".join(map(str, self.errors)))
 
 
 class DatasetError(_FileError):

@@ -124,7 +124,7 @@ def hierarchy(
         zip(seen.tolist(), calls[first].tolist(), strict=True), key=lambda item: item[1]
     ):
         _grow(forest, places.pairs[row][0], markers[marker[call]], call)
-    modules, order = _preorder(forest)
+    modules, order = preorder(forest)
     module_of_place = np.array([order[path] for path, _ in places.pairs] + [-1], dtype=np.int64)
     return modules, np.where(known, module_of_place[at], -1)
 
@@ -159,8 +159,8 @@ def _grow(forest: dict[str, Module], path: str, marker: Marker, call: int) -> No
         module.alias_of = None if marker.class_only or marker.path in ("", here) else marker.path
 
 
-def _preorder(forest: dict[str, Module]) -> tuple[list[Module], dict[str, int]]:
-    """The modules in pre-order, siblings by first appearance; and the row of every path."""
+def preorder(forest: dict[str, Module]) -> tuple[list[Module], dict[str, int]]:
+    """The modules by their paths in pre-order, siblings by first appearance; and the row of every path."""
     below: dict[str, list[str]] = {}
     for path in forest:
         below.setdefault(path.rpartition(".")[0], []).append(path)

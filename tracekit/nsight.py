@@ -52,6 +52,7 @@ GRAPH_TRACE = _table(
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
     "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
 )
+MPI_RANKS = _table("MPI_RANKS", "globalTid rank")
 PROCESSES = _table("PROCESSES", "globalPid pid", "name")
 THREADS = _table("ThreadNames", "nameId priority globalTid")
 GPU = _table("TARGET_INFO_GPU", "id smCount totalMemory computeMajor computeMinor", "name")
@@ -82,6 +83,7 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
 #: NVTX event types (ENUM_NSYS_EVENT_TYPE; the same numbers in every version, the enum table only from 3.0.0 on).
 PUSH_POP_RANGES = (59, 70)
 START_END_RANGES = (60, 71)
+THREAD_NAMED = 39
 DOMAIN_CREATED = 75
 
 #: Rows of the runtime table that repeat another call's correlation id to carry its CUDA backtrace.

@@ -144,6 +144,23 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True)
+class Rank:
+    """Which rank of its job a process is.
+
+    Attributes:
+        process: Row of processes.
+        pid: Its process id.
+        rank: The rank.
+        source: Where it is said.
+    """
+
+    process: int
+    pid: int
+    rank: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Threads:
     """The threads and processes that ranges, launches and work refer to by row.
 
@@ -175,6 +192,7 @@ class Recording:
         names: The distinct names of kernels and API calls.
         process_names: Name of the executable by process id, where known.
         devices: Name of the GPU by device number, where known.
+        ranks: Ranks of processes, where known.
         lacks: What the report does not hold.
         tally: What was lost or put right while reading.
         inside_ns: Of every piece of work the time that it spent in others which it called, as operators do; None if
@@ -191,6 +209,7 @@ class Recording:
     names: list[str]
     process_names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, str] = field(default_factory=dict)
+    ranks: tuple[Rank, ...] = ()
     lacks: tuple[Lack, ...] = ()
     tally: Tally = field(default_factory=Tally)
     inside_ns: Ints | None = None
@@ -205,6 +224,14 @@ class Recording:
     def on_device(self) -> Flags:
         """For every piece of work whether a device did it."""
         return np.asarray(integers(self.work, "kind") != CPU_OP)
+
+    @property
+    def process_rank(self) -> Ints:
+        """Rank of every process; -1 where it is not known."""
+        found = np.full(self.threads.process_pid.size, -1, dtype=np.int32)
+        for known in self.ranks:
+            found[known.process] = known.rank
+        return found
 
 
 def graph_launch_names(names: list[str]) -> list[int]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracekit.dataset import FORMAT, FORMAT_VERSION, MANIFEST, SUFFIX
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracekit.progress import Progress
+    from tracekit.schema import TableSpec
     from tracekit.tables.base import Table
     from tracekit.trace import Trace
 
 #: Small enough that a module's subtree is found without reading much else.
-_ROW_GROUP = 65_536
+ROW_GROUP = 65_536
+#: How columns end that name a row of another table, or their own, by its id.
+_ROW_IDS = ("kernel_id", "call_id", "range_id", "step_id")
 
 
 def default_folder(report: Path) -> Path:
@@ -109,7 +113,13 @@ def _take_place(partial: Path, folder: Path, *, force: bool) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def write(folder: Path, trace: Trace, manifest: Mapping[str, object], progress: Progress) -> None:
+def write(
+    folder: Path,
+    trace: Trace,
+    manifest: Mapping[str, object],
+    progress: Progress,
+    first_id: int = 0,
+) -> None:
     """Writes all tables, two at a time, and last the manifest.
 
     Args:
@@ -117,13 +127,14 @@ def write(folder: Path, trace: Trace, manifest: Mapping[str, object], progress: 
         trace: What the tables are built from.
         manifest: What is said of the source beside the tables.
         progress: Told the share that is done.
+        first_id: The id of the first row of every table, from which the others are counted.
     """
     *others, coverage = TABLES
     rows = {table.SPEC.name: 0 for table in TABLES}
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=2) as pool:
         futures = {
-            table.SPEC.name: pool.submit(_write_table, table, trace, folder, stop)
+            table.SPEC.name: pool.submit(_write_table, table, trace, folder, first_id, stop)
             for table in others
         }
         try:
@@ -133,7 +144,7 @@ def write(folder: Path, trace: Trace, manifest: Mapping[str, object], progress: 
         except BaseException:
             stop.set()
             raise
-    rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, stop)
+    rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, first_id, stop)
     counted = pq.read_table(folder / f"{coverage.SPEC.name}.parquet").to_pylist()
     said = {
         "format": FORMAT,
@@ -142,26 +153,46 @@ def write(folder: Path, trace: Trace, manifest: Mapping[str, object], progress: 
         "rows": rows,
         "coverage": counted,
     }
-    (folder / MANIFEST).write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    write_manifest(folder, said)
     progress("writing", 1.0)
 
 
-def _write_table(table: Table, trace: Trace, folder: Path, stop: threading.Event) -> int:
-    """Writes one table piece by piece; returns how many rows it has."""
-    schema = table.SPEC.schema()
+def write_manifest(folder: Path, said: Mapping[str, object]) -> None:
+    """Writes what is said of a dataset; with it, the dataset is whole."""
+    (folder / MANIFEST).write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def table_writer(path: Path, spec: TableSpec) -> pq.ParquetWriter:
+    """A file that takes pieces of a promised table."""
+    schema = spec.schema()
     numbers = [field.name for field in schema if pa.types.is_int64(field.type)]
-    rows = 0
-    with pq.ParquetWriter(
-        folder / f"{table.SPEC.name}.parquet",
+    return pq.ParquetWriter(
+        path,
         schema,
         compression="zstd",
         compression_level=1,
         use_dictionary=[field.name for field in schema if field.name not in numbers],
         column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-    ) as writer:
+    )
+
+
+def _write_table(
+    table: Table, trace: Trace, folder: Path, first_id: int, stop: threading.Event
+) -> int:
+    """Writes one table piece by piece; returns how many rows it has."""
+    rows = 0
+    with table_writer(folder / f"{table.SPEC.name}.parquet", table.SPEC) as writer:
         for piece in table.build(trace):
             if stop.is_set():
                 break
-            writer.write_table(piece, row_group_size=_ROW_GROUP)
+            writer.write_table(_numbered(piece, first_id), row_group_size=ROW_GROUP)
             rows += piece.num_rows
     return rows
+
+
+def _numbered(table: pa.Table, first_id: int) -> pa.Table:
+    """The table with its ids counted from another number than 0."""
+    for at, field in enumerate(table.schema if first_id else ()):
+        if field.name.endswith(_ROW_IDS):
+            table = table.set_column(at, field, pc.add(table.column(at), first_id))
+    return table

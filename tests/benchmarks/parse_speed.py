@@ -47,10 +47,19 @@ class Figures(NamedTuple):
     megabytes: float
 
 
-def parse_figures(report: Path, out: Path) -> Figures:
+def parse_figures(reports: list[Path], out: Path) -> Figures:
     """Runs the command in a process of its own."""
     shutil.rmtree(out, ignore_errors=True)
-    command = [sys.executable, "-m", "tracekit", "parse", str(report), "-o", str(out), "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "tracekit",
+        "parse",
+        *map(str, reports),
+        "-o",
+        str(out),
+        "--quiet",
+    ]
     watched = (
         "import resource, subprocess, sys, time; begin = time.perf_counter(); "
         "code = subprocess.call(sys.argv[1:]); used = resource.getrusage(resource.RUSAGE_CHILDREN); "
@@ -83,7 +92,7 @@ def measure(kernels: int, *, inline_text: bool, runs: int, folder: Path) -> None
     scans, parses = [], []
     for _ in range(runs):
         scans.append(scan_seconds(report))
-        parses.append(parse_figures(report, out))
+        parses.append(parse_figures([report], out))
     ratio = statistics.median(run.wall / scan for run, scan in zip(parses, scans, strict=True))
     print(
         f"{kernels:>9,} kernels, {'inline' if inline_text else 'registered':<10} text, "

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.analyses import module_tree, modules_by_time
+from tracekit.analyses import module_tree, modules_by_time, processes
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
 
-ANALYSES: tuple[Analysis, ...] = (modules_by_time, module_tree)
+ANALYSES: tuple[Analysis, ...] = (modules_by_time, module_tree, processes)

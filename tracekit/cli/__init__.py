@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except TracekitError as error:
-        print(f"tracekit: {error}", file=sys.stderr)
+        print("\n".join(f"tracekit: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         _drop_output()  # whoever read it has seen enough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,9 +77,12 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress]:
     with Bars(console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
+        lock = threading.Lock()
+
         def show(stage: str, share: float) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=1.0)
+            with lock:  # reports tell at once how far they are
+                if stage not in tasks:
+                    tasks[stage] = bars.add_task(stage, total=1.0)
             bars.update(tasks[stage], completed=share)
 
         yield show

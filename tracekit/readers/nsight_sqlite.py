@@ -10,10 +10,9 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import sqlalchemy as sql
 
 from tracekit import nsight
 from tracekit.coverage import TOO_LARGE, Tally
@@ -23,6 +22,7 @@ from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
 from tracekit.readers.nsight_operators import operator_request, operators_of
 from tracekit.readers.nsight_ranges import ranges_table
+from tracekit.readers.nsight_ranks import named_threads, ranks
 from tracekit.readers.nsight_rows import DamagedRows
 from tracekit.readers.nsight_work import WORK_TABLES, launches_table, work_requests, work_table
 from tracekit.readers.sqlite import DAMAGED, SQLITE_MAGIC, SqliteFile
@@ -127,6 +127,7 @@ def _recording(
     operators = operators_of(tables.pop("operators"), globals_, names, tally)
     launches = operators.launched_beside(launches)
     work_rows = {name: tables.pop(name) for name in WORK_TABLES}
+    named = named_threads(tables["nvtx"], strings, globals_)
     working = beside.submit(work_table, work_rows, globals_, names, tally)
     del work_rows
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
@@ -145,15 +146,16 @@ def _recording(
         tally=tally,
         inside_ns=inside_ns,
     )
-    return replace(recording, lacks=lacks(file, recording))
+    found = ranks(file, recording, named, globals_)
+    return replace(recording, ranks=found, lacks=lacks(file, recording))
 
 
 def _source(file: SqliteFile, digest: str) -> Source:
     said: dict[str, str] = {}
     for table in (nsight.EXPORT, nsight.EXPORT_BEFORE_3_4):
-        said |= dict(_small(file, table, (table.c.name, str), (table.c.value, str)))
+        said |= dict(file.typed(table, (table.c.name, str), (table.c.value, str)))
     session = nsight.SESSION.c.utcEpochNs
-    started: list[tuple[int]] = _small(file, nsight.SESSION, (session, int))
+    started: list[tuple[int]] = file.typed(nsight.SESSION, (session, int))
     return Source(
         # A name that is no UTF-8 would not survive the manifest.
         name=os.fsencode(file.path.name).decode("utf-8", "replace"),
@@ -169,23 +171,14 @@ def _source(file: SqliteFile, digest: str) -> Source:
 def _process_names(file: SqliteFile, threads: Threads) -> dict[int, str]:
     seen = set(threads.process_pid.tolist())
     columns = nsight.PROCESSES.c
-    rows = _small(file, nsight.PROCESSES, (columns.pid, int), (columns.name, str))
+    rows = file.typed(nsight.PROCESSES, (columns.pid, int), (columns.name, str))
     # Only the executable's own name: its folders are nobody's business.
     return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in rows if pid in seen}
 
 
 def _devices(file: SqliteFile) -> dict[int, str]:
     columns = nsight.GPU.c
-    return dict(_small(file, nsight.GPU, (columns.id, int), (columns.name, str)))
-
-
-def _small(file: SqliteFile, table: sql.Table, *columns: tuple[sql.Column[Any], type]) -> list[Any]:
-    """The rows of a small table whose values are of the expected types; none if it lacks a column."""
-    if not file.has(table, *(column.name for column, _ in columns)):
-        return []
-    rows = file.rows(sql.select(*(column for column, _ in columns)))
-    types = [type_ for _, type_ in columns]
-    return [tuple(row) for row in rows if all(map(isinstance, row, types))]
+    return dict(file.typed(nsight.GPU, (columns.id, int), (columns.name, str)))
 
 
 def _sha256(path: Path) -> str:

@@ -105,6 +105,14 @@ class SqliteFile:
         """Whether the file has the table with these columns."""
         return table.name in self.tables and set(columns) <= self.tables[table.name]
 
+    def typed(self, table: sql.Table, *columns: tuple[sql.Column[Any], type]) -> list[Any]:
+        """The rows of a small table whose values are of the expected types; none if it lacks a column."""
+        if not self.has(table, *(column.name for column, _ in columns)):
+            return []
+        types = [type_ for _, type_ in columns]
+        rows = self.rows(sql.select(*(column for column, _ in columns)))
+        return [tuple(row) for row in rows if all(map(isinstance, row, types))]
+
     def rows(self, query: sql.Select[Any], **values: object) -> list[Any]:
         """All rows of a small query."""
         try:

@@ -38,7 +38,9 @@ SPEC = TableSpec(
 PLAIN = "plain"
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
+    """One count."""
+
     what: str
     cause: str
     known: bool
@@ -49,8 +51,12 @@ class _Row(NamedTuple):
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """Counts of kernels, of ranges, and of everything that was lost or put right on the way."""
-    rows = [*_kernels(trace), *_ranges(trace), *_losses(trace)]
-    yield SPEC.table(
+    yield table_of([*_kernels(trace), *_ranges(trace), *_losses(trace)])
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    """The rows with what is to be done about them."""
+    return SPEC.table(
         {
             "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
             "cause": pa.array([row.cause for row in rows], pa.string()).cast(CATEGORY),
@@ -65,8 +71,8 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     )
 
 
-def _kernels(trace: Trace) -> list[_Row]:
-    owners, time = trace.owners, trace.evidence.recording.own_ns
+def _kernels(trace: Trace) -> list[Row]:
+    owners, time = trace.owners, trace.own_ns
     whole = int(time.sum())
     rows = []
     for known, code, names in (
@@ -75,12 +81,12 @@ def _kernels(trace: Trace) -> list[_Row]:
     ):
         for at, (count, spent) in _totals(code, time).items():
             rows.append(
-                _Row("kernels", names[at], known, count, spent, spent / whole if whole else 0.0)
+                Row("kernels", names[at], known, count, spent, spent / whole if whole else 0.0)
             )
     return rows
 
 
-def _ranges(trace: Trace) -> list[_Row]:
+def _ranges(trace: Trace) -> list[Row]:
     """Every range once: as understood, as plain text, or with what could not be read of it."""
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
     causes: list[Cause | None] = [
@@ -94,21 +100,22 @@ def _ranges(trace: Trace) -> list[_Row]:
     ]
     time = integers(ranges, "end_ns") - integers(ranges, "start_ns")
     return [
-        _Row("ranges", names[at], names[at] in ("marker", PLAIN), count, spent, count / code.size)
+        Row("ranges", names[at], names[at] in ("marker", PLAIN), count, spent, count / code.size)
         for at, (count, spent) in _totals(code, time).items()
     ]
 
 
-def _losses(trace: Trace) -> list[_Row]:
+def _losses(trace: Trace) -> list[Row]:
     """What stages counted on the way, under the name of what it happened to."""
     recording = trace.evidence.recording
     whole = {
         "ranges": recording.ranges.num_rows,
         "launches": recording.launches.num_rows,
         "calls": trace.ids.call_order.size,
+        "processes": recording.threads.process_pid.size,
     }
     return [
-        _Row(
+        Row(
             f"{what}: losses",
             cause,
             known=False,

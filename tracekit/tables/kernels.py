@@ -29,7 +29,9 @@ SPEC = TableSpec(
     "kernels",
     "One row per piece of device work, none missing, none twice; sorted by (module_id, start_ns), nulls last.",
     (
-        Column("kernel_id", pa.int64(), "Its rank by start in the whole report."),
+        Column(
+            "kernel_id", pa.int64(), "Its place by start in the whole report, from first_id on."
+        ),
         Column(
             "kind",
             CATEGORY,
@@ -49,6 +51,7 @@ SPEC = TableSpec(
         ),
         *WORK.chosen("device", "context", "stream"),
         Column("pid", pa.int32(), "Process; null if the report does not say.", nullable=True),
+        Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
         Column("tid", pa.int32(), "Thread that launched it.", nullable=True),
         Column(
             "correlation_id",
@@ -131,6 +134,7 @@ def _device(trace: Trace, rows: Rows) -> dict[str, object]:
         "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process"))).cast(
             pa.int32()
         ),
+        "rank": or_null(lookup(recording.process_rank, integers(work, "process"))),
     }
 
 

@@ -56,14 +56,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     markers = [module.marker for module in modules]
     yield SPEC.table(
         {
-            "module_id": pa.array(range(len(modules)), pa.int32()),
-            "subtree_end_id": pa.array([module.subtree_end for module in modules], pa.int32()),
-            "parent_id": pa.array(
-                [None if module.parent < 0 else module.parent for module in modules], pa.int32()
-            ),
-            "depth": pa.array(_depths(modules), pa.int16()),
-            "path": pa.array([module.path for module in modules], pa.string()),
-            "name": pa.array([module.name for module in modules], pa.string()),
+            **places(modules),
             "class_name": pa.array(
                 [marker.class_name if marker else None for marker in markers], pa.string()
             ),
@@ -74,6 +67,20 @@ def build(trace: Trace) -> Iterator[pa.Table]:
             ),
         }
     )
+
+
+def places(modules: list[Module]) -> dict[str, object]:
+    """The columns that say where each module stands, out of modules in pre-order."""
+    return {
+        "module_id": pa.array(range(len(modules)), pa.int32()),
+        "subtree_end_id": pa.array([module.subtree_end for module in modules], pa.int32()),
+        "parent_id": pa.array(
+            [None if module.parent < 0 else module.parent for module in modules], pa.int32()
+        ),
+        "depth": pa.array(_depths(modules), pa.int16()),
+        "path": pa.array([module.path for module in modules], pa.string()),
+        "name": pa.array([module.name for module in modules], pa.string()),
+    }
 
 
 def _depths(modules: list[Module]) -> list[int]:

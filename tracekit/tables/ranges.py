@@ -26,7 +26,7 @@ SPEC = TableSpec(
     "ranges",
     "One row per NVTX range, sorted by (pid, tid, start_ns, -end_ns) within each machine.",
     (
-        Column("range_id", pa.int64(), "The row's number."),
+        Column("range_id", pa.int64(), "The row's number, from its report's first_id on."),
         Column(
             "parent_range_id",
             pa.int64(),
@@ -50,6 +50,7 @@ SPEC = TableSpec(
         ),
         Column("kind", CATEGORY, "push_pop or start_end."),
         Column("pid", pa.int32(), "Process."),
+        Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
         Column("tid", pa.int32(), "Thread on which it began."),
         Column(
             "end_tid", pa.int32(), "Thread on which it ended, if that is another.", nullable=True
@@ -110,6 +111,7 @@ def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
         "marker": category(understood[lookup(decoded.of_text, text)], names),
         "kind": category(integers(ranges, "kind"), RANGE_KINDS),
         "pid": recording.threads.pid[thread].astype(np.int32),
+        "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
         "tid": recording.threads.tid[thread].astype(np.int32),
         "end_tid": or_null(lookup(recording.threads.tid, integers(ranges, "end_thread"))).cast(
             pa.int32()

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.tables.base import or_null
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ SPEC = TableSpec(
     "steps",
     "One row per step: a range that says so; in a process without one, each outermost call of a root module.",
     (
-        Column("step_id", pa.int64(), "The row's number."),
+        Column("step_id", pa.int64(), "The row's number, from its report's first_id on."),
         Column("name", pa.string(), "Text of the range, or path of the root module."),
         Column(
             "kind",
@@ -34,6 +35,7 @@ SPEC = TableSpec(
             "Number that the name says, else how many steps its process made before.",
         ),
         Column("pid", pa.int32(), "Process."),
+        Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
         Column("tid", pa.int32(), "Thread."),
         Column("start_ns", pa.int64(), "When it began on the host."),
         Column("end_ns", pa.int64(), "When it ended on the host; its work may still be running."),
@@ -60,6 +62,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
             "kind": pa.array([said.kind for said in steps.says], pa.string()).cast(CATEGORY),
             "index": pa.array(index, pa.int64()),
             "pid": threads.pid[steps.thread].astype(np.int32),
+            "rank": or_null(trace.evidence.recording.process_rank[steps.process]),
             "tid": threads.tid[steps.thread].astype(np.int32),
             "start_ns": steps.start_ns,
             "end_ns": steps.end_ns,

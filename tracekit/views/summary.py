@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -12,10 +13,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import modules_by_time
+from tracekit.analyses import modules_by_time, processes
 from tracekit.views.wording import count, duration, nouns, percent, plain, records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
     from rich.console import RenderableType
 
@@ -23,18 +26,21 @@ if TYPE_CHECKING:
     from tracekit.views.wording import Nouns
 
 _TOP = 10
+_MOST_PROCESSES = 64
 
 
 def as_json(dataset: Dataset) -> dict[str, Any]:
     """The summary as plain data, for other programs."""
-    modules = modules_by_time.frame(dataset)
+    modules, manifest = modules_by_time.frame(dataset), dataset.manifest
+    by_process = records(processes.frame(dataset))
+    single = ("source", "devices", "processes", "ranks", "lacks")
+    several = ("reports", "left_out")
     return {
         "dataset": str(dataset.folder),
-        **{
-            key: dataset.manifest[key]
-            for key in ("source", "rows", "devices", "processes", "lacks", "coverage")
-        },
+        **{key: manifest[key] for key in (several if dataset.reports else single)},
+        **{key: manifest[key] for key in ("rows", "coverage")},
         "gpu_time_ns": _gpu_time_ns(dataset),
+        "by_process": by_process,
         "steps": _steps(dataset),
         "modules": records(modules.head(_TOP)),
     }
@@ -43,7 +49,10 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
 def as_text(dataset: Dataset) -> RenderableType:
     """The summary for a person at a terminal."""
     parts: list[RenderableType] = [_source(dataset)]
-    modules, words = modules_by_time.frame(dataset), nouns(dataset)
+    by_process, words = records(processes.frame(dataset)), nouns(dataset)
+    if dataset.reports or len(by_process) > 1:
+        parts.append(_processes(by_process, words, named=bool(dataset.reports)))
+    modules = modules_by_time.frame(dataset)
     if len(modules):
         by_self = modules.sort_values("self_ns", ascending=False, kind="stable")
         parts += [
@@ -65,19 +74,50 @@ def _gpu_time_ns(dataset: Dataset) -> int:
 
 
 def _source(dataset: Dataset) -> Text:
-    source, rows = dataset.manifest["source"], dataset.manifest["rows"]
-    version = source["exporter"] or "of unknown version"
-    schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
-    words = nouns(dataset)
-    writer = version if version.startswith("tracekit") else f"Nsight Systems {version}"
-    devices = ", ".join(plain(device["name"]) for device in dataset.manifest["devices"])
+    reports, rows = dataset.manifest.get("reports", [dataset.manifest]), dataset.manifest["rows"]
+    first, words = reports[0]["source"], nouns(dataset)
+    name = plain(first["name"]) if not dataset.reports else count(len(reports), "report")
+    devices = ", ".join(_alike(plain(one["name"]) for its in reports for one in its["devices"]))
     return Text.assemble(
-        (plain(source["name"]), "bold"), f"  {writer}{schema}\n",
+        (name, "bold"), f"  {' and '.join(_alike(map(_exporter, reports)))}\n",
         f"{count(rows['kernels'], words.work)} ({duration(_gpu_time_ns(dataset))} on the {words.device}), "
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')}, {count(rows['ranges'], 'range')}, "
-        f"{count(len(dataset.manifest['processes']), 'process', 'processes')}\n",
+        f"{count(sum(len(its['processes']) for its in reports), 'process', 'processes')}\n",
         f"{_steps_line(dataset)}\n", f"{devices}\n" if devices else "",
     )  # fmt: skip
+
+
+def _exporter(report: dict[str, Any]) -> str:
+    source = report["source"]
+    schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
+    version = source["exporter"] or "of unknown version"
+    return f"{version if version.startswith('tracekit') else f'Nsight Systems {version}'}{schema}"
+
+
+def _alike(names: Iterable[str]) -> list[str]:
+    """Every name once, with how often it occurs if that is more than once."""
+    return [f"{often} x {name}" if often > 1 else name for name, often in Counter(names).items()]
+
+
+def _processes(rows: list[dict[str, Any]], words: Nouns, *, named: bool) -> Table:
+    table = Table(
+        title=f"{words.device} time by process",
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE,
+        pad_edge=False,
+    )
+    if named:
+        table.add_column("report", overflow="fold", ratio=1)
+    for heading in ("rank", "pid", "device", words.works, "time", "known"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows[:_MOST_PROCESSES]:
+        keys = ["" if row[key] is None else str(row[key]) for key in ("rank", "pid", "device")]
+        figures = [f"{row['kernels']:,}", duration(row["gpu_time_ns"]), percent(row["known"])]
+        table.add_row(*([escape(plain(row["report"]))] if named else []), *keys, *figures)
+    if len(rows) > _MOST_PROCESSES:
+        table.caption = f"and {len(rows) - _MOST_PROCESSES:,} more"
+    return table
 
 
 def _steps(dataset: Dataset) -> list[dict[str, Any]]:
@@ -150,9 +190,7 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
 
 
 def _advice(dataset: Dataset) -> list[str]:
-    lacks = [
-        f"the report lacks {lack['what']}: {lack['remedy']}" for lack in dataset.manifest["lacks"]
-    ]
+    lacks = _lacks(dataset.manifest)
     rows = dataset.manifest["coverage"]
     causes = [
         f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"
@@ -165,3 +203,20 @@ def _advice(dataset: Dataset) -> list[str]:
             "--enable-layerwise-nvtx-marker"
         )
     return lacks + causes
+
+
+def _lacks(manifest: dict[str, Any]) -> list[str]:
+    """What reports lack; of several also which ones do."""
+    if "reports" not in manifest:
+        return [f"the report lacks {lack['what']}: {lack['remedy']}" for lack in manifest["lacks"]]
+    left_out = [f"{one['name']} was left out: {one['problem']}" for one in manifest["left_out"]]
+    lacking: dict[tuple[str, str], list[str]] = {}
+    for report in manifest["reports"]:
+        for lack in report["lacks"]:
+            lacking.setdefault((lack["what"], lack["remedy"]), []).append(report["name"])
+    return left_out + [
+        f"{', '.join(names)} {'lacks' if len(names) == 1 else 'lack'} {what}: {remedy}"
+        if len(names) < len(manifest["reports"])
+        else f"the reports lack {what}: {remedy}"
+        for (what, remedy), names in lacking.items()
+    ]

@@ -1,0 +1,125 @@
+"""Joined datasets against the datasets of their single reports, compared row by row, the slow and obvious way."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import tracekit
+from tracekit.joining import Part, join
+from tracekit.pipeline import tables_of
+from tracekit.progress import silent
+from tracekit.readers import reader_for
+from tracekit.several import IDS_PER_REPORT
+from tracekit.tables import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tracekit.dataset import Dataset
+
+IDS = {"kernel_id", "call_id", "parent_call_id", "range_id", "parent_range_id", "step_id"}
+BY_REPORT = [table.SPEC.name for table in TABLES if table.SPEC.name != "modules"]
+
+
+def joined_here(reports: Sequence[Path], folder: Path) -> Dataset:
+    """Parses and joins reports in this process, without workers."""
+    folder.mkdir()
+    parts = [
+        Part(path.stem, folder / f".{path.stem}", number * IDS_PER_REPORT)
+        for number, path in enumerate(reports)
+    ]
+    for path, part in zip(reports, parts, strict=True):
+        part.folder.mkdir()
+        tables_of(path, reader_for(path), part.folder, silent, part.first_id)
+    join(folder, parts, [], silent)
+    return tracekit.load(folder)
+
+
+def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
+    """Checks that a dataset of several reports says of each what its own dataset says.
+
+    Args:
+        whole: The dataset of all.
+        singles: The datasets of the single reports, by name.
+    """
+    assert whole.reports == list(singles)
+    modules = whole.table("modules").to_pylist()
+    check_hierarchy(modules, [one.table("modules").to_pylist() for one in singles.values()])
+    path_of = {None: None} | {row["module_id"]: row["path"] for row in modules}
+    entries = {entry["name"]: entry for entry in whole.manifest["reports"]}
+    for name in BY_REPORT:
+        rows = whole.table(name).to_pylist()
+        by_report = defaultdict(list)
+        for row in rows:
+            by_report[row.pop("report")].append(row)
+        assert whole.manifest["rows"][name] == len(rows)
+        for report, single in singles.items():
+            theirs = {None: None} | dict(
+                enumerate(single.table("modules", ["path"]).column("path").to_pylist())
+            )
+            expected = [spelled(row, theirs, 0) for row in single.table(name).to_pylist()]
+            first_id = entries[report]["first_id"]
+            found = [spelled(row, path_of, first_id) for row in by_report[report]]
+            ours = [row for row in found if "modules_differ" not in row]
+            assert Counter(ours) == Counter(expected), (name, report)
+            check_order(name, by_report[report])
+    check_references(whole)
+
+
+def spelled(row: dict, paths: dict, first_id: int) -> tuple:
+    """A row with paths instead of modules' ids, and the ids that its report alone would have."""
+    plain = {
+        name: value - first_id if name in IDS and value is not None else value
+        for name, value in row.items()
+    }
+    if "module_id" in plain:
+        plain["module_id"] = paths[plain["module_id"]]
+    return tuple(value if value.__hash__ else repr(value) for value in plain.values())
+
+
+def check_order(table: str, rows: list[dict]) -> None:
+    """The promised order, without that of ranges, which is per machine."""
+    spec = next(one.SPEC for one in TABLES if one.SPEC.name == table)
+    if table != "ranges":
+        keys = [tuple((row[key] is None, row[key] or 0) for key in spec.sorted_by) for row in rows]
+        assert keys == sorted(keys), table
+
+
+def check_hierarchy(modules: list[dict], singles: list[list[dict]]) -> None:
+    """Every path once, in pre-order, siblings by first appearance over the reports in their order."""
+    paths = [row["path"] for row in modules]
+    seen = list(dict.fromkeys(row["path"] for rows in singles for row in rows))
+    assert paths == preordered(seen)
+    for at, row in enumerate(modules):
+        above, _, name = row["path"].rpartition(".")
+        parent = None if row["parent_id"] is None else modules[row["parent_id"]]["path"]
+        below = [one for one in paths if one.startswith(row["path"] + ".")]
+        assert (row["module_id"], row["name"], parent or "") == (at, name, above)
+        assert (row["depth"], row["subtree_end_id"]) == (
+            row["path"].count("."),
+            at + 1 + len(below),
+        )
+        for said in ("class_name", "alias_of", "params", "static_params"):
+            told = [one[said] for rows in singles for one in rows if one["path"] == row["path"]]
+            assert row[said] == next(filter(None, told), told[0])
+
+
+def preordered(seen: list[str], above: str = "") -> list[str]:
+    """The paths below one of them, by recursion."""
+    children = [path for path in seen if path.rpartition(".")[0] == above]
+    return [one for child in children for one in (child, *preordered(seen, child))]
+
+
+def check_references(whole: Dataset) -> None:
+    """Ids are unique in the whole dataset, and whatever refers to one finds it in its own report."""
+    tables = {name: whole.table(name).to_pylist() for name in BY_REPORT}
+    keys = {"kernels": "kernel_id", "calls": "call_id", "ranges": "range_id", "steps": "step_id"}
+    for table, key in keys.items():
+        report_of = {row[key]: row["report"] for row in tables[table]}
+        assert len(report_of) == len(tables[table])
+        referring = [row for rows in tables.values() for row in rows]
+        for name in (key, f"parent_{key}"):
+            used = [(row[name], row["report"]) for row in referring if row.get(name) is not None]
+            assert all(report_of[number] == report for number, report in used)
