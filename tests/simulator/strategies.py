@@ -14,6 +14,8 @@ ODDITIES = st.builds(
     empty_tables=st.booleans(), registered_strings=st.sampled_from((0.0, 0.5, 1.0)),
     nameless_domains=st.booleans(),
 )  # fmt: skip
+FIRST_GRAPHS = (1, 2, 2, 1 << 22, 0x7FFF_FFFA, 0xFFFF_F000)
+"""Also those whose nodes' ids no float can hold, and those whose nodes' ids are negative in SQLite."""
 FAULTS = st.builds(
     Faults, lost_ranges=st.sampled_from((0.0, 0.05, 0.4)), lost_launches=st.sampled_from((0.0, 0.2)),
     lost_work=st.sampled_from((0.0, 0.2)), late_start=st.booleans(), cut_off=st.booleans(),
@@ -33,4 +35,29 @@ def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
         spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(), orphans=st.booleans(),
         graph_replays=st.booleans(), graph_traces=st.booleans(), negative_ids=st.booleans(),
         same_pid=st.booleans(), faults=FAULTS if faulty else st.just(Faults()), oddities=ODDITIES,
+    )  # fmt: skip
+
+
+GRAPH_FAULTS = st.builds(
+    Faults, lost_ranges=st.sampled_from((0.0, 0.0, 0.2)), lost_launches=st.sampled_from((0.0, 0.0, 0.2)),
+    lost_work=st.sampled_from((0.0, 0.2)), late_start=st.booleans(), cut_off=st.booleans(),
+    node_records=st.sampled_from(("in_time", "late", "never")), lost_nodes=st.sampled_from((0.0, 0.0, 0.2)),
+    skipped_capture_calls=st.booleans(), capture_range=st.booleans(),
+)  # fmt: skip
+
+
+def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
+    """Any plan that captures graphs; without ``faulty`` the file holds every answer that there is."""
+    return st.builds(
+        Plan, seed=SEEDS, generation=st.sampled_from(GENERATIONS[::-1]), processes=st.integers(1, 2),
+        threads=st.integers(1, 3), streams=st.integers(1, 3), iterations=st.integers(1, 3), modules=st.integers(1, 10),
+        actions=st.sampled_from((6, 15, 40)), dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
+        outputs=st.booleans(), steps=st.sampled_from((None, "vllm", "torch")), epoch_ns=st.sampled_from(EPOCHS),
+        same_model=st.booleans(), shared=st.booleans(), recursive=st.booleans(), plain_ranges=st.booleans(),
+        spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(), orphans=st.booleans(),
+        graph_replays=st.booleans(), graph_traces=st.sampled_from((False, False, False, True)),
+        graph_captures=st.integers(1, 4), piecewise=st.booleans(), graph_clones=st.booleans(),
+        graph_updates=st.booleans(), graph_extras=st.booleans(), first_graph=st.sampled_from(FIRST_GRAPHS),
+        negative_ids=st.booleans(), same_pid=st.booleans(), faults=GRAPH_FAULTS if faulty else st.just(Faults()),
+        oddities=ODDITIES,
     )  # fmt: skip
