@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,6 +48,7 @@ class File:
         ]  # fmt: skip
         self.push_pop = [one for kind, one in ranges if kind == 59]
         self.start_end = [one for kind, one in ranges if kind == 60]
+        self.named = strings
         self.launches = {(row["globalTid"] & ~0xFFFFFF, row["correlationId"]): row for row in calls}
         assert len(self.launches) == len(calls)
 
@@ -65,6 +67,27 @@ class File:
             if one.thread == thread and one.start <= start and end <= one.end
         ]
         return sorted(found, key=lambda one: (one.start, -one.end))
+
+    def api_calls(self, thread: int, start: int, end: int) -> list[dict]:
+        """The API calls of a thread that contain an interval."""
+        return [
+            row for row in self.launches.values()
+            if row["globalTid"] == thread and row["start"] <= start and end <= row["end"]
+        ]  # fmt: skip
+
+    def name(self, row: dict) -> str:
+        """What an API call or a graph's record is called, without the ABI's version."""
+        return re.sub(r"_v\d+$", "", self.named[row["nameId"]])
+
+
+def place_of(calls: list[FileRange], dialect: str) -> str | None:
+    """Where the innermost of some calls stands, by what the markers of all of them say."""
+    place = above = None
+    for said in (path_said(one.text or "", dialect) for one in calls):
+        below = above is not None and said.startswith(f"{above}.")
+        own = said.removeprefix(above or "") if below else f".{said.split('.')[-1]}"
+        place, above = said if place is None else place + own, said
+    return place
 
 
 def is_call(one: FileRange) -> bool:

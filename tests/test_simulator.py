@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
-from tests.plain_reading import File, is_call, path_said
+from tests.plain_reading import File, is_call, place_of
 from tests.simulator import GENERATIONS, Faults, eventful, simulate, truth_of, write_report
 from tests.simulator.strategies import capturing_plans, plans
 
@@ -43,11 +43,7 @@ def test_truth_agrees_with_a_search_over_the_file(tmp_path_factory, plan) -> Non
         around = file.around(launch["globalTid"], launch["start"], launch["end"]) if launch else []
         calls = [one for one in around if is_call(one)]
         replayed = row.get("graphNodeId") is not None or "graphExecId" in row
-        place = above = None
-        for said in (path_said(one.text, plan.dialect) for one in calls):
-            below = above is not None and said.startswith(f"{above}.")
-            own = said.removeprefix(above) if below else f".{said.split('.')[-1]}"
-            place, above = said if place is None else place + own, said
+        place = place_of(calls, plan.dialect)
         key = (
             row["start"],
             row["end"],

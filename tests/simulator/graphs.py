@@ -43,7 +43,7 @@ class Graph:
     recipe: str = ""
     """Graphs captured by one recipe have the same calls and launches in them."""
     source: Graph | None = None
-    ready_ns: int = 0
+    ready_ns: int
     """No thread can use it earlier."""
 
     def add(self, launch: Launch, kinds: list[str]) -> None:
@@ -74,7 +74,7 @@ class Graph:
 
 def _graph(thread: Thread, **what: object) -> Graph:
     number = next(thread.process.graphs)
-    return Graph(id=number, process=thread.process, **what)  # type: ignore[arg-type]
+    return Graph(id=number, process=thread.process, ready_ns=thread.clock, **what)  # type: ignore[arg-type]
 
 
 def _record(thread: Thread, event_class: int, time_ns: int, graph: int, **others: int) -> None:
@@ -143,7 +143,7 @@ def instantiate(thread: Thread, graph: Graph, *, idle_nodes: int = 0, busy_nodes
         executable.record(node, launch, launch.end_ns - 1)
         if number < busy_nodes:
             executable.nodes.append(node)
-    _record(thread, EXECUTABLE_CREATED, launch.end_ns, graph.id, executable=executable.id)
+    _record(thread, EXECUTABLE_CREATED, launch.end_ns - 1, graph.id, executable=executable.id)
     executable.ready_ns = thread.clock
     thread.process.executables.append(executable)
     return executable

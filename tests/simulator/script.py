@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulator import graphs, markers
-from tests.simulator.capturing import Capturing
+from tests.simulator.captures import Capturing
 from tests.simulator.events import Call
 
 if TYPE_CHECKING:
