@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tests.simulator.generations import GENERATIONS
-from tests.simulator.plan import Faults, Oddities, Plan
+from tests.simulator.plan import Faults, Oddities, Plan, capturing
 
 SEEDS = st.integers(0, 2**32 - 1)
 EPOCHS = (0, 1_000_000, -60_000_000, -3_000, 60_111_430_336, 1_700_000_000_123_456_789)
@@ -48,16 +48,21 @@ GRAPH_FAULTS = st.builds(
 
 def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     """Any plan that captures graphs; without ``faulty`` the file holds every answer that there is."""
-    return st.builds(
-        Plan, seed=SEEDS, generation=st.sampled_from(GENERATIONS[::-1]), processes=st.integers(1, 2),
-        threads=st.integers(1, 3), streams=st.integers(1, 3), iterations=st.integers(1, 3), modules=st.integers(1, 10),
-        actions=st.sampled_from((6, 15, 40)), dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
-        outputs=st.booleans(), steps=st.sampled_from((None, "vllm", "torch")), epoch_ns=st.sampled_from(EPOCHS),
-        same_model=st.booleans(), shared=st.booleans(), recursive=st.booleans(), plain_ranges=st.booleans(),
-        spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(), orphans=st.booleans(),
-        graph_replays=st.booleans(), graph_traces=st.sampled_from((False, False, False, True)),
-        graph_captures=st.integers(1, 4), piecewise=st.booleans(), graph_clones=st.booleans(),
-        graph_updates=st.booleans(), graph_extras=st.booleans(), first_graph=st.sampled_from(FIRST_GRAPHS),
-        negative_ids=st.booleans(), same_pid=st.booleans(), faults=GRAPH_FAULTS if faulty else st.just(Faults()),
-        oddities=ODDITIES,
+    faults = GRAPH_FAULTS if faulty else st.just(Faults())
+    common = {
+        "generation": st.sampled_from(GENERATIONS[::-1]), "first_graph": st.sampled_from(FIRST_GRAPHS),
+        "graph_traces": st.sampled_from((False, False, False, True)), "orphans": st.booleans(), "faults": faults,
+        "epoch_ns": st.sampled_from(EPOCHS), "same_model": st.booleans(),
+    }  # fmt: skip
+    few_features = st.builds(
+        Plan, seed=SEEDS, processes=st.integers(1, 2), threads=st.integers(1, 3), streams=st.integers(1, 3),
+        iterations=st.integers(1, 3), modules=st.sampled_from((1, 3, 7, 10)), actions=st.sampled_from((6, 15, 40)),
+        dialect=st.sampled_from(("vllm", "vllm", "json", "compact")), outputs=st.booleans(),
+        steps=st.sampled_from((None, "vllm", "torch")), shared=st.booleans(), recursive=st.booleans(),
+        plain_ranges=st.booleans(), spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(),
+        graph_replays=st.booleans(), graph_captures=st.integers(1, 4), piecewise=st.booleans(),
+        graph_clones=st.booleans(), graph_updates=st.booleans(), graph_extras=st.booleans(),
+        negative_ids=st.booleans(), same_pid=st.sampled_from((False, False, True)), oddities=ODDITIES, **common,
     )  # fmt: skip
+    many_features = st.builds(capturing, seed=SEEDS, actions=st.sampled_from((15, 30)), **common)
+    return few_features | many_features
