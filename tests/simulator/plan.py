@@ -95,7 +95,7 @@ class Plan:
     graph_updates: bool = False
     """Graphs are captured again, and executables updated with them."""
     graph_extras: bool = False
-    """Executables have nodes that were never captured."""
+    """Executables have nodes that were never captured, and some captured API calls add several nodes at once."""
     first_graph: int = 2
     """The number of the first graph of every process."""
     negative_ids: bool = False

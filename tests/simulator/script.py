@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 MARK, THREAD_NAME, CATEGORY = 34, 39, 33
 DEEPEST_RECURSION = 3
+LAUNCHES = (
+    ("cudaLaunchKernel_v7000", 0, ["kernel"]),
+    ("cudaLaunchKernel_v7000", 0, ["kernel"]),
+    ("cuLaunchKernelEx", 1, ["kernel"]),
+    ("cudaMemcpyAsync_v3020", 0, ["memcpy"]),
+    ("cudaMemsetAsync_v3020", 0, ["memset"]),
+    ("cudaMemcpyBatchAsync_v12080", 0, ["memcpy", "memcpy", "memcpy"]),
+)
 QUIET_CALLS_OF_A_CAPTURE = (
     "cuKernelGetName",
     "cudaStreamIsCapturing_v10000",
@@ -143,16 +151,8 @@ class Script:
 
     def launch(self) -> Iterator[None]:
         """One API call that puts one or more pieces of work on a device."""
-        name, event_class, kinds = self.rng.choice(
-            (
-                ("cudaLaunchKernel_v7000", 0, ["kernel"]),
-                ("cudaLaunchKernel_v7000", 0, ["kernel"]),
-                ("cuLaunchKernelEx", 1, ["kernel"]),
-                ("cudaMemcpyAsync_v3020", 0, ["memcpy"]),
-                ("cudaMemsetAsync_v3020", 0, ["memset"]),
-                ("cudaMemcpyBatchAsync_v12080", 0, ["memcpy", "memcpy", "memcpy"]),
-            )
-        )
+        several = not self.thread.capturing or self.plan.graph_extras
+        name, event_class, kinds = self.rng.choice(LAUNCHES if several else LAUNCHES[:-1])
         self.thread.launch(name, kinds, event_class=event_class)
         yield from self.done()
 

@@ -38,12 +38,13 @@ def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     )  # fmt: skip
 
 
+SELDOM = st.sampled_from((False, False, False, True))
+WHEN_NODES = st.sampled_from(("in_time", "late", "never"))
 GRAPH_FAULTS = st.builds(
-    Faults, lost_ranges=st.sampled_from((0.0, 0.0, 0.2)), lost_launches=st.sampled_from((0.0, 0.0, 0.2)),
-    lost_work=st.sampled_from((0.0, 0.2)), late_start=st.booleans(), cut_off=st.booleans(),
-    node_records=st.sampled_from(("in_time", "late", "never")), lost_nodes=st.sampled_from((0.0, 0.0, 0.2)),
-    skipped_capture_calls=st.booleans(), capture_range=st.booleans(),
-)  # fmt: skip
+    Faults, lost_ranges=st.sampled_from((0.0, 0.0, 0.2)), lost_launches=st.sampled_from((0.0, 0.0, 0.1)),
+    lost_work=st.sampled_from((0.0, 0.2)), late_start=SELDOM, cut_off=SELDOM, node_records=WHEN_NODES,
+    lost_nodes=st.sampled_from((0.0, 0.0, 0.2)), skipped_capture_calls=SELDOM, capture_range=st.booleans(),
+) | st.builds(Faults, node_records=WHEN_NODES)  # fmt: skip
 
 
 def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
@@ -51,7 +52,7 @@ def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     faults = GRAPH_FAULTS if faulty else st.just(Faults())
     common = {
         "generation": st.sampled_from(GENERATIONS[::-1]), "first_graph": st.sampled_from(FIRST_GRAPHS),
-        "graph_traces": st.sampled_from((False, False, False, True)), "orphans": st.booleans(), "faults": faults,
+        "graph_traces": SELDOM, "graph_extras": st.booleans(), "orphans": SELDOM, "faults": faults,
         "epoch_ns": st.sampled_from(EPOCHS), "same_model": st.booleans(),
     }  # fmt: skip
     few_features = st.builds(
@@ -61,7 +62,7 @@ def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
         steps=st.sampled_from((None, "vllm", "torch")), shared=st.booleans(), recursive=st.booleans(),
         plain_ranges=st.booleans(), spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(),
         graph_replays=st.booleans(), graph_captures=st.integers(1, 4), piecewise=st.booleans(),
-        graph_clones=st.booleans(), graph_updates=st.booleans(), graph_extras=st.booleans(),
+        graph_clones=st.booleans(), graph_updates=st.booleans(),
         negative_ids=st.booleans(), same_pid=st.sampled_from((False, False, True)), oddities=ODDITIES, **common,
     )  # fmt: skip
     many_features = st.builds(capturing, seed=SEEDS, actions=st.sampled_from((15, 30)), **common)
