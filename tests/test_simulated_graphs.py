@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.parsed_programs import over_programs, parsed, piece, place, placed, same, true_piece
 from tests.plain_reading import File, is_call, place_of
-from tests.simulator import Faults, capturing, simulate, truth_of, write_report
-from tests.simulator.strategies import capturing_plans
+from tests.simulator import GENERATIONS, Faults, capturing, simulate, truth_of, write_report
+from tests.simulator.strategies import FIRST_GRAPHS, capturing_plans
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tests.simulator import Plan, TrueWork, Truth
 
 ANY_PLAN = capturing_plans() | capturing_plans(faulty=True)
-of_any_program = over_programs(ANY_PLAN, 100)
+of_any_program = over_programs(ANY_PLAN, 80)
 of_any_file = settings(
-    max_examples=60, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
+    max_examples=50, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 ADDS_NODES = {"cudaLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaMemcpyBatchAsync"}  # fmt: skip
@@ -161,27 +161,46 @@ def test_every_piece_of_work_is_there_once_with_its_node(it) -> None:
     )
 
 
+def wrong(it: Parsed) -> list[dict]:
+    """Kernels whose module or call is none that was open when they were launched or captured."""
+    calls = it.keys("calls", "call_id")
+    return [
+        row for row, truth in rows_with_truth(it)
+        if row["module"] is not None
+        and (row["module"], calls[row["call_id"]]) not in {(one.module, placed(one.call)) for one in truth}
+    ]  # fmt: skip
+
+
+def missing(it: Parsed) -> list[dict]:
+    """Kernels without a module whose module the file holds."""
+    return [
+        row for row, truth in rows_with_truth(it)
+        if row["module"] is None and not any(one.missing_allowed for one in truth)
+    ]  # fmt: skip
+
+
+def wrongly_explained(it: Parsed) -> list[dict]:
+    """Kernels without a module for another cause than they say; what no launch ever claimed may say any."""
+    return [
+        row for row, truth in rows_with_truth(it)
+        if row["module"] is None and row["correlation_id"] is not None
+        and row["cause"] not in {cause for one in truth for cause in one.causes}
+    ]  # fmt: skip
+
+
 @of_any_program
 def test_no_kernel_has_a_module_that_was_not_open_when_it_was_launched_or_captured(it) -> None:
-    calls = it.keys("calls", "call_id")
-    for row, truth in rows_with_truth(it):
-        if row["module"] is not None:
-            right = [(work.module, placed(work.call)) for work in truth]
-            assert (row["module"], calls[row["call_id"]]) in right
+    assert wrong(it) == []
 
 
 @of_any_program
 def test_no_kernel_lacks_its_module_where_the_file_holds_it(it) -> None:
-    for row, truth in rows_with_truth(it):
-        if row["module"] is None:
-            assert any(work.missing_allowed for work in truth)
+    assert missing(it) == []
 
 
 @of_any_program
 def test_the_cause_is_the_right_one_where_the_file_does_not_hold_the_module(it) -> None:
-    for row, truth in rows_with_truth(it):
-        if row["module"] is None and row["correlation_id"] is not None:
-            assert row["cause"] in {cause for work in truth for cause in work.causes}
+    assert wrongly_explained(it) == []
 
 
 @of_any_program
@@ -234,6 +253,34 @@ def test_times_of_calls_and_modules_are_those_of_their_kernels(it) -> None:
         assert row["gpu_time_ns"] == total
 
 
+VARIANTS = {
+    **{f"schema {version}": {"generation": version} for version in GENERATIONS},
+    **{f"graphs from {number}": {"first_graph": number} for number in FIRST_GRAPHS},
+    "negative times": {"epoch_ns": -60_000_000},
+    "four threads": {"threads": 4, "processes": 1},
+    "late nodes": {"faults": Faults(node_records="late")},
+    "late nodes of 2023": {"faults": Faults(node_records="late"), "generation": "3.7.2"},
+    "late nodes, lost launches": {"faults": Faults(node_records="late", lost_launches=0.1)},
+    "late nodes, no windows": {"faults": Faults(node_records="late", skipped_capture_calls=True)},
+    "no nodes": {"faults": Faults(node_records="never")},
+    "no nodes in 2023": {"faults": Faults(node_records="never"), "generation": "3.7.2"},
+    "no nodes, lost work": {"faults": Faults(node_records="never", lost_work=0.2)},
+    "lost nodes": {"faults": Faults(lost_nodes=0.3)},
+    "lost launches": {"faults": Faults(lost_launches=0.2)},
+    "lost ranges": {"faults": Faults(lost_ranges=0.3)},
+    "late start": {"faults": Faults(late_start=True)},
+    "late start, all nodes": {"faults": Faults(late_start=True, capture_range=True)},
+    "cut off": {"faults": Faults(cut_off=True)},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_in_a_program_with_everything_nothing_is_wrong_and_nothing_missing(variant) -> None:
+    it = parsed(capturing(4, actions=25, **VARIANTS[variant]))
+    assert any(work.node is not None for work in it.truth.work)
+    assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_all_work_of_recorded_captures_is_attributed_by_its_nodes(number) -> None:
     it = parsed(capturing(number, actions=30, orphans=False))
@@ -242,6 +289,19 @@ def test_all_work_of_recorded_captures_is_attributed_by_its_nodes(number) -> Non
     ]  # fmt: skip
     assert by_node
     assert {row["method"] for row in by_node} == {"graph_node"}
+
+
+def test_eager_and_captured_pieces_of_one_forward_are_in_one_table() -> None:
+    it = parsed(capturing(5, actions=30))
+    methods = [
+        {
+            row["method"] for row in it.tables["kernels"]
+            if (row["pid"], row["tid"]) == (call["pid"], call["tid"])
+            and call["start_ns"] <= row["launch_start_ns"] <= call["end_ns"]
+        }
+        for call in it.tables["calls"] if call["parent_call_id"] is None and call["step_id"] is not None
+    ]  # fmt: skip
+    assert any({"range", "graph_node"} <= found for found in methods)
 
 
 def test_graphs_traced_as_a_whole_are_not_expanded_however_well_their_capture_is_known() -> None:

@@ -5,14 +5,24 @@ The facts are those of ``nsight-sqlite.md``, B6, and of ``graph_mode_v2025.5``.
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
+from tests.nsys import nsys
 from tests.plain_reading import File
-from tests.simulator import GENERATIONS, Faults, capturing, simulate, truth_of, write_report
+from tests.simulator import (
+    GENERATIONS,
+    Faults,
+    Oddities,
+    capturing,
+    simulate,
+    truth_of,
+    write_report,
+)
 from tests.simulator.strategies import capturing_plans
 
 if TYPE_CHECKING:
@@ -257,3 +267,51 @@ def test_recording_may_begin_after_the_captures_that_it_tells_of(tmp_path) -> No
 def test_one_plan_with_captures_gives_one_program() -> None:
     first, second = (truth_of(simulate(capturing(5))) for _ in range(2))
     assert first == second
+
+
+def test_what_an_updated_executable_runs_keeps_the_ids_and_so_the_lineage_of_its_first_capture() -> (
+    None
+):
+    found = 0
+    for number in range(12):
+        for process in simulate(capturing(number)).processes:
+            updates = [
+                launch for launch in process.recorded_launches
+                if launch.name.startswith("cudaGraphExecUpdate")
+            ]  # fmt: skip
+            for executable in process.executables:
+                roots = {node.root for node in executable.nodes if node.root.captured_by}
+                captures = {root.captured_by.capture for root in roots}
+                assert len(captures) <= 1
+                recipes = [graph.recipe for graph in process.captured]
+                again = recipes.count(executable.recipe) > 1
+                before = [
+                    one for one in updates for capture in captures
+                    if capture.end.end_ns < one.start_ns
+                ]  # fmt: skip
+                found += bool(again and before)
+    assert found
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("version", ["3.7.2", "3.25.0"])
+def test_nsys_projects_replays_of_captured_graphs_as_the_truth_does(tmp_path, version) -> None:
+    plan = capturing(3, generation=version, oddities=Oddities(shuffled=True))
+    run = simulate(plan)
+    report = write_report(run, tmp_path / "report.sqlite")
+    stats = [nsys(), "stats", "-q", "--force-export=false", "--report", "nvtxgpuproj", "--format", "csv"]  # fmt: skip
+    said = subprocess.run(
+        [*stats, "--output", "-", report], check=True, capture_output=True, text=True, timeout=240
+    ).stdout
+    # Names hold quotes that nsys does not double, so the columns are counted from the end.
+    rows = [line.rsplit(",", 13)[1:9] for line in said.splitlines()[1:] if line.count(",") >= 13]
+    theirs = Counter(
+        tuple(int(row[column]) for column in (2, 3, 0, 1, 5, 6, 7)) for row in rows if row[2]
+    )
+    ours = Counter(
+        (one.key.start_ns, one.key.end_ns - one.key.start_ns, one.gpu_start_ns,
+         one.gpu_end_ns - one.gpu_start_ns, one.key.pid, one.key.tid, one.gpu_op_count)
+        for one in truth_of(run).ranges if one.gpu_op_count
+    )  # fmt: skip
+    assert ours
+    assert theirs == ours
