@@ -269,28 +269,21 @@ def test_one_plan_with_captures_gives_one_program() -> None:
     assert first == second
 
 
-def test_what_an_updated_executable_runs_keeps_the_ids_and_so_the_lineage_of_its_first_capture() -> (
-    None
-):
-    found = 0
-    for number in range(12):
-        for process in simulate(capturing(number)).processes:
-            updates = [
-                launch for launch in process.recorded_launches
-                if launch.name.startswith("cudaGraphExecUpdate")
-            ]  # fmt: skip
-            for executable in process.executables:
-                roots = {node.root for node in executable.nodes if node.root.captured_by}
-                captures = {root.captured_by.capture for root in roots}
-                assert len(captures) <= 1
-                recipes = [graph.recipe for graph in process.captured]
-                again = recipes.count(executable.recipe) > 1
-                before = [
-                    one for one in updates for capture in captures
-                    if capture.end.end_ns < one.start_ns
-                ]  # fmt: skip
-                found += bool(again and before)
-    assert found
+def test_what_an_updated_executable_runs_keeps_the_lineage_of_its_first_capture() -> None:
+    runs = [simulate(capturing(number, orphans=False)) for number in range(12)]
+    executables = [one for run in runs for process in run.processes for one in process.executables]
+    updated = [one for one in executables if one.updates]
+    replayed = {piece.node for run in runs for piece in run.work if piece.node}
+    later = 0
+    for executable in updated:
+        first = {node.root.captured_by.capture for node in executable.nodes if node.original}
+        again = {graph.capture for graph in executable.updates}
+        assert len(first) == 1
+        assert not first & again
+        later += bool(replayed & set(executable.nodes))
+        cloned = {said.original for node in executable.nodes for said in node.records}
+        assert not cloned & {node for graph in executable.updates for node in graph.nodes}
+    assert later
 
 
 @pytest.mark.nsys

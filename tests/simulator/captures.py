@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.simulator import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from tests.simulator.graphs import Graph
     from tests.simulator.models import Module
@@ -34,8 +34,8 @@ class Capturing:
         """Captures models as a whole, and makes executables of what any thread of the process has captured."""
         script, process = self.script, self.thread.process
         while self.left and script.chance(0.7):
-            yield from self.capture(script.rng.choice(script.models), script.rng.choice(SHAPES))
-            graph = process.captured[-1]
+            model, shape = script.rng.choice(script.models), script.rng.choice(SHAPES)
+            graph = yield from self.capture(model, shape)
             if self.plan.graph_updates and script.chance(0.4):
                 yield from self.updated(graph)
             if script.chance(0.85):
@@ -43,7 +43,7 @@ class Capturing:
         if process.captured and script.chance(0.3):
             yield from self.executable(script.rng.choice(process.captured))
 
-    def capture(self, module: Module, shape: str) -> Iterator[None]:
+    def capture(self, module: Module, shape: str) -> Generator[None, None, Graph]:
         """Captures a call of ``module``; one with the same ``shape`` in the same place is the same once more."""
         script, thread = self.script, self.thread
         self.left -= 1
@@ -61,18 +61,21 @@ class Capturing:
         script.rng, thread.actions = saved[0], saved[1] + ACTIONS_OF_A_CAPTURE
         graphs.end_capture(thread)
         yield
+        return graph
 
-    def executable(self, graph: Graph) -> Iterator[None]:
-        """Makes one or more executables, some of a clone or of a clone's clone."""
+    def executable(self, graph: Graph) -> Generator[None, None, Graph]:
+        """Makes one or more executables, some of a clone or of a clone's clone; the last one."""
         rng = self.script.rng
         while self.plan.graph_clones and self.script.chance(0.4):
             graph = graphs.clone(self.thread, graph)
             yield from self.script.done()
+        made = graph
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             busy = rng.choice((0, 0, 1)) if self.plan.graph_extras else 0
             idle = rng.choice((0, 4)) if self.plan.graph_extras else 0
-            graphs.instantiate(self.thread, graph, idle_nodes=idle, busy_nodes=busy)
+            made = graphs.instantiate(self.thread, graph, idle_nodes=idle, busy_nodes=busy)
             yield from self.script.done()
+        return made
 
     def updated(self, graph: Graph) -> Iterator[None]:
         """Updates an executable that was captured by the same recipe, if there is one."""
@@ -106,9 +109,8 @@ class Capturing:
             yield from self.script.call(callee)
             return
         if known is None:
-            yield from self.capture(callee, "piece")
-            yield from self.executable(self.thread.process.captured[-1])
-            known = self.pieces[module, number] = self.thread.process.executables[-1]
+            graph = yield from self.capture(callee, "piece")
+            known = self.pieces[module, number] = yield from self.executable(graph)
             if self.script.chance(0.5):
                 return
         yield from self.script.replay_of(known)

@@ -52,6 +52,7 @@ def delay_nodes(records: list[NodeRecord], *, faults: Faults) -> None:
             record.lost = True
             continue
         number = (record.node.id & 0xFFFF_FFFF) + 1
+        # Nobody has seen which of the two it is, so both occur.
         inside = end.correlation % 2 == 0
         record.time_ns = (end.start_ns if inside else end.end_ns) + number
         record.late = True

@@ -43,6 +43,8 @@ class Graph:
     recipe: str = ""
     """Graphs captured by one recipe have the same calls and launches in them."""
     source: Graph | None = None
+    updates: list[Graph] = field(default_factory=list)
+    """What it was updated with, which no record says."""
     ready_ns: int
     """No thread can use it earlier."""
 
@@ -169,6 +171,7 @@ def update(thread: Thread, executable: Graph, graph: Graph) -> None:
     assert executable.topology[: len(graph.nodes)] == graph.topology
     thread.clock = max(thread.clock, graph.ready_ns, executable.ready_ns)
     thread.api("cudaGraphExecUpdate_v10020")
+    executable.updates.append(graph)
     executable.ready_ns = thread.clock
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.simulator.events import Node, Range, Work
+    from tests.simulator.events import Launch, Node, Range, Work
+
+UNMAPPED, NOT_EXPANDED, OUTSIDE = "graph_unmapped", "graph_not_expanded", "outside_modules"
 
 
 def captured_inside(piece: Work) -> Range | None:
@@ -28,6 +30,36 @@ def recorded(node: Node) -> bool:
     launch = node.captured_by
     in_time = any(not said.late and not said.lost for said in node.records)
     return launch is not None and not launch.lost and in_time
+
+
+def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[str]:
+    """Why a piece of work may have no module; none where it must have one.
+
+    Args:
+        piece: The work.
+        launch: What launched it, if that is in the file.
+        call: The call it belongs to, be that told by the file or not.
+    """
+    if piece.node is not None:
+        ran_outside = call is None and piece.node.root.captured_by is not None
+        unknown = not recorded(piece.node)
+        return frozenset({UNMAPPED} if unknown else ()) | frozenset(
+            {OUTSIDE} if ran_outside else ()
+        )
+    if piece.replayed:
+        return frozenset({NOT_EXPANDED})
+    if launch is None:
+        return frozenset({"no_launch"})
+    return frozenset({OUTSIDE} if call is None else ())
+
+
+def methods(piece: Work, call: Range | None) -> frozenset[str]:
+    """How the module of a piece of work may be known."""
+    if call is None:
+        return frozenset()
+    if piece.node is None:
+        return frozenset({"range"})
+    return frozenset({"graph_node"} if recorded(piece.node) else {"graph_node", "graph_order"})
 
 
 def phases(pushed: Range) -> frozenset[str]:

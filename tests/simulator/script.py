@@ -48,6 +48,7 @@ class Script:
     ) -> None:
         self.thread, self.plan, self.models, self.sequence = thread, plan, models, sequence
         self.rng = thread.rng
+        """Decides which calls and launches there are: the thread's own but in a capture."""
         self.graph = (
             graphs.captured_earlier(thread) if plan.graph_replays or plan.graph_traces else None
         )
@@ -233,10 +234,10 @@ class Script:
         )
 
     def plain_text(self) -> str | None:
-        return markers.plain(self.rng, next(self.sequence))
+        return markers.plain(self.thread.rng, next(self.sequence))
 
     def plain_domain(self) -> str | None:
-        return self.rng.choice((None, *markers.DOMAINS))
+        return self.thread.rng.choice((None, *markers.DOMAINS))
 
     def marker_domain(self) -> str | None:
         return self.plan.marker_domain

@@ -23,7 +23,7 @@ FAULTS = st.builds(
 
 
 def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
-    """Any plan; without ``faulty`` the file holds every answer that there is."""
+    """Any plan that captures no graphs; without ``faulty`` the file holds every answer that there is."""
     return st.builds(
         Plan, seed=SEEDS, generation=st.sampled_from(GENERATIONS[::-1]), processes=st.integers(1, 3),
         threads=st.integers(1, 2), devices=st.integers(1, 2), streams=st.integers(1, 3),

@@ -24,13 +24,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulator.events import signed
-from tests.simulator.lineage import captured_inside, phases, recorded
+from tests.simulator.lineage import captured_inside, causes, methods, phases
 
 if TYPE_CHECKING:
     from tests.simulator.events import Call, Launch, Range, Shape, Work
     from tests.simulator.run import Run
-
-UNMAPPED, NOT_EXPANDED, OUTSIDE = "graph_unmapped", "graph_not_expanded", "outside_modules"
 
 
 class RangeKey(NamedTuple):
@@ -245,7 +243,7 @@ def _work(run: Run, piece: Work) -> TrueWork:
         launch_start_ns=launch.start_ns if launch else None, launch_end_ns=launch.end_ns if launch else None,
         module=_path(call), call=_key_or_none(run, call), range=_key_or_none(run, _still_there(inside)),
         spans=tuple(_key(run, span) for span in _spans(launch)), step=_key_or_none(run, _enclosing_step(inside)),
-        causes=_causes(piece, launch, call), methods=_methods(piece, call),
+        causes=causes(piece, launch, call), methods=methods(piece, call),
         node=signed(piece.node.id) if piece.node else None,
         original_node=signed(piece.node.root.id) if piece.node else None,
     )  # fmt: skip
@@ -254,27 +252,6 @@ def _work(run: Run, piece: Work) -> TrueWork:
 def _spans(launch: Launch | None) -> list[Range]:
     spans = launch.spans if launch else ()
     return [span for span in spans if not span.lost and span.end_thread is None]
-
-
-def _causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[str]:
-    """Why it may have no module; none where it must have one."""
-    if piece.node is not None:
-        allowed = {UNMAPPED} if not recorded(piece.node) else set()
-        ran_outside = call is None and piece.node.root.captured_by is not None
-        return frozenset(allowed | {OUTSIDE}) if ran_outside else frozenset(allowed)
-    if piece.replayed:
-        return frozenset({NOT_EXPANDED})
-    if launch is None:
-        return frozenset({"no_launch"})
-    return frozenset({OUTSIDE}) if call is None else frozenset()
-
-
-def _methods(piece: Work, call: Range | None) -> frozenset[str]:
-    if call is None:
-        return frozenset()
-    if piece.node is None:
-        return frozenset({"range"})
-    return frozenset({"graph_node"} if recorded(piece.node) else {"graph_node", "graph_order"})
 
 
 def _range(run: Run, pushed: Range, projected: list[Launch]) -> TrueRange:
