@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
+from tests.plain_reading import File, is_call, place_of
 from tests.simulator import GENERATIONS, Faults, eventful, simulate, truth_of, write_report
-from tests.simulator.strategies import plans
+from tests.simulator.strategies import capturing_plans, plans
 
 if TYPE_CHECKING:
     from tests.simulator import Plan
@@ -26,83 +25,11 @@ LISTED_AS = {"2020.3": "0.old-a", "2.9.1": "3.0.0"}
 """Whose list in the reference to compare with: 2.9.1's is mixed with columns that users added."""
 
 
-class FileRange(NamedTuple):
-    start: int
-    end: int
-    text: str | None
-    thread: int
-    same_thread: bool
-
-
-class File:
-    """A report read back in the plainest way."""
-
-    def __init__(self, path: Path) -> None:
-        with closing(sqlite3.connect(path)) as db:
-            db.row_factory = sqlite3.Row
-            self.tables = {
-                name: [dict(row) for row in db.execute(f"SELECT * FROM {name}")]  # noqa: S608
-                for (name,) in db.execute(
-                    "SELECT name FROM sqlite_master WHERE type = 'table'"
-                ).fetchall()
-            }
-        strings = {row["id"]: row["value"] for row in self.rows("StringIds")}
-        nvtx = [row for row in self.rows("NVTX_EVENTS") if row["eventType"] in {59, 60}]
-        calls = [row for row in self.rows("CUPTI_ACTIVITY_KIND_RUNTIME") if row["eventClass"] != 67]
-        last: dict[int, int] = {}
-        for row in [*nvtx, *calls]:
-            last[row["globalTid"]] = max(
-                last.get(row["globalTid"], row["start"]), row["start"], row["end"] or row["start"]
-            )
-        ranges = [
-            (row["eventType"], FileRange(
-                row["start"], last[row["globalTid"]] if row["end"] is None else row["end"],
-                row["text"] if row["text"] is not None else strings.get(row["textId"]),
-                row["globalTid"], row["endGlobalTid"] is None))
-            for row in nvtx
-        ]  # fmt: skip
-        self.push_pop = [one for kind, one in ranges if kind == 59]
-        self.start_end = [one for kind, one in ranges if kind == 60]
-        self.launches = {(row["globalTid"] & ~0xFFFFFF, row["correlationId"]): row for row in calls}
-        assert len(self.launches) == len(calls)
-
-    def rows(self, table: str) -> list[dict]:
-        return self.tables.get(table, [])
-
-    def work(self) -> list[dict]:
-        names = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
-        return [row for name in names for row in self.rows(f"CUPTI_ACTIVITY_KIND_{name}")]
-
-    def around(self, thread: int, start: int, end: int) -> list[FileRange]:
-        """The push/pop ranges that contain an interval, outermost first."""
-        found = [
-            one
-            for one in self.push_pop
-            if one.thread == thread and one.start <= start and end <= one.end
-        ]
-        return sorted(found, key=lambda one: (one.start, -one.end))
-
-
 def recorded(plan: Plan, folder: Path) -> tuple[File, object]:
     run = simulate(plan)
     path = folder / f"{abs(hash(plan))}.sqlite"
     path.unlink(missing_ok=True)
     return File(write_report(run, path)), truth_of(run)
-
-
-def is_call(one: FileRange) -> bool:
-    text = one.text or ""
-    return (
-        text.startswith(("{'Module': '", '{"Module": '))
-        and "Outputs'" not in text
-        and 'Outputs"' not in text
-    ) or (" in=[" in text)
-
-
-def path_said(text: str, dialect: str) -> str:
-    if dialect == "compact":
-        return text.split(" in=")[0]
-    return text.split(": ")[1].split(",")[0].strip("{}'\"")
 
 
 @FEW
@@ -116,11 +43,7 @@ def test_truth_agrees_with_a_search_over_the_file(tmp_path_factory, plan) -> Non
         around = file.around(launch["globalTid"], launch["start"], launch["end"]) if launch else []
         calls = [one for one in around if is_call(one)]
         replayed = row.get("graphNodeId") is not None or "graphExecId" in row
-        place = above = None
-        for said in (path_said(one.text, plan.dialect) for one in calls):
-            below = above is not None and said.startswith(f"{above}.")
-            own = said.removeprefix(above) if below else f".{said.split('.')[-1]}"
-            place, above = said if place is None else place + own, said
+        place = place_of(calls, plan.dialect)
         key = (
             row["start"],
             row["end"],
@@ -142,7 +65,7 @@ def test_truth_agrees_with_a_search_over_the_file(tmp_path_factory, plan) -> Non
         key = (one.start_ns, one.end_ns, one.device, one.stream, one.pid, one.correlation)
         innermost = one.range and (one.range.start_ns, one.range.end_ns, one.range.text)
         found.setdefault(key, []).append((one.module, innermost, one.launch_start_ns))
-        assert (one.module is None) == (one.cause is not None)
+        assert (one.module is None) == bool(one.causes)
     assert {key: sorted(map(repr, said)) for key, said in found.items()} == {
         key: sorted(map(repr, said)) for key, said in expected.items()
     }
@@ -150,7 +73,7 @@ def test_truth_agrees_with_a_search_over_the_file(tmp_path_factory, plan) -> Non
 
 @FEW
 @seed(2)
-@given(plan=plans() | plans(faulty=True))
+@given(plan=plans() | plans(faulty=True) | capturing_plans(faulty=True))
 def test_gpu_projection_agrees_with_a_search_over_the_file(tmp_path_factory, plan) -> None:
     file, truth = recorded(plan, tmp_path_factory.getbasetemp())
     work = {}
@@ -185,7 +108,7 @@ def test_gpu_projection_agrees_with_a_search_over_the_file(tmp_path_factory, pla
 
 @FEW
 @seed(3)
-@given(plan=plans() | plans(faulty=True))
+@given(plan=plans() | plans(faulty=True) | capturing_plans(faulty=True))
 def test_the_file_says_who_is_inside_whom(tmp_path_factory, plan) -> None:
     file, truth = recorded(plan, tmp_path_factory.getbasetemp())
     assert len({(one.thread, one.start, one.end) for one in file.push_pop}) == len(file.push_pop)
@@ -242,7 +165,8 @@ def test_an_eventful_plan_has_everything_in_it() -> None:
     ranges = [one for run in runs for one in run.ranges]
     launches = [launch for run in runs for launch in run.launches]
     assert {one.kind for one in work} == {"kernel", "memcpy", "memset", "graph"}
-    assert {one.cause for one in work} == {None, "any", "no_launch", "outside_modules"}
+    causes = {cause for one in work for cause in one.causes}
+    assert causes == {"graph_unmapped", "graph_not_expanded", "no_launch", "outside_modules"}
     assert any(call.alias_of for call in calls)
     assert any(".cell0.cell0.cell0" in call.path for call in calls)
     assert any(one.end_thread for one in ranges)

@@ -10,7 +10,7 @@ from tests.simulator.events import Work
 if TYPE_CHECKING:
     from random import Random
 
-    from tests.simulator.events import Launch, ThreadId
+    from tests.simulator.events import Launch, Node, ThreadId
 
 KERNELS = (
     ("ampere_sgemm_64x32_sliced1x4_nt", "ampere_sgemm_64x32_sliced1x4_nt"),
@@ -46,24 +46,27 @@ class Devices:
     busy_until: dict[Stream, int] = field(default_factory=dict)
     done: list[Work] = field(default_factory=list)
 
-    def run(self, kind: str, stream: Stream, launch: Launch | None, *, not_before: int) -> Work:
-        """Runs one piece of work on ``stream`` when the stream is free, some time after ``not_before``."""
+    def run(
+        self, kind: str, stream: Stream, launch: Launch | None, *, not_before: int, node: Node | None = None
+    ) -> Work:  # fmt: skip
+        """Runs one piece of work on ``stream`` when the stream is free, some time after ``not_before``.
+
+        What a graph's node runs was decided at its capture.
+        """
         rng = self.rng
         ready = not_before + rng.choice((1, 2, 900, 40_000))
         start = max(ready, self.busy_until.get(stream, ready) + rng.choice((0, 0, 1, 700)))
         end = start + rng.choice((1, 37, 2_000, rng.randrange(1, 90_000)))
         self.busy_until[stream] = end
-        copy = (
-            rng.choice((HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE))
-            if kind == "memcpy"
-            else 0
+        name, full_name, copy = (
+            (node.name, node.full_name, node.copy_kind) if node else chosen(rng, kind)
         )
-        name, full_name = _names(rng, kind, copy)
         work = Work(
             kind=kind, name=name, full_name=full_name, start_ns=start, end_ns=end, process=stream.process,
             device=stream.device, context=stream.context, stream=stream.number,
             correlation=launch.correlation if launch else None, launch=launch,
             bytes=rng.choice((0, 4, 95_846_400, 5 << 32)) if kind in {"memcpy", "memset"} else 0, copy_kind=copy,
+            node=node,
         )  # fmt: skip
         self.done.append(work)
         if launch:
@@ -78,8 +81,12 @@ class Devices:
         return work
 
 
-def _names(rng: Random, kind: str, copy: int) -> tuple[str, str]:
+def chosen(rng: Random, kind: str) -> tuple[str, str, int]:
+    """Short and full name and direction of some work of a kind."""
     if kind == "kernel":
-        return rng.choice(KERNELS)
+        return *rng.choice(KERNELS), 0
+    copy = 0
+    if kind == "memcpy":
+        copy = rng.choice((HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE))
     name = {"memcpy": COPIES.get(copy, ""), "memset": "[CUDA memset]", "graph": "CUDA graph"}[kind]
-    return name, name
+    return name, name, copy

@@ -1,7 +1,8 @@
 """What happens in a simulated program: ranges, launches and device work, linked as they happened.
 
 The links are the truth. A launch knows the range that was open when it was made, a range knows the range that was
-open when it was pushed, a call's range knows its call. Nothing here is ever found again by comparing times.
+open when it was pushed, a call's range knows its call; a graph's node knows the launch that added it or the node it
+was cloned from. Nothing here is ever found again by comparing times.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from random import Random
+
     from tests.simulator.models import Module
 
 Shape = tuple[int, ...]
@@ -78,6 +81,8 @@ class Range:
     """Faults leave this row alone (the last sign of life of a thread that was cut off)."""
     inner_end_ns: int | None = None
     """End of the last child that started together with this range."""
+    capture: Capture | None = None
+    """The capture of a CUDA graph in which it was pushed."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -94,8 +99,72 @@ class Launch:
     spans: tuple[Range, ...] = ()
     """Start/end ranges that this thread had begun and not yet ended."""
     work: list[Work] = field(default_factory=list)
+    capture: Capture | None = None
+    """The capture that this call is part of: it begins it, ends it, or adds nodes instead of device work."""
     lost: bool = False
     kept: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Capture:
+    """What one thread does between ``cudaStreamBeginCapture`` and ``cudaStreamEndCapture``."""
+
+    shape: Random
+    """Decides what is captured: captures with equal ones have the same calls and launches."""
+    begin: Launch | None = None
+    end: Launch | None = None
+    """None until it ends; for ever where the thread was cut off in the middle."""
+    launches: list[Launch] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Node:
+    """A node of a CUDA graph, executable or not. Its id is ``graph id << 32 | index``, as seen since 2022."""
+
+    id: int
+    kind: str
+    name: str
+    full_name: str
+    copy_kind: int = 0
+    captured_by: Launch | None = None
+    """The API call that added it, where it was captured."""
+    original: Node | None = None
+    """The node that it was cloned from."""
+    records: list[NodeRecord] = field(default_factory=list)
+
+    @property
+    def root(self) -> Node:
+        """The node at the beginning of its lineage."""
+        node = self
+        while node.original is not None:
+            node = node.original
+        return node
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class NodeRecord:
+    """A row that says a node was created; of a clone's two rows the second names its ``original``."""
+
+    thread: ThreadId
+    node: Node
+    time_ns: int
+    original: Node | None = None
+    late: bool = False
+    """Written after the end of the capture, so that no launch lies around it."""
+    lost: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class GraphRecord:
+    """A row that says a graph was created, cloned or made executable."""
+
+    thread: ThreadId
+    event_class: int
+    time_ns: int
+    graph: int
+    original: int | None = None
+    executable: int | None = None
+    lost: bool = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -115,9 +184,17 @@ class Work:
     launch: Launch | None
     bytes: int = 0
     copy_kind: int = 0
+    node: Node | None = None
+    """The node of an executable graph that it ran from."""
     graph_id: int | None = None
-    graph_node: int | None = None
+    """For a graph traced as a whole: the graph."""
+    graph_exec: int | None = None
+    """For a graph traced as a whole: the executable one that was made of it."""
     lost: bool = False
+
+    @property
+    def replayed(self) -> bool:
+        return self.node is not None or self.graph_exec is not None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -4,35 +4,82 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulator.events import NodeRecord
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from random import Random
 
-    from tests.simulator.events import Launch, Range, Work
+    from tests.simulator.events import GraphRecord, Launch, Node, Range, Work
     from tests.simulator.plan import Faults
 
 
 def lose(
-    ranges: list[Range], launches: list[Launch], work: list[Work], *, faults: Faults, rng: Random
-) -> None:
+    ranges: list[Range], launches: list[Launch], work: list[Work], graphs: list[NodeRecord | GraphRecord], *,
+    faults: Faults, rng: Random,
+) -> None:  # fmt: skip
     """Marks the rows that the file will not hold.
 
     A late start loses whatever began before a moment of the run, also what is still running then; the chances strike
-    any other row, except a thread's last sign of life (it says when its open ranges were last seen).
+    any other row, except a thread's last sign of life (it says when its open ranges were last seen) and the calls
+    that begin and end captures (two of them lost would make one capture out of two; the profiler skips all or none).
     """
     if faults.late_start and ranges:
         moments = sorted(event.start_ns for event in [*ranges, *launches])
         began = rng.choice(moments[: len(moments) // 2 + 1])
-        for event in [*ranges, *launches, *work]:
-            event.lost = event.lost or event.start_ns < began
-    for pushed in ranges:
-        pushed.lost = pushed.lost or (not pushed.kept and rng.random() < faults.lost_ranges)
-    for launch in launches:
-        launch.lost = launch.lost or (not launch.kept and rng.random() < faults.lost_launches)
-    for piece in work:
-        piece.lost = piece.lost or rng.random() < faults.lost_work
+        lose_all(event for event in [*ranges, *launches, *work] if event.start_ns < began)
+        if not faults.capture_range:
+            lose_all(record for record in graphs if record.time_ns < began)
+    if faults.skipped_capture_calls:
+        lose_all(launch for launch in launches if _bounds_a_capture(launch))
+    lose_all(one for one in ranges if not one.kept and rng.random() < faults.lost_ranges)
+    lose_all(one for one in launches if not one.kept and rng.random() < faults.lost_launches)
+    nodes = [record for record in graphs if isinstance(record, NodeRecord)]
+    lose_all(one for one in nodes if rng.random() < faults.lost_nodes)
+    spared = {piece for piece in work if piece.node and _lacks_launches(piece.node)}
+    lose_all(one for one in work if one not in spared and rng.random() < faults.lost_work)
+
+
+def delay_nodes(records: list[NodeRecord], *, faults: Faults) -> None:
+    """Moves the records of captured nodes into the call that ends their capture, or behind it."""
+    for record in records:
+        launch = record.node.captured_by
+        if launch is None or faults.node_records == "in_time":
+            continue
+        assert launch.capture is not None
+        end = launch.capture.end
+        if end is None or faults.node_records == "never":
+            record.lost = True
+            continue
+        number = (record.node.id & 0xFFFF_FFFF) + 1
+        # Nobody has seen which of the two it is, so both occur.
+        inside = end.correlation % 2 == 0
+        record.time_ns = (end.start_ns if inside else end.end_ns) + number
+        record.late = True
+    if faults.node_records == "never":
+        lose_all(records)
+
+
+def lose_all(events: Iterable[Range | Launch | Work | NodeRecord | GraphRecord]) -> None:
+    for event in events:
+        event.lost = True
 
 
 def lose_graph_traces(work: list[Work]) -> None:
     """Older schemas have no table for graphs traced as a whole: that time is in no file of theirs."""
-    for piece in work:
-        piece.lost = piece.lost or piece.kind == "graph"
+    lose_all(piece for piece in work if piece.kind == "graph")
+
+
+def _bounds_a_capture(launch: Launch) -> bool:
+    return launch.capture is not None and launch in {launch.capture.begin, launch.capture.end}
+
+
+def _lacks_launches(node: Node) -> bool:
+    """Whether launches of the capture are lost.
+
+    Without node records a file that has lost a launch and also the last node of every replay looks like one that has
+    lost nothing: nobody can say which node is which launch's.
+    """
+    launch = node.root.captured_by
+    capture = launch.capture if launch else None
+    return capture is not None and any(added.lost for added in capture.launches)

@@ -19,10 +19,14 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+GRAPH_EVENTS = "CUDA_GRAPH_EVENTS"
+"""Nodes up to 3.7.2, graphs from 3.13.2 on."""
+GRAPH_NODE_EVENTS = "CUDA_GRAPH_NODE_EVENTS"
 STRINGS = "StringIds"
 THREAD_NAMES = "ThreadNames"
 PROCESSES = "PROCESSES"
 
+_CREATION = "start!, end!, eventClass!, globalTid, nameId!"
 PRODUCTS = {"2.9.1": "2022.2.1.31-5fe97ab", "3.7.2": "2023.4.4.54-234433681190v0", "3.16.1": "2024.6.2.225",
             "3.25.0": "2026.2.1.210"}  # fmt: skip
 
@@ -34,6 +38,14 @@ class Generation:
     version: str
     tables: dict[str, Columns]
     version_table: str | None
+
+    @property
+    def node_table(self) -> str:
+        return GRAPH_NODE_EVENTS if GRAPH_NODE_EVENTS in self.tables else GRAPH_EVENTS
+
+    @property
+    def graph_table(self) -> str | None:
+        return GRAPH_EVENTS if GRAPH_NODE_EVENTS in self.tables else None
 
     @property
     def traces_whole_graphs(self) -> bool:
@@ -56,8 +68,13 @@ def generation(version: str) -> Generation:
     }
     if age >= GENERATIONS.index("2.9.1"):
         tables[PROCESSES] = _columns("globalPid, pid, name TEXT")
+    nodes = _columns(f"{_CREATION}, graphNodeId!, originalGraphNodeId")
     if age >= GENERATIONS.index("3.16.1"):
         tables[GRAPH_TRACE] = _columns(f"{_where(age)}, graphId!, graphExecId!")
+        tables[GRAPH_NODE_EVENTS] = nodes
+        tables[GRAPH_EVENTS] = _columns(f"{_CREATION}, graphId!, originalGraphId, graphExecId")
+    else:
+        tables[GRAPH_EVENTS] = nodes
     if version == UNVERSIONED:
         return Generation(version, tables, None)
     return Generation(

@@ -1,58 +1,201 @@
-"""CUDA graphs: replays, as the two tracing modes of nsys record them; the place for captures.
+"""CUDA graphs: captured, cloned, made executable, updated and replayed, and the records that this leaves.
+
+A launch that is captured leaves its API call and no device work; its node is recorded inside that call. Making a graph
+executable clones its nodes; a clone leaves two records, of which the second names the original. All of a process'
+graphs share one row of ids, of which an executable graph takes two. So says B6 of nsight-sqlite.md, and so lie the
+records in ``graph_mode_v2025.5`` (its graph is created inside ``cudaStreamBeginCapture``).
 
 A replay is one ``cudaGraphLaunch``. With ``--cuda-graph-trace=node`` each node leaves a piece of work that carries the
-node's id and the launch's correlation id; with ``graph`` the whole graph is one piece. Graphs here were captured before
-the recording began, as in serving (fact A of nsight-sqlite.md, "Markers of vLLM and SGLang"): no file says which call
-a node belongs to, so its module is null with a cause, and never the range around the replay.
+id of the executable graph's node and the launch's correlation id; with ``graph`` the whole graph is one piece.
 
-To add captures: let ``Thread`` record launches into an open ``Graph`` instead of on a device, set ``Node.captured_in``
-to ``thread.open_range()`` as ``api`` does for launches, write the node rows in ``report.py`` (the table's name depends
-on the generation: B6) and let ``truth.py`` climb from ``captured_in`` as it does from ``Launch.inside``.
+What was ``captured_earlier``, before the recording began as in serving, is known to no file: its nodes have neither a
+launch nor an original.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING
 
+from tests.simulator import device
+from tests.simulator.events import Capture, GraphRecord, Node, NodeRecord
+
 if TYPE_CHECKING:
-    from tests.simulator.events import Range
-    from tests.simulator.threads import Thread
+    from tests.simulator.events import Launch
+    from tests.simulator.threads import Process, Thread
+
+NODE_CREATED, EXECUTABLE_CREATED, GRAPH_CREATED, GRAPH_CLONED = 77, 94, 95, 96
+RECORD_NAMES = {NODE_CREATED: "Graph Node Creation", EXECUTABLE_CREATED: "GraphExec Creation",
+                GRAPH_CREATED: "Graph Creation", GRAPH_CLONED: "Graph Clone"}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of an executable graph. Its id is ``graph << 32 | index``, as seen since 2022."""
-
-    id: int
-    kind: str
-    captured_in: Range | None = None
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Graph:
-    """An executable graph."""
+    """A graph, or an executable one made of ``source``."""
 
     id: int
+    process: Process
     nodes: list[Node] = field(default_factory=list)
+    """Those that do something when it is replayed."""
+    capture: Capture | None = None
+    """The one that it is made by, while that lasts and after."""
+    recipe: str = ""
+    """Graphs captured by one recipe have the same calls and launches in them."""
+    source: Graph | None = None
+    updates: list[Graph] = field(default_factory=list)
+    """What it was updated with, which no record says."""
+    ready_ns: int
+    """No thread can use it earlier."""
+
+    def add(self, launch: Launch, kinds: list[str]) -> None:
+        """Captures what ``launch`` would have put on a device."""
+        assert self.capture is not None
+        self.capture.launches.append(launch)
+        for number, kind in enumerate(kinds, start=1):
+            node = self.new_node(kind, *device.chosen(self.capture.shape, kind))
+            node.captured_by = launch
+            self.nodes.append(node)
+            self.record(node, launch, launch.start_ns + number)
+
+    def new_node(self, kind: str, name: str, full_name: str, copy_kind: int) -> Node:
+        number = self.id << 32 | len(self.nodes)
+        return Node(id=number, kind=kind, name=name, full_name=full_name, copy_kind=copy_kind)
+
+    def record(
+        self, node: Node, launch: Launch, time_ns: int, *, original: Node | None = None
+    ) -> None:
+        said = NodeRecord(thread=launch.thread, node=node, time_ns=time_ns, original=original)
+        node.records.append(said)
+        self.process.recorded_nodes.append(said)
+
+    @property
+    def topology(self) -> list[tuple[str, str]]:
+        return [(node.kind, node.name) for node in self.nodes]
+
+
+def _graph(thread: Thread, **what: object) -> Graph:
+    number = next(thread.process.graphs)
+    return Graph(id=number, process=thread.process, ready_ns=thread.clock, **what)  # type: ignore[arg-type]
+
+
+def _record(thread: Thread, event_class: int, time_ns: int, graph: int, **others: int) -> None:
+    thread.process.recorded_graphs.append(
+        GraphRecord(thread=thread.id, event_class=event_class, time_ns=time_ns, graph=graph, **others)
+    )  # fmt: skip
+
+
+def begin_capture(thread: Thread, recipe: str) -> Graph:
+    """From now on what the thread launches becomes nodes."""
+    capture = Capture(shape=Random(recipe))
+    graph = _graph(thread, capture=capture, recipe=recipe)
+    capture.begin = thread.api("cudaStreamBeginCapture_v10000", least=1)
+    capture.begin.capture, capture.begin.kept = capture, True
+    _record(thread, GRAPH_CREATED, capture.begin.start_ns + 1, graph.id)
+    thread.capturing = graph
+    return graph
+
+
+def end_capture(thread: Thread) -> Graph:
+    """Leaves room inside and after the API call for records that come late."""
+    graph = thread.capturing
+    assert graph is not None
+    assert graph.capture is not None
+    room = len(graph.nodes) + 1
+    graph.capture.end = thread.api("cudaStreamEndCapture_v10000", least=room)
+    graph.capture.end.kept = True
+    thread.capturing = None
+    thread.clock += room
+    graph.ready_ns = thread.clock
+    thread.process.captured.append(graph)
+    return graph
+
+
+def clone(thread: Thread, graph: Graph) -> Graph:
+    """Another graph with clones of the nodes, to be made executable in its turn."""
+    thread.clock = max(thread.clock, graph.ready_ns)
+    launch = thread.api("cudaGraphClone_v10000", least=2 * len(graph.nodes) + 2)
+    cloned = _graph(thread, recipe=graph.recipe)
+    _record(thread, GRAPH_CLONED, launch.start_ns + 1, cloned.id, original=graph.id)
+    _clone_nodes(graph, cloned, launch)
+    cloned.ready_ns = thread.clock
+    return cloned
+
+
+def instantiate(thread: Thread, graph: Graph, *, idle_nodes: int = 0, busy_nodes: int = 0) -> Graph:
+    """Makes an executable graph.
+
+    Args:
+        thread: Who does it.
+        graph: Of what.
+        idle_nodes: How many nodes without an original it gets that run nothing.
+        busy_nodes: How many such nodes it gets that do run something.
+    """
+    thread.clock = max(thread.clock, graph.ready_ns)
+    room = 2 * (len(graph.nodes) + idle_nodes + busy_nodes) + 4
+    launch = thread.api("cudaGraphInstantiate_v12000", least=room)
+    executable = _graph(thread, recipe=graph.recipe, source=graph)
+    beside = next(thread.process.graphs)
+    _record(thread, GRAPH_CREATED, launch.start_ns + 1, executable.id)
+    _record(thread, GRAPH_CREATED, launch.start_ns + 2, beside)
+    _clone_nodes(graph, executable, launch)
+    for number in range(busy_nodes + idle_nodes):
+        node = executable.new_node("memset", *device.chosen(thread.rng, "memset"))
+        node.id += max(0, number - busy_nodes)
+        executable.record(node, launch, launch.end_ns - 1)
+        if number < busy_nodes:
+            executable.nodes.append(node)
+    _record(thread, EXECUTABLE_CREATED, launch.end_ns - 1, graph.id, executable=executable.id)
+    executable.ready_ns = thread.clock
+    thread.process.executables.append(executable)
+    return executable
+
+
+def _clone_nodes(source: Graph, target: Graph, launch: Launch) -> None:
+    """Every clone leaves a record of its own and then one that names its original."""
+    time_ns = launch.start_ns + 1
+    for original in source.nodes:
+        node = target.new_node(original.kind, original.name, original.full_name, original.copy_kind)
+        node.original = original
+        target.nodes.append(node)
+        target.record(node, launch, time_ns)
+        target.record(node, launch, time_ns + 1, original=original)
+        time_ns += 2
+
+
+def update(thread: Thread, executable: Graph, graph: Graph) -> None:
+    """Puts a graph of the same topology in the place of the one that ``executable`` was made of.
+
+    No clone is recorded: what runs keeps the ids, and so the lineage, of the first.
+    """
+    assert executable.topology[: len(graph.nodes)] == graph.topology
+    thread.clock = max(thread.clock, graph.ready_ns, executable.ready_ns)
+    thread.api("cudaGraphExecUpdate_v10020")
+    executable.updates.append(graph)
+    executable.ready_ns = thread.clock
 
 
 def captured_earlier(thread: Thread) -> Graph:
-    """A graph whose capture no recording holds."""
-    number = next(thread.process.graphs)
+    """An executable graph whose capture no recording holds."""
+    executable = _graph(thread, source=_graph(thread))
     kinds = ["kernel"] + [
         thread.rng.choice(("kernel", "memset", "memcpy")) for _ in range(thread.rng.randrange(4))
     ]
-    return Graph(number, [Node(number << 32 | index, kind) for index, kind in enumerate(kinds)])
+    for kind in kinds:
+        executable.nodes.append(executable.new_node(kind, *device.chosen(thread.rng, kind)))
+    return executable
 
 
-def replay_by_node(thread: Thread, graph: Graph) -> None:
+def replay_by_node(thread: Thread, executable: Graph) -> None:
+    """Branches of a graph may run in any order."""
+    thread.clock = max(thread.clock, executable.ready_ns)
     launch = thread.api("cudaGraphLaunch_v10000")
-    for node in graph.nodes:
-        work = thread.work(node.kind, launch)
-        work.graph_id, work.graph_node = graph.id, node.id
+    for node in thread.rng.sample(executable.nodes, len(executable.nodes)):
+        thread.work(node.kind, launch, node)
 
 
-def replay_as_a_whole(thread: Thread, graph: Graph) -> None:
-    launch = thread.api("cudaGraphLaunch_v10000")
-    thread.work("graph", launch).graph_id = graph.id
+def replay_as_a_whole(thread: Thread, executable: Graph) -> None:
+    assert executable.source is not None
+    thread.clock = max(thread.clock, executable.ready_ns)
+    work = thread.work("graph", thread.api("cudaGraphLaunch_v10000"))
+    work.graph_id, work.graph_exec = executable.source.id, executable.id

@@ -19,10 +19,14 @@ class Faults:
     late_start: bool = False
     cut_off: bool = False
     """Threads stop in the middle: their open ranges have no end in the file."""
-
-    @property
-    def lose_rows(self) -> bool:
-        return self.late_start or max(self.lost_ranges, self.lost_launches, self.lost_work) > 0
+    node_records: str = "in_time"
+    """When the nodes of captured graphs were recorded: ``in_time``, inside the launch that added each; ``late``, all
+    of a graph at the end of its capture or after; ``never``."""
+    lost_nodes: float = 0.0
+    skipped_capture_calls: bool = False
+    """API calls that begin and end captures are not recorded (``CUDA_SKIP_SOME_API_CALLS``)."""
+    capture_range: bool = False
+    """With ``late_start``: what says how graphs were made is there all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +83,21 @@ class Plan:
     orphans: bool = False
     """Device work whose launch the profiler did not record, and unified-memory migrations."""
     graph_replays: bool = False
-    """``cudaGraphLaunch`` whose kernels are recorded node by node."""
+    """``cudaGraphLaunch`` of a graph captured before the recording, whose kernels are recorded node by node."""
     graph_traces: bool = False
     """``cudaGraphLaunch`` recorded as one piece of work, where the schema has the table."""
+    graph_captures: int = 0
+    """How many graphs each thread captures at most; replays of them are recorded as those of earlier ones are."""
+    piecewise: bool = False
+    """Some forwards run every other callee from a graph of its own."""
+    graph_clones: bool = False
+    """Graphs are cloned, and the clones made executable."""
+    graph_updates: bool = False
+    """Graphs are captured again, and executables updated with them."""
+    graph_extras: bool = False
+    """Executables have nodes that were never captured, and some captured API calls add several nodes at once."""
+    first_graph: int = 2
+    """The number of the first graph of every process."""
     negative_ids: bool = False
     """Global ids with a high HW byte: negative as signed 64-bit numbers."""
     same_pid: bool = False
@@ -102,5 +118,14 @@ def eventful(seed: int, **changes: object) -> Plan:
         shared=True, recursive=True, plain_ranges=True, spans=True, empty_ranges=True, outside_work=True,
         orphans=True, graph_replays=True, graph_traces=True,
         oddities=Oddities(shuffled=True, backtraces=True, user_additions=True),
+    )  # fmt: skip
+    return replace(plan, **changes)  # type: ignore[arg-type]
+
+
+def capturing(seed: int, **changes: object) -> Plan:
+    """An eventful plan that also captures graphs in all ways that leave the answer in the file."""
+    plan = eventful(
+        seed, graph_captures=3, piecewise=True, graph_clones=True, graph_updates=True, graph_extras=True,
+        graph_traces=False,
     )  # fmt: skip
     return replace(plan, **changes)  # type: ignore[arg-type]

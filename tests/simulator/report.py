@@ -9,14 +9,15 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulator import generations as nsys
-from tests.simulator.events import START_END
+from tests.simulator.events import START_END, signed
 from tests.simulator.generations import generation
+from tests.simulator.graphs import NODE_CREATED, RECORD_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.simulator.events import Launch, Mark, Range, ThreadId, Work
+    from tests.simulator.events import GraphRecord, Launch, Mark, NodeRecord, Range, ThreadId, Work
     from tests.simulator.generations import Columns, Generation
     from tests.simulator.run import Run
 
@@ -121,6 +122,7 @@ class _Rows:
             ],
         }
         tables[nsys.NVTX] += [self._mark(mark) for mark in run.marks] + self._domain_rows()
+        tables |= self._graph_tables()
         for piece in run.work:
             if not piece.lost:
                 tables.setdefault(TABLE_OF[piece.kind], []).append(self._work(piece))
@@ -203,11 +205,41 @@ class _Rows:
                                "eventClass": BACKTRACE, "nameId": name, "callchainId": 3})  # fmt: skip
         return rows
 
+    def _graph_tables(self) -> Tables:
+        """How graphs and their nodes came to be; older schemas tell of nodes only."""
+        run, written = self.run, generation(self.run.plan.generation)
+        tables = {
+            written.node_table: [self._node(said) for said in run.node_records if not said.lost]
+        }
+        if written.graph_table:
+            tables[written.graph_table] = [
+                self._graph(said) for said in run.graph_records if not said.lost
+            ]
+        return tables
+
+    def _node(self, said: NodeRecord) -> Row:
+        return self._created(said, NODE_CREATED) | {
+            "graphNodeId": signed(said.node.id),
+            "originalGraphNodeId": signed(said.original.id) if said.original else None,
+        }
+
+    def _graph(self, said: GraphRecord) -> Row:
+        return self._created(said, said.event_class) | {
+            "graphId": said.graph,
+            "originalGraphId": said.original,
+            "graphExecId": said.executable,
+        }
+
+    def _created(self, said: NodeRecord | GraphRecord, event_class: int) -> Row:
+        return {"start": said.time_ns, "end": said.time_ns, "eventClass": event_class,
+                "globalTid": said.thread.global_tid, "nameId": self._string(RECORD_NAMES[event_class])}  # fmt: skip
+
     def _work(self, piece: Work) -> Row:
         row: Row = {
             "start": piece.start_ns, "end": piece.end_ns, "deviceId": piece.device, "contextId": piece.context,
             "streamId": piece.stream, "correlationId": piece.correlation, "globalPid": piece.process.global_pid,
-            "graphNodeId": piece.graph_node, "graphId": piece.graph_id,
+            "graphNodeId": signed(piece.node.id) if piece.node else None,
+            "graphId": piece.node.id >> 32 if piece.node else piece.graph_id,
         }  # fmt: skip
         if piece.kind == "kernel":
             full_name, short = self._string(piece.full_name), self._string(piece.name)
@@ -215,7 +247,7 @@ class _Rows:
                           "gridY": 2, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
                           "dynamicSharedMemory": 16_384, "staticSharedMemory": 48}  # fmt: skip
         if piece.kind == "graph":
-            return row | {"graphExecId": piece.graph_id}
+            return row | {"graphExecId": piece.graph_exec}
         return row | {
             "bytes": piece.bytes,
             "copyKind": piece.copy_kind,

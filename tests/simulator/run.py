@@ -15,7 +15,7 @@ from tests.simulator.script import Script
 from tests.simulator.threads import Process, Thread
 
 if TYPE_CHECKING:
-    from tests.simulator.events import Launch, Mark, Range, Work
+    from tests.simulator.events import GraphRecord, Launch, Mark, NodeRecord, Range, Work
     from tests.simulator.plan import Plan
 
 HW_OF_NEGATIVE_IDS = 0xFE
@@ -41,6 +41,14 @@ class Run:
         return list(chain.from_iterable(process.recorded_launches for process in self.processes))
 
     @property
+    def node_records(self) -> list[NodeRecord]:
+        return list(chain.from_iterable(process.recorded_nodes for process in self.processes))
+
+    @property
+    def graph_records(self) -> list[GraphRecord]:
+        return list(chain.from_iterable(process.recorded_graphs for process in self.processes))
+
+    @property
     def marks(self) -> list[Mark]:
         return list(chain.from_iterable(process.recorded_marks for process in self.processes))
 
@@ -58,7 +66,11 @@ def simulate(plan: Plan) -> Run:
     run = Run(plan, processes, devices.done, last_seen)
     if not generation(plan.generation).traces_whole_graphs:
         faults.lose_graph_traces(run.work)
-    faults.lose(run.ranges, run.launches, run.work, faults=plan.faults, rng=rng)
+    graphs = [*run.node_records, *run.graph_records]
+    if plan.graph_traces and not plan.graph_replays:
+        faults.lose_all(run.node_records)
+    faults.delay_nodes(run.node_records, faults=plan.faults)
+    faults.lose(run.ranges, run.launches, run.work, graphs, faults=plan.faults, rng=rng)
     return run
 
 
@@ -74,7 +86,7 @@ def _process(plan: Plan, number: int, devices: Devices, rng: Random) -> Process:
         for device in range(plan.devices)
         for index in range(plan.streams)
     ]
-    return Process(main, devices, streams)
+    return Process(main, devices, streams, graphs=count(plan.first_graph))
 
 
 def _threads(plan: Plan, processes: list[Process], rng: Random) -> list[tuple[Thread, Script]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulator import graphs, markers
+from tests.simulator.captures import Capturing
 from tests.simulator.events import Call
 
 if TYPE_CHECKING:
@@ -15,12 +16,27 @@ if TYPE_CHECKING:
     from itertools import count
 
     from tests.simulator.events import Shape
+    from tests.simulator.graphs import Graph
     from tests.simulator.models import Module
     from tests.simulator.plan import Plan
     from tests.simulator.threads import Thread
 
 MARK, THREAD_NAME, CATEGORY = 34, 39, 33
 DEEPEST_RECURSION = 3
+LAUNCHES = (
+    ("cudaLaunchKernel_v7000", 0, ["kernel"]),
+    ("cudaLaunchKernel_v7000", 0, ["kernel"]),
+    ("cuLaunchKernelEx", 1, ["kernel"]),
+    ("cudaMemcpyAsync_v3020", 0, ["memcpy"]),
+    ("cudaMemsetAsync_v3020", 0, ["memset"]),
+    ("cudaMemcpyBatchAsync_v12080", 0, ["memcpy", "memcpy", "memcpy"]),
+)
+QUIET_CALLS_OF_A_CAPTURE = (
+    "cuKernelGetName",
+    "cudaStreamIsCapturing_v10000",
+    "cudaEventRecord_v3020",
+    "cudaStreamWaitEvent_v3020",
+)
 QUIET_CALLS = ("cudaDeviceSynchronize_v3020", "cudaEventQuery_v3020", "cuModuleGetLoadingMode")
 
 
@@ -32,15 +48,19 @@ class Script:
     ) -> None:
         self.thread, self.plan, self.models, self.sequence = thread, plan, models, sequence
         self.rng = thread.rng
+        """Decides which calls and launches there are: the thread's own but in a capture."""
         self.graph = (
             graphs.captured_earlier(thread) if plan.graph_replays or plan.graph_traces else None
         )
+        self.capturing = Capturing(self)
 
     def run(self) -> Iterator[None]:
         """The whole life of the thread."""
         if self.plan.plain_ranges:
             self.thread.mark(THREAD_NAME, "MPI Rank 0")
         for index in range(self.plan.iterations):
+            if self.plan.graph_captures:
+                yield from self.capturing.warm_up()
             yield from self.iteration(index)
         while own := [span for span in self.thread.process.spans if span.thread == self.thread.id]:
             self.thread.end_span(own[0])
@@ -55,15 +75,20 @@ class Script:
         yield from self.between()
         if self.graph and self.chance(0.6):
             yield from self.replay()
+        while self.plan.graph_captures and self.chance(0.6):
+            yield from self.capturing.replay()
         for model in self.models:
             called = self.rng.choice(model.callees() or [model]) if self.chance(0.15) else model
-            yield from self.call(called)
+            piecewise = self.plan.piecewise and self.chance(0.7)
+            yield from self.call(called, self.capturing.piecewise if piecewise else None)
             yield from self.between()
         if step:
             self.thread.pop()
             yield
 
-    def call(self, module: Module) -> Iterator[None]:
+    def call(
+        self, module: Module, forward: Callable[[Module], Iterator[None]] | None = None
+    ) -> Iterator[None]:
         """Calls a module: its marker, what its forward does, and the second range with its outputs."""
         thread, plan = self.thread, self.plan
         thread.actions += 1
@@ -72,7 +97,7 @@ class Script:
             markers.marker(call, plan.dialect), domain=self.marker_domain(), call=call
         )
         yield
-        yield from self.forward(module)
+        yield from (forward or self.forward)(module)
         thread.pop()
         if plan.writes_outputs:
             thread.pause(least=1)
@@ -110,13 +135,15 @@ class Script:
 
     def between(self) -> Iterator[None]:
         """What happens beside the model: nothing, mostly."""
+        capturing = self.thread.capturing is not None
         chances: list[tuple[bool, float, Callable[[], Iterator[None]]]] = [
             (self.plan.outside_work or bool(self.thread.stack), 0.2, self.launch),
             (self.plan.orphans, 0.15, self.orphan),
             (self.plan.empty_ranges, 0.2, self.empty_range),
             (self.plan.plain_ranges, 0.15, self.point),
             (self.plan.spans, 0.3, self.span),
-            (bool(self.graph), 0.08, self.replay),
+            (bool(self.graph) and not capturing, 0.08, self.replay),
+            (bool(self.plan.graph_captures) and not capturing, 0.08, self.capturing.replay),
             (True, 0.1, self.quiet_call),
         ]
         for wanted, chance, act in chances:
@@ -125,27 +152,15 @@ class Script:
 
     def launch(self) -> Iterator[None]:
         """One API call that puts one or more pieces of work on a device."""
-        name, event_class, kinds = self.rng.choice(
-            (
-                ("cudaLaunchKernel_v7000", 0, ["kernel"]),
-                ("cudaLaunchKernel_v7000", 0, ["kernel"]),
-                ("cuLaunchKernelEx", 1, ["kernel"]),
-                ("cudaMemcpyAsync_v3020", 0, ["memcpy"]),
-                ("cudaMemsetAsync_v3020", 0, ["memset"]),
-                ("cudaMemcpyBatchAsync_v12080", 0, ["memcpy", "memcpy", "memcpy"]),
-            )
-        )
-        launch = self.thread.api(name, event_class=event_class)
-        for kind in kinds:
-            self.thread.work(kind, launch)
+        several = not self.thread.capturing or self.plan.graph_extras
+        name, event_class, kinds = self.rng.choice(LAUNCHES if several else LAUNCHES[:-1])
+        self.thread.launch(name, kinds, event_class=event_class)
         yield from self.done()
 
     def orphan(self) -> Iterator[None]:
         """Work that the file cannot trace back: its launch was not recorded, or the driver moved memory."""
         if self.chance(0.5):
-            launch = self.thread.api("cudaLaunchKernel_v7000")
-            launch.lost = True
-            self.thread.work("kernel", launch)
+            self.thread.launch("cudaLaunchKernel_v7000", ["kernel"]).lost = True
         else:
             stream = self.rng.choice(self.thread.process.streams)
             self.thread.process.devices.migrate(stream, now=self.thread.clock)
@@ -164,23 +179,27 @@ class Script:
     def span(self) -> Iterator[None]:
         """Begins a start/end range or ends one, perhaps another thread's."""
         spans = self.thread.process.spans
-        if spans and self.chance(0.6):
-            self.thread.end_span(self.rng.choice(spans))
+        rng = self.thread.rng
+        if spans and rng.random() < 0.6:
+            self.thread.end_span(rng.choice(spans))
         else:
             self.thread.begin_span(self.plain_text(), self.plain_domain())
         yield from self.done()
 
     def quiet_call(self) -> Iterator[None]:
-        name = self.rng.choice(QUIET_CALLS)
+        name = self.rng.choice(QUIET_CALLS_OF_A_CAPTURE if self.thread.capturing else QUIET_CALLS)
         self.thread.api(name, event_class=0 if name.startswith("cuda") else 1)
         yield from self.done()
 
     def replay(self) -> Iterator[None]:
         assert self.graph is not None
+        yield from self.replay_of(self.graph)
+
+    def replay_of(self, executable: Graph) -> Iterator[None]:
         if self.plan.graph_traces and (not self.plan.graph_replays or self.chance(0.5)):
-            graphs.replay_as_a_whole(self.thread, self.graph)
+            graphs.replay_as_a_whole(self.thread, executable)
         else:
-            graphs.replay_by_node(self.thread, self.graph)
+            graphs.replay_by_node(self.thread, executable)
         yield from self.done()
 
     def done(self) -> Iterator[None]:
@@ -215,10 +234,10 @@ class Script:
         )
 
     def plain_text(self) -> str | None:
-        return markers.plain(self.rng, next(self.sequence))
+        return markers.plain(self.thread.rng, next(self.sequence))
 
     def plain_domain(self) -> str | None:
-        return self.rng.choice((None, *markers.DOMAINS))
+        return self.thread.rng.choice((None, *markers.DOMAINS))
 
     def marker_domain(self) -> str | None:
         return self.plan.marker_domain

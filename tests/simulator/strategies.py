@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tests.simulator.generations import GENERATIONS
-from tests.simulator.plan import Faults, Oddities, Plan
+from tests.simulator.plan import Faults, Oddities, Plan, capturing
 
 SEEDS = st.integers(0, 2**32 - 1)
 EPOCHS = (0, 1_000_000, -60_000_000, -3_000, 60_111_430_336, 1_700_000_000_123_456_789)
@@ -14,6 +14,8 @@ ODDITIES = st.builds(
     empty_tables=st.booleans(), registered_strings=st.sampled_from((0.0, 0.5, 1.0)),
     nameless_domains=st.booleans(),
 )  # fmt: skip
+FIRST_GRAPHS = (1, 2, 2, 1 << 22, 0x7FFF_FFFA, 0xFFFF_F000)
+"""Also those whose nodes' ids no float can hold, and those whose nodes' ids are negative in SQLite."""
 FAULTS = st.builds(
     Faults, lost_ranges=st.sampled_from((0.0, 0.05, 0.4)), lost_launches=st.sampled_from((0.0, 0.2)),
     lost_work=st.sampled_from((0.0, 0.2)), late_start=st.booleans(), cut_off=st.booleans(),
@@ -21,7 +23,7 @@ FAULTS = st.builds(
 
 
 def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
-    """Any plan; without ``faulty`` the file holds every answer that there is."""
+    """Any plan that captures no graphs; without ``faulty`` the file holds every answer that there is."""
     return st.builds(
         Plan, seed=SEEDS, generation=st.sampled_from(GENERATIONS[::-1]), processes=st.integers(1, 3),
         threads=st.integers(1, 2), devices=st.integers(1, 2), streams=st.integers(1, 3),
@@ -34,3 +36,34 @@ def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
         graph_replays=st.booleans(), graph_traces=st.booleans(), negative_ids=st.booleans(),
         same_pid=st.booleans(), faults=FAULTS if faulty else st.just(Faults()), oddities=ODDITIES,
     )  # fmt: skip
+
+
+SELDOM = st.sampled_from((False, False, False, True))
+WHEN_NODES = st.sampled_from(("in_time", "late", "never"))
+GRAPH_FAULTS = st.builds(
+    Faults, lost_ranges=st.sampled_from((0.0, 0.0, 0.2)), lost_launches=st.sampled_from((0.0, 0.0, 0.1)),
+    lost_work=st.sampled_from((0.0, 0.2)), late_start=SELDOM, cut_off=SELDOM, node_records=WHEN_NODES,
+    lost_nodes=st.sampled_from((0.0, 0.0, 0.2)), skipped_capture_calls=SELDOM, capture_range=st.booleans(),
+) | st.builds(Faults, node_records=WHEN_NODES)  # fmt: skip
+
+
+def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
+    """Any plan that captures graphs; without ``faulty`` the file holds every answer that there is."""
+    faults = GRAPH_FAULTS if faulty else st.just(Faults())
+    common = {
+        "generation": st.sampled_from(GENERATIONS[::-1]), "first_graph": st.sampled_from(FIRST_GRAPHS),
+        "graph_traces": SELDOM, "graph_extras": st.booleans(), "orphans": SELDOM, "faults": faults,
+        "epoch_ns": st.sampled_from(EPOCHS), "same_model": st.booleans(),
+    }  # fmt: skip
+    few_features = st.builds(
+        Plan, seed=SEEDS, processes=st.integers(1, 2), threads=st.integers(1, 3), streams=st.integers(1, 3),
+        iterations=st.integers(1, 3), modules=st.sampled_from((1, 3, 7, 10)), actions=st.sampled_from((6, 15, 40)),
+        dialect=st.sampled_from(("vllm", "vllm", "json", "compact")), outputs=st.booleans(),
+        steps=st.sampled_from((None, "vllm", "torch")), shared=st.booleans(), recursive=st.booleans(),
+        plain_ranges=st.booleans(), spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(),
+        graph_replays=st.booleans(), graph_captures=st.integers(1, 4), piecewise=st.booleans(),
+        graph_clones=st.booleans(), graph_updates=st.booleans(),
+        negative_ids=st.booleans(), same_pid=st.sampled_from((False, False, True)), oddities=ODDITIES, **common,
+    )  # fmt: skip
+    many_features = st.builds(capturing, seed=SEEDS, actions=st.sampled_from((15, 30)), **common)
+    return few_features | many_features

@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.simulator.device import Devices, Stream
-    from tests.simulator.events import Call, Step, ThreadId, Work
+    from tests.simulator.events import (
+        Call,
+        Capture,
+        GraphRecord,
+        Node,
+        NodeRecord,
+        Step,
+        ThreadId,
+        Work,
+    )
+    from tests.simulator.graphs import Graph
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +43,13 @@ class Process:
     """Start/end ranges that any thread of the process may still end."""
     correlations: count[int] = field(default_factory=lambda: count(1001))
     graphs: count[int] = field(default_factory=lambda: count(2))
+    """Numbers graphs and executable graphs alike."""
+    captured: list[Graph] = field(default_factory=list)
+    """Graphs that any thread of the process may instantiate."""
+    executables: list[Graph] = field(default_factory=list)
+    """Graphs that any thread of the process may replay."""
+    recorded_nodes: list[NodeRecord] = field(default_factory=list)
+    recorded_graphs: list[GraphRecord] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +68,8 @@ class Thread:
     last_end: int | None = None
     """When a range of this thread ended last."""
     last_end_was_empty: bool = False
+    capturing: Graph | None = None
+    """What launches are captured into, instead of being run."""
 
     def pause(self, least: int = 0) -> None:
         self.clock += max(least, self.rng.choice((0, 0, 0, 1, 1, 3, self.rng.randrange(2, 3_000))))
@@ -65,7 +84,7 @@ class Thread:
             self.clock += 1
         pushed = Range(
             thread=self.id, text=text, start_ns=self.clock, domain=domain, parent=self.open_range(), call=call,
-            step=step, empty=empty,
+            step=step, empty=empty, capture=self.capture,
         )  # fmt: skip
         self.stack.append(pushed)
         self.process.recorded_ranges.append(pushed)
@@ -111,15 +130,19 @@ class Thread:
         span.end_thread = None if span.thread == self.id else self.id
         self.process.spans.remove(span)
 
-    def api(self, name: str, *, event_class: int = 0) -> Launch:
-        """Calls the CUDA API; takes a nanosecond at least."""
+    @property
+    def capture(self) -> Capture | None:
+        return self.capturing.capture if self.capturing else None
+
+    def api(self, name: str, *, event_class: int = 0, least: int = 0) -> Launch:
+        """Calls the CUDA API; takes a nanosecond at least, and ``least`` more."""
         self.pause()
         start = self.clock
-        self.clock += self.rng.choice((1, 5, 2_500))
+        self.clock += least + self.rng.choice((1, 5, 2_500))
         called = Launch(
             thread=self.id, name=name, event_class=event_class, correlation=next(self.process.correlations),
             start_ns=start, end_ns=self.clock, inside=self.open_range(),
-            spans=tuple(span for span in self.process.spans if span.thread == self.id),
+            spans=tuple(span for span in self.process.spans if span.thread == self.id), capture=self.capture,
         )  # fmt: skip
         self.process.recorded_launches.append(called)
         return called
@@ -131,10 +154,21 @@ class Thread:
             )
         )
 
-    def work(self, kind: str, launch: Launch) -> Work:
+    def launch(self, name: str, kinds: list[str], *, event_class: int = 0) -> Launch:
+        """Calls the CUDA API to put work on streams of this thread's choice, or into the graph being captured."""
+        if self.capturing:
+            launch = self.api(name, event_class=event_class, least=len(kinds) + 1)
+            self.capturing.add(launch, kinds)
+            return launch
+        launch = self.api(name, event_class=event_class)
+        for kind in kinds:
+            self.work(kind, launch)
+        return launch
+
+    def work(self, kind: str, launch: Launch, node: Node | None = None) -> Work:
         """Puts one piece of work of ``launch`` on a stream of this thread's choice."""
         stream = self.rng.choice(self.process.streams)
-        return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns)
+        return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns, node=node)
 
     def cut_off(self) -> None:
         """Ends the recording of this thread in the middle, with ranges open and one last sign of life.

@@ -10,6 +10,10 @@ Decisions, where a file has lost rows:
 * A call whose second range is lost has no outputs, or those of a lost call of the same module on its thread, whose
   second range may now follow it directly: ``outputs`` holds all answers that are not wrong.
 * A second range without its call is a range and no call.
+* Work replayed from a graph belongs to the call that was open when its node was captured, climbed to as above from the
+  launch that added it; see ``lineage.py`` for when the file says so. An updated executable runs nodes of its first
+  capture, for so says their lineage. Its launch, range, step and projection are those of the replay.
+* A call made inside a capture is of the phase ``capture`` where the file says when the capture began and ended.
 """
 
 from __future__ import annotations
@@ -19,12 +23,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.simulator.events import signed
+from tests.simulator.lineage import captured_inside, causes, methods, phases
+
 if TYPE_CHECKING:
     from tests.simulator.events import Call, Launch, Range, Shape, Work
     from tests.simulator.run import Run
-
-GRAPH_REPLAY = "any"
-"""The cause of graph work: some cause, whichever."""
 
 
 class RangeKey(NamedTuple):
@@ -52,11 +56,16 @@ class TrueCall:
     step: RangeKey | None
     params: dict[str, Shape]
     static: object
+    phases: frozenset[str]
+    """The one answer; both where the file lacks the begin or the end of its capture."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrueWork:
-    """One piece of device work that the file holds; ``cause`` is set exactly where ``module`` is not."""
+    """One piece of device work that the file holds.
+
+    It has a module or, if there is one among ``causes``, no module and one of these causes.
+    """
 
     kind: str
     name: str
@@ -78,7 +87,17 @@ class TrueWork:
     spans: tuple[RangeKey, ...]
     """The start/end ranges that its thread had open, too, and ended itself."""
     step: RangeKey | None
-    cause: str | None
+    causes: frozenset[str]
+    methods: frozenset[str]
+    """How its module may be known."""
+    node: int | None
+    original_node: int | None
+    """The node at the beginning of its lineage."""
+
+    @property
+    def missing_allowed(self) -> bool:
+        """Whether the file does not hold the answer for certain."""
+        return bool(self.causes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +212,7 @@ def _call(run: Run, pushed: Range, ranges: list[Range]) -> TrueCall:
         static=None
         if silent or not call.module.static
         else json.loads(json.dumps(call.module.static)),
+        phases=phases(pushed),
     )
 
 
@@ -214,8 +234,7 @@ def _call_of(pushed: Range) -> Call:
 def _work(run: Run, piece: Work) -> TrueWork:
     launch = piece.launch if piece.launch and not piece.launch.lost else None
     inside = launch.inside if launch else None
-    replayed = piece.graph_id is not None
-    call = None if replayed else _enclosing_call(inside)
+    call = _enclosing_call(captured_inside(piece) if piece.replayed else inside)
     return TrueWork(
         kind=piece.kind, name=piece.name, start_ns=piece.start_ns, end_ns=piece.end_ns, device=piece.device,
         stream=piece.stream, pid=piece.process.pid, correlation=piece.correlation,
@@ -223,22 +242,16 @@ def _work(run: Run, piece: Work) -> TrueWork:
         tid=launch.thread.tid if launch else None, launch_name=launch.name if launch else None,
         launch_start_ns=launch.start_ns if launch else None, launch_end_ns=launch.end_ns if launch else None,
         module=_path(call), call=_key_or_none(run, call), range=_key_or_none(run, _still_there(inside)),
-        spans=tuple(_key(run, span) for span in _spans(launch)),
-        step=_key_or_none(run, _enclosing_step(inside)), cause=_cause(launch, call, replayed=replayed),
+        spans=tuple(_key(run, span) for span in _spans(launch)), step=_key_or_none(run, _enclosing_step(inside)),
+        causes=causes(piece, launch, call), methods=methods(piece, call),
+        node=signed(piece.node.id) if piece.node else None,
+        original_node=signed(piece.node.root.id) if piece.node else None,
     )  # fmt: skip
 
 
 def _spans(launch: Launch | None) -> list[Range]:
     spans = launch.spans if launch else ()
     return [span for span in spans if not span.lost and span.end_thread is None]
-
-
-def _cause(launch: Launch | None, call: Range | None, *, replayed: bool) -> str | None:
-    if replayed:
-        return GRAPH_REPLAY
-    if launch is None:
-        return "no_launch"
-    return "outside_modules" if call is None else None
 
 
 def _range(run: Run, pushed: Range, projected: list[Launch]) -> TrueRange:

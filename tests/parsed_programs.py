@@ -1,0 +1,123 @@
+"""Simulated programs, parsed: what tracekit says of a program beside what truly happened.
+
+Tests that draw the same plans (one seed for all) share the parsed reports. A failing plan stands in Hypothesis'
+output: ``simulate(Plan(...))`` runs it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import tracekit
+from tests.simulator import simulate, truth_of, write_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from hypothesis import strategies as st
+
+    from tests.simulator import Plan, RangeKey, TrueWork, Truth
+
+Rows = list[dict]
+TABLES = ("modules", "calls", "kernels", "kernel_modules", "ranges", "steps", "coverage")
+
+
+class Parsed(NamedTuple):
+    plan: Plan
+    truth: Truth
+    tables: dict[str, Rows]
+    report_unchanged: bool
+
+    def keys(self, table: str, key: str) -> dict[int | None, tuple | None]:
+        """The rows of a table by id, each as (pid, tid, start, end)."""
+        return {None: None} | {row[key]: place(row) for row in self.tables[table]}
+
+
+@lru_cache(maxsize=256)
+def parsed(plan: Plan) -> Parsed:
+    run = simulate(plan)
+    with TemporaryDirectory() as folder:
+        report = write_report(run, Path(folder) / "report.sqlite")
+        before = sha256(report.read_bytes()).digest()
+        out = Path(folder) / "out"
+        tracekit.parse(report, out)
+        tables = {name: pq.read_table(out / f"{name}.parquet").to_pylist() for name in TABLES}
+        return Parsed(plan, truth_of(run), tables, sha256(report.read_bytes()).digest() == before)
+
+
+def over_programs(
+    plans: st.SearchStrategy[Plan], number: int
+) -> Callable[[Callable[[Parsed], None]], Callable[[], None]]:
+    """Runs a test over ``number`` programs: the same ones for every test with the same plans."""
+
+    def decorate(test: Callable[[Parsed], None]) -> Callable[[], None]:
+        @settings(
+            max_examples=number,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        )
+        @seed(20)
+        @given(plan=plans)
+        def over_plans(plan: Plan) -> None:
+            test(parsed(plan))
+
+        over_plans.__name__ = over_plans.__qualname__ = test.__name__
+        return over_plans
+
+    return decorate
+
+
+def same(found: Iterable, expected: Iterable) -> None:
+    """The same things the same number of times, with a legible answer where not."""
+    found, expected = Counter(found), Counter(expected)
+    absent, surplus = list((expected - found).items())[:5], list((found - expected).items())[:5]
+    assert (absent, surplus) == ([], []), (
+        f"\nexpected, not found: {absent}\nfound, not expected: {surplus}"
+    )
+
+
+def place(row: dict) -> tuple:
+    return row["pid"], row["tid"], row["start_ns"], row["end_ns"]
+
+
+def placed(key: RangeKey | None) -> tuple | None:
+    return None if key is None else tuple(key[:4])
+
+
+def piece(row: dict) -> tuple:
+    """What tells one piece of device work from the others."""
+    return tuple(
+        row[name]
+        for name in ("kind", "start_ns", "end_ns", "device", "stream", "pid", "correlation_id")
+    )
+
+
+def true_piece(work: TrueWork) -> tuple:
+    return (
+        work.kind,
+        work.start_ns,
+        work.end_ns,
+        work.device,
+        work.stream,
+        work.pid,
+        work.correlation,
+    )
+
+
+def shapes(listed: Iterable | None) -> tuple:
+    return tuple(tuple(shape) for shape in listed or ())
+
+
+def bare(api_call: str | None) -> str | None:
+    return api_call and re.sub(r"_v\d+$", "", api_call)
