@@ -19,6 +19,7 @@ from tracekit import nsight
 from tracekit.coverage import TOO_LARGE, Tally
 from tracekit.errors import ReportError
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
+from tracekit.readers.nsight_graphs import graph_requests, graph_tables
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
 from tracekit.readers.nsight_ranges import ranges_table
@@ -108,7 +109,13 @@ def _requests() -> dict[str, Request]:
         },
     )  # fmt: skip
     strings = Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()})
-    return {"nvtx": nvtx, "runtime": runtime, "strings": strings, **work_requests()}
+    return {
+        "nvtx": nvtx,
+        "runtime": runtime,
+        "strings": strings,
+        **work_requests(),
+        **graph_requests(),
+    }
 
 
 def _recording(
@@ -127,12 +134,15 @@ def _recording(
     del work_rows
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
     work = working.result()
+    graph_nodes, graphs = graph_tables(tables, globals_)
     recording = Recording(
         source=source,
         threads=threads,
         ranges=ranges,
         launches=launches,
         work=work,
+        graph_nodes=graph_nodes,
+        graphs=graphs,
         texts=texts,
         domains=domains,
         names=names.used,
