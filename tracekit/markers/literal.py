@@ -47,10 +47,11 @@ def pairs(text: str) -> Pairs:
     """
     if len(text) > MOST_CHARACTERS:
         raise Refused(TOO_LONG)
-    if _depth(text) > DEEPEST:
+    # Counting is cheap, and tells of all but odd texts that they are not too deep.
+    if sum(map(text.count, "[({")) > DEEPEST and _depth(text) > DEEPEST:
         raise Refused(TOO_DEEP)
     # Both read most of each other's texts, but not each other's escapes; JSON's keys begin with a double quote.
-    readers = (_json, _python) if _JSON_LIKE.match(text) else (_python, _json)
+    readers = (_json, _python) if _JSON_LIKE.match(text) else (_plain, _python, _json)
     for read in readers:
         if (found := read(text)) is not None:
             return _without_surrogates(found) if "\\" in text else found
@@ -72,6 +73,11 @@ def _depth(text: str) -> int:
         depth += 1 if bracket in "[({" else -1
         deepest = max(deepest, depth)
     return deepest
+
+
+def _plain(text: str) -> Pairs | None:
+    """What Python and JSON would spell alike but for the quotes, which is most texts and ten times as fast to read."""
+    return None if '"' in text or "\\" in text else _json(text.replace("'", '"'))
 
 
 def _python(text: str) -> Pairs | None:
