@@ -112,18 +112,25 @@ def _value(node: ast.expr | None) -> object:
             raise ValueError("not a literal")
 
 
+class _Items(dict[str, object]):
+    """A dict that keeps its items as they were spelled, keys that repeat included."""
+
+    __slots__ = ("spelled",)
+
+    def __init__(self, items: list[tuple[str, object]]) -> None:
+        super().__init__(items)
+        self.spelled = items
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_Items)
+
+
 def _json(text: str) -> Pairs | None:
-    outermost: list[Pairs] = []
-
-    def keep(items: Pairs) -> dict[str, object]:
-        outermost.append(items)
-        return {str(key): item for key, item in items}
-
     try:
-        found = json.loads(text, object_pairs_hook=keep)
+        found = _JSON.decode(text)
     except (ValueError, RecursionError):
         return None
-    return outermost[-1] if isinstance(found, dict) else None
+    return found.spelled if isinstance(found, _Items) else None
 
 
 def _without_surrogates(value: Any) -> Any:  # noqa: ANN401 - a literal is of any type
