@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hypothesis import given, strategies as st
 
-import tracekit
-from tests.benchmarks.graph_report import NODE_SCHEMA
-from tests.trace_lines import SCHEMA
 from tracekit.lineage import lineage_of
 from tracekit.recording import (
     GRAPH_NODES,
@@ -26,7 +22,7 @@ from tracekit.recording import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from tracekit.dataset import Dataset
 
@@ -97,76 +93,43 @@ def test_a_long_chain_of_copies_is_climbed_at_once() -> None:
     assert set(found.root.tolist()) == {0}
 
 
-LAUNCHES_PER_REPLAY = ["cudaLaunchKernel_v7000"] * 22 + ["cudaMemsetAsync_v3020"] * 2
+CAPTURED = ["cudaLaunchKernel_v7000"] * 22 + ["cudaMemsetAsync_v3020"] * 2
 REPLAYS = 1001
-PID = (1 << 48) | (77 << 24)
 
 
-def node_level_report(path: Path) -> Path:
+def recorded_with_updates() -> str:
     """The shape of a real recording by nsys 2022.1.3: capture, instantiate, launch; then 1,000 times capture, update,
     launch. The kernels keep the nodes of the first instance throughout.
     """
-    runtime, work, nodes, ranges = [], [], [], []
-    strings: dict[str, int] = {}
-    clock, correlation = -5_000_000, 0
+    lines = []
+    clock, number = -5_000_000, count(1)
 
-    def api(name: str) -> int:
-        nonlocal clock, correlation
-        correlation += 1
-        text = strings.setdefault(name, len(strings) + 1)
-        runtime.append((clock, clock + 80, 0, PID | 78, correlation, text, 0))
+    def api(name: str) -> None:
+        nonlocal clock
+        lines.append(f"launch 1 {clock} {clock + 80} #{next(number)} {name}")
         clock += 100
-        return correlation
 
     for replay in range(REPLAYS):
-        begun = clock
+        begun, graph = clock, replay + 2 if replay else 1
         api("cudaStreamBeginCapture_v10000")
-        for at, name in enumerate(LAUNCHES_PER_REPLAY):
-            nodes.append((clock + 40, ((replay + 1 if replay else 0) + 1) << 32 | at, None))
+        for at, name in enumerate(CAPTURED):
+            lines.append(f"node!{graph << 32 | at} 1 {clock + 40} {clock + 40}")
             api(name)
         api("cudaStreamEndCapture_v10000")
-        ranges.append((begun, clock, f"capture {replay}"))
-        if replay:
-            api("cudaGraphExecUpdate_v10020")
-        else:
-            for at in range(28):
-                nodes.append((clock + at, 2 << 32 | at, None))
-                nodes += [(clock + at, 2 << 32 | at, 1 << 32 | at)] * (at < 24)
-            api("cudaGraphInstantiate_v10000")
-        begun, launch = clock, api("cudaGraphLaunch_v10000")
-        ranges.append((begun, clock, "{'Module': 'step'}"))
-        for at in range(24):
-            work.append((clock + 10 * at, clock + 10 * at + 7, launch, 2 << 32 | at))
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(SCHEMA + NODE_SCHEMA)
-        db.executemany("INSERT INTO StringIds (value, id) VALUES (?, ?)", strings.items())
-        db.executemany(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", runtime
-        )
-        db.executemany(
-            f"INSERT INTO CUDA_GRAPH_EVENTS VALUES (?1, ?1, 77, {PID | 78}, 1, ?2, ?3)",  # noqa: S608
-            nodes,
-        )
-        db.executemany(
-            "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, domainId) "
-            f"VALUES (?, ?, 59, ?, {PID | 78}, 0)",
-            ranges,
-        )
-        common = "start, end, deviceId, contextId, streamId, correlationId, globalPid, graphNodeId"
-        for table, own in (
-            ("KERNEL", (row for row in work if row[3] & 31 < 22)),
-            ("MEMSET", (row for row in work if row[3] & 31 >= 22)),
-        ):
-            more = ("demangledName shortName registersPerThread gridX gridY gridZ blockX blockY blockZ "
-                    "staticSharedMemory dynamicSharedMemory localMemoryPerThread localMemoryTotal gridId").split()  # fmt: skip
-            names = common + "".join(f", {name}" for name in more if table == "KERNEL")
-            ones = ", 1" * len(more) if table == "KERNEL" else ""
-            db.executemany(
-                f"INSERT INTO CUPTI_ACTIVITY_KIND_{table} ({names}) VALUES (?, ?, 0, 1, 7, ?, {PID}, ?{ones})",  # noqa: S608
-                own,
-            )
-        db.commit()
-    return path
+        lines.append(f"range 1 {begun} {clock} capture {replay}")
+        for at in range(0 if replay else 28):
+            lines.append(f"node!{2 << 32 | at} 1 {clock + at} {clock + at}")
+            if at < len(CAPTURED):
+                lines.append(f"node!{2 << 32 | at} 1 {clock + at} {clock + at} {1 << 32 | at}")
+        api("cudaGraphExecUpdate_v10020" if replay else "cudaGraphInstantiate_v10000")
+        lines.append(f"range 1 {clock} {clock + 90} {{'Module': 'step'}}")
+        api("cudaGraphLaunch_v10000")
+        launch = next(number) - 1
+        for at, name in enumerate(CAPTURED):
+            kind = "memset" if "Memset" in name else "kernel"
+            start = clock + 10 * at
+            lines.append(f"{kind}!{2 << 32 | at} 1 {start} {start + 7} #{launch} 64")
+    return "\n".join(lines)
 
 
 def counts(dataset: Dataset, column: str) -> dict[object, int]:
@@ -175,9 +138,9 @@ def counts(dataset: Dataset, column: str) -> dict[object, int]:
 
 
 def test_every_node_of_a_recording_with_updates_resolves_to_the_first_capture(
-    tmp_path: Path,
+    parsed: Callable[..., Dataset],
 ) -> None:
-    dataset = tracekit.parse(node_level_report(tmp_path / "report.sqlite"))
+    dataset = parsed(recorded_with_updates())
     assert counts(dataset, "kind") == {"kernel": 22_022, "memset": 2_002}
     assert counts(dataset, "original_graph_node_id") == {1 << 32 | at: 1001 for at in range(24)}
     # No module was open at the capture; the marked one around the replays is none of theirs.
