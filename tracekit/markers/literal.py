@@ -11,6 +11,7 @@ import json
 import math
 import re
 import warnings
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tracekit.coverage import BROKEN, TOO_DEEP, TOO_LONG
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 65_536
 DEEPEST = 64
+_MOST_CACHED_CHARACTERS = 2_048
 
 Pairs = list[tuple[object, object]]
 
@@ -76,8 +78,23 @@ def _depth(text: str) -> int:
 
 
 def _plain(text: str) -> Pairs | None:
-    """What Python and JSON would spell alike but for the quotes, which is most texts and ten times as fast to read."""
-    return None if '"' in text or "\\" in text else _json(text.replace("'", '"'))
+    """What Python and JSON spell alike but for the quotes: most texts, read ten times as fast.
+
+    Many differ in their last item only. Where all before it and it alone are dicts, together they are the dict.
+    """
+    if '"' in text or "\\" in text:
+        return None
+    last = text.rfind(", '", 0, text.rfind("': ")) if len(text) <= _MOST_CACHED_CHARACTERS else -1
+    if last > 0 and (head := _quoted_items(text[:last] + "}")):
+        tail = _quoted_items("{" + text[last + 2 :])
+        if tail:
+            return [*head, *tail]
+    return _json(text.replace("'", '"'))
+
+
+@lru_cache(maxsize=4_096)
+def _quoted_items(text: str) -> Pairs | None:
+    return _json(text.replace("'", '"'))
 
 
 def _python(text: str) -> Pairs | None:
@@ -117,9 +134,9 @@ class _Items(dict[str, object]):
 
     __slots__ = ("spelled",)
 
-    def __init__(self, items: list[tuple[str, object]]) -> None:
+    def __init__(self, items: list[tuple[Any, Any]]) -> None:
         super().__init__(items)
-        self.spelled = items
+        self.spelled: Pairs = items
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_Items)
