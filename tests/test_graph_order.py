@@ -235,3 +235,25 @@ def test_the_launches_around_nodes_whose_record_was_lost_tell_where_they_stand(
         memset  top.b   graph_order  -
         kernel  top.b   graph_order  -
     """)  # fmt: skip
+
+
+def test_nodes_that_have_their_place_forbid_an_order_that_contradicts_it(parsed: Parse) -> None:
+    """Ids that do not follow the launches, as they need not where several streams were captured."""
+    crossed = """
+        node!1    1  77  77
+        node!11   1 112 112 1
+    """
+    check(parsed(CAPTURE + crossed + REPLAY), "kernels", """
+        kind    module  method      cause
+        kernel  top.b   graph_node  -
+        memset  -       -           graph_unmapped
+        kernel  -       -           graph_unmapped
+    """)  # fmt: skip
+
+
+def test_where_graphs_say_nothing_of_an_instance_its_late_nodes_may(parsed: Parse) -> None:
+    lost = GRAPHS.replace("made 1 119 119 exec 2 of 1", "")
+    late = LATE
+    for node in (11, 12, 13, 14):
+        late = late.replace(f"!{node} ", f"!{2 << 32 | node} ")
+    check(parsed(CAPTURE + lost + late + "\n" + of_instance(2)), "kernels", MAPPED)

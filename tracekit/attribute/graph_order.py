@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 NAME = "graph_order"
+_MOST_CLONES = 64
 #: Stands for the graph of an instance some of whose nodes have their place.
 _PLACED = -1
 _KIND = {OF_KERNEL: KERNEL, OF_MEMCPY: MEMCPY, OF_MEMSET: MEMSET}
@@ -133,7 +134,8 @@ def _pairs(
     """Every instance with the capture that is certain to have made its graph."""
     by_window = {capture.window: capture for capture in captures}
     made = _made_graphs(known)
-    told = [_told(known, made, instance) for instance in found]
+    late = _recorded_late(known)
+    told = [_told(known, made, late, instance) for instance in found]
     graphs: dict[int | None, set[int]] = {}
     for instance, window in zip(found, told, strict=True):
         graphs.setdefault(window, set()).add(_graph_of(known, made, instance))
@@ -144,6 +146,7 @@ def _pairs(
         and window in by_window
         and len(graphs[window] - {_PLACED}) <= 1  # a capture makes one graph
         and _agree(instance, by_window[window])
+        and _stands(known.origins, instance, by_window[window])
     ]
     silent = [instance for instance in found if instance.process not in made.recorded]
     return pairs + _only_pairs(captures, silent)
@@ -156,6 +159,12 @@ def _agree(instance: Instance, capture: _Capture) -> bool:
         and instance.kinds == capture.kinds
         and instance.first_ns >= capture.end_ns
     )
+
+
+def _stands(origins: Origins, instance: Instance, capture: _Capture) -> bool:
+    """Whether the nodes that have their place have the one that the order gives them."""
+    start = origins.start[instance.nodes]
+    return bool(((start == capture.start) | ~origins.known[instance.nodes]).all())
 
 
 def _only_pairs(
@@ -185,20 +194,18 @@ class _Made(NamedTuple):
         window: The captures during which each graph was created, by (process, graph).
         source: The graphs that each instance or clone was made of, by (process, id).
         recorded: Processes in which the making of any graph or node is recorded.
-        graphs: Processes in which the making of any graph is.
     """
 
     window: dict[tuple[int, int], set[int]]
     source: dict[tuple[int, int], set[int]]
     recorded: set[int]
-    graphs: set[int]
 
 
 def _made_graphs(known: _Known) -> _Made:
     graphs, recording = known.recording.graphs, known.recording
     process = recording.threads.process[integers(graphs, "thread")]
     noded = recording.threads.process[integers(recording.graph_nodes, "thread")]
-    made = _Made({}, {}, {*process.tolist(), *noded.tolist()}, set(process.tolist()))
+    made = _Made({}, {}, {*process.tolist(), *noded.tolist()})
     at = known.line.graph_at
     window = np.where(
         np.asarray(graphs.column("start_ns").is_valid()), known.captures.windows.at(at, at), -1
@@ -209,7 +216,7 @@ def _made_graphs(known: _Known) -> _Made:
     for owner, during, event, graph, original, instance in zip(
         process.tolist(), window.tolist(), *(column.tolist() for column in columns), strict=True
     ):
-        if event == GRAPH_CREATED:
+        if event == GRAPH_CREATED and graph >= 0:
             made.window.setdefault((owner, graph), set()).add(during)
         elif event == GRAPH_INSTANTIATED:
             made.source.setdefault((owner, instance), set()).add(graph)
@@ -218,70 +225,62 @@ def _made_graphs(known: _Known) -> _Made:
     return made
 
 
-def _graph_of(known: _Known, made: _Made, instance: Instance) -> int:
-    """What tells the graphs of instances apart: an id, or the first of the original nodes."""
-    if known.origins.known[instance.nodes].any():
-        return _PLACED
-    if instance.process in made.graphs:
-        return -1 if instance.graph is None else _source(made, instance.process, instance.graph)
-    return int(known.lineage.original[instance.nodes].min())
-
-
-def _told(known: _Known, made: _Made, instance: Instance) -> int | None:
+def _told(known: _Known, made: _Made, late: Rows, instance: Instance) -> int | None:
     """The capture that made an instance's graph, as far as records tell; None if they do not, or disagree."""
     origins = known.origins
     placed = instance.nodes[origins.known[instance.nodes]]
     if placed.size:
-        return _one(known.captures.windows.at(origins.start[placed], origins.end[placed]).tolist())
-    if instance.process in made.graphs:
-        return _of_graph(made, instance)
-    return _recorded_late(known, instance)
+        return _one(known.captures.windows.at(origins.start[placed], origins.end[placed]))
+    source = _source(made, instance)
+    windows = made.window.get((instance.process, source), set())
+    # That the instance itself was created outside of captures goes without saying.
+    if windows - {-1} or (windows and source != instance.graph):
+        return _one(np.array(list(windows)))
+    return _one(late[instance.nodes])
 
 
-def _one(windows: list[int]) -> int | None:
-    return windows[0] if windows and len(set(windows)) == 1 and windows[0] >= 0 else None
+def _one(windows: Rows) -> int | None:
+    same = windows.size and windows[0] >= 0 and (windows == windows[0]).all()
+    return int(windows[0]) if same else None
 
 
-def _of_graph(made: _Made, instance: Instance) -> int | None:
-    """The capture of the graph that an instance was made of."""
-    if instance.graph is None:
-        return None
-    graph = _source(made, instance.process, instance.graph)
-    return _one(list(made.window.get((instance.process, graph), set())))
+def _graph_of(known: _Known, made: _Made, instance: Instance) -> int:
+    """What tells the graphs of instances apart: an id, or the first of the original nodes."""
+    if known.origins.known[instance.nodes].any():
+        return _PLACED
+    original = int(known.lineage.original[instance.nodes].min())
+    return original if original >= 0 else _source(made, instance)
 
 
-def _source(made: _Made, process: int, graph: int) -> int:
-    """The graph that an instance or clone was made of, over any number of clones; itself where that is disputed.
+def _source(made: _Made, instance: Instance) -> int:
+    """The graph that an instance was made of, over clones; -1 where that is not said, or disputed.
 
     An instance is itself a graph, created outside of captures.
     """
-    seen: set[int] = set()
-    at = graph
-    while at not in seen:
-        seen.add(at)
-        sources = made.source.get((process, at), set()) - {at}
-        if len(sources) != 1:
-            return graph if sources else at
-        at = next(iter(sources))
-    return graph
+    at = -1 if instance.graph is None else instance.graph
+    for _ in range(_MOST_CLONES):
+        sources = made.source.get((instance.process, at), set()) - {at}
+        if not sources:
+            return at
+        if len(sources) > 1:
+            break
+        (at,) = sources
+    return -1
 
 
-def _recorded_late(known: _Known, instance: Instance) -> int | None:
-    """The capture after whose end, and before any other capture, all nodes of an instance's graph were recorded."""
+def _recorded_late(known: _Known) -> Rows:
+    """For every node the capture after whose end, and before any other, its original was recorded; -1 for none."""
     lineage, captures = known.lineage, known.captures
-    root = lineage.original[instance.nodes]
-    if (root < 0).any():
-        return None
-    timed = np.asarray(known.recording.graph_nodes.column("start_ns").is_valid())
-    rows = np.flatnonzero(np.isin(lineage.of_record, root) & timed)
-    if np.unique(lineage.of_record[rows]).size != np.unique(root).size:
-        return None
-    at = known.line.node_at[rows]
+    at, records = known.line.node_at, known.recording.graph_nodes
     edge = np.searchsorted(captures.edges, at, side="right") - 1
-    thread = integers(known.recording.graph_nodes, "thread")[rows]
-    if (edge < 0).any() or (captures.edge_thread[edge] != thread).any():
-        return None
-    closed = captures.windows.closed
-    window = np.searchsorted(closed, captures.edges[edge], side="right") - 1
-    ended = (window >= 0) & (np.append(closed, 0)[window] == captures.edges[edge])
-    return _one(np.where(ended, window, -1).tolist())
+    same_thread = captures.edge_thread[edge] == integers(records, "thread")
+    timed = np.asarray(records.column("start_ns").is_valid())
+    window = np.searchsorted(captures.windows.closed, captures.edges[edge], side="right") - 1
+    closed = captures.windows.closed[window] == captures.edges[edge]
+    window = np.where((edge >= 0) & same_thread & timed & (window >= 0) & closed, window, -1)
+    lowest = np.full(lineage.root.size + 1, np.iinfo(np.int64).max)
+    highest = np.full(lineage.root.size + 1, -1, dtype=np.int64)
+    np.minimum.at(lowest, lineage.of_record, window)
+    np.maximum.at(highest, lineage.of_record, window)
+    lowest[-1] = -1
+    return np.where(lowest == highest, highest, -1)[lineage.original]
