@@ -21,7 +21,8 @@ from tests.benchmarks.graph_report import CAPTURES, write_graph_report
 from tests.benchmarks.parse_speed import SCANS, parse_figures, scan_seconds
 
 GRAPH_SCANS = SCANS | {
-    "CUDA_GRAPH_EVENTS": "start eventClass globalTid graphNodeId originalGraphNodeId"
+    "CUDA_GRAPH_EVENTS": "start eventClass globalTid graphNodeId originalGraphNodeId",
+    "StringIds": "id LENGTH(value)",
 }
 
 
