@@ -29,7 +29,10 @@ HEAVY = {"adbc_driver_manager", "numpy", "nvtx", "pandas", "pyarrow", "rich", "s
 #: What lies in a room beside its members.
 ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     "analyses": (analyses.ANALYSES, {"base"}),
-    "attribute": (attribute.METHODS, {"base", "causes", "launching", "replay"}),
+    "attribute": (
+        attribute.METHODS,
+        {"base", "capturing", "causes", "graph_instances", "launching", "replay"},
+    ),
     "cli": (cli.COMMANDS, {"base"}),
     "markers": (markers.DIALECTS, {"base", "fields", "literal", "spelling"}),
     "readers": (
@@ -37,6 +40,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
         {
             "base",
             "foreign",
+            "nsight_graphs",
             "nsight_ids",
             "nsight_lacks",
             "nsight_operators",
@@ -58,6 +62,8 @@ SPECS = [
     recording.RANGES,
     recording.LAUNCHES,
     recording.WORK,
+    recording.GRAPH_NODES,
+    recording.GRAPHS,
 ]
 PROMISED = [
     pytest.param(s, c, id=f"{s.name}.{c.name}")

@@ -10,9 +10,12 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     memcpy  1   30  50  #6 1024               bytes
     memset  1   30  50  #7 1024
     graph   1   30  50  #8
+    node!9  1   30  30  4                     records that node 9 of a graph was made, as a copy of node 4 if that is said
+    made    1   30  30  exec 2 of 1           records that graph 1 was instantiated; ``graph 1``; ``clone 3 of 1``
     domain  1    0   -  2 NCCL                names domain 2 of the process; ``range@2`` is in it
 
-``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel!9`` is node 9 of a graph.
+``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel!9`` (``memcpy!9``, ``memset!9``) is
+node 9 of a graph.
 """
 
 from __future__ import annotations
@@ -36,6 +39,15 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER NOT NULL, end INTEGER NOT
 CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER,
   graphExecId INTEGER);
+"""
+#: The table of nodes has the older name unless graphs are recorded too.
+NODES = """
+CREATE TABLE {name} (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
+  nameId INTEGER, graphNodeId INTEGER NOT NULL, originalGraphNodeId INTEGER);
+"""
+GRAPHS = """
+CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
+  globalTid INTEGER, nameId INTEGER, graphId INTEGER NOT NULL, originalGraphId INTEGER, graphExecId INTEGER);
 """
 _LINE = re.compile(
     r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
@@ -72,6 +84,8 @@ class _Writer:
         self.db.executescript(SCHEMA)
         self.registered = registered
         self.strings: dict[str, int] = {}
+        self.nodes: list[tuple[object, ...]] = []
+        self.graphs: list[tuple[object, ...]] = []
 
     def add(self, text: str) -> None:
         found = _LINE.fullmatch(text)
@@ -88,6 +102,15 @@ class _Writer:
     def close(self) -> None:
         for text, number in self.strings.items():
             self.insert("StringIds", id=number, value=text)
+        if self.nodes:
+            name = "CUDA_GRAPH_NODE_EVENTS" if self.graphs else "CUDA_GRAPH_EVENTS"
+            self.db.executescript(NODES.format(name=name))
+            self.db.executemany(f"INSERT INTO {name} VALUES (?, ?, 77, ?, NULL, ?, ?)", self.nodes)  # noqa: S608
+        if self.graphs:
+            self.db.executescript(GRAPHS)
+            self.db.executemany(
+                "INSERT INTO CUDA_GRAPH_EVENTS VALUES (?, ?, ?, ?, NULL, ?, ?, ?)", self.graphs
+            )
         self.db.commit()
         self.db.close()
 
@@ -144,22 +167,43 @@ class _Writer:
             ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread",
              "localMemoryTotal", "gridId"), 0,
         )  # fmt: skip
-        node = int(line["node"]) if line["node"] else None
         self._work(
             line,
             "CUPTI_ACTIVITY_KIND_KERNEL",
             shortName=name,
             demangledName=name,
-            graphNodeId=node,
+            graphNodeId=_node(line),
             **shape,
             **rest,
         )
 
     def _memcpy(self, line: dict[str, Any]) -> None:
-        self._work(line, "CUPTI_ACTIVITY_KIND_MEMCPY", bytes=int(line["rest"] or 0), copyKind=1)
+        size = int(line["rest"] or 0)
+        self._work(
+            line, "CUPTI_ACTIVITY_KIND_MEMCPY", bytes=size, copyKind=1, graphNodeId=_node(line)
+        )
 
     def _memset(self, line: dict[str, Any]) -> None:
-        self._work(line, "CUPTI_ACTIVITY_KIND_MEMSET", bytes=int(line["rest"] or 0))
+        size = int(line["rest"] or 0)
+        self._work(line, "CUPTI_ACTIVITY_KIND_MEMSET", bytes=size, graphNodeId=_node(line))
 
     def _graph(self, line: dict[str, Any]) -> None:
         self._work(line, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", graphId=3, graphExecId=4)
+
+    def _node(self, line: dict[str, Any]) -> None:
+        original = int(line["rest"]) if line["rest"] else None
+        self.nodes.append((line["start"], line["end"], line["tid"], _node(line), original))
+
+    def _made(self, line: dict[str, Any]) -> None:
+        kind, made, *of = (int(word) if word.isdigit() else word for word in line["rest"].split())
+        source = of[-1] if of else None
+        event, *ids = {
+            "graph": (95, made, None, None),
+            "clone": (96, made, source, None),
+            "exec": (94, source, None, made),
+        }[kind]
+        self.graphs.append((line["start"], line["end"], event, line["tid"], *ids))
+
+
+def _node(line: dict[str, Any]) -> int | None:
+    return int(line["node"]) if line["node"] else None

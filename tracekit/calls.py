@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracekit.captures import ran_in_capture
 from tracekit.coverage import ORPHAN_OUTPUTS
 from tracekit.hierarchy import hierarchy
 from tracekit.intervals import one_axis, parents
@@ -15,7 +16,7 @@ from tracekit.recording import integers
 
 if TYPE_CHECKING:
     from tracekit.arrays import Flags, Ints, Rows
-    from tracekit.coverage import Tally
+    from tracekit.captures import Captures
     from tracekit.decode import Decoded
     from tracekit.hierarchy import Module
     from tracekit.markers.base import Marker
@@ -39,6 +40,7 @@ class Calls:
         marker: Row of the decoded markers.
         outputs: Row of the marker that tells its outputs, or -1.
         module: Row of modules, or -1.
+        captured: Whether it ran while its thread captured a CUDA graph.
         modules: The hierarchy, in pre-order.
     """
 
@@ -50,6 +52,7 @@ class Calls:
     marker: Rows
     outputs: Rows
     module: Rows
+    captured: Flags
     modules: list[Module]
 
     @property
@@ -59,7 +62,7 @@ class Calls:
 
 
 def calls_of(
-    recording: Recording, decoded: Decoded, line: Timeline, works: Flags, tally: Tally
+    recording: Recording, decoded: Decoded, line: Timeline, works: Flags, captures: Captures
 ) -> Calls:
     """Finds the calls among a recording's ranges.
 
@@ -67,9 +70,10 @@ def calls_of(
         recording: The recording.
         decoded: Its markers.
         line: Its ranges and launches on one axis.
-        works: Which launches put work on the device.
-        tally: Where losses are counted.
+        works: Which launches put work on the device, or into a graph.
+        captures: What was captured.
     """
+    tally = recording.tally
     text = integers(recording.ranges, "text")
     marker = np.append(decoded.of_text, -1)[text]
     rows = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & line.ends_here)
@@ -93,16 +97,18 @@ def calls_of(
     outputs[result_of[told]] = marker[told]
     parent = row[parent][keep]
     depth = depth[keep]
+    start, end = start[keep], end[keep]
     modules, module = hierarchy(parent, depth, marker[keep], decoded.markers, tally)
     return Calls(
         range_row=rows[keep].astype(np.int32),
-        start=start[keep],
-        end=end[keep],
+        start=start,
+        end=end,
         parent=parent.astype(np.int32),
         depth=depth.astype(np.int32),
         marker=marker[keep].astype(np.int32),
         outputs=outputs[keep].astype(np.int32),
         module=module.astype(np.int32),
+        captured=ran_in_capture(captures, line, (start, end), (parent, depth)),
         modules=modules,
     )
 

@@ -37,7 +37,7 @@ AMBIGUOUS_LAUNCH = Cause(
 )
 OUTSIDE_MODULES = Cause(
     "outside_modules",
-    "It was launched while no marked module was running on the launching thread.",
+    "It was launched, or captured into its CUDA graph, while no marked module was running on that thread.",
     "mark more modules, or accept: optimizer, sampling, data copies and backward work run outside of forward calls",
 )
 GRAPH_NOT_EXPANDED = Cause(
@@ -48,7 +48,8 @@ GRAPH_NOT_EXPANDED = Cause(
 GRAPH_UNMAPPED = Cause(
     "graph_unmapped",
     "It was replayed from a CUDA graph, and which module was running when the graph was captured is not known.",
-    "record eagerly (vLLM: --enforce-eager, SGLang: --disable-cuda-graph) to see the modules inside",
+    "start recording before the graphs are captured (before the warm-up; tracekit capture does), with "
+    "--cuda-graph-trace=node and markers on, or run eagerly (vLLM: --enforce-eager, SGLang: --disable-cuda-graph)",
 )
 MODULE_UNREADABLE = Cause(
     "marker_unreadable",
@@ -92,6 +93,12 @@ SHARED_PLACE = Cause(
     "the module of that place holds the time of all of them.",
     "mark the modules in between, or all of them by hooks of one model",
 )
+GRAPH_UPDATED = Cause(
+    "graph_updated",
+    "It was replayed after cudaGraphExecUpdate, which leaves no record of what was replaced by what; it counts for the "
+    "module of the first capture.",
+    "accept if every capture of the graph runs the same modules; else instantiate each capture anew",
+)
 #: What was put right while reading.
 ENDS_BEFORE_START = Cause(
     "ends_before_start",
@@ -127,7 +134,7 @@ MODULES_DIFFER = Cause(
 CAUSES: tuple[Cause, ...] = (
     NO_LAUNCH, AMBIGUOUS_LAUNCH, OUTSIDE_MODULES, GRAPH_NOT_EXPANDED, GRAPH_UNMAPPED, MODULE_UNREADABLE, TOO_LONG,
     TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, FIELD_CUT, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, SHARED_PLACE,
-    ENDS_BEFORE_START, API_OVERLAP, NEVER_ENDED, TOO_LARGE, RANK_CONTRADICTED, MODULES_DIFFER,
+    GRAPH_UPDATED, ENDS_BEFORE_START, API_OVERLAP, NEVER_ENDED, TOO_LARGE, RANK_CONTRADICTED, MODULES_DIFFER,
 )  # fmt: skip
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 

@@ -53,6 +53,15 @@ GRAPH_TRACE = _table(
     "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
 )
 MPI_RANKS = _table("MPI_RANKS", "globalTid rank")
+#: Creation of graphs, or in files up to schema 3.7.2 of their nodes: which of the two, only its columns tell.
+GRAPH_EVENTS = _table(
+    "CUDA_GRAPH_EVENTS",
+    "start end eventClass globalTid nameId graphNodeId originalGraphNodeId graphId originalGraphId graphExecId",
+)
+GRAPH_NODE_EVENTS = _table(
+    "CUDA_GRAPH_NODE_EVENTS",
+    "start end eventClass globalTid nameId graphNodeId originalGraphNodeId",
+)
 PROCESSES = _table("PROCESSES", "globalPid pid", "name")
 THREADS = _table("ThreadNames", "nameId priority globalTid")
 GPU = _table("TARGET_INFO_GPU", "id smCount totalMemory computeMajor computeMinor", "name")
@@ -88,6 +97,10 @@ DOMAIN_CREATED = 75
 
 #: Rows of the runtime table that repeat another call's correlation id to carry its CUDA backtrace.
 BACKTRACE_CLASS = 67
+
+#: Events of CUDA graphs: a graph was instantiated, created or cloned; a node of an instance got new parameters.
+GRAPH_INSTANTIATED, GRAPH_CREATED, GRAPH_CLONED = 94, 95, 96
+NODE_CHANGED = 111
 
 #: ``globalTid`` holds the thread in bits 0-23, the process in 24-47, machine ids above; ``globalPid`` is the same
 #: with the thread's bits 0.

@@ -32,6 +32,7 @@ COPY_KINDS = (
 )  # fmt: skip
 #: API calls that replay a CUDA graph.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+GRAPH_CREATED, GRAPH_CLONED, GRAPH_INSTANTIATED = range(3)
 
 RANGES = TableSpec(
     "ranges",
@@ -108,6 +109,28 @@ WORK = TableSpec(
         Column("graph_id", pa.int64(), "CUDA graph it ran from.", nullable=True),
         Column("graph_exec_id", pa.int64(), "Instance of that graph.", nullable=True),
         Column("graph_node_id", pa.int64(), "Node of that graph.", nullable=True),
+    ),
+)
+GRAPH_NODES = TableSpec(
+    "graph_nodes",
+    "What is recorded of the making of CUDA graphs' nodes: several rows of one node, in any order.",
+    (
+        Column("start_ns", pa.int64(), "When it was recorded.", nullable=True),
+        Column("thread", pa.int32(), "Row of threads."),
+        Column("node_id", pa.int64(), "The node, within its process."),
+        Column("original_node_id", pa.int64(), "The node it is a copy of.", nullable=True),
+    ),
+)
+GRAPHS = TableSpec(
+    "graphs",
+    "What is recorded of the making of CUDA graphs, in any order.",
+    (
+        Column("event", pa.int8(), "GRAPH_CREATED, GRAPH_CLONED or GRAPH_INSTANTIATED."),
+        Column("start_ns", pa.int64(), "When it was recorded.", nullable=True),
+        Column("thread", pa.int32(), "Row of threads."),
+        Column("graph_id", pa.int64(), "The graph, within its process.", nullable=True),
+        Column("original_graph_id", pa.int64(), "The graph it is a copy of.", nullable=True),
+        Column("exec_id", pa.int64(), "The instance that was made of it.", nullable=True),
     ),
 )
 
@@ -187,6 +210,8 @@ class Recording:
         ranges: Table of the spec ``RANGES``.
         launches: Table of the spec ``LAUNCHES``.
         work: Table of the spec ``WORK``.
+        graph_nodes: Table of the spec ``GRAPH_NODES``.
+        graphs: Table of the spec ``GRAPHS``.
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
@@ -207,6 +232,8 @@ class Recording:
     texts: list[str]
     domains: list[str]
     names: list[str]
+    graph_nodes: pa.Table = field(default_factory=GRAPH_NODES.empty)
+    graphs: pa.Table = field(default_factory=GRAPHS.empty)
     process_names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, str] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()
@@ -236,7 +263,12 @@ class Recording:
 
 def graph_launch_names(names: list[str]) -> list[int]:
     """Rows of the names of API calls that replay a CUDA graph."""
-    return [row for row, name in enumerate(names) if name.startswith(_GRAPH_LAUNCHES)]
+    return names_starting(names, _GRAPH_LAUNCHES)
+
+
+def names_starting(names: list[str], prefixes: tuple[str, ...]) -> list[int]:
+    """Rows of the names that start with one of some prefixes."""
+    return [row for row, name in enumerate(names) if name.startswith(prefixes)]
 
 
 def integers(table: pa.Table, column: str, null: int = -1) -> Ints:

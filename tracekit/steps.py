@@ -41,7 +41,10 @@ class Steps:
 
 
 def steps_of(recording: Recording, decoded: Decoded, calls: Calls) -> Steps:
-    """The ranges that mark steps; for a process that has none, each outermost call of a root module."""
+    """The ranges that mark steps; for a process that has none, each outermost call of a root module.
+
+    A backward pass is no step of its own, and a capture is none at all.
+    """
     ranges = recording.ranges
     thread = integers(ranges, "thread")
     process = np.append(recording.threads.process, -1)[thread]
@@ -49,7 +52,9 @@ def steps_of(recording: Recording, decoded: Decoded, calls: Calls) -> Steps:
     same_thread = np.asarray(ranges.column("end_thread").is_null())
     marked = np.flatnonzero(decoded.rows(StepMarker)[marker] & same_thread)
     forward = np.array([not _backward(found) for found in decoded.markers], dtype=bool)
-    roots = calls.range_row[(calls.parent < 0) & calls.known & forward[calls.marker]]
+    roots = calls.range_row[
+        (calls.parent < 0) & calls.known & forward[calls.marker] & ~calls.captured
+    ]
     roots = roots[~np.isin(process[roots], np.unique(process[marked]))]
     rows = np.concatenate((marked, roots))
     start = integers(ranges, "start_ns")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.intervals import one_axis, parents
+from tracekit.intervals import innermost, one_axis, parents
 from tracekit.recording import PUSH_POP, integers
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class Timeline:
         launch_start: Starts of launches, in their order: sorted by (start, -end).
         launch_end: Their ends.
         ends_here: Which ranges end on the thread they began on; no other contains anything.
+        node_at: When the recording's rows of graph nodes were recorded; what has no time stands at 0.
+        graph_at: When its rows of graphs were.
     """
 
     range_start: Ints
@@ -32,6 +34,8 @@ class Timeline:
     launch_start: Ints
     launch_end: Ints
     ends_here: Flags
+    node_at: Ints
+    graph_at: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,28 @@ def nesting(recording: Recording, line: Timeline) -> Nesting:
 
 def timeline(recording: Recording) -> Timeline:
     """Lays a recording's threads end to end."""
-    on, launched_on = integers(recording.ranges, "thread"), integers(recording.launches, "thread")
+    tables = (recording.ranges, recording.launches, recording.graph_nodes, recording.graphs)
+    ranged, launched, noded, graphed = (integers(table, "thread") for table in tables)
     times = [
-        integers(table, column)
-        for table in (recording.ranges, recording.launches)
-        for column in ("start_ns", "end_ns")
-    ]
+        integers(table, column) for table in tables[:2] for column in ("start_ns", "end_ns")
+    ] + [integers(table, "start_ns", null=0) for table in tables[2:]]
     ends_here = np.asarray(recording.ranges.column("end_thread").is_null())
-    starts, ends, launch_starts, launch_ends = one_axis([on, on, launched_on, launched_on], times)
-    return Timeline(starts, ends, launch_starts, launch_ends, ends_here)
+    starts, ends, launch_starts, launch_ends, node_at, graph_at = one_axis(
+        [ranged, ranged, launched, launched, noded, graphed], times
+    )
+    return Timeline(starts, ends, launch_starts, launch_ends, ends_here, node_at, graph_at)
+
+
+def range_around(line: Timeline, nest: Nesting, first: Ints, last: Ints) -> Rows:
+    """The range around each ``[first, last]`` that began last, of those that end on their thread; -1 for none."""
+    start, end = line.range_start[nest.rows], line.range_end[nest.rows]
+    nested: Rows = np.append(nest.rows, np.int32(-1))[
+        innermost(start, end, nest.parent, first, last)
+    ]
+    rows = nest.others(line)
+    if not rows.size:
+        return nested
+    # Ranges that are not pushed and popped overlap at will; whichever began last is the innermost.
+    start, end = line.range_start[rows], line.range_end[rows]
+    loosely = np.append(rows, -1)[innermost(start, end, parents(start, end)[0], first, last)]
+    return np.asarray(np.maximum(nested, loosely))

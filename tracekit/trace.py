@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tracekit.captures import NOWHERE
+
 if TYPE_CHECKING:
     from tracekit.arrays import Flags, Ints, Rows
     from tracekit.calls import Calls
+    from tracekit.captures import Captures
     from tracekit.decode import Decoded
+    from tracekit.lineage import Lineage
     from tracekit.recording import Recording
     from tracekit.steps import Steps
     from tracekit.timeline import Nesting, Timeline
@@ -21,10 +27,32 @@ class Launched:
     Attributes:
         launch: Row of launches for every piece of work, or -1.
         ambiguous: Whether calls apart from each other claim it; then ``launch`` is -1.
+        replayed: Whether it ran from a CUDA graph, so that its launch says nothing of its module.
     """
 
     launch: Rows
     ambiguous: Flags
+    replayed: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Where on the axis each node of a CUDA graph was captured.
+
+    Attributes:
+        start: For every node of the lineage the start of the captured launch, or ``captures.NOWHERE``.
+        end: The end of that launch.
+        by_order: Whether the order of launches tells, not the node's descent.
+    """
+
+    start: Ints
+    end: Ints
+    by_order: Flags
+
+    @property
+    def known(self) -> Flags:
+        """Which nodes have a place."""
+        return np.asarray(self.start != NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +74,8 @@ class Owners:
 class Evidence:
     """What attribution works from: a recording with its markers decoded and its calls and steps found.
 
-    ``nesting`` is of its push/pop ranges; ``call_at_launch`` is the innermost call that contains each launch, or -1.
+    ``nesting`` is of its push/pop ranges; ``call_at_launch`` is the innermost call that contains each launch, or -1;
+    ``lineage``, ``captures`` and ``origins`` are of its CUDA graphs' nodes.
     """
 
     recording: Recording
@@ -57,6 +86,14 @@ class Evidence:
     steps: Steps
     launched: Launched
     call_at_launch: Rows
+    lineage: Lineage
+    captures: Captures
+    origins: Origins
+
+    @property
+    def captured_somewhere(self) -> Flags:
+        """For every piece of work whether it is known where its node was captured."""
+        return np.append(self.origins.known, False)[self.lineage.of_work]
 
 
 @dataclass(frozen=True, slots=True)

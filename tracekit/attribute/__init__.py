@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.attribute import by_range
+from tracekit.attribute import by_range, graph_node, graph_order
+from tracekit.attribute.capturing import replayed_after_update
 from tracekit.attribute.causes import causes_of
 from tracekit.attribute.launching import launched
 from tracekit.calls import calls_of
+from tracekit.captures import captures_of
+from tracekit.coverage import GRAPH_UPDATED
 from tracekit.intervals import innermost
+from tracekit.lineage import lineage_of
 from tracekit.recording import integers
 from tracekit.steps import steps_of
 from tracekit.timeline import nesting, timeline
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from tracekit.decode import Decoded
     from tracekit.recording import Recording
 
-METHODS: tuple[Method, ...] = (by_range,)
+METHODS: tuple[Method, ...] = (by_range, graph_node, graph_order)
 
 
 def attribute(recording: Recording, decoded: Decoded) -> Trace:
@@ -38,7 +42,10 @@ def attribute(recording: Recording, decoded: Decoded) -> Trace:
         started = launched(recording)
         works = np.zeros(recording.launches.num_rows + 1, dtype=bool)
         works[started.launch] = True
-        calls = calls_of(recording, decoded, line, works[:-1], recording.tally)
+        lineage = lineage_of(recording)
+        captures = captures_of(recording, line, lineage, works[:-1])
+        works[captures.asked[captures.captured]] = True
+        calls = calls_of(recording, decoded, line, works[:-1], captures)
         steps = steps_of(recording, decoded, calls)
         at_launch = innermost(
             calls.start, calls.end, calls.parent, line.launch_start, line.launch_end
@@ -52,10 +59,29 @@ def attribute(recording: Recording, decoded: Decoded) -> Trace:
             steps=steps,
             launched=started,
             call_at_launch=at_launch.astype(np.int32),
+            lineage=lineage,
+            captures=captures,
+            origins=graph_order.completed(
+                recording,
+                line,
+                lineage,
+                captures,
+                graph_node.origins(lineage, captures),
+                started.launch,
+            ),
         )
+    _count_updated(evidence)
     owners = _owners(evidence)
     module = np.append(calls.module, -1)[owners.call]
     return Trace(evidence, owners, _numbered(evidence, module), module, recording.own_ns)
+
+
+def _count_updated(evidence: Evidence) -> None:
+    """Counts what may since have become another call's work than that which was captured."""
+    recording = evidence.recording
+    late = replayed_after_update(recording, evidence.launched.launch)
+    placed = np.append(evidence.origins.known, False)[evidence.lineage.of_work[late]]
+    recording.tally.add("kernels", GRAPH_UPDATED, int(placed.sum()))
 
 
 def _owners(evidence: Evidence) -> Owners:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.attribute.replay import is_replayed
-
 if TYPE_CHECKING:
     from tracekit.arrays import Ints
     from tracekit.trace import Evidence
@@ -23,7 +21,7 @@ NAME = "range"
 def owners(evidence: Evidence, work: Ints) -> Ints:
     """The innermost call around each piece's launch; -1 for what was replayed or has no launch."""
     launch = evidence.launched.launch[work]
-    direct = (launch >= 0) & ~is_replayed(evidence)[work]
+    direct = (launch >= 0) & ~evidence.launched.replayed[work]
     found = np.full(work.size, -1, dtype=np.int64)
     found[direct] = evidence.call_at_launch[launch[direct]]
     return found

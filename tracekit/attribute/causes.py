@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit import coverage
-from tracekit.attribute.replay import is_replayed, is_whole_graph
+from tracekit.attribute.replay import is_whole_graph
 
 if TYPE_CHECKING:
     from tracekit.arrays import Flags, Ints
@@ -24,8 +24,9 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     launched = evidence.launched
     cases: list[tuple[Flags, coverage.Cause]] = [
         (call >= 0, coverage.MODULE_UNREADABLE),
-        (is_whole_graph(evidence), coverage.GRAPH_NOT_EXPANDED),
-        (is_replayed(evidence), coverage.GRAPH_UNMAPPED),
+        (is_whole_graph(evidence.recording), coverage.GRAPH_NOT_EXPANDED),
+        (evidence.captured_somewhere, coverage.OUTSIDE_MODULES),
+        (launched.replayed, coverage.GRAPH_UNMAPPED),
         (launched.ambiguous, coverage.AMBIGUOUS_LAUNCH),
         (launched.launch < 0, coverage.NO_LAUNCH),
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracekit.attribute.replay import is_replayed
 from tracekit.intervals import one_axis
 from tracekit.recording import integers
 from tracekit.trace import Launched
@@ -41,7 +42,8 @@ def launched(recording: Recording) -> Launched:
         )
         spans = (thread, integers(launches, "start_ns"), integers(launches, "end_ns"))
         launch[joinable], contested[joinable] = _lookup(offered, asked, spans)
-    return Launched(np.where(contested, -1, launch).astype(np.int32), contested)
+    launch = np.where(contested, -1, launch).astype(np.int32)
+    return Launched(launch, contested, is_replayed(recording, launch))
 
 
 def _lookup(offered: Ints, asked: Ints, spans: tuple[Ints, Ints, Ints]) -> tuple[Ints, Flags]:

@@ -9,25 +9,28 @@ import numpy as np
 from tracekit.recording import GRAPH, graph_launch_names, integers
 
 if TYPE_CHECKING:
-    from tracekit.arrays import Flags
-    from tracekit.trace import Evidence
+    from tracekit.arrays import Flags, Rows
+    from tracekit.recording import Recording
 
 
-def is_replayed(evidence: Evidence) -> Flags:
+def is_replayed(recording: Recording, launch: Rows) -> Flags:
     """For every piece of work whether it was replayed: it is a node of a graph, or a graph launch started it.
 
     A launch whose name the report does not say, and that started several pieces, may be one: it counts as one.
+
+    Args:
+        recording: The recording.
+        launch: Row of the launch of every piece of work, or -1.
     """
-    recording, launch = evidence.recording, evidence.launched.launch
     replays = graph_launch_names(recording.names)
     name = np.append(integers(recording.launches, "name"), -1)
     pieces = np.bincount(launch[launch >= 0], minlength=name.size)
     of_graph = np.isin(name, replays) | ((name < 0) & (pieces > 1))
     of_graph[-1] = False
     in_graph = np.asarray(recording.work.column("graph_node_id").is_valid())
-    return in_graph | of_graph[launch] | is_whole_graph(evidence)
+    return in_graph | of_graph[launch] | is_whole_graph(recording)
 
 
-def is_whole_graph(evidence: Evidence) -> Flags:
+def is_whole_graph(recording: Recording) -> Flags:
     """For every piece of work whether it is a graph traced as a whole."""
-    return np.asarray(integers(evidence.recording.work, "kind") == GRAPH)
+    return np.asarray(integers(recording.work, "kind") == GRAPH)

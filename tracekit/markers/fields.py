@@ -34,8 +34,10 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     path = next((item for key, item in items if key == "Module" and isinstance(item, str)), None)
     if path is None or not is_path(path):
         return Unreadable(NO_NAME)
-    first = dict(reversed([(str(key), item) for key, item in items]))
-    types = _words(first.pop(TYPES)) if _words(first.get(TYPES)) else ()
+    first = {str(key): item for key, item in reversed(items)}
+    types = _words(first.get(TYPES))
+    if types:
+        del first[TYPES]
     kwarg_types = _dict_under(KWARG_TYPES, first)
     cut = str(first.pop(CUT)).split() if isinstance(first.get(CUT), str) else []
     phase = str(first.pop(PHASE)) if first.get(PHASE) in PHASES else PHASES[0]
@@ -81,21 +83,20 @@ def shapes_of(item: object) -> Shapes | None:
     """Dimensions of tensors out of ``[[8, 4096], [8]]``; a flat list of numbers is one tensor. None if it is no such."""
     if not isinstance(item, list):
         return None
-    if item and all(_is_dimension(number) for number in item):
+    if item and _are_dimensions(item):
         return (tuple(item),)
-    if all(
-        isinstance(shape, list) and all(_is_dimension(number) for number in shape) for shape in item
-    ):
-        return tuple(tuple(shape) for shape in item)
-    return None
+    for shape in item:
+        if not isinstance(shape, list) or not _are_dimensions(shape):
+            return None
+    return tuple(map(tuple, item))
 
 
-def _is_dimension(number: object) -> bool:
-    return (
-        isinstance(number, int)
-        and not isinstance(number, bool)
-        and 0 <= number <= _LARGEST_DIMENSION
-    )
+def _are_dimensions(numbers: list[object]) -> bool:
+    # A loop, not all(): this is asked of every shape of every text.
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= _LARGEST_DIMENSION:
+            return False
+    return True
 
 
 def _shapes_or_note(key: str, item: object, skipped: list[str]) -> Shapes | None:
@@ -118,7 +119,7 @@ def _params(item: object, skipped: list[str]) -> tuple[Param, ...]:
         shape, dtype = (
             (said.get("shape"), said.get("dtype")) if isinstance(said, dict) else (said, None)
         )
-        if isinstance(shape, list) and all(_is_dimension(number) for number in shape):
+        if isinstance(shape, list) and _are_dimensions(shape):
             params.append(Param(name, tuple(shape), dtype if isinstance(dtype, str) else None))
         else:
             skipped.append(name)

@@ -11,6 +11,7 @@ import json
 import math
 import re
 import warnings
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tracekit.coverage import BROKEN, TOO_DEEP, TOO_LONG
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 65_536
 DEEPEST = 64
+_MOST_CACHED_CHARACTERS = 2_048
 
 Pairs = list[tuple[object, object]]
 
@@ -47,10 +49,11 @@ def pairs(text: str) -> Pairs:
     """
     if len(text) > MOST_CHARACTERS:
         raise Refused(TOO_LONG)
-    if _depth(text) > DEEPEST:
+    # Counting is cheap, and tells of all but odd texts that they are not too deep.
+    if sum(map(text.count, "[({")) > DEEPEST and _depth(text) > DEEPEST:
         raise Refused(TOO_DEEP)
     # Both read most of each other's texts, but not each other's escapes; JSON's keys begin with a double quote.
-    readers = (_json, _python) if _JSON_LIKE.match(text) else (_python, _json)
+    readers = (_json, _python) if _JSON_LIKE.match(text) else (_plain, _python, _json)
     for read in readers:
         if (found := read(text)) is not None:
             return _without_surrogates(found) if "\\" in text else found
@@ -72,6 +75,26 @@ def _depth(text: str) -> int:
         depth += 1 if bracket in "[({" else -1
         deepest = max(deepest, depth)
     return deepest
+
+
+def _plain(text: str) -> Pairs | None:
+    """What Python and JSON spell alike but for the quotes: most texts, read ten times as fast.
+
+    Many differ in their last item only. Where all before it and it alone are dicts, together they are the dict.
+    """
+    if '"' in text or "\\" in text:
+        return None
+    last = text.rfind(", '", 0, text.rfind("': ")) if len(text) <= _MOST_CACHED_CHARACTERS else -1
+    if last > 0 and (head := _quoted_items(text[:last] + "}")):
+        tail = _quoted_items("{" + text[last + 2 :])
+        if tail:
+            return [*head, *tail]
+    return _json(text.replace("'", '"'))
+
+
+@lru_cache(maxsize=4_096)
+def _quoted_items(text: str) -> Pairs | None:
+    return _json(text.replace("'", '"'))
 
 
 def _python(text: str) -> Pairs | None:
@@ -106,18 +129,25 @@ def _value(node: ast.expr | None) -> object:
             raise ValueError("not a literal")
 
 
+class _Items(dict[str, object]):
+    """A dict that keeps its items as they were spelled, keys that repeat included."""
+
+    __slots__ = ("spelled",)
+
+    def __init__(self, items: list[tuple[Any, Any]]) -> None:
+        super().__init__(items)
+        self.spelled: Pairs = items
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_Items)
+
+
 def _json(text: str) -> Pairs | None:
-    outermost: list[Pairs] = []
-
-    def keep(items: Pairs) -> dict[str, object]:
-        outermost.append(items)
-        return {str(key): item for key, item in items}
-
     try:
-        found = json.loads(text, object_pairs_hook=keep)
+        found = _JSON.decode(text)
     except (ValueError, RecursionError):
         return None
-    return outermost[-1] if isinstance(found, dict) else None
+    return found.spelled if isinstance(found, _Items) else None
 
 
 def _without_surrogates(value: Any) -> Any:  # noqa: ANN401 - a literal is of any type

@@ -18,6 +18,7 @@ from tracekit import nsight
 from tracekit.coverage import TOO_LARGE, Tally
 from tracekit.errors import ReportError
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
+from tracekit.readers.nsight_graphs import graph_requests, graph_tables
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
 from tracekit.readers.nsight_operators import operator_request, operators_of
@@ -109,8 +110,14 @@ def _requests() -> dict[str, Request]:
         },
     )  # fmt: skip
     strings = Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()})
-    own = {"operators": operator_request()}
-    return {"nvtx": nvtx, "runtime": runtime, "strings": strings, **own, **work_requests()}
+    return {
+        "nvtx": nvtx,
+        "runtime": runtime,
+        "strings": strings,
+        "operators": operator_request(),
+        **work_requests(),
+        **graph_requests(),
+    }
 
 
 def _recording(
@@ -132,12 +139,15 @@ def _recording(
     del work_rows
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
     work, inside_ns = operators.done_beside(working.result())
+    graph_nodes, graphs = graph_tables(tables, globals_)
     recording = Recording(
         source=source,
         threads=threads,
         ranges=ranges,
         launches=launches,
         work=work,
+        graph_nodes=graph_nodes,
+        graphs=graphs,
         texts=texts,
         domains=domains,
         names=names.used,

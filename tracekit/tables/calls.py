@@ -31,7 +31,9 @@ _NEVER = np.iinfo(np.int64).min
 
 SPEC = TableSpec(
     "calls",
-    "One row per call of a module, sorted by (module_id, start_ns).",
+    "One row per call of a module, sorted by (module_id, start_ns). A replay of a CUDA graph calls no module, so it has "
+    "no row: what the device does in all replays counts for the calls that were captured, whose host times are those "
+    "of the capture. For the time of a module in a step sum kernels by step_id.",
     (
         Column("call_id", pa.int64(), "The row's number, from its report's first_id on."),
         Column("parent_call_id", pa.int64(), "The call that encloses it.", nullable=True),
@@ -43,7 +45,11 @@ SPEC = TableSpec(
             pa.int32(),
             "1 for the first call of this module in its process and phase, 2 for the next, …",
         ),
-        Column("phase", CATEGORY, "forward, backward, or capture of a CUDA graph."),
+        Column(
+            "phase",
+            CATEGORY,
+            "forward, backward, or capture: it ran while its thread captured a CUDA graph.",
+        ),
         Column("pid", pa.int32(), "Process."),
         Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
         Column("tid", pa.int32(), "Thread."),
@@ -75,7 +81,7 @@ SPEC = TableSpec(
         Column(
             "launch_time_ns",
             pa.int64(),
-            "Host time of its subtree's launches; a launch of many kernels once.",
+            "Host time of its subtree's launches that put work on the device themselves; replays count for none.",
         ),
     ),
     sorted_by=("module_id", "start_ns"),
@@ -143,9 +149,12 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
 
 
 def _phase(trace: Trace) -> NDArray[np.int8]:
-    """What every call is part of, as a place in PHASES."""
+    """What every call is part of, as a place in PHASES; whatever it says itself, a capture is one."""
+    calls = trace.evidence.calls
     said = [getattr(marker, "phase", PHASES[0]) for marker in trace.evidence.decoded.markers]
-    return np.array([PHASES.index(phase) for phase in said], np.int8)[trace.evidence.calls.marker]
+    phase = np.array([PHASES.index(phase) for phase in said], np.int8)[calls.marker]
+    phase[calls.captured] = PHASES.index("capture")
+    return phase
 
 
 def _known_parent(trace: Trace) -> Ints:
@@ -226,12 +235,14 @@ def _device(trace: Trace) -> dict[str, Ints]:
         "gpu_busy_ns": union_within(owner, (parent, depth, high), start, end),
         "kernel_count": sums(self_count, low, high).astype(np.int32),
         "kernel_self_count": self_count.astype(np.int32),
-        "launch_time_ns": sums(_launch_time(trace, owned), low, high),
+        "launch_time_ns": sums(
+            _launch_time(trace, owned[~trace.evidence.launched.replayed[owned]]), low, high
+        ),
     }
 
 
 def _launch_time(trace: Trace, owned: Ints) -> Ints:
-    """Host time of the launches of every call itself."""
+    """Host time of the launches of every call itself; a replay is not launched by the calls that it runs."""
     evidence = trace.evidence
     useful = np.zeros(evidence.line.launch_start.size + 1, dtype=bool)
     on_device = owned[evidence.recording.on_device[owned]]

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 from tracekit.attribute import METHODS
 from tracekit.coverage import CAUSES
-from tracekit.intervals import innermost, parents
 from tracekit.recording import COPY_KINDS, CPU_OP, WORK, WORK_KINDS, integers
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.steps import step_at
 from tracekit.tables.base import category, lookup, or_null, pieces
+from tracekit.timeline import range_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,9 @@ _NO_LAUNCH = np.iinfo(np.int64).min
 
 SPEC = TableSpec(
     "kernels",
-    "One row per piece of device work, none missing, none twice; sorted by (module_id, start_ns), nulls last.",
+    "One row per piece of device work, none missing, none twice; sorted by (module_id, start_ns), nulls last. Work "
+    "replayed from a CUDA graph has the thread, launch, range and step of its replay, and the module and call of its "
+    "capture.",
     (
         Column(
             "kernel_id", pa.int64(), "Its place by start in the whole report, from first_id on."
@@ -64,15 +66,20 @@ SPEC = TableSpec(
         Column("launch_end_ns", pa.int64(), "When that call returned.", nullable=True),
         Column("module_id", pa.int32(), "Module it belongs to.", nullable=True),
         Column("module", CATEGORY, "Path of that module.", nullable=True),
-        Column("call_id", pa.int64(), "Innermost call it belongs to.", nullable=True),
-        Column("method", CATEGORY, "How we know: range, …", nullable=True),
+        Column(
+            "call_id",
+            pa.int64(),
+            "Innermost call it belongs to; if replayed from a CUDA graph, the call that was captured.",
+            nullable=True,
+        ),
+        Column("method", CATEGORY, "How we know: range, graph_node, graph_order.", nullable=True),
         Column(
             "cause", CATEGORY, "Why we do not know; exactly where method is null.", nullable=True
         ),
         Column(
             "range_id",
             pa.int64(),
-            "Innermost NVTX range of any kind around its launch.",
+            "Innermost NVTX range of any kind around its launch, which of a CUDA graph is the replay.",
             nullable=True,
         ),
         Column(
@@ -95,6 +102,18 @@ SPEC = TableSpec(
         ),
         Column("copy_kind", CATEGORY, "Direction of a copy.", nullable=True),
         *WORK.chosen("graph_id", "graph_exec_id", "graph_node_id"),
+        Column(
+            "original_graph_node_id",
+            pa.int64(),
+            "Node that its node is a copy of, over any number of copies: the one that was captured.",
+            nullable=True,
+        ),
+        Column(
+            "capture_range_id",
+            pa.int64(),
+            "Innermost NVTX range of any kind that was open when its node was captured.",
+            nullable=True,
+        ),
     ),
     sorted_by=("module_id", "start_ns"),
 )
@@ -107,10 +126,13 @@ _UNCHANGED = (
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
-    launches = _launches(trace.evidence)
+    launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
-            _device(trace, rows) | _owner(trace, rows) | _launch(trace.evidence, launches, rows)
+            _device(trace, rows)
+            | _owner(trace, rows)
+            | _launch(trace.evidence, launches, rows)
+            | captured.of(rows)
         )
 
 
@@ -167,9 +189,10 @@ def _launches(evidence: Evidence) -> _Launches:
     step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(
         np.int32
     )
-    around = _range_at_launch(evidence).astype(np.int32)
+    line = evidence.line
+    around = range_around(line, evidence.nesting, line.launch_start, line.launch_end)
     tid = lookup(threads.tid, thread).astype(np.int32)
-    return _Launches(start, end, tid, integers(launches, "name"), around, step)
+    return _Launches(start, end, tid, integers(launches, "name"), around.astype(np.int32), step)
 
 
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
@@ -196,18 +219,29 @@ def _at(values: Ints, launch: Rows, missing: int = -1) -> Ints:
     return found
 
 
-def _range_at_launch(evidence: Evidence) -> Ints:
-    """The range around each launch that began last, of those that end on their thread; -1 for none."""
-    line, nest = evidence.line, evidence.nesting
-    launches = (line.launch_start, line.launch_end)
-    nested: Rows = lookup(
-        nest.rows,
-        innermost(line.range_start[nest.rows], line.range_end[nest.rows], nest.parent, *launches),
-    )
-    rows = nest.others(line)
-    if not rows.size:
-        return nested
-    # Ranges that are not pushed and popped overlap at will; whichever began last is the innermost.
-    start, end = line.range_start[rows], line.range_end[rows]
-    loosely: Rows = lookup(rows, innermost(start, end, parents(start, end)[0], *launches))
-    return np.maximum(nested, loosely)
+class _Captured:
+    """What is known of the capture of nodes of CUDA graphs."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        lineage, origins = evidence.lineage, evidence.origins
+        self._of_work = lineage.of_work
+        self._original = np.append(lineage.original, np.int32(-1))
+        self._node_id = lineage.node_id
+        self._range = np.full(self._original.size, -1, dtype=np.int64)
+        told = np.flatnonzero(origins.known)
+        if told.size:
+            self._range[told] = range_around(
+                evidence.line, evidence.nesting, origins.start[told], origins.end[told]
+            )
+
+    def of(self, rows: Rows) -> dict[str, object]:
+        """The original node of some work, and the range around its capture."""
+        node = self._of_work[rows]
+        original = self._original[node]
+        if not self._node_id.size:
+            nothing = pa.nulls(rows.size, pa.int64())
+            return {"original_graph_node_id": nothing, "capture_range_id": nothing}
+        return {
+            "original_graph_node_id": pa.array(self._node_id[original], mask=original < 0),
+            "capture_range_id": or_null(self._range[node]),
+        }

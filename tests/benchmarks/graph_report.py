@@ -1,0 +1,126 @@
+"""Writes a report as a serving engine leaves it that captured CUDA graphs once and replays them, of any size.
+
+The shape is vLLM's: one capture for every batch size (67 of them), each with layer-wise markers around the launches;
+then decode steps, each one ``cudaGraphLaunch``. Nodes are recorded as nsys does: the captured ones inside their launch,
+the instance's copies twice. Times are made up, but nest and follow each other as real ones do.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from itertools import count
+from typing import TYPE_CHECKING
+
+from tests.benchmarks.serving_report import GLOBAL_PID, GLOBAL_TID, SCHEMA, Program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CAPTURES = 67
+LAYERS = 36
+_COLUMNS = {
+    "NVTX_EVENTS": 19,
+    "CUPTI_ACTIVITY_KIND_RUNTIME": 8,
+    "CUPTI_ACTIVITY_KIND_KERNEL": 27,
+    "CUDA_GRAPH_EVENTS": 7,
+}
+
+NODE_SCHEMA = """
+CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
+  globalTid INTEGER, nameId INTEGER, graphNodeId INTEGER NOT NULL, originalGraphNodeId INTEGER);
+"""
+
+
+class Capturing(Program):
+    """A program whose launches go into graphs, which it then replays."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=LAYERS)
+        self.graph = count(1)
+        self.captured = 0
+        self.nodes: list[tuple[int, str]] = []
+        self.rows = {table: [] for table in _COLUMNS}
+
+    def launch(self, number: int, kernel: str) -> None:
+        """Launches into the graph that is being captured."""
+        for _ in range(number):
+            start = self.clock
+            self.api("cudaLaunchKernel_v7000", 2_500)
+            node = (self.captured << 32) | len(self.nodes)
+            self.nodes.append((node, kernel))
+            self.node(start + 1_000, node, None)
+
+    def api(self, name: str, duration: int) -> int:
+        correlation = next(self.correlation)
+        self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(
+            (self.clock, self.clock + duration, 0, GLOBAL_TID, correlation, self.strings[name], 0, None)
+        )  # fmt: skip
+        self.clock += duration + 500
+        return correlation
+
+    def node(self, at: int, node: int, original: int | None) -> None:
+        name = self.strings["Graph Node Creation"]
+        self.rows["CUDA_GRAPH_EVENTS"].append((at, at, 77, GLOBAL_TID, name, node, original))
+
+    def capture(self, batch: int) -> list[tuple[int, str]]:
+        """Captures and instantiates one graph; returns the nodes of the instance and their kernels."""
+        self.captured, self.nodes = next(self.graph), []
+        self.api("cudaStreamBeginCapture_v10000", 1_000)
+        root = "LlamaForCausalLM"
+        self.call(root, batch, lambda: self.call(f"{root}.model", batch, lambda: self.model(root, batch)))  # fmt: skip
+        self.api("cudaStreamEndCapture_v10000", 1_000)
+        instance, start = next(self.graph), self.clock
+        self.api("cudaGraphInstantiateWithFlags_v11040", 50_000)
+        copies = []
+        for at, (node, kernel) in enumerate(self.nodes):
+            copy = (instance << 32) | at
+            self.node(start + at, copy, None)
+            self.node(start + at, copy, node)
+            copies.append((copy, kernel))
+        return copies
+
+    def replay(self, nodes: list[tuple[int, str]], batch: int) -> None:
+        """One decode step: a launch, and every node's kernel."""
+        start = self.clock
+        correlation = self.api("cudaGraphLaunch_v10000", 90_000)
+        self.range(f"execute_context_0(0)_generation_{batch}({batch})", start, self.clock)
+        self.device_clock = max(self.device_clock, self.clock)
+        for number, (node, kernel) in enumerate(nodes):
+            begin = self.device_clock + 200
+            self.device_clock = begin + self.duration(kernel, number)
+            full = self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"]
+            self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
+                (begin, self.device_clock, 0, 1, 7, correlation, GLOBAL_PID, full, self.strings[kernel], None, None,
+                 None, 40, 108, 1, 1, 128, 1, 1, 0, 16384, 0, 0, 0, 16384, node, None)
+            )  # fmt: skip
+        self.clock += 20_000
+
+    def insert(self, db: sqlite3.Connection) -> None:
+        """Writes the rows so far, in the order of their starts."""
+        for table, rows in self.rows.items():
+            rows.sort(key=lambda row: row[0])
+            marks = ",".join("?" * _COLUMNS[table])
+            db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
+            rows.clear()
+
+
+def write_graph_report(path: Path, *, kernels: int, captures: int = CAPTURES) -> Path:
+    """Writes a report of about ``kernels`` kernels, all of them replayed."""
+    program = Capturing()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode=OFF")
+        db.execute("PRAGMA synchronous=OFF")
+        db.executescript(SCHEMA + NODE_SCHEMA)
+        graphs = []
+        for batch in range(1, captures + 1):
+            graphs.append(program.capture(batch))
+            program.insert(db)
+        for step in range(max(1, kernels // len(graphs[0]))):
+            program.replay(graphs[step % captures], step % captures + 1)
+            program.insert(db)
+        strings = program.strings.ids.items()
+        db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", strings)
+        db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
+        db.commit()
+    return path

@@ -1,0 +1,259 @@
+"""Golden tests of graphs whose nodes were not recorded in their capture: order tells, or nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.golden import check
+from tests.test_graphs import CAPTURE, REPLAY, moved
+from tracekit.dataset import Dataset
+
+Parse = Callable[..., Dataset]
+
+#: Nodes as they are recorded by versions of nsys that do so after the capture has ended.
+LATE = """
+    node!1    1 105 105
+    node!2    1 105 105
+    node!3    1 106 106
+    node!4    1 106 106        ## waits for an event: does no work
+    node!11   1 112 112
+    node!11   1 112 112  1
+    node!12   1 113 113  2
+    node!13   1 114 114  3
+    node!14   1 114 114        ## the instance's own
+"""
+GRAPHS = """
+    made 1   1   1 graph 1
+    made 1 111 111 graph 2
+    made 1 112 112 graph 3
+    made 1 119 119 exec 2 of 1
+"""
+MAPPED = """
+    kind    module  method       cause  step_id
+    kernel  top.a   graph_order  -      0
+    memset  top.b   graph_order  -      0
+    kernel  top.b   graph_order  -      0
+"""
+UNMAPPED = """
+    kind    module  method  cause           step_id
+    kernel  -       -       graph_unmapped  0
+    memset  -       -       graph_unmapped  0
+    kernel  -       -       graph_unmapped  0
+"""
+
+
+def of_instance(number: int, lines: str = REPLAY) -> str:
+    """The lines with ids of nodes as newer versions make them: the instance above 32 bits."""
+    for node in (11, 12, 13):
+        lines = lines.replace(f"!{node} ", f"!{number << 32 | node} ")
+    return lines
+
+
+def other(lines: str, by: int, tens: int) -> str:
+    """The same again later: other times, other correlation ids."""
+    return moved(lines, by).replace("#", f"#{tens}") + "\n"
+
+
+def test_nodes_recorded_after_the_capture_are_its_launches_in_their_order(parsed: Parse) -> None:
+    dataset = parsed(CAPTURE + LATE + REPLAY)
+    check(dataset, "kernels", MAPPED)
+    check(dataset, "kernels", """
+        original_graph_node_id  capture_range_id  call_id
+        1                       1                 1
+        2                       2                 2
+        3                       2                 2
+    """)  # fmt: skip
+
+
+def test_nodes_are_in_the_order_of_the_captured_ones_not_of_their_copies(parsed: Parse) -> None:
+    swapped = LATE.replace("!11 ", "!x ").replace("!13 ", "!11 ").replace("!x ", "!13 ")
+    replay = REPLAY.replace("!11 ", "!x ").replace("!13 ", "!11 ").replace("!x ", "!13 ")
+    check(parsed(CAPTURE + swapped + replay), "kernels", MAPPED)
+
+
+def test_late_nodes_of_one_capture_are_not_taken_for_those_of_the_next(parsed: Parse) -> None:
+    """Both graphs are of one shape; only the time of the records tells which is which."""
+    second = other(CAPTURE, 1000, 3).replace("'top", "'other")
+    late = moved(LATE, 1000)
+    for node in (11, 12, 13, 14, 1, 2, 3, 4):
+        late = late.replace(f"!{node} ", f"!{node + 20} ")
+    late = late.replace("112 1", "112 21").replace("113 2", "113 22").replace("114 3", "114 23")
+    replay = other(REPLAY, 2000, 4)
+    for node in (11, 12, 13):
+        replay = replay.replace(f"!{node} ", f"!{node + 20} ")
+    dataset = parsed(CAPTURE + LATE + second + late + "\n" + REPLAY + replay)
+    check(dataset, "kernels", """
+        module   method       original_graph_node_id
+        top.a    graph_order  1
+        top.b    graph_order  2
+        top.b    graph_order  3
+        other.a  graph_order  21
+        other.b  graph_order  22
+        other.b  graph_order  23
+    """)  # fmt: skip
+
+
+def test_late_nodes_on_another_thread_say_nothing_of_a_capture(parsed: Parse) -> None:
+    elsewhere = LATE.replace("   1 10", "   2 10")
+    assert elsewhere != LATE
+    check(parsed(CAPTURE + elsewhere + REPLAY), "kernels", UNMAPPED)
+
+
+@pytest.mark.parametrize("clone", ["", "made 1 115 115 clone 7 of 1\nmade 1 119 119 exec 9 of 7\n"])
+def test_without_nodes_the_record_of_the_graph_tells_its_capture(parsed: Parse, clone: str) -> None:
+    replay = of_instance(9 if clone else 2)
+    dataset = parsed(CAPTURE + GRAPHS + clone + replay)
+    check(dataset, "kernels", MAPPED)
+    assert dataset.table("kernels").column("original_graph_node_id").null_count == 3
+
+
+def test_a_graph_created_outside_of_every_capture_stays_unknown(parsed: Parse) -> None:
+    """Captured before the recording, or built by hand; a capture of the same shape is no proof."""
+    earlier = GRAPHS.replace("1   1   1 graph 1", "1 -90 -90 graph 1")
+    assert earlier != GRAPHS
+    check(parsed(CAPTURE + earlier + of_instance(2)), "kernels", UNMAPPED)
+
+
+def test_a_graph_of_which_nothing_is_recorded_stays_unknown_where_others_are(parsed: Parse) -> None:
+    check(parsed(CAPTURE + GRAPHS + of_instance(77)), "kernels", UNMAPPED)
+
+
+def test_records_that_contradict_each_other_tell_nothing(parsed: Parse) -> None:
+    both = GRAPHS + "made 1 119 119 exec 2 of 3\n"
+    check(parsed(CAPTURE + both + of_instance(2)), "kernels", UNMAPPED)
+
+
+@pytest.mark.parametrize("replay", [REPLAY, of_instance(2)])
+def test_one_capture_and_one_graph_belong_together_where_nothing_is_recorded(
+    parsed: Parse, replay: str
+) -> None:
+    check(parsed(CAPTURE + replay), "kernels", MAPPED)
+
+
+def test_the_driver_s_calls_inside_the_runtime_s_count_once(parsed: Parse) -> None:
+    driver = """
+        launch 1  1  2 #101 cuStreamBeginCapture
+        launch 1 22 28 #102 cuLaunchKernel
+        launch 1 62 68 #103 cuMemsetD32Async
+        launch 1 76 79 #104 cuLaunchKernel
+        launch 1 101 102 #105 cuStreamEndCapture
+    """
+    check(parsed(CAPTURE + driver + REPLAY), "kernels", MAPPED)
+
+
+def test_work_launched_to_another_stream_meanwhile_is_no_node(parsed: Parse) -> None:
+    aside = """
+        launch 1  40  42 #99
+        kernel 1 700 705 #99 aside
+    """
+    dataset = parsed(CAPTURE + aside + REPLAY)
+    check(dataset, "kernels", """
+        name           module  method
+        gemm           top.a   graph_order
+        aside          top.a   range
+        [CUDA memset]  top.b   graph_order
+        gelu           top.b   graph_order
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("launch    1  20  30  #2", ""),  # a launch less
+        ("launch    1  75  80  #4", "launch 1 75 77 #4\nlaunch 1 78 80 #9"),  # a launch more
+        ("cudaMemsetAsync_v3020", "cudaMemcpyAsync_v3020"),  # of another kind
+        ("cudaStreamEndCapture_v10000", "cudaStreamQuery"),  # never ended
+        ("cudaStreamBeginCapture_v10000", "cudaStreamQuery"),  # begun before the recording
+        (
+            "launch    1   1   2  #1 cudaStreamBeginCapture_v10000",
+            "launch 1 1 2 #1 cudaStreamBeginCapture_v10000\n"
+            "launch 1 3 4 #9 cudaStreamBeginCapture_v10000",
+        ),  # two at once
+    ],
+)
+@pytest.mark.parametrize("records", ["", LATE, GRAPHS])
+def test_a_capture_that_does_not_agree_with_the_graph_tells_nothing(
+    parsed: Parse, old: str, new: str, records: str
+) -> None:
+    assert old in CAPTURE
+    replay = of_instance(2) if records == GRAPHS else REPLAY
+    check(parsed(CAPTURE.replace(old, new) + records + "\n" + replay), "kernels", UNMAPPED)
+
+
+def test_two_captures_of_one_shape_without_records_are_not_told_apart(parsed: Parse) -> None:
+    second = other(CAPTURE, 1000, 3).replace("'top", "'other")
+    dataset = parsed(CAPTURE + second + moved(REPLAY, 2000))
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+def test_two_graphs_of_one_shape_cannot_both_be_of_one_capture(parsed: Parse) -> None:
+    earlier = other(REPLAY, 1000, 4)
+    for node in (11, 12, 13):
+        earlier = earlier.replace(f"!{node} ", f"!{node - 10} ")
+    dataset = parsed(CAPTURE + REPLAY + earlier)
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+def test_a_graph_without_a_capture_shows_that_others_were_captured_before(parsed: Parse) -> None:
+    alien = """
+        launch    1 810 820  #40 cudaGraphLaunch_v10000
+        kernel!99 1 900 910  #40 alien
+    """
+    dataset = parsed(CAPTURE + REPLAY + alien)
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+def test_a_graph_that_ran_before_its_capture_is_another(parsed: Parse) -> None:
+    check(parsed(moved(CAPTURE, 1000) + "\n" + REPLAY), "kernels", UNMAPPED)
+
+
+def test_a_graph_of_another_process_is_not_of_this_capture(parsed: Parse) -> None:
+    dataset = parsed(CAPTURE + REPLAY.replace(" 1 ", " 8/1 "))
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+def test_a_graph_captured_before_the_recording_is_unmapped_with_advice(parsed: Parse) -> None:
+    dataset = parsed(of_instance(2))
+    check(dataset, "kernels", UNMAPPED)
+    (row,) = [r for r in dataset.table("coverage").to_pylist() if r["what"] == "kernels"]
+    assert "before the warm-up" in row["advice"]
+    assert "tracekit capture" in row["advice"]
+
+
+def test_the_launches_around_nodes_whose_record_was_lost_tell_where_they_stand(
+    parsed: Parse,
+) -> None:
+    some = """
+        node!1    1  25  25
+        node!11   1 112 112 1
+    """
+    check(parsed(CAPTURE + some + REPLAY), "kernels", """
+        kind    module  method       original_graph_node_id
+        kernel  top.a   graph_node   1
+        memset  top.b   graph_order  -
+        kernel  top.b   graph_order  -
+    """)  # fmt: skip
+
+
+def test_nodes_that_have_their_place_forbid_an_order_that_contradicts_it(parsed: Parse) -> None:
+    """Ids that do not follow the launches, as they need not where several streams were captured."""
+    crossed = """
+        node!1    1  77  77
+        node!11   1 112 112 1
+    """
+    check(parsed(CAPTURE + crossed + REPLAY), "kernels", """
+        kind    module  method      cause
+        kernel  top.b   graph_node  -
+        memset  -       -           graph_unmapped
+        kernel  -       -           graph_unmapped
+    """)  # fmt: skip
+
+
+def test_where_graphs_say_nothing_of_an_instance_its_late_nodes_may(parsed: Parse) -> None:
+    lost = GRAPHS.replace("made 1 119 119 exec 2 of 1", "")
+    late = LATE
+    for node in (11, 12, 13, 14):
+        late = late.replace(f"!{node} ", f"!{2 << 32 | node} ")
+    check(parsed(CAPTURE + lost + late + "\n" + of_instance(2)), "kernels", MAPPED)

@@ -1,0 +1,109 @@
+"""Instances of CUDA graphs, as replays show them: the nodes that one launch runs are one instance's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.recording import integers
+
+if TYPE_CHECKING:
+    from tracekit.arrays import Ints, Rows
+    from tracekit.lineage import Lineage
+    from tracekit.recording import Recording
+
+#: Newer ids of nodes carry the graph or its instance above this bit.
+_GRAPH_BIT = 32
+#: Instances that share nodes are one; a chain of more than this is no program's.
+_MOST_ROUNDS = 32
+
+
+class Instance(NamedTuple):
+    """The nodes that are launched together.
+
+    Attributes:
+        process: Row of processes.
+        nodes: Rows of the lineage's nodes, in the order in which the capture made them.
+        kinds: Kind of work of each one, as bytes.
+        graph: Id of the graph or instance, where the report says it.
+        first_ns: When the first of them ran first.
+    """
+
+    process: int
+    nodes: Rows
+    kinds: bytes
+    graph: int | None
+    first_ns: int
+
+
+def instances(recording: Recording, lineage: Lineage, launch: Rows) -> list[Instance]:
+    """The instances whose nodes have a certain order.
+
+    Args:
+        recording: The recording.
+        lineage: Its graphs' nodes.
+        launch: Row of the launch of every piece of work, or -1.
+    """
+    rows = np.flatnonzero((lineage.of_work >= 0) & (launch >= 0))
+    node = lineage.of_work[rows]
+    label = _together(node, launch[rows], lineage.root.size)
+    if label is None:
+        return []
+    kind = _of_node(integers(recording.work, "kind")[rows], node, lineage.root.size)
+    graph = _of_node(integers(recording.work, "graph_id")[rows], node, lineage.root.size)
+    first = np.full(lineage.root.size, np.iinfo(np.int64).max)
+    np.minimum.at(first, node, integers(recording.work, "start_ns")[rows])
+    known = np.unique(node)
+    known = known[np.argsort(label[known], kind="stable")]
+    edges = np.flatnonzero(np.diff(label[known])) + 1
+    found = []
+    for nodes in np.split(known, edges) if known.size else []:
+        ordered = _in_order(lineage, nodes)
+        if ordered is not None and (kind[nodes] >= 0).all():
+            found.append(
+                Instance(
+                    int(lineage.process[nodes[0]]),
+                    ordered,
+                    kind[ordered].astype(np.int8).tobytes(),
+                    _graph(lineage.node_id[nodes], graph[nodes]),
+                    int(first[nodes].min()),
+                )
+            )
+    return found
+
+
+def _together(node: Rows, launch: Rows, nodes: int) -> Rows | None:
+    """A label for every node, the same for those that were ever launched together; None if that takes too long."""
+    label = np.arange(nodes)
+    of_launch = np.full(int(launch.max(initial=-1)) + 1, nodes)
+    for _ in range(_MOST_ROUNDS):
+        before = label.copy()
+        np.minimum.at(of_launch, launch, label[node])
+        np.minimum.at(label, node, of_launch[launch])
+        if np.array_equal(before, label):
+            return label
+    return None
+
+
+def _of_node(values: Ints, node: Rows, nodes: int) -> Ints:
+    """The value that all work of a node has, or -1."""
+    lowest, highest = np.full(nodes, np.iinfo(np.int64).max), np.full(nodes, -1, dtype=np.int64)
+    np.minimum.at(lowest, node, values)
+    np.maximum.at(highest, node, values)
+    return np.where(lowest == highest, highest, -1)
+
+
+def _in_order(lineage: Lineage, nodes: Rows) -> Rows | None:
+    """Nodes in the order of their originals where these are known, else in their own; None if that is none."""
+    root = lineage.original[nodes]
+    by = lineage.node_id[root if (root >= 0).all() else nodes]
+    if np.unique(by).size < by.size or np.unique(by >> _GRAPH_BIT).size > 1:
+        return None
+    return nodes[np.argsort(by)]
+
+
+def _graph(node_id: Ints, graph: Ints) -> int | None:
+    """The graph that ids of nodes or their work name; None if they name none, or several."""
+    named = {*(node_id >> _GRAPH_BIT).tolist(), *graph.tolist()} - {0, -1}
+    return named.pop() if len(named) == 1 else None

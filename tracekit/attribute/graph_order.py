@@ -1,0 +1,286 @@
+"""``graph_order``: nodes of a CUDA graph in their order are the launches of its capture in theirs.
+
+For graphs whose nodes were not recorded while they were captured. It holds only where it is certain which capture
+made the graph, and where nodes and launches agree in number and, one by one, in kind. It is certain if
+
+* some of the graph's nodes are known to come from launches of that capture, or else
+* the report says which graph the capture made, or else
+* the graph's nodes were recorded after that capture had ended and before the next one began, or else
+* nothing of the process's graphs is recorded, and captures and graphs can be paired in one way only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.attribute.capturing import call_at_capture
+from tracekit.attribute.graph_instances import instances
+from tracekit.captures import OF_KERNEL, OF_MEMCPY, OF_MEMSET
+from tracekit.recording import (
+    GRAPH_CLONED,
+    GRAPH_CREATED,
+    GRAPH_INSTANTIATED,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    integers,
+)
+from tracekit.trace import Origins
+
+if TYPE_CHECKING:
+    from tracekit.arrays import Ints, Rows
+    from tracekit.attribute.graph_instances import Instance
+    from tracekit.captures import Captures
+    from tracekit.lineage import Lineage
+    from tracekit.recording import Recording
+    from tracekit.timeline import Timeline
+    from tracekit.trace import Evidence
+
+
+NAME = "graph_order"
+_MOST_CLONES = 64
+#: Stands for the graph of an instance some of whose nodes have their place.
+_PLACED = -1
+_KIND = {OF_KERNEL: KERNEL, OF_MEMCPY: MEMCPY, OF_MEMSET: MEMSET}
+
+
+class _Capture(NamedTuple):
+    """A capture whose launches are known: its window, process, end, and launches with the kinds of their work."""
+
+    window: int
+    process: int
+    end_ns: int
+    start: Ints
+    end: Ints
+    kinds: bytes
+
+
+class _Known(NamedTuple):
+    """What there is to know about graphs."""
+
+    recording: Recording
+    line: Timeline
+    lineage: Lineage
+    captures: Captures
+    origins: Origins
+
+
+def completed(
+    recording: Recording, line: Timeline, lineage: Lineage, captures: Captures, origins: Origins,
+    launch: Rows,
+) -> Origins:  # fmt: skip
+    """The places where nodes were captured, with those that order tells.
+
+    Args:
+        recording: The recording.
+        line: Its threads on one axis.
+        lineage: Its graphs' nodes.
+        captures: Its captures.
+        origins: Where descent tells that nodes were captured.
+        launch: Row of the launch of every piece of work, or -1.
+    """
+    pending = lineage.replayed & ~origins.known
+    if not pending.any() or not captures.windows.alone.any():
+        return origins
+    known = _Known(recording, line, lineage, captures, origins)
+    candidates = _captures(known)
+    start, end, by_order = origins.start.copy(), origins.end.copy(), origins.by_order.copy()
+    for instance, capture in _pairs(known, candidates, instances(recording, lineage, launch)):
+        rest = ~origins.known[instance.nodes]
+        nodes = instance.nodes[rest]
+        start[nodes], end[nodes], by_order[nodes] = capture.start[rest], capture.end[rest], True
+    return Origins(start, end, by_order)
+
+
+def owners(evidence: Evidence, work: Ints) -> Ints:
+    """The innermost call around the launch in the place of each piece's node; -1 where that is not known."""
+    return call_at_capture(evidence, work, by_order=True)
+
+
+def _captures(known: _Known) -> list[_Capture]:
+    """The captures with launches that no other capture can have had."""
+    captures, recording = known.captures, known.recording
+    windows, asked = captures.windows, captures.asked
+    kind_of_role = np.full(128, -1, dtype=np.int8)
+    kind_of_role[list(_KIND)] = list(_KIND.values())
+    kind = kind_of_role[captures.role]
+    rows = np.flatnonzero(captures.captured & (kind >= 0))
+    start = known.line.launch_start[asked[rows]]
+    low, high = (np.searchsorted(start, edge) for edge in (windows.opened, windows.closed))
+    process = recording.threads.process[integers(recording.launches, "thread")]
+    end_ns = integers(recording.launches, "end_ns")
+    found = []
+    for at in np.flatnonzero(windows.alone & (high > low)).tolist():
+        own = rows[low[at] : high[at]]
+        launches = asked[own]
+        found.append(
+            _Capture(
+                at,
+                int(process[launches[0]]),
+                int(end_ns[launches[-1]]),
+                known.line.launch_start[launches],
+                known.line.launch_end[launches],
+                kind[own].tobytes(),
+            )
+        )
+    return found
+
+
+def _pairs(
+    known: _Known, captures: list[_Capture], found: list[Instance]
+) -> list[tuple[Instance, _Capture]]:
+    """Every instance with the capture that is certain to have made its graph."""
+    by_window = {capture.window: capture for capture in captures}
+    made = _made_graphs(known)
+    late = _recorded_late(known)
+    told = [_told(known, made, late, instance) for instance in found]
+    graphs: dict[int | None, set[int]] = {}
+    for instance, window in zip(found, told, strict=True):
+        graphs.setdefault(window, set()).add(_graph_of(known, made, instance))
+    pairs = [
+        (instance, by_window[window])
+        for instance, window in zip(found, told, strict=True)
+        if window is not None
+        and window in by_window
+        and len(graphs[window] - {_PLACED}) <= 1  # a capture makes one graph
+        and _agree(instance, by_window[window])
+        and _stands(known.origins, instance, by_window[window])
+    ]
+    silent = [instance for instance in found if instance.process not in made.recorded]
+    return pairs + _only_pairs(captures, silent)
+
+
+def _agree(instance: Instance, capture: _Capture) -> bool:
+    """Whether an instance may come of a capture: same process, same work in the same order, and replayed later."""
+    return (
+        instance.process == capture.process
+        and instance.kinds == capture.kinds
+        and instance.first_ns >= capture.end_ns
+    )
+
+
+def _stands(origins: Origins, instance: Instance, capture: _Capture) -> bool:
+    """Whether the nodes that have their place have the one that the order gives them."""
+    start = origins.start[instance.nodes]
+    return bool(((start == capture.start) | ~origins.known[instance.nodes]).all())
+
+
+def _only_pairs(
+    captures: list[_Capture], instances_: list[Instance]
+) -> list[tuple[Instance, _Capture]]:
+    """Instances and captures of processes in which each instance has one capture, and no two have the same."""
+    found: dict[int, list[tuple[Instance, _Capture]]] = {}
+    spoilt: set[int] = set()
+    by_shape: dict[tuple[int, bytes], list[_Capture]] = {}
+    for capture in captures:
+        by_shape.setdefault((capture.process, capture.kinds), []).append(capture)
+    taken: set[int] = set()
+    for instance in instances_:
+        fitting = by_shape.get((instance.process, instance.kinds), [])
+        if len(fitting) != 1 or fitting[0].window in taken or not _agree(instance, fitting[0]):
+            spoilt.add(instance.process)
+            continue
+        taken.add(fitting[0].window)
+        found.setdefault(instance.process, []).append((instance, fitting[0]))
+    return [pair for process, pairs in found.items() if process not in spoilt for pair in pairs]
+
+
+class _Made(NamedTuple):
+    """What is recorded of graphs.
+
+    Attributes:
+        window: The captures during which each graph was created, by (process, graph).
+        source: The graphs that each instance or clone was made of, by (process, id).
+        recorded: Processes in which the making of any graph or node is recorded.
+    """
+
+    window: dict[tuple[int, int], set[int]]
+    source: dict[tuple[int, int], set[int]]
+    recorded: set[int]
+
+
+def _made_graphs(known: _Known) -> _Made:
+    graphs, recording = known.recording.graphs, known.recording
+    process = recording.threads.process[integers(graphs, "thread")]
+    noded = recording.threads.process[integers(recording.graph_nodes, "thread")]
+    made = _Made({}, {}, {*process.tolist(), *noded.tolist()})
+    at = known.line.graph_at
+    window = np.where(
+        np.asarray(graphs.column("start_ns").is_valid()), known.captures.windows.at(at, at), -1
+    )
+    columns = (
+        integers(graphs, name) for name in ("event", "graph_id", "original_graph_id", "exec_id")
+    )
+    for owner, during, event, graph, original, instance in zip(
+        process.tolist(), window.tolist(), *(column.tolist() for column in columns), strict=True
+    ):
+        if event == GRAPH_CREATED and graph >= 0:
+            made.window.setdefault((owner, graph), set()).add(during)
+        elif event == GRAPH_INSTANTIATED:
+            made.source.setdefault((owner, instance), set()).add(graph)
+        elif event == GRAPH_CLONED:
+            made.source.setdefault((owner, graph), set()).add(original)
+    return made
+
+
+def _told(known: _Known, made: _Made, late: Rows, instance: Instance) -> int | None:
+    """The capture that made an instance's graph, as far as records tell; None if they do not, or disagree."""
+    origins = known.origins
+    placed = instance.nodes[origins.known[instance.nodes]]
+    if placed.size:
+        return _one(known.captures.windows.at(origins.start[placed], origins.end[placed]))
+    source = _source(made, instance)
+    windows = made.window.get((instance.process, source), set())
+    # That the instance itself was created outside of captures goes without saying.
+    if windows - {-1} or (windows and source != instance.graph):
+        return _one(np.array(list(windows)))
+    return _one(late[instance.nodes])
+
+
+def _one(windows: Rows) -> int | None:
+    same = windows.size and windows[0] >= 0 and (windows == windows[0]).all()
+    return int(windows[0]) if same else None
+
+
+def _graph_of(known: _Known, made: _Made, instance: Instance) -> int:
+    """What tells the graphs of instances apart: an id, or the first of the original nodes."""
+    if known.origins.known[instance.nodes].any():
+        return _PLACED
+    original = int(known.lineage.original[instance.nodes].min())
+    return original if original >= 0 else _source(made, instance)
+
+
+def _source(made: _Made, instance: Instance) -> int:
+    """The graph that an instance was made of, over clones; -1 where that is not said, or disputed.
+
+    An instance is itself a graph, created outside of captures.
+    """
+    at = -1 if instance.graph is None else instance.graph
+    for _ in range(_MOST_CLONES):
+        sources = made.source.get((instance.process, at), set()) - {at}
+        if not sources:
+            return at
+        if len(sources) > 1:
+            break
+        (at,) = sources
+    return -1
+
+
+def _recorded_late(known: _Known) -> Rows:
+    """For every node the capture after whose end, and before any other, its original was recorded; -1 for none."""
+    lineage, captures = known.lineage, known.captures
+    at, records = known.line.node_at, known.recording.graph_nodes
+    edge = np.searchsorted(captures.edges, at, side="right") - 1
+    same_thread = captures.edge_thread[edge] == integers(records, "thread")
+    timed = np.asarray(records.column("start_ns").is_valid())
+    window = np.searchsorted(captures.windows.closed, captures.edges[edge], side="right") - 1
+    closed = captures.windows.closed[window] == captures.edges[edge]
+    window = np.where((edge >= 0) & same_thread & timed & (window >= 0) & closed, window, -1)
+    lowest = np.full(lineage.root.size + 1, np.iinfo(np.int64).max)
+    highest = np.full(lineage.root.size + 1, -1, dtype=np.int64)
+    np.minimum.at(lowest, lineage.of_record, window)
+    np.maximum.at(highest, lineage.of_record, window)
+    lowest[-1] = -1
+    return np.where(lowest == highest, highest, -1)[lineage.original]

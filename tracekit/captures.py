@@ -1,0 +1,289 @@
+"""Captures of CUDA graphs: when a thread captured, which launches went into a graph instead of to the device.
+
+A node is believed to come from a launch only if its making was recorded inside that call, alone, and the call put no
+work on the device. Some versions of nsys record nodes after the capture has ended: these lie in no launch, or in
+another graph's, and say nothing by their time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.intervals import subtree_ends
+from tracekit.recording import graph_launch_names, integers, names_starting
+
+if TYPE_CHECKING:
+    from tracekit.arrays import Flags, Ints, Rows
+    from tracekit.lineage import Lineage
+    from tracekit.recording import Recording
+    from tracekit.timeline import Timeline
+
+#: Position on the axis of what is not known.
+NOWHERE = np.iinfo(np.int64).min
+
+OTHER, OF_KERNEL, OF_MEMCPY, OF_MEMSET, OF_NODE, UNNAMED, BEGINS, ENDS, REPLAYS = range(9)
+#: API calls that become a node when captured, or make one, or delimit captures; the later ones are exceptions.
+_ROLES: tuple[tuple[int, tuple[str, ...]], ...] = (
+    (OF_KERNEL, ("cudaLaunch", "cuLaunch")),
+    (OF_MEMCPY, ("cudaMemcpy", "cuMemcpy")),
+    (OF_MEMSET, ("cudaMemset", "cuMemset")),
+    (OF_NODE, ("cudaGraphAdd", "cuGraphAdd", "cudaLaunchHostFunc", "cuLaunchHostFunc")),
+    (BEGINS, ("cudaStreamBeginCapture", "cuStreamBeginCapture")),
+    (ENDS, ("cudaStreamEndCapture", "cuStreamEndCapture")),
+)
+
+
+class Windows(NamedTuple):
+    """Times on the axis between the begin and the end of a capture on one thread, in order.
+
+    Attributes:
+        begin: Start of the call that began it.
+        opened: End of that call.
+        closed: Start of the call that ended it.
+        end: End of that call.
+        alone: Whether no other capture may have been open on the thread meanwhile.
+    """
+
+    begin: Ints
+    opened: Ints
+    closed: Ints
+    end: Ints
+    alone: Flags
+
+    def at(self, first: Ints, last: Ints) -> Rows:
+        """The window that contains each ``[first, last]``, its calls included, or -1."""
+        row = np.searchsorted(self.begin, first, side="right") - 1
+        inside = (row >= 0) & (np.append(self.end, NOWHERE)[row] >= last)
+        return np.where(inside, row, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Captures:
+    """What was captured.
+
+    Attributes:
+        windows: The captures of which begin and end are known.
+        edges: Starts of all calls that begin or end a capture.
+        edge_thread: Row of threads of these.
+        asked: Rows of launches that put work somewhere: on the device, or into a graph. Of calls around calls the
+            outermost.
+        role: What each of these becomes when captured: OF_KERNEL, …
+        worked: Which of these put work on the device.
+        captured: Which of these went into a graph, by a node that is believed or by the time.
+        by_node: Which of these did by a node that is believed.
+        node_start: For every node of the lineage the start of the launch that it was made in, or NOWHERE.
+        node_end: The end of that launch.
+    """
+
+    windows: Windows
+    edges: Ints
+    edge_thread: Rows
+    asked: Rows
+    role: Ints
+    worked: Flags
+    captured: Flags
+    by_node: Flags
+    node_start: Ints
+    node_end: Ints
+
+
+def captures_of(recording: Recording, line: Timeline, lineage: Lineage, works: Flags) -> Captures:
+    """Finds what was captured.
+
+    Args:
+        recording: The recording.
+        line: Its threads on one axis.
+        lineage: Its graphs' nodes.
+        works: Which launches put work on the device.
+    """
+    role = _roles(recording.names)[integers(recording.launches, "name")]
+    windows, edges, edge_thread = _windows(line, role, integers(recording.launches, "thread"))
+    nowhere = np.full(lineage.root.size, NOWHERE)
+    if not edges.size and not recording.graph_nodes.num_rows:
+        none, no = np.empty(0, dtype=np.int32), np.empty(0, dtype=bool)
+        return Captures(windows, edges, edge_thread, none, none, no, no, no, nowhere, nowhere)
+    asked = _outermost(line, np.flatnonzero(works | _makes_node(role) | (role == REPLAYS)))
+    worked = _with_work(line, asked, works)
+    start, end = line.launch_start[asked], line.launch_end[asked]
+    silent = _makes_node(role[asked]) & ~worked
+    at, made = _makings(recording, line, lineage)
+    inside = np.searchsorted(start, at, side="right") - 1
+    inside[(inside < 0) | (np.append(end, NOWHERE)[inside] < at)] = -1
+    batch = _batches(recording.names)[integers(recording.launches, "name")][asked]
+    only = _believable(inside, made, batch) & silent
+    by_node = only.copy()
+    believed = np.append(only, False)[inside]
+    node_start, node_end = _places(
+        lineage.root.size,
+        made[believed],
+        start[inside[believed]],
+        end[inside[believed]],
+    )
+    stray = np.flatnonzero((inside < 0) & _matters(lineage)[made])
+    timely = _timely(windows, (start, silent, by_node), at[stray])
+    strays = _places(lineage.root.size, made[stray[timely]], at[stray[timely]], at[stray[timely]])
+    unplaced = ~np.isin(np.arange(lineage.root.size), made[believed])
+    node_start[unplaced], node_end[unplaced] = strays[0][unplaced], strays[1][unplaced]
+    within = windows.at(start, end)
+    captured = by_node | (silent & (within >= 0))
+    return Captures(
+        windows=windows,
+        edges=edges,
+        edge_thread=edge_thread,
+        asked=asked,
+        role=role[asked],
+        worked=worked,
+        captured=captured,
+        by_node=by_node,
+        node_start=node_start,
+        node_end=node_end,
+    )
+
+
+def _roles(names: list[str]) -> Ints:
+    """The role of every name; last that of a call without one."""
+    roles = np.full(len(names) + 1, OTHER, dtype=np.int8)
+    for role, prefixes in _ROLES:
+        roles[names_starting(names, prefixes)] = role
+    roles[graph_launch_names(names)] = REPLAYS
+    roles[-1] = UNNAMED
+    return roles
+
+
+def _batches(names: list[str]) -> Flags:
+    """Which names are those of calls that make several nodes; last that of a call without one."""
+    return np.array([*("Batch" in name for name in names), False])
+
+
+def _makes_node(role: Ints) -> Flags:
+    return (role >= OF_KERNEL) & (role <= UNNAMED)
+
+
+def _windows(line: Timeline, role: Ints, thread: Ints) -> tuple[Windows, Ints, Rows]:
+    """The captures, and start and thread of every call that begins or ends one."""
+    # The runtime's call is around the driver's; both say the same.
+    rows = _outermost(line, np.flatnonzero((role == BEGINS) | (role == ENDS)))
+    begins, thread = role[rows] == BEGINS, thread[rows]
+    joined = np.zeros(rows.size + 1, dtype=bool)
+    joined[1:-1] = thread[1:] == thread[:-1]
+    pair = np.flatnonzero(begins[:-1] & ~begins[1:] & joined[1:-1])
+    opened_before = joined[pair] & begins[pair - 1]
+    closed_after = joined[pair + 2] & ~np.append(begins, True)[pair + 2]
+    start, end = line.launch_start[rows], line.launch_end[rows]
+    alone = ~opened_before & ~closed_after
+    return Windows(start[pair], end[pair], start[pair + 1], end[pair + 1], alone), start, thread
+
+
+def _outermost(line: Timeline, rows: Rows) -> Rows:
+    """Those of some launches that lie in no other of them."""
+    reach = np.maximum.accumulate(line.launch_end[rows])
+    within = np.zeros(rows.size, dtype=bool)
+    within[1:] = line.launch_end[rows[1:]] <= reach[:-1]
+    touching = np.zeros(rows.size, dtype=bool)
+    touching[1:] = line.launch_start[rows[1:]] >= reach[:-1]
+    return rows[~within | touching]
+
+
+def _with_work(line: Timeline, outer: Rows, works: Flags) -> Flags:
+    """Which of some calls put work on the device, they themselves or a call inside."""
+    found = np.zeros(outer.size, dtype=bool)
+    if outer.size:
+        start = line.launch_start[np.flatnonzero(works)]
+        found[np.searchsorted(line.launch_start[outer], start, side="right") - 1] = True
+    return found
+
+
+def _makings(recording: Recording, line: Timeline, lineage: Lineage) -> tuple[Ints, Rows]:
+    """When each node that is no copy was made, and which it is; once each, however often that is recorded."""
+    timed = np.asarray(recording.graph_nodes.column("start_ns").is_valid())
+    rows = np.flatnonzero(timed & ~lineage.copied[lineage.of_record])
+    node, at = lineage.of_record[rows], line.node_at[rows]
+    order = np.lexsort((at, node))
+    node, at = node[order], at[order]
+    fresh = np.ones(node.size, dtype=bool)
+    fresh[1:] = (node[1:] != node[:-1]) | (at[1:] != at[:-1])
+    return at[fresh], node[fresh]
+
+
+def _believable(inside: Rows, node: Rows, batch: Flags) -> Flags:
+    """Which launches exactly one node was made in; in a batch of copies, any number."""
+    seen = np.unique(np.stack((inside, node), axis=1)[inside >= 0], axis=0)
+    made = np.bincount(seen[:, 0], minlength=batch.size)
+    return np.asarray((made == 1) | (batch & (made > 1)))
+
+
+def _places(nodes: int, node: Rows, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Start and end of the one place where each node was made; NOWHERE for none and for several."""
+    first, last = np.full(nodes, np.iinfo(np.int64).max), np.full(nodes, NOWHERE)
+    ends = last.copy()
+    np.minimum.at(first, node, start)
+    np.maximum.at(last, node, start)
+    np.maximum.at(ends, node, end)
+    return np.where(first == last, last, NOWHERE), np.where(first == last, ends, NOWHERE)
+
+
+def _matters(lineage: Lineage) -> Flags:
+    """Which nodes did work, or are the original of another; those that only fill an instance are neither."""
+    root = np.where(lineage.copied | lineage.replayed, lineage.root, -1)
+    return np.asarray(np.bincount(root + 1, minlength=root.size + 1)[1:] > 0)
+
+
+def _timely(windows: Windows, launches: tuple[Ints, Flags, Flags], at: Ints) -> Flags:
+    """Which nodes that were made in no recorded launch were made during the capture they lie in.
+
+    Only where no node is recorded late, and every launch of that capture has its own node: then the rest of the
+    nodes are those of launches that were not recorded.
+
+    Args:
+        windows: The captures.
+        launches: Start of every launch, whether it may have been captured, and whether a node says so.
+        at: When the nodes were made.
+    """
+    row = windows.at(at, at)
+    during = (row >= 0) & (np.append(windows.closed, NOWHERE)[row] >= at)
+    if not row.size or not during.all():
+        return np.zeros(at.size, dtype=bool)
+    start, silent, by_node = launches
+    missing = np.concatenate(([0], np.cumsum(silent & ~by_node)))
+    low = np.searchsorted(start, windows.opened[row])
+    high = np.searchsorted(start, windows.closed[row])
+    return np.asarray(windows.alone[row] & (missing[high] == missing[low]))
+
+
+def ran_in_capture(
+    captures: Captures, line: Timeline, span: tuple[Ints, Ints], forest: tuple[Rows, Ints]
+) -> Flags:
+    """Which calls ran while their thread captured.
+
+    A call did if it lies between the begin and the end of a capture. Where these were not recorded, it did if it
+    launched something and every launch inside it became a node.
+
+    Args:
+        captures: What was captured.
+        line: The recording's threads on one axis.
+        span: Starts and ends of the calls, in pre-order.
+        forest: The call around each one, or -1; and how many are around it.
+    """
+    start, end = span
+    if not captures.asked.size:
+        return np.zeros(start.size, dtype=bool)
+    found = captures.windows.at(start, end) >= 0
+    edged = _between(captures.edges, start, end)
+    began = line.launch_start[captures.asked]
+    launched = _between(began, start, end)
+    noded = _between(began[captures.by_node], start, end)
+    found |= (edged == 0) & (launched > 0) & (noded == launched)
+    rows = np.flatnonzero(found)
+    # Whatever is called by such a call captures too, even if it launches nothing.
+    change = np.zeros(start.size + 1, dtype=np.int64)
+    np.add.at(change, rows, 1)
+    np.add.at(change, subtree_ends(*forest)[rows], -1)
+    return np.cumsum(change[:-1]) > 0
+
+
+def _between(times: Ints, start: Ints, end: Ints) -> Ints:
+    """How many of some sorted times lie in each ``[start, end)``."""
+    return np.searchsorted(times, end) - np.searchsorted(times, start)

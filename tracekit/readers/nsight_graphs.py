@@ -1,0 +1,116 @@
+"""The making of CUDA graphs and of their nodes.
+
+``CUDA_GRAPH_EVENTS`` means nodes in files up to schema 3.7.2 and graphs in later ones, where ``CUDA_GRAPH_NODE_EVENTS``
+has the nodes. Not the name decides but the columns: a row that names a node is about a node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit import nsight
+from tracekit.readers.bulk import ENCODED, Request
+from tracekit.readers.nsight_rows import LAST_TIME_NS, DamagedRows
+from tracekit.recording import (
+    GRAPH_CLONED,
+    GRAPH_CREATED,
+    GRAPH_INSTANTIATED,
+    GRAPH_NODES,
+    GRAPHS,
+    integers,
+)
+
+if TYPE_CHECKING:
+    from tracekit.arrays import Flags
+    from tracekit.readers.nsight_ids import GlobalIds
+
+GRAPH_TABLES = {"graph_events": nsight.GRAPH_EVENTS, "node_events": nsight.GRAPH_NODE_EVENTS}
+_IDS = ("graphNodeId", "originalGraphNodeId", "graphId", "originalGraphId", "graphExecId")
+#: Nsight's class of event → ours.
+_EVENTS = {
+    nsight.GRAPH_CREATED: GRAPH_CREATED,
+    nsight.GRAPH_CLONED: GRAPH_CLONED,
+    nsight.GRAPH_INSTANTIATED: GRAPH_INSTANTIATED,
+}
+
+
+def graph_requests() -> dict[str, Request]:
+    """What to read of both tables."""
+    columns = {"start": pa.int64(), "eventClass": pa.int32(), "globalTid": ENCODED}
+    columns |= dict.fromkeys(_IDS, pa.int64())
+    return {name: Request(table, columns) for name, table in GRAPH_TABLES.items()}
+
+
+def graph_tables(tables: dict[str, pa.Table], ids: GlobalIds) -> tuple[pa.Table, pa.Table]:
+    """Nodes and graphs; rows that say neither when, where nor of what are none.
+
+    Returns:
+        The tables ``GRAPH_NODES`` and ``GRAPHS``.
+
+    Raises:
+        DamagedRows: If a time is impossible.
+    """
+    nodes, graphs = [GRAPH_NODES.empty()], [GRAPHS.empty()]
+    for name, table in GRAPH_TABLES.items():
+        rows = tables.pop(name)
+        if not rows.num_rows or "globalTid" not in rows.column_names:
+            continue
+        _check_times(rows, table.name)
+        of_node = _of_node(rows)
+        nodes.append(_nodes(rows.filter(pa.array(of_node)), ids))
+        graphs.append(_graphs(rows.filter(pa.array(~of_node)), ids))
+    return pa.concat_tables(nodes).combine_chunks(), pa.concat_tables(graphs).combine_chunks()
+
+
+def _check_times(rows: pa.Table, name: str) -> None:
+    bounds = pc.min_max(_column(rows, "start")).as_py()
+    low, high = bounds["min"] or 0, bounds["max"] or 0
+    if not -LAST_TIME_NS < low <= high < LAST_TIME_NS:
+        raise DamagedRows(f"{name} holds times that lie decades apart")
+
+
+def _of_node(rows: pa.Table) -> Flags:
+    return np.asarray(_column(rows, "graphNodeId").is_valid())
+
+
+def _nodes(rows: pa.Table, ids: GlobalIds) -> pa.Table:
+    """Rows about nodes, less those that change a node which was made before."""
+    if "eventClass" in rows.column_names:
+        rows = rows.filter(pa.array(integers(rows, "eventClass") != nsight.NODE_CHANGED))
+    return GRAPH_NODES.table(
+        {
+            "start_ns": _column(rows, "start"),
+            "thread": ids.threads(rows.column("globalTid")).astype(np.int32),
+            "node_id": _column(rows, "graphNodeId"),
+            "original_node_id": _column(rows, "originalGraphNodeId"),
+        }
+    )
+
+
+def _graphs(rows: pa.Table, ids: GlobalIds) -> pa.Table:
+    """Rows about graphs of whose making something is understood."""
+    if "eventClass" not in rows.column_names:
+        return GRAPHS.empty()
+    rows = rows.filter(pa.array(np.isin(integers(rows, "eventClass"), list(_EVENTS))))
+    event = integers(rows, "eventClass")
+    return GRAPHS.table(
+        {
+            "event": np.select([event == theirs for theirs in _EVENTS], list(_EVENTS.values())),
+            "start_ns": _column(rows, "start"),
+            "thread": ids.threads(rows.column("globalTid")).astype(np.int32),
+            "graph_id": _column(rows, "graphId"),
+            "original_graph_id": _column(rows, "originalGraphId"),
+            "exec_id": _column(rows, "graphExecId"),
+        }
+    )
+
+
+def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column, null throughout where the file has none."""
+    if name in rows.column_names:
+        return rows.column(name)
+    return pa.chunked_array([pa.nulls(rows.num_rows, pa.int64())])
