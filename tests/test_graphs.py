@@ -363,6 +363,28 @@ def test_a_launch_becomes_one_node_so_several_recorded_in_it_are_another_graph_s
     """)  # fmt: skip
 
 
+def test_a_batch_of_copies_becomes_a_node_for_each(parsed: Parse) -> None:
+    batch = """
+        launch    1   1   2  #1 cudaStreamBeginCapture_v10000
+        range     1   5 100  {'Module': 'top'}
+        launch    1  20  30  #2 cudaMemcpyBatchAsync_v12080
+        node!1    1  22  22
+        node!2    1  24  24
+        launch    1 101 102  #3 cudaStreamEndCapture_v10000
+        launch    1 110 120  #4 cudaGraphInstantiate_v10000
+        node!11   1 112 112  1
+        node!12   1 113 113  2
+        launch    1 210 220  #5 cudaGraphLaunch_v10000
+        memcpy!11 1 300 310  #5 64
+        memcpy!12 1 310 311  #5 64
+    """
+    check(parsed(batch), "kernels", """
+        kind    module  method      original_graph_node_id
+        memcpy  top     graph_node  1
+        memcpy  top     graph_node  2
+    """)  # fmt: skip
+
+
 def test_a_node_whose_launch_was_not_recorded_lies_in_its_capture(parsed: Parse) -> None:
     lost = CAPTURE.replace("    launch    1  20  30  #2\n", "")
     assert lost != CAPTURE
