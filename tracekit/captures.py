@@ -3,7 +3,7 @@
 A node is believed to come from a launch only if its making was recorded inside that call, and the call put no work on
 the device. Some versions of nsys record nodes after the capture has ended: these lie in no launch, or in another
 graph's, and say nothing by their time. Where any node of a process is recorded late, several nodes in one launch are
-not believed.
+not believed, unless it launches batches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.intervals import subtree_ends
 from tracekit.recording import graph_launch_names, integers, names_starting
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ _ROLES: tuple[tuple[int, tuple[str, ...]], ...] = (
     (BEGINS, ("cudaStreamBeginCapture", "cuStreamBeginCapture")),
     (ENDS, ("cudaStreamEndCapture", "cuStreamEndCapture")),
 )
+#: Of these, those that become several nodes.
+_BATCHES = ("cudaMemcpyBatch", "cudaMemcpy3DBatch", "cuMemcpyBatch", "cuMemcpy3DBatch")
 
 
 class Windows(NamedTuple):
@@ -122,7 +123,9 @@ def captures_of(recording: Recording, line: Timeline, lineage: Lineage, works: F
     captured_at = np.where(inside >= 0, np.append(silent, False)[inside], windows.during(at))
     in_time = _in_time(lineage, made[~captured_at], recording.threads.process_pid.size)
     number = _nodes_in(inside, made, asked.size)
-    by_node = silent & ((number == 1) | ((number > 1) & in_time[process]))
+    name = integers(recording.launches, "name")[asked]
+    batch = np.isin(name, np.asarray(names_starting(recording.names, _BATCHES), dtype=np.int64))
+    by_node = silent & ((number == 1) | ((number > 1) & (in_time[process] | batch)))
     believed = np.append(by_node, False)[inside]
     node_start, node_end = _places(
         lineage.root.size,
@@ -272,39 +275,3 @@ def _timely(windows: Windows, launches: tuple[Ints, Flags, Flags], at: Ints) -> 
     low = np.searchsorted(start, windows.opened[row])
     high = np.searchsorted(start, windows.closed[row])
     return np.asarray((row >= 0) & windows.alone[row] & (missing[high] == missing[low]))
-
-
-def ran_in_capture(
-    captures: Captures, line: Timeline, span: tuple[Ints, Ints], forest: tuple[Rows, Ints]
-) -> Flags:
-    """Which calls ran while their thread captured.
-
-    A call did if it lies between the begin and the end of a capture. Where these were not recorded, it did if it
-    launched something and every launch inside it became a node.
-
-    Args:
-        captures: What was captured.
-        line: The recording's threads on one axis.
-        span: Starts and ends of the calls, in pre-order.
-        forest: The call around each one, or -1; and how many are around it.
-    """
-    start, end = span
-    if not captures.asked.size:
-        return np.zeros(start.size, dtype=bool)
-    found = captures.windows.at(start, end) >= 0
-    edged = _between(captures.edges, start, end)
-    began = line.launch_start[captures.asked]
-    launched = _between(began, start, end)
-    noded = _between(began[captures.by_node], start, end)
-    found |= (edged == 0) & (launched > 0) & (noded == launched)
-    rows = np.flatnonzero(found)
-    # Whatever is called by such a call captures too, even if it launches nothing.
-    change = np.zeros(start.size + 1, dtype=np.int64)
-    np.add.at(change, rows, 1)
-    np.add.at(change, subtree_ends(*forest)[rows], -1)
-    return np.cumsum(change[:-1]) > 0
-
-
-def _between(times: Ints, start: Ints, end: Ints) -> Ints:
-    """How many of some sorted times lie in each ``[start, end)``."""
-    return np.searchsorted(times, end) - np.searchsorted(times, start)
