@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.captures import ran_in_capture
 from tracekit.coverage import ORPHAN_OUTPUTS
 from tracekit.hierarchy import hierarchy
-from tracekit.intervals import one_axis, parents
+from tracekit.intervals import one_axis, parents, subtree_ends
 from tracekit.markers.base import ModuleMarker, Unreadable
 from tracekit.recording import integers
 
@@ -108,7 +107,7 @@ def calls_of(
         marker=marker[keep].astype(np.int32),
         outputs=outputs[keep].astype(np.int32),
         module=module.astype(np.int32),
-        captured=ran_in_capture(captures, line, (start, end), (parent, depth)),
+        captured=_ran_in_capture(captures, line, (start, end), (parent, depth)),
         modules=modules,
     )
 
@@ -228,3 +227,39 @@ def _previous_sibling(parent: Ints, thread: Ints) -> Ints:
     same = (parent[order[1:]] == parent[order[:-1]]) & (thread[order[1:]] == thread[order[:-1]])
     previous[order[1:][same]] = order[:-1][same]
     return previous
+
+
+def _ran_in_capture(
+    captures: Captures, line: Timeline, span: tuple[Ints, Ints], forest: tuple[Rows, Ints]
+) -> Flags:
+    """Which calls ran while their thread captured.
+
+    A call did if it lies between the begin and the end of a capture. Where these were not recorded, it did if it
+    launched something and every launch inside it became a node.
+
+    Args:
+        captures: What was captured.
+        line: The recording's threads on one axis.
+        span: Starts and ends of the calls, in pre-order.
+        forest: The call around each one, or -1; and how many are around it.
+    """
+    start, end = span
+    if not captures.asked.size:
+        return np.zeros(start.size, dtype=bool)
+    found = captures.windows.at(start, end) >= 0
+    edged = _between(captures.edges, start, end)
+    began = line.launch_start[captures.asked]
+    launched = _between(began, start, end)
+    noded = _between(began[captures.by_node], start, end)
+    found |= (edged == 0) & (launched > 0) & (noded == launched)
+    rows = np.flatnonzero(found)
+    # Whatever is called by such a call captures too, even if it launches nothing.
+    change = np.zeros(start.size + 1, dtype=np.int64)
+    np.add.at(change, rows, 1)
+    np.add.at(change, subtree_ends(*forest)[rows], -1)
+    return np.cumsum(change[:-1]) > 0
+
+
+def _between(times: Ints, start: Ints, end: Ints) -> Ints:
+    """How many of some sorted times lie in each ``[start, end)``."""
+    return np.searchsorted(times, end) - np.searchsorted(times, start)

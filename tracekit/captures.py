@@ -1,8 +1,9 @@
 """Captures of CUDA graphs: when a thread captured, which launches went into a graph instead of to the device.
 
-A node is believed to come from a launch only if its making was recorded inside that call, alone, and the call put no
-work on the device. Some versions of nsys record nodes after the capture has ended: these lie in no launch, or in
-another graph's, and say nothing by their time.
+A node is believed to come from a launch only if its making was recorded inside that call, and the call put no work on
+the device. Some versions of nsys record nodes after the capture has ended: these lie in no launch, or in another
+graph's, and say nothing by their time. Where any node of a process is recorded late, several nodes in one launch are
+not believed, unless it launches batches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.intervals import subtree_ends
 from tracekit.recording import graph_launch_names, integers, names_starting
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _ROLES: tuple[tuple[int, tuple[str, ...]], ...] = (
     (BEGINS, ("cudaStreamBeginCapture", "cuStreamBeginCapture")),
     (ENDS, ("cudaStreamEndCapture", "cuStreamEndCapture")),
 )
+#: Of these, those that become several nodes.
+_BATCHES = ("cudaMemcpyBatch", "cudaMemcpy3DBatch", "cuMemcpyBatch", "cuMemcpy3DBatch")
 
 
 class Windows(NamedTuple):
@@ -58,6 +60,11 @@ class Windows(NamedTuple):
         row = np.searchsorted(self.begin, first, side="right") - 1
         inside = (row >= 0) & (np.append(self.end, NOWHERE)[row] >= last)
         return np.where(inside, row, -1)
+
+    def during(self, at: Ints) -> Flags:
+        """Whether each time lies in a capture that has not ended."""
+        row = self.at(at, at)
+        return np.asarray((row >= 0) & (np.append(self.closed, NOWHERE)[row] >= at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +119,21 @@ def captures_of(recording: Recording, line: Timeline, lineage: Lineage, works: F
     at, made = _makings(recording, line, lineage)
     inside = np.searchsorted(start, at, side="right") - 1
     inside[(inside < 0) | (np.append(end, NOWHERE)[inside] < at)] = -1
-    batch = _batches(recording.names)[integers(recording.launches, "name")][asked]
-    only = _believable(inside, made, batch) & silent
-    by_node = only.copy()
-    believed = np.append(only, False)[inside]
+    process = recording.threads.process[integers(recording.launches, "thread")[asked]]
+    captured_at = np.where(inside >= 0, np.append(silent, False)[inside], windows.during(at))
+    in_time = _in_time(lineage, made[~captured_at], recording.threads.process_pid.size)
+    number = _nodes_in(inside, made, asked.size)
+    name = integers(recording.launches, "name")[asked]
+    batch = np.isin(name, np.asarray(names_starting(recording.names, _BATCHES), dtype=np.int64))
+    by_node = silent & ((number == 1) | ((number > 1) & (in_time[process] | batch)))
+    believed = np.append(by_node, False)[inside]
     node_start, node_end = _places(
         lineage.root.size,
         made[believed],
         start[inside[believed]],
         end[inside[believed]],
     )
-    stray = np.flatnonzero((inside < 0) & _matters(lineage)[made])
+    stray = np.flatnonzero((inside < 0) & _matters(lineage)[made] & in_time[lineage.process[made]])
     timely = _timely(windows, (start, silent, by_node), at[stray])
     strays = _places(lineage.root.size, made[stray[timely]], at[stray[timely]], at[stray[timely]])
     unplaced = ~np.isin(np.arange(lineage.root.size), made[believed])
@@ -151,11 +162,6 @@ def _roles(names: list[str]) -> Ints:
     roles[graph_launch_names(names)] = REPLAYS
     roles[-1] = UNNAMED
     return roles
-
-
-def _batches(names: list[str]) -> Flags:
-    """Which names are those of calls that make several nodes; last that of a call without one."""
-    return np.array([*("Batch" in name for name in names), False])
 
 
 def _makes_node(role: Ints) -> Flags:
@@ -208,11 +214,24 @@ def _makings(recording: Recording, line: Timeline, lineage: Lineage) -> tuple[In
     return at[fresh], node[fresh]
 
 
-def _believable(inside: Rows, node: Rows, batch: Flags) -> Flags:
-    """Which launches exactly one node was made in; in a batch of copies, any number."""
+def _in_time(lineage: Lineage, late: Rows, processes: int) -> Flags:
+    """For every process whether no node of consequence was recorded outside of captures.
+
+    Args:
+        lineage: The nodes.
+        late: Those that were made outside of captured launches, as far as the report has them, and of captures.
+        processes: How many processes there are.
+    """
+    of_consequence = late[_matters(lineage)[late]]
+    found = np.ones(processes, dtype=bool)
+    found[lineage.process[of_consequence]] = False
+    return found
+
+
+def _nodes_in(inside: Rows, node: Rows, launches: int) -> Ints:
+    """How many nodes were made in each launch."""
     seen = np.unique(np.stack((inside, node), axis=1)[inside >= 0], axis=0)
-    made = np.bincount(seen[:, 0], minlength=batch.size)
-    return np.asarray((made == 1) | (batch & (made > 1)))
+    return np.bincount(seen[:, 0], minlength=launches)
 
 
 def _places(nodes: int, node: Rows, start: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -226,64 +245,33 @@ def _places(nodes: int, node: Rows, start: Ints, end: Ints) -> tuple[Ints, Ints]
 
 
 def _matters(lineage: Lineage) -> Flags:
-    """Which nodes did work, or are the original of another; those that only fill an instance are neither."""
-    root = np.where(lineage.copied | lineage.replayed, lineage.root, -1)
+    """Which nodes a capture must have made: the originals of others; in processes without copies, what did work.
+
+    An instance has nodes of its own that are no copies, whether they do work or not.
+    """
+    copying = np.zeros(int(lineage.process.max(initial=0)) + 1, dtype=bool)
+    copying[lineage.process[lineage.copied]] = True
+    telling = lineage.copied | (lineage.replayed & ~copying[lineage.process])
+    root = np.where(telling, lineage.root, -1)
     return np.asarray(np.bincount(root + 1, minlength=root.size + 1)[1:] > 0)
 
 
 def _timely(windows: Windows, launches: tuple[Ints, Flags, Flags], at: Ints) -> Flags:
     """Which nodes that were made in no recorded launch were made during the capture they lie in.
 
-    Only where no node is recorded late, and every launch of that capture has its own node: then the rest of the
-    nodes are those of launches that were not recorded.
+    Only where every launch of that capture has its own node: then the rest of the nodes are those of launches that
+    were not recorded.
 
     Args:
         windows: The captures.
         launches: Start of every launch, whether it may have been captured, and whether a node says so.
-        at: When the nodes were made.
+        at: When the nodes were made, of processes none of whose nodes is recorded late.
     """
     row = windows.at(at, at)
-    during = (row >= 0) & (np.append(windows.closed, NOWHERE)[row] >= at)
-    if not row.size or not during.all():
+    if not windows.begin.size:
         return np.zeros(at.size, dtype=bool)
     start, silent, by_node = launches
     missing = np.concatenate(([0], np.cumsum(silent & ~by_node)))
     low = np.searchsorted(start, windows.opened[row])
     high = np.searchsorted(start, windows.closed[row])
-    return np.asarray(windows.alone[row] & (missing[high] == missing[low]))
-
-
-def ran_in_capture(
-    captures: Captures, line: Timeline, span: tuple[Ints, Ints], forest: tuple[Rows, Ints]
-) -> Flags:
-    """Which calls ran while their thread captured.
-
-    A call did if it lies between the begin and the end of a capture. Where these were not recorded, it did if it
-    launched something and every launch inside it became a node.
-
-    Args:
-        captures: What was captured.
-        line: The recording's threads on one axis.
-        span: Starts and ends of the calls, in pre-order.
-        forest: The call around each one, or -1; and how many are around it.
-    """
-    start, end = span
-    if not captures.asked.size:
-        return np.zeros(start.size, dtype=bool)
-    found = captures.windows.at(start, end) >= 0
-    edged = _between(captures.edges, start, end)
-    began = line.launch_start[captures.asked]
-    launched = _between(began, start, end)
-    noded = _between(began[captures.by_node], start, end)
-    found |= (edged == 0) & (launched > 0) & (noded == launched)
-    rows = np.flatnonzero(found)
-    # Whatever is called by such a call captures too, even if it launches nothing.
-    change = np.zeros(start.size + 1, dtype=np.int64)
-    np.add.at(change, rows, 1)
-    np.add.at(change, subtree_ends(*forest)[rows], -1)
-    return np.cumsum(change[:-1]) > 0
-
-
-def _between(times: Ints, start: Ints, end: Ints) -> Ints:
-    """How many of some sorted times lie in each ``[start, end)``."""
-    return np.searchsorted(times, end) - np.searchsorted(times, start)
+    return np.asarray((row >= 0) & windows.alone[row] & (missing[high] == missing[low]))
