@@ -46,6 +46,16 @@ class DatasetError(_FileError):
 class CaptureError(TracekitError):
     """A program that cannot be run or recorded, or that failed while it was."""
 
+    def __init__(self, message: str, exit_code: int = TracekitError.exit_code) -> None:
+        """A failure.
+
+        Args:
+            message: What is wrong and what to do.
+            exit_code: That of a program that left by itself.
+        """
+        super().__init__(message)
+        self.exit_code = exit_code
+
 
 class UsageError(TracekitError):
     """A call whose arguments make no sense together."""

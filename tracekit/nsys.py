@@ -131,7 +131,8 @@ class Nsys:
             return native
         code = recorded.exit_code
         left = f"the program left with exit code {code}; " if code else ""
-        raise CaptureError(f"nothing was recorded: {left}{self.path} said: {_said(place)}")
+        message = f"nothing was recorded: {left}{self.path} said: {_said(place)}"
+        raise CaptureError(message, code or 1)
 
     def _importer(self) -> Path:
         """What turns raw data into a report; Debian's nsys does not find its own."""

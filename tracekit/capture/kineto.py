@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 #: What the names of our ranges begin with in torch's trace; a number follows.
 NUMBERED = "tracekit:"
 
+_NUMBERED = re.compile(rf"{NUMBERED}(\d{{1,9}})", re.ASCII)
 _PUSH_POP = 59
 _RUNTIME, _DRIVER = 0, 1
 #: CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind less one, as Nsight's tables number and label them.
@@ -156,10 +157,16 @@ class _Writer:
     def _tid(self, event: Row) -> Row:
         return {"globalTid": global_tid(self._pid, int(event["tid"]))}
 
+    def _ours(self, name: str) -> str | None:
+        """The text that a name stands for, if we gave it."""
+        found = _NUMBERED.fullmatch(name)
+        number = int(found[1]) if found else len(self._texts)
+        return self._texts[number] if number < len(self._texts) else None
+
     def _range(self, event: Row, span: Row, text: str | None = None) -> None:
         name: str = event["name"]
-        if text is None and name.startswith(NUMBERED):
-            text = self._texts[int(name[len(NUMBERED) :])]
+        if text is None and (ours := self._ours(name)) is not None:
+            text = ours
             self._rows.numbered += 1
         if event.get("args", {}).get("finished", True) is False:
             span = span | {"end": None}
@@ -171,7 +178,7 @@ class _Writer:
         self._rows.ranges.append(span | row | self._tid(event))
 
     def _operator(self, event: Row, span: Row) -> None:
-        if event["name"].startswith(NUMBERED):
+        if self._ours(event["name"]) is not None:
             self._range(event, span)
             return
         self._rows.operators.append(span | {"nameId": self._id(event["name"])} | self._tid(event))
@@ -251,8 +258,12 @@ def short_name(name: str) -> str:
 
 
 def _ns(microseconds: float) -> int:
-    """Kineto writes microseconds with three decimals, which a double holds until the year 2255."""
-    return round(microseconds * 1000)
+    """Kineto writes microseconds with three decimals since a base of the last three months: a double tells them apart.
+
+    Their product with 1000 is no longer exact, so the decimals go alone.
+    """
+    whole = int(microseconds)
+    return whole * 1000 + round((microseconds - whole) * 1000)
 
 
 def _in_words(event: Row) -> str:

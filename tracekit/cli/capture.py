@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if args.target is None and not trailing:
         raise UsageError(f"there is nothing to record; {_EXPECTED}")
     report = _report(args, trailing)
-    done = _target(args, report) if args.target else _command(args, report)
+    done = _command(args, report) if args.target is None else _target(args, report)
     if not args.quiet:
         print("\n".join(_told(done.figures, report)), file=sys.stderr)
     if done.problem is not None:
@@ -105,9 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
     """Where the report goes; looked at before anything runs."""
-    name = (
-        (args.target or trailing[0]).rpartition(":")[2] if args.target else Path(trailing[0]).name
-    )
+    name = trailing[0] if args.target is None else args.target.rpartition(":")[2]
     return report_place(args.out or Path(f"{Path(name).stem}.sqlite"), force=args.force)
 
 

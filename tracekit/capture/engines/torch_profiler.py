@@ -42,7 +42,7 @@ def record(job: Job) -> Outcome:
             code = exit_code(leaving)
     if not recorder.recorded:
         raise problem or CaptureError(
-            f"{job.target}: left before anything was recorded (exit code {code})"
+            f"{job.target}: left before anything was recorded (exit code {code})", code or 1
         )
     _write(job, recorder)
     return Outcome(code, problem, recorder.figures | figures)
