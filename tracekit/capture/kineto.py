@@ -6,13 +6,16 @@ ranges stand for texts (:mod:`tracekit.capture.recorder`); other annotations kee
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tracekit.errors import CaptureError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 #: What the names of our ranges begin with in torch's trace; a number follows.
 NUMBERED = "tracekit:"
@@ -35,7 +38,11 @@ _MEMORY_KINDS = {label: at for at, label in MEMORY_LABELS.items()}
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _SET = re.compile(r"Memset(?: \((\w+)\))?")
 
+#: A name in Kineto's trace; one with quotes in it stands there as it is. Numbers alone need none of this.
+_QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
+
 Row = dict[str, Any]
+Span = tuple[int, int]
 
 
 @dataclass
@@ -90,7 +97,31 @@ def global_tid(pid: int, tid: int) -> int:
     return 1 << 48 | (pid & 0xFFFFFF) << 24 | tid & 0xFFFFFF
 
 
-def rows_of(trace: Row, texts: Sequence[str], pid: int, *, ops: bool = False) -> Rows:
+def loaded(written: bytes) -> Row:
+    """Kineto's Chrome trace, also if it is no JSON because a name in it has quotes; such names are then empty.
+
+    Raises:
+        CaptureError: If it is none for another reason.
+    """
+    for text in (written, _QUOTED.sub(rb"\1\2", written)):
+        try:
+            trace: Row = json.loads(text)
+        except ValueError:
+            continue
+        return trace
+    raise CaptureError(
+        "torch's profiler wrote a trace that is no JSON; record with --engine nsys, or another torch"
+    )
+
+
+def rows_of(
+    trace: Row,
+    texts: Sequence[str],
+    pid: int,
+    *,
+    ops: bool = False,
+    names: Mapping[Span, str] | None = None,
+) -> Rows:
     """Rows of one process's trace.
 
     Args:
@@ -98,8 +129,10 @@ def rows_of(trace: Row, texts: Sequence[str], pid: int, *, ops: bool = False) ->
         texts: What the numbers of our own ranges stand for.
         pid: The process.
         ops: Whether every operator also becomes a range, in the words of ``emit_nvtx``.
+        names: What annotations were called, by their times since the trace's base; Kineto itself spoils names
+            that are not plain ASCII.
     """
-    writer = _Writer(texts, pid, ops=ops)
+    writer = _Writer(texts, pid, names or {}, ops=ops)
     events = [
         (writer.writers[event["cat"]], event)
         for event in trace["traceEvents"]
@@ -115,8 +148,11 @@ def rows_of(trace: Row, texts: Sequence[str], pid: int, *, ops: bool = False) ->
 class _Writer:
     """Rows as they grow, one method per category of Kineto's events."""
 
-    def __init__(self, texts: Sequence[str], pid: int, *, ops: bool) -> None:
+    def __init__(
+        self, texts: Sequence[str], pid: int, names: Mapping[Span, str], *, ops: bool
+    ) -> None:
         self.zero_ns = 0
+        self._names = names
         self._rows = Rows()
         self._ids: dict[str, int] = {}
         self._texts = texts
@@ -164,15 +200,16 @@ class _Writer:
         return self._texts[number] if number < len(self._texts) else None
 
     def _range(self, event: Row, span: Row, text: str | None = None) -> None:
-        name: str = event["name"]
-        if text is None and (ours := self._ours(name)) is not None:
-            text = ours
+        if text is None and (text := self._ours(event["name"])) is not None:
             self._rows.numbered += 1
+        if text is None:
+            when = (self.zero_ns + span["start"], self.zero_ns + span["end"])
+            text = self._names.get(when, event["name"])
         if event.get("args", {}).get("finished", True) is False:
             span = span | {"end": None}
         row = {
             "eventType": _PUSH_POP,
-            "textId": self._id(name if text is None else text),
+            "textId": self._id(text),
             "domainId": 0,
         }
         self._rows.ranges.append(span | row | self._tid(event))

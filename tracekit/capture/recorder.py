@@ -6,7 +6,6 @@ kernels carry times of one clock. A range's name is a number there; its text is 
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import threading
@@ -22,12 +21,12 @@ from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import new_lane
-from tracekit.capture.kineto import NUMBERED, rows_of
+from tracekit.capture.kineto import NUMBERED, loaded, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracekit.capture.kineto import Rows
+    from tracekit.capture.kineto import Rows, Span
 
 
 class _Guards(threading.local):
@@ -51,13 +50,15 @@ class Profiled:
         self.opened = count()
         self._numbers: dict[str, int] = {}
         self._guards = _Guards()
+        self._lock = threading.Lock()
         self.close: Callable[[], object] = self._close
 
     def opener(self, text: str, /) -> Callable[[], object]:
         """What opens a range of this text."""
-        number = self._numbers.setdefault(text, len(self.texts))
-        if number == len(self.texts):
-            self.texts.append(text)
+        with self._lock:
+            number = self._numbers.setdefault(text, len(self.texts))
+            if number == len(self.texts):
+                self.texts.append(text)
         return partial(self._open, f"{NUMBERED}{number}")
 
     def _open(self, name: str) -> None:
@@ -67,7 +68,12 @@ class Profiled:
         self._guards.open.append(guard)
 
     def _close(self) -> None:
-        self._guards.open.pop().__exit__(None, None, None)
+        guard = self._guards.open.pop()
+        try:
+            guard.__exit__(None, None, None)
+        except RuntimeError:
+            # It was opened before the window: torch knows nothing of it and asks to be told of a bug.
+            return
 
 
 class Recorder:
@@ -84,6 +90,7 @@ class Recorder:
         self._ops = ops
         self._profile: profile | None = None
         self._open = False
+        self._opened = 0
 
     @property
     def recorded(self) -> bool:
@@ -117,23 +124,34 @@ class Recorder:
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
                 self._profile.stop()
+            # What is marked from here on is not lost but outside.
+            self._opened = next(self.emitter.opened)
 
     def rows(self) -> Rows:
         """What was recorded, as rows of Nsight's tables."""
         self.close()
-        opened = next(self.emitter.opened)
         with self._timed("convert_ns"), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             if self._profile is not None:
                 self._profile.export_chrome_trace(str(path))
-            trace = json.loads(path.read_bytes())
-            rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops)
+            trace = loaded(path.read_bytes())
+            names = self._annotations(int(trace.get("baseTimeNanoseconds", 0)))
+            rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops, names=names)
         self.figures |= {
             "markers": rows.numbered,
-            "markers_lost": max(0, opened - rows.numbered),
+            "markers_lost": max(0, self._opened - rows.numbered),
             "operators": len(rows.operators),
         }
         return rows
+
+    def _annotations(self, base_ns: int) -> dict[Span, str]:
+        """What annotations were called, by their times; in its trace Kineto spoils what is not plain ASCII."""
+        results = self._profile.profiler.kineto_results if self._profile is not None else None
+        return {
+            (event.start_ns() - base_ns, event.end_ns() - base_ns): event.name()
+            for event in (results.events() if results is not None else ())
+            if event.is_user_annotation()
+        }
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
