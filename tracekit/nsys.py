@@ -177,9 +177,9 @@ def find() -> Nsys | None:
     if named := os.environ.get(VARIABLE):
         if (path := shutil.which(named)) is None:
             raise CaptureError(f"{named}: no program; correct the variable {VARIABLE}, or unset it")
-        return Nsys(Path(path))
+        return Nsys(Path(path).absolute())
     if path := shutil.which("nsys"):
-        return Nsys(Path(path))
+        return Nsys(Path(path).absolute())
     found = [path for place in _PLACES for path in Path("/").glob(place)]
     return Nsys(max(found)) if found else None
 
@@ -208,15 +208,16 @@ def _waited(running: subprocess.Popen[bytes]) -> Recorded:
     """Waits for nsys; what stops tracekit stops the program under it, and nsys writes what it has."""
     try:
         return Recorded(running.wait(), stopped=False)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit) as stop:
+        code = stop.code if isinstance(stop, SystemExit) else None
         for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(running.pid, sent)
                 running.wait(_PATIENCE_S)
                 break
-            except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            except (KeyboardInterrupt, SystemExit, subprocess.TimeoutExpired):
                 continue
-        return Recorded(128 + signal.SIGINT, stopped=True)
+        return Recorded(code if isinstance(code, int) else 128 + signal.SIGINT, stopped=True)
 
 
 def _left(place: Path, *suffixes: str) -> Path | None:

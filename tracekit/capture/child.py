@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -56,6 +57,8 @@ def main(argument: str) -> int:
     except TracekitError as error:
         said |= {"problem": str(error), "usage": isinstance(error, UsageError)}
         return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     finally:
         Path(told).write_text(json.dumps(said))
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ from tracekit.cli.base import needs_torch, report_place
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
     from tracekit.errors import TracekitError
@@ -105,8 +105,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
     """Where the report goes; looked at before anything runs."""
-    name = trailing[0] if args.target is None else args.target.rpartition(":")[2]
-    return report_place(args.out or Path(f"{Path(name).stem}.sqlite"), force=args.force)
+    if args.out is not None:
+        return report_place(args.out, force=args.force)
+    _, colon, function = (args.target or "").rpartition(":")
+    name = function.rpartition(".")[2] if colon else Path(function or trailing[0]).stem
+    return report_place(Path(f"{name}.sqlite"), force=args.force)
 
 
 def _target(args: argparse.Namespace, report: Path) -> _Done:
@@ -130,9 +133,11 @@ def _target(args: argparse.Namespace, report: Path) -> _Done:
 
 def _command(args: argparse.Namespace, report: Path) -> _Done:
     """Any program, under nsys; needs no torch here."""
-    given = [f"--{name}" for name in _OF_MODELS if getattr(args, name) not in (None, False, [])]
+    given = [f"--{name}" for name in _OF_MODELS if _asked(getattr(args, name))]
     if given:
         raise UsageError(f"{given[0]} is for models and scripts, not for a command after --")
+    if args.engine not in {"auto", "nsys", "torch"}:
+        raise UsageError(f"there is no engine {args.engine!r}; expected auto or nsys for a command")
     from tracekit import nsys
 
     tool = nsys.find()
@@ -162,8 +167,12 @@ def _told(figures: dict[str, int], report: Path) -> Iterator[str]:
     yield f"next: tracekit parse {report}"
 
 
+def _asked(option: object) -> bool:
+    """Whether it was given; 0 is a number like any other."""
+    return option is not None and option is not False and option != []
+
+
 def _number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+    if not (text.isdecimal() and text.isascii()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; expected 0 or more")
+    return int(text)
