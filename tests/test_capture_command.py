@@ -98,6 +98,14 @@ def test_a_report_that_is_there_stays_unless_forced(place: Place) -> None:
 
 
 @torch
+def test_a_report_of_nsys_that_lies_where_ours_would_go_stays_too(place: Place) -> None:
+    place.write(MODEL)
+    (place.folder / "make.nsys-rep").write_text("mine")
+    assert "make.nsys-rep: is there already" in one_line(place.capture("model.py:make"))
+    assert place.left() == {"model.py", "make.nsys-rep"}
+
+
+@torch
 def test_a_failed_target_leaves_a_report_that_was_there_even_if_forced(place: Place) -> None:
     place.write("def make(): return 3\n")
     (place.folder / "make.sqlite").write_text("mine")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tracekit.dataset import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.traces]
+#: What the machine that recorded it would say.
+GPU = {"id": 0, "name": "a GPU", "smCount": 100, "totalMemory": 1 << 36, "computeMajor": 9, "computeMinor": 0}  # fmt: skip
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -123,7 +125,8 @@ def test_annotations_become_ranges_and_operators_stay_apart(name: str) -> None:
 def report(name: str, folder: Path) -> Path:
     made = rows(name)
     path = folder / f"{name.partition('.')[0]}.sqlite"
-    nsight_file.write(path, made.tables() | machine.about(made))
+    about = machine.about(made) | {"TARGET_INFO_GPU": [GPU]}  # as machine.gpus() where there is one
+    nsight_file.write(path, made.tables() | about)
     return path
 
 
@@ -211,7 +214,8 @@ def test_nvidias_own_statistics_find_the_same_in_it(name: str, folder: Path) -> 
     assert len(stats(path, "nvtx_pushpop_trace", "nvtxpptrace")) == ranges
     projected = [row for row in parsed(name, folder).table("ranges").to_pylist() if row["gpu_op_count"]]
     said = stats(path, "nvtx_gpu_proj_trace", "nvtxgpuproj")
-    assert len(said) == len(projected)
+    # Newer versions add a nameless row for work outside of all ranges.
+    assert sum(next(iter(row.values())) != "" for row in said) == len(projected)
 
 
 @pytest.mark.parametrize("sqlite", sorted((TRACES / "nsys").glob("*.sqlite")), ids=lambda path: path.stem)

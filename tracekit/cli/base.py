@@ -35,6 +35,8 @@ class Command(Protocol):
         """Does it; returns the exit code."""
 
 
+#: What nsys itself writes goes beside the report.
+_NATIVE = (".nsys-rep", ".qdrep")
 NEEDS_TORCH = "recording a model needs torch: pip install 'tracekit[capture]'"
 
 
@@ -71,8 +73,10 @@ def report_place(path: Path, *, force: bool) -> Path:
     except OSError as error:
         message = f"{report}: cannot be written ({error.strerror}); choose another place: -o"
         raise CaptureError(message) from None
-    if report.is_dir() or (report.exists() and not force):
-        raise CaptureError(f"{report}: is there already; choose another place with -o, or --force")
+    for place in (report, *(report.with_suffix(suffix) for suffix in _NATIVE)):
+        if place.is_dir() or (place.exists() and not force):
+            message = f"{place}: is there already; choose another place with -o, or --force"
+            raise CaptureError(message)
     folder = report.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise CaptureError(f"{folder}: no folder to write into; make it, or choose another: -o")
