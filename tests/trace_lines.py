@@ -11,6 +11,7 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     memset  1   30  50  #7 1024
     graph   1   30  50  #8
     domain  1    0   -  2 NCCL                names domain 2 of the process; ``range@2`` is in it
+    op      1   10  20  aten::addmm           an operator that ran on the CPU
 
 ``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel!9`` is node 9 of a graph.
 """
@@ -37,6 +38,10 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGE
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER,
   graphExecId INTEGER);
 """
+#: Our own table, in reports of runs without a GPU alone.
+OPERATORS = (
+    'CREATE TABLE IF NOT EXISTS TRACEKIT_CPU_OPS (start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER)'
+)
 _LINE = re.compile(
     r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
     r"\s+(?P<start>-?\d+)\s+(?P<end>-?\d+|-)(\s+#(?P<id>-?\d+|-))?(\s(?P<rest>.*))?"
@@ -122,6 +127,13 @@ class _Writer:
         self.insert(
             "NVTX_EVENTS", start=line["start"], eventType=75, globalTid=line["tid"], domainId=int(line["domain"]),
             text=line["rest"],
+        )  # fmt: skip
+
+    def _op(self, line: dict[str, Any]) -> None:
+        self.db.execute(OPERATORS)
+        self.insert(
+            "TRACEKIT_CPU_OPS", start=line["start"], end=line["end"], globalTid=line["tid"],
+            nameId=self.string(line["rest"]),
         )  # fmt: skip
 
     def _launch(self, line: dict[str, Any]) -> None:

@@ -107,8 +107,9 @@ def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
     """Where the report goes; looked at before anything runs."""
     if args.out is not None:
         return report_place(args.out, force=args.force)
-    _, colon, function = (args.target or "").rpartition(":")
-    name = function.rpartition(".")[2] if colon else Path(function or trailing[0]).stem
+    named = trailing[0] if args.target is None else args.target
+    _, colon, function = named.rpartition(":") if args.target else ("", "", named)
+    name = function.rpartition(".")[2] if colon else Path(named).stem
     return report_place(Path(f"{name}.sqlite"), force=args.force)
 
 
