@@ -254,5 +254,3 @@ def test_quiet_says_nothing_and_else_the_next_command_is_named(place: Place) -> 
     assert loud.out == ""
     assert loud.err.splitlines()[-1] == "next: tracekit parse other.sqlite"
     assert command("parse", "other.sqlite", "--quiet").code == 0
-
-

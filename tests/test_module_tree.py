@@ -44,7 +44,9 @@ def lines_of(nodes: list[Node]) -> str:
         for child in below:
             call(child, path)
         clock += 1
-        written[at] = f'range 1 {start} {clock} {{"Module": "{path}", "Class": "{kind}", "Inputs": [[1]]}}'
+        written[at] = (
+            f'range 1 {start} {clock} {{"Module": "{path}", "Class": "{kind}", "Inputs": [[1]]}}'
+        )
         clock += 1
 
     for node in nodes:
@@ -191,8 +193,6 @@ def folded(nodes: list[Node], depth: int) -> list[tuple[str, int, int]]:
 
 
 def test_shares_are_of_all_time_also_of_that_which_nobody_owns(parsed: Parse) -> None:
-    dataset = parsed(
-        "range 1 0 10 {'Module': 'top', 'Inputs': [[1]]}\nop 1 2 4 x\nop 1 20 26 y"
-    )
+    dataset = parsed("range 1 0 10 {'Module': 'top', 'Inputs': [[1]]}\nop 1 2 4 x\nop 1 20 26 y")
     assert module_tree.frame(dataset).share.tolist() == [0.25]
     assert Counter(dataset.kernels().cause.dropna()) == {"outside_modules": 1}

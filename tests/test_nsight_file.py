@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import sqlite3
@@ -34,6 +33,10 @@ TABLES: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     nsight_file.write(tmp_path / "report.sqlite", TABLES)
     dataset = tracekit.parse(tmp_path / "report.sqlite")
@@ -52,14 +55,16 @@ def test_a_table_without_rows_is_left_out(tmp_path: Path) -> None:
 def test_no_file_but_the_report_is_left_and_one_that_was_there_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "report.sqlite").write_text("an older one")
     nsight_file.write(tmp_path / "report.sqlite", TABLES)
-    assert os.listdir(tmp_path) == ["report.sqlite"]
+    assert names(tmp_path) == ["report.sqlite"]
     assert (tmp_path / "report.sqlite").read_bytes().startswith(b"SQLite format 3")
 
 
-@pytest.mark.parametrize("name", ["a b.sqlite", "größe.sqlite", "per%20cent?x=1#y.sqlite", "q'uo\"te.sqlite"])
+@pytest.mark.parametrize(
+    "name", ["a b.sqlite", "größe.sqlite", "per%20cent?x=1#y.sqlite", "q'uo\"te.sqlite"]
+)
 def test_any_name_will_do(tmp_path: Path, name: str) -> None:
     nsight_file.write(tmp_path / name, TABLES)
-    assert os.listdir(tmp_path) == [name]
+    assert names(tmp_path) == [name]
 
 
 def test_an_absent_folder_is_one_line(tmp_path: Path) -> None:
@@ -75,7 +80,7 @@ def test_values_that_no_column_can_hold_leave_what_was_there(tmp_path: Path) -> 
     broken = TABLES | {"StringIds": [{"id": object(), "value": "x"}]}
     with pytest.raises(CaptureError):
         nsight_file.write(tmp_path / "report.sqlite", broken)
-    assert os.listdir(tmp_path) == ["report.sqlite"]
+    assert names(tmp_path) == ["report.sqlite"]
     assert (tmp_path / "report.sqlite").read_text() == "mine"
 
 
@@ -107,8 +112,10 @@ def test_a_disk_that_is_full_or_closed_leaves_nothing_behind(tmp_path: Path, hin
         [sys.executable, "-c", FULL, folder / "report.sqlite"],
         capture_output=True, text=True, env=environment(), preexec_fn=hindered, check=False, timeout=100,
     )  # fmt: skip
-    assert re.fullmatch(r".*report.sqlite: cannot be written \(.+\); free the disk or .*\n", done.stdout), done
+    assert re.fullmatch(
+        r".*report.sqlite: cannot be written \(.+\); free the disk or .*\n", done.stdout
+    ), done
     assert done.stderr == ""
     folder.chmod(0o700)
-    assert os.listdir(folder) == ["report.sqlite"]
+    assert names(folder) == ["report.sqlite"]
     assert (folder / "report.sqlite").read_text() == "mine"

@@ -39,9 +39,7 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGE
   graphExecId INTEGER);
 """
 #: Our own table, in reports of runs without a GPU alone.
-OPERATORS = (
-    'CREATE TABLE IF NOT EXISTS TRACEKIT_CPU_OPS (start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER)'
-)
+OPERATORS = 'CREATE TABLE IF NOT EXISTS TRACEKIT_CPU_OPS (start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER)'
 _LINE = re.compile(
     r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
     r"\s+(?P<start>-?\d+)\s+(?P<end>-?\d+|-)(\s+#(?P<id>-?\d+|-))?(\s(?P<rest>.*))?"

@@ -13,7 +13,7 @@ Bad rows inside a readable report are not errors: they are counted (see :mod:`tr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class TracekitError(Exception):
     """Base of all errors raised on purpose; its text is one line made for a person."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
 
 class _FileError(TracekitError):
@@ -60,4 +60,4 @@ class CaptureError(TracekitError):
 class UsageError(TracekitError):
     """A call whose arguments make no sense together."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code: int = 2

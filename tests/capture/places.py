@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.command import Outcome, command
+from tests.command import command
 
 if TYPE_CHECKING:
+    from tests.command import Outcome
     from collections.abc import Iterator
     from pathlib import Path
 

@@ -11,9 +11,9 @@ import tracekit
 from tracekit import nsight_file
 from tracekit.capture import machine
 from tracekit.capture.emit import routed_to
-from tracekit.capture.recorder import Recorder
 
 if TYPE_CHECKING:
+    from tracekit.capture.recorder import Recorder
     from collections.abc import Iterator
     from pathlib import Path
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tracekit
-from tests.command import Outcome, command, separately
 from tests.capture.places import one_line
+from tests.command import command, separately
 
 if TYPE_CHECKING:
+    from tests.command import Outcome
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.torch
@@ -35,7 +36,9 @@ def test_the_demo_leaves_a_report_and_a_dataset_and_says_nothing_on_stderr(
     assert outcome.out.splitlines()[-1] == "report: demo.sqlite, tables: demo.tracekit"
 
 
-def test_the_tree_of_the_demo_has_the_lines_that_the_readme_shows(demo: tuple[Path, Outcome]) -> None:
+def test_the_tree_of_the_demo_has_the_lines_that_the_readme_shows(
+    demo: tuple[Path, Outcome],
+) -> None:
     shown = re.search(r"```\n( module .*?)```", README, re.DOTALL)
     assert shown
     (head, _, *lines) = shown[1].splitlines()
@@ -48,7 +51,9 @@ def test_the_tree_of_the_demo_has_the_lines_that_the_readme_shows(demo: tuple[Pa
     assert (calls["LlamaForCausalLM"], calls["self_attn"]) == ("8", "48")
 
 
-def test_the_demo_has_steps_of_both_kinds_and_all_modules_of_a_llama(demo: tuple[Path, Outcome]) -> None:
+def test_the_demo_has_steps_of_both_kinds_and_all_modules_of_a_llama(
+    demo: tuple[Path, Outcome],
+) -> None:
     dataset = tracekit.load(demo[0] / "demo.tracekit")
     assert dataset.steps(["kind"]).kind.value_counts().to_dict() == {"prefill": 2, "decode": 6}
     calls = dataset.calls(["module", "step_id"])
@@ -67,7 +72,9 @@ def test_the_demo_keeps_what_is_there_unless_forced(tmp_path: Path, monkeypatch)
     assert [path.name for path in tmp_path.iterdir()] == ["demo.sqlite"]
 
 
-def test_a_dataset_in_the_way_is_told_before_anything_is_recorded(tmp_path: Path, monkeypatch) -> None:
+def test_a_dataset_in_the_way_is_told_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo.tracekit").mkdir()
     (tmp_path / "demo.tracekit" / "mine").write_text("mine")
@@ -83,7 +90,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("TRACEKIT_NSYS", raising=False)
     monkeypatch.setattr("tracekit.nsys._PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
-    yield tmp_path
+    return tmp_path
 
 
 def findings(outcome: Outcome) -> dict[str, dict[str, object]]:

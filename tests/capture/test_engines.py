@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import tracekit
-from tests.command import Outcome, separately
+from tests.command import separately
 
 if TYPE_CHECKING:
+    from tests.command import Outcome
     from pathlib import Path
 
     from tracekit.dataset import Dataset

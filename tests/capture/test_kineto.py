@@ -7,18 +7,17 @@ import io
 import os
 import sqlite3
 import subprocess
-from contextlib import closing
 from collections import Counter
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 
 import tracekit
+from tests.capture.kineto_traces import NAMES, WORK, events, rows
 from tests.conftest import TRACES
 from tests.nsys import nsys
-from tests.capture.kineto_traces import NAMES, WORK, events, pid, rows
-
 from tracekit import nsight_file
 from tracekit.capture import machine
 from tracekit.capture.kineto import rows_of, short_name
@@ -212,13 +211,17 @@ def test_nvidias_own_statistics_find_the_same_in_it(name: str, folder: Path) -> 
     )
     ranges = sum(event.category == "user_annotation" for event in events(name))
     assert len(stats(path, "nvtx_pushpop_trace", "nvtxpptrace")) == ranges
-    projected = [row for row in parsed(name, folder).table("ranges").to_pylist() if row["gpu_op_count"]]
+    projected = [
+        row for row in parsed(name, folder).table("ranges").to_pylist() if row["gpu_op_count"]
+    ]
     said = stats(path, "nvtx_gpu_proj_trace", "nvtxgpuproj")
     # Newer versions add a nameless row for work outside of all ranges.
     assert sum(next(iter(row.values())) != "" for row in said) == len(projected)
 
 
-@pytest.mark.parametrize("sqlite", sorted((TRACES / "nsys").glob("*.sqlite")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "sqlite", sorted((TRACES / "nsys").glob("*.sqlite")), ids=lambda path: path.stem
+)
 def test_kernels_get_the_short_names_that_nvidia_gives_them(sqlite: Path) -> None:
     with closing(sqlite3.connect(f"file:{sqlite}?mode=ro&immutable=1", uri=True)) as db:
         try:

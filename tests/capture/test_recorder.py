@@ -13,11 +13,12 @@ from torch.profiler import record_function
 
 import tracekit
 from tests.capture.models import Cnn, Encoder, Failing, Tagger
-from tests.capture.recordings import Span, recorded, spans, written
+from tests.capture.recordings import recorded, spans, written
 from tracekit.capture import layer_markers, step
 from tracekit.capture.recorder import Recorder
 
 if TYPE_CHECKING:
+    from tests.capture.recordings import Span
     from pathlib import Path
 
     from tracekit.dataset import Dataset
@@ -40,26 +41,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     cnn, encoder, tagger = Cnn(), Encoder(), Tagger()
     failing, caught = Failing(ValueError("no")), Failing(KeyError("no"), caught=True)
     ids = torch.zeros(2, 3, dtype=torch.int64)
-    with recorded(recorder):
-        with (
-            layer_markers(cnn, "cnn"), layer_markers(encoder, "encoder"), layer_markers(tagger, "tagger"),
-            layer_markers(failing, "failing"), layer_markers(caught, "caught"),
-        ):  # fmt: skip
-            for _ in range(2):
-                with step("both", kind="train"):
-                    cnn(torch.zeros(2, 3, 8, 8))
-                    encoder(ids, mask=torch.ones(2, 3))
-            with record_function("the user's own"):
-                torch.zeros(7).cos()
-                tagger(torch.zeros(2, 4, 6))
-            with pytest.raises(ValueError, match="no"):
-                failing(torch.zeros(3))
-            caught(torch.zeros(3))
-            torch.zeros(3).tan()
-            for _ in range(THREADS):
-                other = threading.Thread(target=cnn, args=(torch.zeros(2, 3, 8, 8),))
-                other.start()
-                other.join()
+    with (
+        recorded(recorder),
+        layer_markers(cnn, "cnn"), layer_markers(encoder, "encoder"), layer_markers(tagger, "tagger"),
+        layer_markers(failing, "failing"), layer_markers(caught, "caught"),
+    ):  # fmt: skip
+        for _ in range(2):
+            with step("both", kind="train"):
+                cnn(torch.zeros(2, 3, 8, 8))
+                encoder(ids, mask=torch.ones(2, 3))
+        with record_function("the user's own"):
+            torch.zeros(7).cos()
+            tagger(torch.zeros(2, 4, 6))
+        with pytest.raises(ValueError, match="no"):
+            failing(torch.zeros(3))
+        caught(torch.zeros(3))
+        torch.zeros(3).tan()
+        for _ in range(THREADS):
+            other = threading.Thread(target=cnn, args=(torch.zeros(2, 3, 8, 8),))
+            other.start()
+            other.join()
     path = written(recorder, folder / "run.sqlite")
     return Run(recorder, path, tracekit.parse(path))
 
@@ -100,8 +101,8 @@ def forwarded(found: pd.DataFrame) -> set[int]:
     names: dict[int, str] = {}
     for _, rows in found.groupby("tid"):
         around: list[tuple[int, int]] = []
-        rows = rows.assign(last=-rows.end_ns).sort_values(["start_ns", "last", "kernel_id"])
-        for row in rows.itertuples():
+        in_order = rows.assign(last=-rows.end_ns).sort_values(["start_ns", "last", "kernel_id"])
+        for row in in_order.itertuples():
             while around and around[-1][1] <= row.start_ns:
                 around.pop()
             names[row.kernel_id] = str(row.name)

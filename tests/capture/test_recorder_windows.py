@@ -148,7 +148,10 @@ def test_threads_that_make_texts_at_once_do_not_mix_them_up() -> None:
 
 
 def test_threads_at_work_together_keep_their_own_nesting(tmp_path: Path) -> None:
-    recorder, model = Recorder(), nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Tanh())
+    recorder, model = (
+        Recorder(),
+        nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Tanh()),
+    )
     gate = threading.Barrier(4)
 
     def work() -> None:
@@ -214,5 +217,7 @@ def test_tensors_of_other_widths_and_scalars_do_not_disturb_it() -> None:
         torch.tensor(3).item()
         torch.zeros(0, 3).to(torch.bfloat16)
         torch.cat([torch.zeros(1), torch.zeros(2)])
-        nn.functional.gelu(torch.einsum("ij,jk->ik", torch.ones(1, 2), torch.ones(2, 1)), approximate="tanh")
+        nn.functional.gelu(
+            torch.einsum("ij,jk->ik", torch.ones(1, 2), torch.ones(2, 1)), approximate="tanh"
+        )
     assert len(recorder.rows().operators) > 3

@@ -96,7 +96,9 @@ def test_an_async_function_is_refused_and_python_says_nothing(place: Place, recw
     assert not [warning for warning in recwarn if "never awaited" in str(warning.message)]
 
 
-RAISING = MODEL + """
+RAISING = (
+    MODEL
+    + """
 class Bad(nn.Module):
     def __init__(self, last):
         super().__init__()
@@ -114,6 +116,7 @@ def later(): return Bad(3), torch.zeros(1, 4)
 def wrong_shape(): return nn.Linear(3, 3), torch.zeros(2, 2)
 def wrong_arguments(): return nn.Linear(3, 3), {"absent": torch.zeros(2, 2)}
 """
+)
 
 
 def test_what_a_function_or_a_forward_raises_is_one_line_with_its_place(place: Place) -> None:
@@ -168,7 +171,9 @@ def test_a_target_that_exits_before_leaves_no_report(place: Place, leave: str, w
     assert place.left() == {"model.py"}
 
 
-KINDS = MODEL + """
+KINDS = (
+    MODEL
+    + """
 class Named(nn.Module):
     def forward(self, x, scale=None): return x * scale
 
@@ -187,6 +192,7 @@ def several(): return nn.Bilinear(2, 2, 2), (torch.zeros(1, 2), torch.zeros(1, 2
 def listed(): return nn.Bilinear(2, 2, 2), [torch.zeros(1, 2), torch.zeros(1, 2)]
 def compiled(): return torch.compile(nn.Linear(4, 4), backend="eager"), torch.zeros(1, 4)
 """
+)
 FIRST = {
     "maker": "Sequential", "maker.made": "Sequential", "Maker.static": "Sequential", "short": "Sequential",
     "optional": "Sequential", "by_name": "Named", "single": "ReLU", "several": "Bilinear", "listed": "Bilinear",

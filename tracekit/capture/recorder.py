@@ -146,7 +146,8 @@ class Recorder:
 
     def _annotations(self, base_ns: int) -> dict[Span, str]:
         """What annotations were called, by their times; in its trace Kineto spoils what is not plain ASCII."""
-        results = self._profile.profiler.kineto_results if self._profile is not None else None
+        profiler = self._profile.profiler if self._profile is not None else None
+        results = profiler.kineto_results if profiler is not None else None
         return {
             (event.start_ns() - base_ns, event.end_ns() - base_ns): event.name()
             for event in (results.events() if results is not None else ())
