@@ -52,7 +52,9 @@ _LOG = "nsys.log"
 #: An interrupted program may take this long to end, and nsys to write.
 _PATIENCE_S = 120
 #: Lines of nsys that tell no reason.
-_CHATTER = re.compile(r"^\s*(Generat|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|$)")
+_CHATTER = re.compile(
+    r"^\s*(Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|$)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.command import command
 
 if TYPE_CHECKING:
-    from tests.command import Outcome
     from collections.abc import Iterator
     from pathlib import Path
 
     import pytest
+
+    from tests.command import Outcome
 
 #: A model and its inputs, as ``make``; more lines may follow.
 MODEL = """
@@ -53,7 +54,8 @@ def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     sys.path[:] = paths
     for name in set(sys.modules) - modules:
         file = str(getattr(sys.modules[name], "__file__", "") or "")
-        if file.startswith(str(folder)):
+        places = [file, *getattr(sys.modules[name], "__path__", ())]
+        if any(place.startswith(str(folder)) for place in places):
             del sys.modules[name]
 
 

@@ -13,10 +13,10 @@ from tracekit.capture import machine
 from tracekit.capture.emit import routed_to
 
 if TYPE_CHECKING:
-    from tracekit.capture.recorder import Recorder
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tracekit.capture.recorder import Recorder
     from tracekit.dataset import Dataset
 
 

@@ -14,8 +14,9 @@ from tests.capture.places import one_line
 from tests.command import command, separately
 
 if TYPE_CHECKING:
-    from tests.command import Outcome
     from collections.abc import Iterator
+
+    from tests.command import Outcome
 
 pytestmark = pytest.mark.torch
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")

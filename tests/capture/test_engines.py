@@ -10,9 +10,9 @@ import tracekit
 from tests.command import separately
 
 if TYPE_CHECKING:
-    from tests.command import Outcome
     from pathlib import Path
 
+    from tests.command import Outcome
     from tracekit.dataset import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.nsys]

@@ -18,9 +18,9 @@ from tracekit.capture import layer_markers, step
 from tracekit.capture.recorder import Recorder
 
 if TYPE_CHECKING:
-    from tests.capture.recordings import Span
     from pathlib import Path
 
+    from tests.capture.recordings import Span
     from tracekit.dataset import Dataset
 
 pytestmark = pytest.mark.torch

@@ -11,6 +11,7 @@ import pytest
 import tracekit
 from tests.capture import places
 from tests.capture.places import last_line, one_line
+from tests.command import separately
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,3 +233,38 @@ def test_operators_are_marked_if_they_are_wanted(place: Place) -> None:
     texts = dataset.ranges(["text"]).text
     assert texts.str.contains(r"^aten::addmm, (?:seq = \d+, )?op_id = \d+, sizes = \[\[2\], ").any()
     assert counts(dataset)["Net"] == 1
+
+
+def test_a_program_that_profiles_itself_is_told_and_nothing_crashes(place: Place) -> None:
+    place.write(
+        TOP + "from torch.profiler import ProfilerActivity, profile\n"
+        "def main():\n    net = Net()\n    net(x)\n"
+        "    with profile(activities=[ProfilerActivity.CPU]): net(x)\n    net(x)\n"
+    )
+    outcome = separately("capture", "--engine", "torch", "model.py:main", cwd=place.folder)
+    assert outcome.code == 1, outcome
+    assert outcome.err.splitlines()[-1].startswith("tracekit: ")
+    assert "torch.profiler itself" in outcome.err
+    assert place.left() == {"model.py"}
+
+
+def test_a_program_that_goes_elsewhere_leaves_its_report_here(place: Place) -> None:
+    (place.folder / "elsewhere").mkdir()
+    dataset = captured(place, "import os\nos.chdir('elsewhere')\nNet()(x)\nos.chdir('..')")
+    assert counts(dataset)["Net"] == 1
+    place.write(TOP + "import os\ndef main():\n    os.chdir('elsewhere')\n    Net()(x)\n")
+    assert place.capture("-o", "there", "model.py:main").code == 0
+    assert (place.folder / "there.sqlite").exists()
+
+
+def test_a_fork_of_the_program_writes_no_report_of_its_own(place: Place) -> None:
+    place.write(
+        TOP + "import os, sys\ndef main():\n    net = Net()\n    net(x)\n"
+        "    if os.fork() == 0:\n        print('child', flush=True)\n        sys.exit(3)\n"
+        "    print(os.waitstatus_to_exitcode(os.wait()[1]))\n    net(x)\n"
+    )
+    outcome = separately("capture", "--engine", "torch", "model.py:main", cwd=place.folder)
+    assert outcome.code == 0, outcome
+    assert outcome.out == "child\n3\n"
+    assert outcome.err.count("report: ") == 1
+    assert counts(tracekit.parse(place.folder / "main.sqlite"))["Net"] == 2

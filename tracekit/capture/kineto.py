@@ -6,13 +6,10 @@ ranges stand for texts (:mod:`tracekit.capture.recorder`); other annotations kee
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +34,6 @@ _COPY_KINDS = {
 _MEMORY_KINDS = {label: at for at, label in MEMORY_LABELS.items()}
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _SET = re.compile(r"Memset(?: \((\w+)\))?")
-
-#: A name in Kineto's trace; one with quotes in it stands there as it is. Numbers alone need none of this.
-_QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
 
 Row = dict[str, Any]
 Span = tuple[int, int]
@@ -95,23 +89,6 @@ class Rows:
 def global_tid(pid: int, tid: int) -> int:
     """Nsight's 64-bit id of a thread; thread 0 stands for the process."""
     return 1 << 48 | (pid & 0xFFFFFF) << 24 | tid & 0xFFFFFF
-
-
-def loaded(written: bytes) -> Row:
-    """Kineto's Chrome trace, also if it is no JSON because a name in it has quotes; such names are then empty.
-
-    Raises:
-        CaptureError: If it is none for another reason.
-    """
-    for text in (written, _QUOTED.sub(rb"\1\2", written)):
-        try:
-            trace: Row = json.loads(text)
-        except ValueError:
-            continue
-        return trace
-    raise CaptureError(
-        "torch's profiler wrote a trace that is no JSON; record with --engine nsys, or another torch"
-    )
 
 
 def rows_of(

@@ -6,7 +6,9 @@ kernels carry times of one clock. A range's name is a number there; its text is 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tempfile
 import threading
 import time
@@ -21,12 +23,23 @@ from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import new_lane
-from tracekit.capture.kineto import NUMBERED, loaded, rows_of
+from tracekit.capture.kineto import NUMBERED, rows_of
+from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracekit.capture.kineto import Rows, Span
+    from tracekit.capture.kineto import Row, Rows, Span
+
+
+_TAKEN = (
+    "the program uses torch.profiler itself, of which there is one at a time: nothing was recorded; "
+    "take it out, or record with --engine nsys"
+)
+
+
+#: A name in Kineto's trace; one with quotes in it stands there as it is. Numbers alone need none of this.
+_QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
 
 
 class _Guards(threading.local):
@@ -120,6 +133,10 @@ class Recorder:
         """Ends the window, once the GPU has done what was asked of it."""
         if self._open and self._profile is not None:
             self._open = False
+            if not torch.autograd.profiler._is_profiler_enabled:
+                # Another profile ended ours with its own; what is left of it must not be touched.
+                self._profile = None
+                raise CaptureError(_TAKEN)
             with self._timed("stop_ns"):
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
@@ -134,7 +151,7 @@ class Recorder:
             path = Path(folder) / "trace.json"
             if self._profile is not None:
                 self._profile.export_chrome_trace(str(path))
-            trace = loaded(path.read_bytes())
+            trace = _loaded(path.read_bytes())
             names = self._annotations(int(trace.get("baseTimeNanoseconds", 0)))
             rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops, names=names)
         self.figures |= {
@@ -159,3 +176,20 @@ class Recorder:
         before = time.perf_counter_ns()
         yield
         self.figures[name] = time.perf_counter_ns() - before
+
+
+def _loaded(written: bytes) -> Row:
+    """Kineto's Chrome trace, also if it is no JSON because a name in it has quotes; such names are then empty.
+
+    Raises:
+        CaptureError: If it is none for another reason.
+    """
+    for text in (written, _QUOTED.sub(rb"\1\2", written)):
+        try:
+            trace: Row = json.loads(text)
+        except ValueError:
+            continue
+        return trace
+    raise CaptureError(
+        "torch's profiler wrote a trace that is no JSON; record with --engine nsys, or another torch"
+    )

@@ -127,7 +127,8 @@ def _target(args: argparse.Namespace, report: Path) -> _Done:
         skip=tuple(args.skip),
         depth=args.depth,
     )
-    job = Job(args.target, tuple(args.trailing), settings, report)
+    # Absolute, because the target may go elsewhere.
+    job = Job(args.target, tuple(args.trailing), settings, report.absolute())
     outcome = chosen(args.engine).record(job)
     return _Done(outcome.exit_code, outcome.problem, outcome.figures)
 
