@@ -32,6 +32,7 @@ WRONG = {
     ("--quiet", "--"): "there is nothing to record",
     ("model.py:make", "--steps", "-1"): "'-1' is no number",
     ("model.py:make", "--warmup", "many"): "many",
+    ("model.py:make", "--steps", "0"): "--steps 0 records nothing",
     ("model.py:make", "--depth", "1.5"): "1.5",
     ("model.py:make", "--absent"): "--absent",
     ("model.py:make", "model.py:other"): "model.py:other",

@@ -94,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
     trailing: list[str] = args.trailing
     if args.target is None and not trailing:
         raise UsageError(f"there is nothing to record; {_EXPECTED}")
+    if args.steps == 0:
+        raise UsageError("--steps 0 records nothing; expected 1 or more")
     report = _report(args, trailing)
     done = _command(args, report) if args.target is None else _target(args, report)
     if not args.quiet:
