@@ -247,6 +247,21 @@ def test_a_torch_that_cannot_be_imported_is_no_traceback(place: Place) -> None:
 
 
 @torch
+@pytest.mark.nsys
+def test_without_nvtx_the_message_names_the_extra_and_not_the_target(place: Place) -> None:
+    place.write("print('ran')\n" + MODEL)
+    place.write("import sys\nsys.modules['nvtx'] = None\n", "blocked/sitecustomize.py")
+    paths = os.pathsep.join([str(place.folder / "blocked"), str(Path(__file__).parents[1])])
+    outcome = separately(
+        "capture", "--engine", "nsys", "model.py:make", cwd=place.folder, PYTHONPATH=paths
+    )
+    said = one_line(outcome, 2)
+    assert "pip install 'tracekit[capture]'" in said
+    assert "raised" not in said
+    assert outcome.out == ""
+
+
+@torch
 def test_quiet_says_nothing_and_else_the_next_command_is_named(place: Place) -> None:
     place.write(MODEL)
     quiet = place.capture("--quiet", "model.py:make")

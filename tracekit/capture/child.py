@@ -53,6 +53,7 @@ def main(argument: str) -> int:
     operators = operator_markers() if wanted.ops else nullcontext()
     said: dict[str, object] = {}
     try:
+        nvtx_emitter()  # says what to install where nvtx is missing, before a stranger's code runs
         said["figures"] = run(target.load(spec, tuple(arguments)), wanted, NvtxWindow(), operators)
     except TracekitError as error:
         said |= {"problem": str(error), "usage": isinstance(error, UsageError)}
