@@ -123,6 +123,7 @@ def test_the_doctor_sees_through_what_is_no_nsys(tool: str, tmp_path: Path, monk
 @pytest.mark.nsys
 def test_the_doctor_tries_nsys_and_hears_a_range(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # nsys runs another Python
     found = findings(command("doctor", "--json"))
     assert found["NVTX under nsys"]["well"], found
     assert found["engine nsys"]["well"]
