@@ -13,6 +13,7 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     node!9  1   30  30  4                     records that node 9 of a graph was made, as a copy of node 4 if that is said
     made    1   30  30  exec 2 of 1           records that graph 1 was instantiated; ``graph 1``; ``clone 3 of 1``
     domain  1    0   -  2 NCCL                names domain 2 of the process; ``range@2`` is in it
+    op      1   10  20  aten::addmm           an operator that ran on the CPU
 
 ``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel!9`` (``memcpy!9``, ``memset!9``) is
 node 9 of a graph.
@@ -49,6 +50,8 @@ GRAPHS = """
 CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
   globalTid INTEGER, nameId INTEGER, graphId INTEGER NOT NULL, originalGraphId INTEGER, graphExecId INTEGER);
 """
+#: Our own table, in reports of runs without a GPU alone.
+OPERATORS = 'CREATE TABLE IF NOT EXISTS TRACEKIT_CPU_OPS (start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER)'
 _LINE = re.compile(
     r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
     r"\s+(?P<start>-?\d+)\s+(?P<end>-?\d+|-)(\s+#(?P<id>-?\d+|-))?(\s(?P<rest>.*))?"
@@ -145,6 +148,13 @@ class _Writer:
         self.insert(
             "NVTX_EVENTS", start=line["start"], eventType=75, globalTid=line["tid"], domainId=int(line["domain"]),
             text=line["rest"],
+        )  # fmt: skip
+
+    def _op(self, line: dict[str, Any]) -> None:
+        self.db.execute(OPERATORS)
+        self.insert(
+            "TRACEKIT_CPU_OPS", start=line["start"], end=line["end"], globalTid=line["tid"],
+            nameId=self.string(line["rest"]),
         )  # fmt: skip
 
     def _launch(self, line: dict[str, Any]) -> None:

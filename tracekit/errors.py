@@ -14,7 +14,7 @@ Bad rows inside a readable report are not errors: they are counted (see :mod:`tr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class TracekitError(Exception):
     """Base of all errors raised on purpose; its text is one line made for a person."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
 
 class _FileError(TracekitError):
@@ -62,8 +62,18 @@ class DatasetError(_FileError):
 class CaptureError(TracekitError):
     """A program that cannot be run or recorded, or that failed while it was."""
 
+    def __init__(self, message: str, exit_code: int = TracekitError.exit_code) -> None:
+        """A failure.
+
+        Args:
+            message: What is wrong and what to do.
+            exit_code: That of a program that left by itself.
+        """
+        super().__init__(message)
+        self.exit_code = exit_code
+
 
 class UsageError(TracekitError):
     """A call whose arguments make no sense together."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code: int = 2

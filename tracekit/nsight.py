@@ -87,6 +87,7 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
     MEMCPY.name: _EVERY_WORK,
     MEMSET.name: _EVERY_WORK,
     GRAPH_TRACE.name: _EVERY_WORK,
+    OPERATORS.name: ("start", "end", "globalTid"),
 }
 
 #: NVTX event types (ENUM_NSYS_EVENT_TYPE; the same numbers in every version, the enum table only from 3.0.0 on).

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import URL, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -45,7 +45,8 @@ def write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
 
 def _write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     path.unlink(missing_ok=True)
-    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+    # A path in a URL would be cut at its first question mark.
+    engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
     # Whoever looks meanwhile sees nothing: the file is moved when complete, so no journal is needed.
     event.listen(
         engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=OFF")

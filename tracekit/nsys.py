@@ -52,7 +52,9 @@ _LOG = "nsys.log"
 #: An interrupted program may take this long to end, and nsys to write.
 _PATIENCE_S = 120
 #: Lines of nsys that tell no reason.
-_CHATTER = re.compile(r"^\s*(Generat|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|$)")
+_CHATTER = re.compile(
+    r"^\s*(Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|$)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class Nsys:
             return native
         code = recorded.exit_code
         left = f"the program left with exit code {code}; " if code else ""
-        raise CaptureError(f"nothing was recorded: {left}{self.path} said: {_said(place)}")
+        message = f"nothing was recorded: {left}{self.path} said: {_said(place)}"
+        raise CaptureError(message, code or 1)
 
     def _importer(self) -> Path:
         """What turns raw data into a report; Debian's nsys does not find its own."""
@@ -176,9 +179,9 @@ def find() -> Nsys | None:
     if named := os.environ.get(VARIABLE):
         if (path := shutil.which(named)) is None:
             raise CaptureError(f"{named}: no program; correct the variable {VARIABLE}, or unset it")
-        return Nsys(Path(path))
+        return Nsys(Path(path).absolute())
     if path := shutil.which("nsys"):
-        return Nsys(Path(path))
+        return Nsys(Path(path).absolute())
     found = [path for place in _PLACES for path in Path("/").glob(place)]
     return Nsys(max(found)) if found else None
 
@@ -207,15 +210,16 @@ def _waited(running: subprocess.Popen[bytes]) -> Recorded:
     """Waits for nsys; what stops tracekit stops the program under it, and nsys writes what it has."""
     try:
         return Recorded(running.wait(), stopped=False)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit) as stop:
+        code = stop.code if isinstance(stop, SystemExit) else None
         for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(running.pid, sent)
                 running.wait(_PATIENCE_S)
                 break
-            except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            except (KeyboardInterrupt, SystemExit, subprocess.TimeoutExpired):
                 continue
-        return Recorded(128 + signal.SIGINT, stopped=True)
+        return Recorded(code if isinstance(code, int) else 128 + signal.SIGINT, stopped=True)
 
 
 def _left(place: Path, *suffixes: str) -> Path | None:

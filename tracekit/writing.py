@@ -52,7 +52,7 @@ def writing(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
     made: list[Path] = []
     partial: Path | None = None
     try:
-        _check_free(folder, force=force)
+        check_free(folder, force=force)
         place = folder.resolve()
         partial = place.with_name(f".{place.name}.partial-{os.getpid()}")
         made = [above for above in place.parents if not above.exists()]
@@ -79,7 +79,12 @@ def _take_back(partial: Path | None, made: list[Path]) -> None:
             above.rmdir()
 
 
-def _check_free(folder: Path, *, force: bool) -> None:
+def check_free(folder: Path, *, force: bool) -> None:
+    """Looks whether a dataset can be put there.
+
+    Raises:
+        DatasetError: If something is there that may not be replaced.
+    """
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not _is_dataset(folder)):
@@ -100,7 +105,7 @@ def _is_dataset(folder: Path) -> bool:
 
 
 def _take_place(partial: Path, folder: Path, *, force: bool) -> None:
-    _check_free(folder, force=force)  # again: parsing takes time, and others write too
+    check_free(folder, force=force)  # again: parsing takes time, and others write too
     old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
     try:
         if folder.exists():

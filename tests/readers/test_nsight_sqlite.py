@@ -77,7 +77,7 @@ def test_a_telling_column_that_is_absent_is_named(
 def test_a_table_without_its_essential_columns_is_refused_by_name(
     tmp_path: Path, table: str, column: str
 ) -> None:
-    path = report(tmp_path / "report.sqlite", LINES)
+    path = report(tmp_path / "report.sqlite", LINES + "\nop 1 5 6 aten::x")
     changed(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO other;")
     with pytest.raises(ReportError, match=f"{table} lacks {column}"):
         tracekit.parse(path)

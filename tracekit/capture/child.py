@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -54,12 +55,15 @@ def main(argument: str) -> int:
     said: dict[str, object] = {}
     window = NvtxWindow()
     try:
+        nvtx_emitter()  # says what to install where nvtx is missing, before a stranger's code runs
         # A graph that the warm-up captures must be recorded from there: its nodes need their markers.
         with told_of_graphs(window.open):
             said["figures"] = run(target.load(spec, tuple(arguments)), wanted, window, operators)
     except TracekitError as error:
         said |= {"problem": str(error), "usage": isinstance(error, UsageError)}
         return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     finally:
         Path(told).write_text(json.dumps(said))
     return 0

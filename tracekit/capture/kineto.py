@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 #: What the names of our ranges begin with in torch's trace; a number follows.
 NUMBERED = "tracekit:"
 
+_NUMBERED = re.compile(rf"{NUMBERED}(\d{{1,9}})", re.ASCII)
 _PUSH_POP = 59
 _RUNTIME, _DRIVER = 0, 1
 #: CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind less one, as Nsight's tables number and label them.
@@ -35,6 +36,7 @@ _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _SET = re.compile(r"Memset(?: \((\w+)\))?")
 
 Row = dict[str, Any]
+Span = tuple[int, int]
 
 
 @dataclass
@@ -89,7 +91,14 @@ def global_tid(pid: int, tid: int) -> int:
     return 1 << 48 | (pid & 0xFFFFFF) << 24 | tid & 0xFFFFFF
 
 
-def rows_of(trace: Row, texts: Sequence[str], pid: int, *, ops: bool = False) -> Rows:
+def rows_of(
+    trace: Row,
+    texts: Sequence[str],
+    pid: int,
+    *,
+    ops: bool = False,
+    names: Mapping[Span, str] | None = None,
+) -> Rows:
     """Rows of one process's trace.
 
     Args:
@@ -97,8 +106,10 @@ def rows_of(trace: Row, texts: Sequence[str], pid: int, *, ops: bool = False) ->
         texts: What the numbers of our own ranges stand for.
         pid: The process.
         ops: Whether every operator also becomes a range, in the words of ``emit_nvtx``.
+        names: What annotations were called, by their times since the trace's base; Kineto itself spoils names
+            that are not plain ASCII.
     """
-    writer = _Writer(texts, pid, ops=ops)
+    writer = _Writer(texts, pid, names or {}, ops=ops)
     events = [
         (writer.writers[event["cat"]], event)
         for event in trace["traceEvents"]
@@ -114,8 +125,11 @@ def rows_of(trace: Row, texts: Sequence[str], pid: int, *, ops: bool = False) ->
 class _Writer:
     """Rows as they grow, one method per category of Kineto's events."""
 
-    def __init__(self, texts: Sequence[str], pid: int, *, ops: bool) -> None:
+    def __init__(
+        self, texts: Sequence[str], pid: int, names: Mapping[Span, str], *, ops: bool
+    ) -> None:
         self.zero_ns = 0
+        self._names = names
         self._rows = Rows()
         self._ids: dict[str, int] = {}
         self._texts = texts
@@ -156,22 +170,29 @@ class _Writer:
     def _tid(self, event: Row) -> Row:
         return {"globalTid": global_tid(self._pid, int(event["tid"]))}
 
+    def _ours(self, name: str) -> str | None:
+        """The text that a name stands for, if we gave it."""
+        found = _NUMBERED.fullmatch(name)
+        number = int(found[1]) if found else len(self._texts)
+        return self._texts[number] if number < len(self._texts) else None
+
     def _range(self, event: Row, span: Row, text: str | None = None) -> None:
-        name: str = event["name"]
-        if text is None and name.startswith(NUMBERED):
-            text = self._texts[int(name[len(NUMBERED) :])]
+        if text is None and (text := self._ours(event["name"])) is not None:
             self._rows.numbered += 1
+        if text is None:
+            when = (self.zero_ns + span["start"], self.zero_ns + span["end"])
+            text = self._names.get(when, event["name"])
         if event.get("args", {}).get("finished", True) is False:
             span = span | {"end": None}
         row = {
             "eventType": _PUSH_POP,
-            "textId": self._id(name if text is None else text),
+            "textId": self._id(text),
             "domainId": 0,
         }
         self._rows.ranges.append(span | row | self._tid(event))
 
     def _operator(self, event: Row, span: Row) -> None:
-        if event["name"].startswith(NUMBERED):
+        if self._ours(event["name"]) is not None:
             self._range(event, span)
             return
         self._rows.operators.append(span | {"nameId": self._id(event["name"])} | self._tid(event))
@@ -251,8 +272,12 @@ def short_name(name: str) -> str:
 
 
 def _ns(microseconds: float) -> int:
-    """Kineto writes microseconds with three decimals, which a double holds until the year 2255."""
-    return round(microseconds * 1000)
+    """Kineto writes microseconds with three decimals since a base of the last three months: a double tells them apart.
+
+    Their product with 1000 is no longer exact, so the decimals go alone.
+    """
+    whole = int(microseconds)
+    return whole * 1000 + round((microseconds - whole) * 1000)
 
 
 def _in_words(event: Row) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import threading
 import time
@@ -23,11 +24,22 @@ from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import new_lane
 from tracekit.capture.kineto import NUMBERED, rows_of
+from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracekit.capture.kineto import Rows
+    from tracekit.capture.kineto import Row, Rows, Span
+
+
+_TAKEN = (
+    "the program uses torch.profiler itself, of which there is one at a time: nothing was recorded; "
+    "take it out, or record with --engine nsys"
+)
+
+
+#: A name in Kineto's trace; one with quotes in it stands there as it is. Numbers alone need none of this.
+_QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
 
 
 class _Guards(threading.local):
@@ -51,13 +63,15 @@ class Profiled:
         self.opened = count()
         self._numbers: dict[str, int] = {}
         self._guards = _Guards()
+        self._lock = threading.Lock()
         self.close: Callable[[], object] = self._close
 
     def opener(self, text: str, /) -> Callable[[], object]:
         """What opens a range of this text."""
-        number = self._numbers.setdefault(text, len(self.texts))
-        if number == len(self.texts):
-            self.texts.append(text)
+        with self._lock:
+            number = self._numbers.setdefault(text, len(self.texts))
+            if number == len(self.texts):
+                self.texts.append(text)
         return partial(self._open, f"{NUMBERED}{number}")
 
     def _open(self, name: str) -> None:
@@ -67,7 +81,12 @@ class Profiled:
         self._guards.open.append(guard)
 
     def _close(self) -> None:
-        self._guards.open.pop().__exit__(None, None, None)
+        guard = self._guards.open.pop()
+        try:
+            guard.__exit__(None, None, None)
+        except RuntimeError:
+            # It was opened before the window: torch knows nothing of it and asks to be told of a bug.
+            return
 
 
 class Recorder:
@@ -84,6 +103,7 @@ class Recorder:
         self._ops = ops
         self._profile: profile | None = None
         self._open = False
+        self._opened = 0
 
     @property
     def recorded(self) -> bool:
@@ -113,30 +133,63 @@ class Recorder:
         """Ends the window, once the GPU has done what was asked of it."""
         if self._open and self._profile is not None:
             self._open = False
+            if not torch.autograd.profiler._is_profiler_enabled:
+                # Another profile ended ours with its own; what is left of it must not be touched.
+                self._profile = None
+                raise CaptureError(_TAKEN)
             with self._timed("stop_ns"):
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
                 self._profile.stop()
+            # What is marked from here on is not lost but outside.
+            self._opened = next(self.emitter.opened)
 
     def rows(self) -> Rows:
         """What was recorded, as rows of Nsight's tables."""
         self.close()
-        opened = next(self.emitter.opened)
         with self._timed("convert_ns"), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             if self._profile is not None:
                 self._profile.export_chrome_trace(str(path))
-            trace = json.loads(path.read_bytes())
-            rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops)
+            trace = _loaded(path.read_bytes())
+            names = self._annotations(int(trace.get("baseTimeNanoseconds", 0)))
+            rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops, names=names)
         self.figures |= {
             "markers": rows.numbered,
-            "markers_lost": max(0, opened - rows.numbered),
+            "markers_lost": max(0, self._opened - rows.numbered),
             "operators": len(rows.operators),
         }
         return rows
+
+    def _annotations(self, base_ns: int) -> dict[Span, str]:
+        """What annotations were called, by their times; in its trace Kineto spoils what is not plain ASCII."""
+        profiler = self._profile.profiler if self._profile is not None else None
+        results = profiler.kineto_results if profiler is not None else None
+        return {
+            (event.start_ns() - base_ns, event.end_ns() - base_ns): event.name()
+            for event in (results.events() if results is not None else ())
+            if event.is_user_annotation()
+        }
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         before = time.perf_counter_ns()
         yield
         self.figures[name] = time.perf_counter_ns() - before
+
+
+def _loaded(written: bytes) -> Row:
+    """Kineto's Chrome trace, also if it is no JSON because a name in it has quotes; such names are then empty.
+
+    Raises:
+        CaptureError: If it is none for another reason.
+    """
+    for text in (written, _QUOTED.sub(rb"\1\2", written)):
+        try:
+            trace: Row = json.loads(text)
+        except ValueError:
+            continue
+        return trace
+    raise CaptureError(
+        "torch's profiler wrote a trace that is no JSON; record with --engine nsys, or another torch"
+    )

@@ -6,6 +6,8 @@ For programs that run their steps themselves. The first call of a root is marked
 from __future__ import annotations
 
 import sys
+import warnings
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -44,6 +46,7 @@ class RootMarkers:
             put_on: Marks a root under a prefix; :func:`layer_markers` with whatever is wanted of it.
         """
         self.handles: list[LayerMarkers] = []
+        self._watching = ExitStack()
         self._called = called
         self._put_on = put_on
         self._known: WeakSet[nn.Module] = WeakSet()
@@ -51,7 +54,12 @@ class RootMarkers:
         self._first: nn.Module | None = None
 
     def __enter__(self) -> Self:
-        self._hook = register_module_forward_pre_hook(self._before)
+        self._watching.enter_context(warnings.catch_warnings())
+        # Torch tells whoever calls a compiled model that there is a hook such as ours, which does nothing there.
+        warnings.filterwarnings(
+            "ignore", "Using `torch.compile.module.` when there are global hooks"
+        )
+        self._watching.callback(register_module_forward_pre_hook(self._before).remove)
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -59,7 +67,7 @@ class RootMarkers:
 
     def remove(self) -> None:
         """Takes all markers off and watches no more."""
-        self._hook.remove()
+        self._watching.close()
         handles, self.handles = self.handles, []
         for handle in handles:
             handle.remove()

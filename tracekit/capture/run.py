@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,8 @@ def _self_running(target: Target, settings: Settings, window: Window) -> object:
 
 def _program(spec: str, made: object) -> _Program:
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], nn.Module):  # noqa: PLR2004
+        if isinstance(made, Coroutine):
+            made.close()  # or Python warns that nobody awaited it
         raise CaptureError(f"{spec}: returned {_named(made)}; {_EXPECTED}")
     model, inputs = made
     if isinstance(inputs, Mapping):

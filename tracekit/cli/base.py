@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -35,6 +36,8 @@ class Command(Protocol):
         """Does it; returns the exit code."""
 
 
+#: What nsys itself writes goes beside the report.
+_NATIVE = (".nsys-rep", ".qdrep")
 NEEDS_TORCH = "recording a model needs torch: pip install 'tracekit[capture]'"
 
 
@@ -42,21 +45,39 @@ def needs_torch() -> None:
     """Says what to install where torch is missing.
 
     Raises:
-        CaptureError: If it is.
+        CaptureError: If it is, or cannot be imported.
     """
     if importlib.util.find_spec("torch") is None:
         raise CaptureError(NEEDS_TORCH)
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        said = " ".join(str(error).split())
+        message = f"torch is there and cannot be imported ({said}); install it anew"
+        raise CaptureError(message) from None
 
 
 def report_place(path: Path, *, force: bool) -> Path:
     """Where a report can be written, looked at before anything runs; its suffix is ``.sqlite``.
 
     Raises:
-        CaptureError: If one is there already, or there is no folder to write into.
+        CaptureError: If one is there already, or none can be there.
     """
+    if path.name in {"", ".."}:
+        raise CaptureError(f"{path}: names no file; choose another place for the report: -o")
     report = path if path.suffix == ".sqlite" else path.with_name(f"{path.name}.sqlite")
-    if report.is_dir() or (report.exists() and not force):
-        raise CaptureError(f"{report}: is there already; choose another place with -o, or --force")
+    try:
+        # While it is written its name is longer.
+        report.with_name(f".{report.name}.partial-{os.getpid():08}").lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        message = f"{report}: cannot be written ({error.strerror}); choose another place: -o"
+        raise CaptureError(message) from None
+    for place in (report, *(report.with_suffix(suffix) for suffix in _NATIVE)):
+        if place.is_dir() or (place.exists() and not force):
+            message = f"{place}: is there already; choose another place with -o, or --force"
+            raise CaptureError(message)
     folder = report.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise CaptureError(f"{folder}: no folder to write into; make it, or choose another: -o")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ from tracekit.cli.base import needs_torch, report_place
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
     from tracekit.errors import TracekitError
@@ -94,8 +94,10 @@ def run(args: argparse.Namespace) -> int:
     trailing: list[str] = args.trailing
     if args.target is None and not trailing:
         raise UsageError(f"there is nothing to record; {_EXPECTED}")
+    if args.steps == 0:
+        raise UsageError("--steps 0 records nothing; expected 1 or more")
     report = _report(args, trailing)
-    done = _target(args, report) if args.target else _command(args, report)
+    done = _command(args, report) if args.target is None else _target(args, report)
     if not args.quiet:
         print("\n".join(_told(done.figures, report)), file=sys.stderr)
     if done.problem is not None:
@@ -105,10 +107,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
     """Where the report goes; looked at before anything runs."""
-    name = (
-        (args.target or trailing[0]).rpartition(":")[2] if args.target else Path(trailing[0]).name
-    )
-    return report_place(args.out or Path(f"{Path(name).stem}.sqlite"), force=args.force)
+    if args.out is not None:
+        return report_place(args.out, force=args.force)
+    named = trailing[0] if args.target is None else args.target
+    _, colon, function = named.rpartition(":") if args.target else ("", "", named)
+    name = function.rpartition(".")[2] if colon else Path(named).stem
+    return report_place(Path(f"{name}.sqlite"), force=args.force)
 
 
 def _target(args: argparse.Namespace, report: Path) -> _Done:
@@ -125,16 +129,19 @@ def _target(args: argparse.Namespace, report: Path) -> _Done:
         skip=tuple(args.skip),
         depth=args.depth,
     )
-    job = Job(args.target, tuple(args.trailing), settings, report)
+    # Absolute, because the target may go elsewhere.
+    job = Job(args.target, tuple(args.trailing), settings, report.absolute())
     outcome = chosen(args.engine).record(job)
     return _Done(outcome.exit_code, outcome.problem, outcome.figures)
 
 
 def _command(args: argparse.Namespace, report: Path) -> _Done:
     """Any program, under nsys; needs no torch here."""
-    given = [f"--{name}" for name in _OF_MODELS if getattr(args, name) not in (None, False, [])]
+    given = [f"--{name}" for name in _OF_MODELS if _asked(getattr(args, name))]
     if given:
         raise UsageError(f"{given[0]} is for models and scripts, not for a command after --")
+    if args.engine not in {"auto", "nsys", "torch"}:
+        raise UsageError(f"there is no engine {args.engine!r}; expected auto or nsys for a command")
     from tracekit import nsys
 
     tool = nsys.find()
@@ -164,8 +171,12 @@ def _told(figures: dict[str, int], report: Path) -> Iterator[str]:
     yield f"next: tracekit parse {report}"
 
 
+def _asked(option: object) -> bool:
+    """Whether it was given; 0 is a number like any other."""
+    return option is not None and option is not False and option != []
+
+
 def _number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+    if not (text.isdecimal() and text.isascii()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; expected 0 or more")
+    return int(text)

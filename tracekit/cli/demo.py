@@ -35,8 +35,10 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.capture.run import Settings
     from tracekit.capture.target import DEMO
     from tracekit.pipeline import parse
+    from tracekit.writing import check_free, default_folder
 
     report = report_place(args.out, force=args.force)
+    check_free(default_folder(report), force=args.force)
     engine = chosen()
     with progress_bar(quiet=False) as progress:
         progress("recording", 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -89,6 +90,11 @@ def _findings() -> list[Finding]:
 def _version(package: str) -> Finding:
     if importlib.util.find_spec(package) is None:
         return Finding(package, well=False, said="missing", advice=NEEDS_TORCH)
+    try:
+        importlib.import_module(package)
+    except (ImportError, OSError) as error:
+        said = f"there, but cannot be imported ({' '.join(str(error).split())})"
+        return Finding(package, well=False, said=said, advice="install it anew")
     return Finding(package, well=True, said=importlib.metadata.version(package))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tracekit.capture import machine, target
 from tracekit.capture.emit import routed_to
@@ -30,6 +31,7 @@ def record(job: Job) -> Outcome:
     recorder = Recorder(ops=job.settings.ops)
     figures: dict[str, int] = {}
     code, problem = 0, None
+    process = os.getpid()
     with routed_to(recorder.emitter):
         try:
             wanted = target.load(job.target, job.arguments)
@@ -40,12 +42,23 @@ def record(job: Job) -> Outcome:
             code = _INTERRUPTED
         except SystemExit as leaving:
             code = exit_code(leaving)
+    if os.getpid() != process:
+        _end_of_fork(code, problem)
     if not recorder.recorded:
         raise problem or CaptureError(
-            f"{job.target}: left before anything was recorded (exit code {code})"
+            f"{job.target}: left before anything was recorded (exit code {code})", code or 1
         )
     _write(job, recorder)
     return Outcome(code, problem, recorder.figures | figures)
+
+
+def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
+    """A process that the target forked came out of it: the report is its parent's affair."""
+    if problem is not None:
+        print(problem, file=sys.stderr)  # noqa: T201 - nobody else will
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _write(job: Job, recorder: Recorder) -> None:

@@ -1,0 +1,77 @@
+"""A folder of targets, and ``tracekit capture`` run in it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.command import command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
+
+    from tests.command import Outcome
+
+#: A model and its inputs, as ``make``; more lines may follow.
+MODEL = """
+import torch
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.zeros(2, 4)
+"""
+
+
+class Place(NamedTuple):
+    """A folder in which targets are written and recorded."""
+
+    folder: Path
+
+    def write(self, text: str, name: str = "model.py") -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        return path
+
+    def capture(self, *args: object, engine: str = "torch") -> Outcome:
+        """Runs it in this process."""
+        return command("capture", "--engine", engine, *args)
+
+    def left(self) -> set[str]:
+        """What is in the folder, but for what Python leaves."""
+        found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
+        return {name for name in found if "__pycache__" not in name}
+
+
+def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """The folder becomes the current one; modules imported from it are forgotten."""
+    monkeypatch.chdir(folder)
+    paths, modules = list(sys.path), set(sys.modules)
+    yield Place(folder)
+    sys.path[:] = paths
+    for name in set(sys.modules) - modules:
+        file = str(getattr(sys.modules[name], "__file__", "") or "")
+        places = [file, *getattr(sys.modules[name], "__path__", ())]
+        if any(place.startswith(str(folder)) for place in places):
+            del sys.modules[name]
+
+
+def one_line(outcome: Outcome, code: int = 1) -> str:
+    """Checks that all that was said is one line of tracekit's on stderr; returns it."""
+    assert outcome.code == code, outcome
+    assert "Traceback" not in outcome.err
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert outcome.err.startswith("tracekit"), outcome.err
+    return outcome.err
+
+
+def last_line(outcome: Outcome, code: int = 1) -> str:
+    """The same where something was recorded and said before."""
+    assert outcome.code == code, outcome
+    assert "Traceback" not in outcome.err
+    line = outcome.err.splitlines()[-1]
+    assert line.startswith("tracekit: "), outcome.err
+    return line

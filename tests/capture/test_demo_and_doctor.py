@@ -1,0 +1,151 @@
+"""The README's first command, and what it says of a machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.capture.places import one_line
+from tests.command import command, separately
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.command import Outcome
+
+pytestmark = pytest.mark.torch
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    folder = tmp_path_factory.mktemp("demo")
+    return folder, separately("demo", cwd=folder, COLUMNS="100")
+
+
+def test_the_demo_leaves_a_report_and_a_dataset_and_says_nothing_on_stderr(
+    demo: tuple[Path, Outcome],
+) -> None:
+    folder, outcome = demo
+    assert (outcome.code, outcome.err) == (0, "")
+    assert {path.name for path in folder.iterdir()} == {"demo.sqlite", "demo.tracekit"}
+    assert outcome.out.splitlines()[-1] == "report: demo.sqlite, tables: demo.tracekit"
+
+
+def test_the_tree_of_the_demo_has_the_lines_that_the_readme_shows(
+    demo: tuple[Path, Outcome],
+) -> None:
+    shown = re.search(r"```\n( module .*?)```", README, re.DOTALL)
+    assert shown
+    (head, _, *lines) = shown[1].splitlines()
+    said = demo[1].out
+    for line in (head, *lines):
+        words = re.split(r"\s{2,}", line.strip())[:2]
+        if words[0] not in {"…", ""}:
+            assert words[0] in said, said
+    calls = dict(re.findall(r"^ *(\w+) Llama\w+ +(\d+) ", said, re.MULTILINE))
+    assert (calls["LlamaForCausalLM"], calls["self_attn"]) == ("8", "48")
+
+
+def test_the_demo_has_steps_of_both_kinds_and_all_modules_of_a_llama(
+    demo: tuple[Path, Outcome],
+) -> None:
+    dataset = tracekit.load(demo[0] / "demo.tracekit")
+    assert dataset.steps(["kind"]).kind.value_counts().to_dict() == {"prefill": 2, "decode": 6}
+    calls = dataset.calls(["module", "step_id"])
+    assert calls.step_id.notna().all()
+    assert (calls.module == "LlamaForCausalLM.model.layers.3.mlp.down_proj").sum() == 8
+    found = dataset.kernels(["module", "dur_ns"])
+    owned = found[found.module.notna()].dur_ns.sum()
+    assert owned > 0.9 * found.dur_ns.sum()
+
+
+def test_the_demo_keeps_what_is_there_unless_forced(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo.sqlite").write_text("mine")
+    assert "--force" in one_line(command("demo"))
+    assert (tmp_path / "demo.sqlite").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.sqlite"]
+
+
+def test_a_dataset_in_the_way_is_told_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo.tracekit").mkdir()
+    (tmp_path / "demo.tracekit" / "mine").write_text("mine")
+    assert "demo.tracekit" in one_line(command("demo"))
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.tracekit"]
+    assert [path.name for path in (tmp_path / "demo.tracekit").iterdir()] == ["mine"]
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine without nsys."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRACEKIT_NSYS", raising=False)
+    monkeypatch.setattr("tracekit.nsys._PLACES", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def findings(outcome: Outcome) -> dict[str, dict[str, object]]:
+    assert outcome.err == ""
+    return {found["what"]: found for found in json.loads(outcome.out)["findings"]}
+
+
+def test_the_doctor_says_what_is_missing_and_what_to_do(nowhere: Path) -> None:
+    outcome = command("doctor", "--json")
+    found = findings(outcome)
+    assert outcome.code == 0
+    assert found["torch"]["well"]
+    assert not found["nsys"]["well"]
+    assert "TRACEKIT_NSYS" in str(found["nsys"]["advice"])
+    assert not found["engine nsys"]["well"]
+    assert found["engine torch"]["well"]
+    assert "NVTX under nsys" not in found
+    assert list(nowhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("tool", ["/absent/nsys", "/bin/true", "/bin/false"])
+def test_the_doctor_sees_through_what_is_no_nsys(tool: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRACEKIT_NSYS", tool)
+    found = findings(command("doctor", "--json"))
+    assert not found["engine nsys"]["well"], found
+
+
+@pytest.mark.nsys
+def test_the_doctor_tries_nsys_and_hears_a_range(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # nsys runs another Python
+    found = findings(command("doctor", "--json"))
+    assert found["NVTX under nsys"]["well"], found
+    assert found["engine nsys"]["well"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_speaks_without_torch_and_with_a_broken_one(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    for line, said in (
+        ("import sys; sys.modules['torch'] = None", "tracekit[capture]"),
+        ("import sys; sys.path.insert(0, 'fake')", "libcudart.so.99"),
+    ):
+        (tmp_path / "blocked").mkdir(exist_ok=True)
+        (tmp_path / "blocked" / "sitecustomize.py").write_text(line)
+        (tmp_path / "fake" / "torch").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fake" / "torch" / "__init__.py").write_text(
+            "raise ImportError('libcudart.so.99 is not there')"
+        )
+        outcome = separately(
+            "doctor", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'blocked'}:{root}",
+            TRACEKIT_NSYS="/absent",
+        )  # fmt: skip
+        assert outcome.code == 1, outcome
+        assert said in outcome.out
+        assert not findings(outcome)["engine torch"]["well"]

@@ -1,0 +1,168 @@
+"""Both engines record the same of the same program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+import tracekit
+from tests.command import separately
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.command import Outcome
+    from tracekit.dataset import Dataset
+
+pytestmark = [pytest.mark.torch, pytest.mark.nsys]
+
+ENGINES = ("torch", "nsys")
+PROGRAM = """
+import sys, threading
+import torch
+from tests.capture.models import Cnn, Encoder, Failing, Tagger
+from tracekit.capture import step
+
+def main():
+    models = [
+        (Cnn(), (torch.zeros(2, 3, 8, 8),), {}),
+        (Encoder(), (torch.zeros(2, 3, dtype=torch.int64),), {"mask": torch.ones(2, 3)}),
+        (Tagger(), (torch.zeros(2, 4, 6),), {}),
+        (Failing(ValueError("no")), (torch.zeros(3),), {}),
+        (Cnn(), (torch.zeros(1, 3, 8, 8),), {}),
+    ]
+    for turn in range(4):
+        with step("all", kind="train", batch_size=turn):
+            for model, args, kwargs in models:
+                try:
+                    model(*args, **kwargs)
+                except ValueError:
+                    pass
+        other = threading.Thread(target=models[0][0], args=models[0][1])
+        other.start()
+        other.join()
+
+class Third(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.calls = torch.nn.Linear(4, 4), 0
+    def forward(self, x, scale=None):
+        self.calls += 1
+        y = self.inner(x)
+        if self.calls == 3:
+            raise RuntimeError("the third call")
+        return y
+
+def fails():
+    return Third(), {"x": torch.zeros(2, 4, requires_grad=True), "scale": torch.ones(1)}
+"""
+
+
+class Run(NamedTuple):
+    outcome: Outcome
+    dataset: Dataset
+
+
+def capture(folder: Path, engine: str, *args: object) -> Run:
+    report = folder / f"{engine}.sqlite"
+    outcome = separately("capture", "--engine", engine, "-o", report, *args, cwd=folder)
+    return Run(outcome, tracekit.parse(report))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("engines")
+    (folder / "program.py").write_text(PROGRAM)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(program: Path) -> dict[str, Run]:
+    args = ("--warmup", 1, "--steps", 2, "program.py:main")
+    return {engine: capture(program, engine, *args) for engine in ENGINES}
+
+
+@pytest.fixture(scope="module")
+def failed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    (folder := tmp_path_factory.mktemp("failed")).joinpath("program.py").write_text(PROGRAM)
+    args = ("--warmup", 1, "--backward", "program.py:fails")
+    return {engine: capture(folder, engine, *args) for engine in ENGINES}
+
+
+def calls(dataset: Dataset) -> list[tuple[object, ...]]:
+    """What was called, as far as it is the same in every run: not ids of threads, not times."""
+    found = dataset.table("calls").to_pylist()
+    modules = {row["call_id"]: (row["module"], row["occurrence"]) for row in found}
+    start = {row["call_id"]: row["start_ns"] for row in found}
+    fields = ("module", "phase", "occurrence", "inputs", "outputs", "kwargs", "step_id")
+    found.sort(key=lambda row: start[row["call_id"]])
+    return [
+        (*(row[field] for field in fields), modules.get(row["parent_call_id"])) for row in found
+    ]
+
+
+def test_both_engines_record_the_same_calls(runs: dict[str, Run]) -> None:
+    mine, theirs = (calls(runs[engine].dataset) for engine in ENGINES)
+    assert mine == theirs
+    assert len(mine) > 40
+    roots = [call[0] for call in mine if call[-1] is None]
+    assert set(roots) == {"Cnn", "Encoder", "Tagger", "Failing", "Cnn_2"}
+    assert [call[5] for call in mine if call[0] == "Encoder"] == [[("mask", [[2, 3]])]] * 2
+
+
+def test_both_engines_record_the_same_modules_and_steps(runs: dict[str, Run]) -> None:
+    fields = ["path", "class_name", "alias_of", "params", "static_params"]
+    one, other = (runs[engine].dataset.table("modules", fields).to_pylist() for engine in ENGINES)
+    assert one == other
+    for engine in ENGINES:
+        steps = runs[engine].dataset.steps(["name", "kind", "batch_size", "index"])
+        assert steps.values.tolist() == [["all", "train", 1, 1], ["all", "train", 2, 2]], engine
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_range_is_closed_and_the_warm_up_is_outside(
+    engine: str, runs: dict[str, Run]
+) -> None:
+    ranges = runs[engine].dataset.ranges(["text", "open"])
+    assert not ranges.open.any()
+    assert ranges.text.str.contains("batch_size=0").sum() == 0
+    assert runs[engine].outcome.code == 0
+    found = runs[engine].dataset.calls(["module"])
+    assert (found.module == "Encoder").sum() == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_model_that_raises_is_told_in_one_line_and_leaves_what_was_recorded(
+    engine: str, failed: dict[str, Run]
+) -> None:
+    outcome, dataset = failed[engine]
+    assert outcome.code == 1
+    line = outcome.err.splitlines()[-1]
+    assert line.startswith("tracekit: program.py:fails: raised RuntimeError: the third call")
+    assert "in forward)" in line
+    assert "Traceback" not in outcome.err
+    assert dataset.steps(["kind"]).kind.tolist() == ["train", "train"]
+    assert not dataset.ranges(["open"]).open.any()
+
+
+def test_both_engines_record_the_same_of_a_model_that_raises(failed: dict[str, Run]) -> None:
+    one, other = (calls(failed[engine].dataset) for engine in ENGINES)
+    assert one == other
+    assert {call[1] for call in one} == {"forward", "backward"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_is_left_but_the_report(engine: str, runs: dict[str, Run], program: Path) -> None:
+    left = {path.name for path in program.iterdir() if path.name != "__pycache__"}
+    assert left <= {
+        "program.py", "torch.sqlite", "torch.tracekit", "nsys.sqlite", "nsys.tracekit", "nsys.nsys-rep",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_stderr_holds_words_of_tracekit_alone(engine: str, runs: dict[str, Run]) -> None:
+    lines = runs[engine].outcome.err.splitlines()
+    allowed = ("recorded ", "a step took ", "report: ", "next: tracekit parse ")
+    assert [line for line in lines if not line.startswith(allowed)] == []
+    assert runs[engine].outcome.out == ""

@@ -1,0 +1,164 @@
+"""Programs that are recorded keep their output and exit code, and a stop leaves what was recorded."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+import tracekit
+from tests.command import arguments, environment
+
+if TYPE_CHECKING:
+    from tracekit.dataset import Dataset
+
+pytestmark = [pytest.mark.torch, pytest.mark.nsys]
+
+RANGE = "import nvtx; nvtx.push_range('mine'); nvtx.pop_range()\n"
+TALKING = """
+import sys, os
+sys.stdout.buffer.write(bytes(range(256)))
+sys.stdout.flush()
+os.write(1, b"raw ")
+print("größe", file=sys.stderr)
+print(sys.argv[1:], __name__, file=sys.stderr, flush=True)
+if __name__ == "__main__":
+    sys.exit(7)
+"""
+WORK = """
+import torch
+torch.nn.Linear(2, 2)(torch.zeros(1, 2))
+"""
+WAYS = {
+    "torch": ("--engine", "torch", "talk er.py", "--", "--batch", "ä 8"),
+    "nsys": ("--engine", "nsys", "talk er.py", "--", "--batch", "ä 8"),
+    "command": ("--", sys.executable, "talk er.py", "--batch", "ä 8"),
+}
+
+
+class Said(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+
+def capture(folder: Path, *args: object) -> Said:
+    done = subprocess.run(
+        arguments("capture", "-o", "rep ört.sqlite", *args),
+        capture_output=True, timeout=240, env=environment(PYTHONIOENCODING="utf-8"), cwd=folder, check=False,
+    )  # fmt: skip
+    return Said(done.returncode, done.stdout, done.stderr.decode())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_output_arguments_and_exit_code_are_the_programs_own(way: str, tmp_path: Path) -> None:
+    text = RANGE + (TALKING if way == "command" else WORK + TALKING)
+    (tmp_path / "talk er.py").write_text(text)
+    said = capture(tmp_path, *WAYS[way])
+    assert (said.code, said.out) == (7, bytes(range(256)) + b"raw "), said
+    own, *told = said.err.splitlines()
+    assert own == "größe"
+    assert told[0] == "['--batch', 'ä 8'] __main__"
+    starts = ("recorded ", "report: ", "next: ")
+    assert [line for line in told[1:] if not line.startswith(starts)] == []
+    dataset = tracekit.parse(tmp_path / "rep ört.sqlite")
+    if way == "command":
+        assert dataset.ranges(["text"]).text.tolist() == ["mine"]
+    else:
+        assert dataset.calls(["module"]).module.tolist() == ["Linear"]
+
+
+def test_a_command_reads_what_is_piped_into_it(tmp_path: Path) -> None:
+    program = RANGE + "import sys; print(sys.stdin.read().upper())"
+    done = subprocess.run(
+        arguments("capture", "--quiet", "-o", "report", "--", sys.executable, "-c", program),
+        input=b"piped", capture_output=True, timeout=240, env=environment(), cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"PIPED\n", b"")
+    assert (tmp_path / "report.sqlite").exists()
+
+
+ENDLESS_MODEL = """
+import sys, time, torch
+def main():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    for at in range(6000):
+        model(torch.zeros(1, 2))
+        if at == 3:
+            print("ready", flush=True)
+        time.sleep(0.01)
+"""
+ENDLESS = """
+import nvtx, time
+for at in range(6000):
+    nvtx.push_range(f"{at}")
+    nvtx.pop_range()
+    if at == 3:
+        print("ready", flush=True)
+    time.sleep(0.01)
+"""
+
+
+def stopped(way: str, number: int, folder: Path) -> tuple[Said, Dataset]:
+    """Starts a program that runs for a minute, and stops tracekit once it is at work."""
+    sign = uuid.uuid4().hex
+    (folder / "endless.py").write_text(ENDLESS if way == "command" else ENDLESS_MODEL)
+    target = ("--engine", way, "endless.py:main")
+    if way == "command":
+        target = ("--", sys.executable, "endless.py", sign)
+    running = subprocess.Popen(
+        arguments("capture", "-o", "report.sqlite", *target),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(SIGN=sign), cwd=folder,
+    )  # fmt: skip
+    try:
+        assert running.stdout is not None
+        first = running.stdout.readline()
+        time.sleep(0.2)
+        running.send_signal(number)
+        out, err = running.communicate(timeout=120)
+    finally:
+        running.kill()
+        running.wait()
+    assert first == b"ready\n", err
+    assert left_of(sign) == []
+    said = Said(running.returncode, out, err.decode())
+    return said, tracekit.parse(folder / "report.sqlite")
+
+
+def left_of(sign: str) -> list[str]:
+    """Processes that have the sign in their environment, a while after the end."""
+    for _ in range(50):
+        found = [path.name for path in Path("/proc").glob("[0-9]*") if runs(path, sign)]
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def runs(process: Path, sign: str) -> bool:
+    try:
+        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z" and sign.encode() in (process / "environ").read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_leaves_what_was_recorded_and_nothing_running(
+    way: str, number: int, tmp_path: Path
+) -> None:
+    said, dataset = stopped(way, number, tmp_path)
+    assert said.code == 128 + number, said
+    assert "Traceback" not in (said.err if way != "command" else "")
+    if way == "command":
+        assert len(dataset.ranges(["text"])) >= 4
+    else:
+        assert len(dataset.calls(["module"])) >= 8
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
