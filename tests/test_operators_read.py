@@ -130,6 +130,17 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize(("said", "lost"), [(0, 0), (3, 3), (-3, 0), ("many", 0)])
+def test_what_the_recorder_says_it_lost_is_counted(tmp_path: Path, said: object, lost: int) -> None:
+    path = report(tmp_path / "report.sqlite", NESTED)
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("CREATE TABLE TRACEKIT_RECORDER (name, value)")
+        file.execute("INSERT INTO TRACEKIT_RECORDER VALUES ('markers_lost', ?)", [said])
+    rows = tracekit.parse(path).table("coverage").to_pylist()
+    counted = [row["count"] for row in rows if row["cause"] == "lost_by_recorder"]
+    assert counted == [lost] * (lost > 0)
+
+
 @pytest.mark.parametrize("damage", HOSTILE)
 def test_a_damaged_table_is_told_in_one_line_or_read_with_its_losses_counted(
     tmp_path: Path, damage: str

@@ -73,7 +73,7 @@ def test_one_bad_report_does_not_spoil_the_others(ranks: list[Path], tmp_path: P
     first, second = outcome.err.splitlines()
     assert first.startswith(f"tracekit: {ranks[1]}: ")
     assert second == f"tracekit: {tmp_path / 'none.sqlite'}: there is no such file; check the path"
-    assert outcome.out.startswith("2 reports  Nsight Systems 2 x 2023.4.4")
+    assert outcome.out.startswith("2 reports  2 x Nsight Systems 2023.4.4")
     assert "none was left out: there is no such file" in outcome.out
     dataset = tracekit.load(tmp_path / "run")
     assert dataset.reports == ["rank0", "rank2"]

@@ -105,6 +105,11 @@ ENDS_BEFORE_START = Cause(
     "A row ends before it starts; it was taken as having no duration.",
     "the profiler lost its end time; treat its duration as unknown",
 )
+LOST_BY_RECORDER = Cause(
+    "lost_by_recorder",
+    "The embedded recorder opened a range that torch's profiler did not record.",
+    "record fewer steps at a time (--steps), or with --engine nsys",
+)
 API_OVERLAP = Cause(
     "api_calls_overlap",
     "API calls of one thread overlap too deeply; their work is missing from the ranges' GPU projection.",
@@ -134,7 +139,7 @@ MODULES_DIFFER = Cause(
 CAUSES: tuple[Cause, ...] = (
     NO_LAUNCH, AMBIGUOUS_LAUNCH, OUTSIDE_MODULES, GRAPH_NOT_EXPANDED, GRAPH_UNMAPPED, MODULE_UNREADABLE, TOO_LONG,
     TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, FIELD_CUT, ORPHAN_OUTPUTS, NESTED_TOO_DEEP, SHARED_PLACE,
-    GRAPH_UPDATED, ENDS_BEFORE_START, API_OVERLAP, NEVER_ENDED, TOO_LARGE, RANK_CONTRADICTED, MODULES_DIFFER,
+    GRAPH_UPDATED, ENDS_BEFORE_START, API_OVERLAP, LOST_BY_RECORDER, NEVER_ENDED, TOO_LARGE, RANK_CONTRADICTED, MODULES_DIFFER,
 )  # fmt: skip
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 

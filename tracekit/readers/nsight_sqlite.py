@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tracekit import nsight
-from tracekit.coverage import TOO_LARGE, Tally
+from tracekit.coverage import LOST_BY_RECORDER, TOO_LARGE, Tally
 from tracekit.errors import ReportError
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
 from tracekit.readers.nsight_graphs import graph_requests, graph_tables
@@ -71,6 +71,7 @@ def read(path: Path, progress: Progress) -> Recording:
         pa.default_memory_pool().release_unused()
         tally = Tally()
         tally.add("values", TOO_LARGE, bulk.beyond)
+        tally.add("ranges", LOST_BY_RECORDER, _lost_by_recorder(file))
         source = _source(file, digest.result())
         try:
             return _recording(file, tables, source, tally, beside)
@@ -158,6 +159,15 @@ def _recording(
     )
     found = ranks(file, recording, named, globals_)
     return replace(recording, ranks=found, lacks=lacks(file, recording))
+
+
+def _lost_by_recorder(file: SqliteFile) -> int:
+    """Markers that are missing from a report of the embedded recorder, by its own count."""
+    columns = nsight.RECORDER.c
+    figures: dict[str, int] = dict(
+        file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int))
+    )
+    return max(0, figures.get("markers_lost", 0))
 
 
 def _source(file: SqliteFile, digest: str) -> Source:
