@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, strategies as st
 
-from tracekit.markers import literal
+from tracekit.markers import layer_dict, literal
 
 VALUES = st.recursive(
     st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text(),
@@ -32,6 +32,56 @@ def test_a_dict_is_read_the_fast_way_as_the_slow_way(items: list[tuple[str, obje
 def test_what_the_fast_way_reads_is_what_the_slow_way_does(text: str) -> None:
     fast = literal._plain(text)
     assert fast is None or fast == literal._python(text.strip())
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["Module", "Class", "TrainableParams", "Inputs", "Outputs", "mask"]),
+            st.sampled_from(
+                [
+                    "top.a",
+                    "",
+                    [[1, 2]],
+                    [3],
+                    [],
+                    {"weight": [4, 4]},
+                    {},
+                    None,
+                    7,
+                    True,
+                    "x, 'Inputs': 1",
+                ]
+            ),
+        ),
+        max_size=5,
+    )
+)
+def test_a_marker_read_in_two_parts_says_what_it_says_as_a_whole(
+    items: list[tuple[str, object]],
+) -> None:
+    text = f"{{{', '.join(f'{key!r}: {value!r}' for key, value in items)}}}"
+    assert layer_dict.parse(text) == layer_dict._whole(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from([*PIECES, "'Module': 'a'", ", 'Inputs': ", ", 'Outputs': ", "[[1]]", "}"]),
+        max_size=10,
+    ).map("".join)
+)
+@example("{'Module': 'a', 'Inputs': [[1]]}")
+@example("{'Module': 'a', 'Inputs': [[1]]} ")
+@example("{'Module': 'a', 'Inputs': [[1]]")
+@example("{'Module': 'a'}, 'Inputs': [[1]]}")
+@example("{'Module': 'a, 'Inputs': [[1]]}")
+@example("{'x': {'Module': 'a', 'Inputs': [[1]]}}")
+@example("{'Module': 'a', 'Inputs': [[1]], 'Inputs': [[2]]}")
+@example("{'Module': 'a', 'Outputs': [[1]]}")
+@example("{'Module': 'a', 'Inputs': [[1]], 'Outputs': [[2]]}")
+@example("{'Module': 'a', 'Outputs': [[1]], 'Inputs': [[2]]}")
+def test_a_text_that_only_looks_like_a_marker_is_read_as_a_whole(text: str) -> None:
+    assert layer_dict.parse(text) == layer_dict._whole(text)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,15 @@ ended, a second, empty range tells its ``Outputs``. Keyword arguments overwrite 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tracekit.markers import literal
 from tracekit.markers.base import ModuleMarker, Unreadable
-from tracekit.markers.fields import is_path, module_marker
+from tracekit.markers.fields import is_path, module_marker, shapes_of
+
+if TYPE_CHECKING:
+    from tracekit.markers.base import Shapes
 
 CANDIDATES = r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:"""
 
@@ -21,8 +26,59 @@ _LEADING_NAME = re.compile(
 )
 
 
+#: What a module is goes before these, a call's tensors after them: there are few of either, many of both together.
+_INPUTS, _OUTPUTS = ", 'Inputs': ", ", 'Outputs': "
+_MOST_CACHED_CHARACTERS = 2_048
+
+
 def parse(text: str) -> ModuleMarker | Unreadable | None:
     """What the text says; of a text cut short or too long, only the module that it begins with."""
+    if len(text) <= _MOST_CACHED_CHARACTERS and not ('"' in text or "\\" in text):
+        module, split, tensors = text.rpartition(_INPUTS)
+        if not split:
+            module, split, tensors = text.rpartition(_OUTPUTS)
+        if (
+            split
+            and (said := _module(module)) is not None
+            and (shapes := _shapes(tensors)) is not None
+        ):
+            results = split == _OUTPUTS
+            return ModuleMarker(
+                path=said.path,
+                class_name=said.class_name,
+                params=said.params,
+                inputs=None if results else shapes,
+                outputs=shapes if results else None,
+                only_result=results,
+                cause=said.cause,
+            )
+    return _whole(text)
+
+
+@lru_cache(maxsize=4_096)
+def _module(text: str) -> ModuleMarker | None:
+    """What a plain text says of the module before it comes to its tensors."""
+    try:
+        items = literal.pairs(f"{text}}}")
+    except literal.Refused:
+        return None
+    if not items or not {key for key, _ in items} <= {"Module", "Class", "TrainableParams"}:
+        return None
+    found = module_marker(items)
+    return found if isinstance(found, ModuleMarker) else None
+
+
+@lru_cache(maxsize=4_096)
+def _shapes(text: str) -> Shapes | None:
+    """The shapes that a plain text ends with, if it ends with them."""
+    try:
+        items = literal.pairs(f"{{'': {text}")
+    except literal.Refused:
+        return None
+    return shapes_of(items[0][1]) if len(items) == 1 else None
+
+
+def _whole(text: str) -> ModuleMarker | Unreadable | None:
     try:
         items = literal.pairs(text)
     except literal.Refused as refused:
