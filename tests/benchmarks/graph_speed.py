@@ -34,7 +34,7 @@ def measure(kernels: int, captures: int, runs: int, folder: Path) -> None:
     scans, parses = [], []
     for _ in range(runs):
         scans.append(scan_seconds(report, GRAPH_SCANS))
-        parses.append(parse_figures(report, out))
+        parses.append(parse_figures([report], out))
     ratio = statistics.median(run.wall / scan for run, scan in zip(parses, scans, strict=True))
     dataset = tracekit.load(out)
     print(
