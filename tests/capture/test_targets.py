@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -209,6 +211,15 @@ def test_whatever_can_be_called_without_arguments_may_make_a_model(place: Place,
     calls = dataset.calls(["module", "step_id"])
     assert calls[calls.module == FIRST[name]].step_id.tolist() == [0, 1]
     assert len(dataset.steps()) == 2
+
+
+def test_a_file_with_the_name_of_a_module_that_others_use_stands_in_nobodys_way(
+    place: Place,
+) -> None:
+    place.write(MODEL, "json.py")
+    assert place.capture("-o", "out.sqlite", "json.py:make").code == 0
+    assert json.loads("[1]") == [1]
+    assert sys.modules["json"] is json
 
 
 def test_a_model_gets_two_calls_of_warm_up_and_five_recorded_ones(place: Place) -> None:

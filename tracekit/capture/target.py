@@ -109,11 +109,13 @@ def _file(place: str) -> str:
 def _from_file(place: str) -> ModuleType:
     path = Path(_file(place)).resolve()
     sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A file may have the name of a module that others need.
+    name = f"target_{path.stem}" if path.stem in sys.modules else path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise CaptureError(f"{place}: is no Python file; {EXPECTED}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # so that its classes can be pickled, for workers
+    sys.modules[name] = module  # so that its classes can be pickled, for workers
     spec.loader.exec_module(module)
     return module
 
