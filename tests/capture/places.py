@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.command import command
@@ -54,7 +55,9 @@ def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     sys.path[:] = paths
     for name in set(sys.modules) - modules:
         file = str(getattr(sys.modules[name], "__file__", "") or "")
-        places = [file, *getattr(sys.modules[name], "__path__", ())]
+        path = getattr(sys.modules[name], "__path__", ())
+        # torch.classes makes up whatever it is asked for.
+        places = [file, *(path if isinstance(path, Iterable) else ())]
         if any(place.startswith(str(folder)) for place in places):
             del sys.modules[name]
 
