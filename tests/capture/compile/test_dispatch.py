@@ -250,6 +250,21 @@ def test_a_model_that_fixes_its_size_has_code_for_each(caplog: pytest.LogCapture
     assert len(graphs) >= 2
 
 
+def test_only_the_size_that_the_model_fixes_has_code_for_each_value(caplog) -> None:
+    class Weighted(nn.Module):
+        def forward(self, x: torch.Tensor, more: dict) -> torch.Tensor:
+            return x @ more["weight"]
+
+    model = Weighted()
+    run, graphs = compiled(model)
+    for size, inner in ((4, 3), (7, 3), (5, 2), (1, 3), (8, 2)):
+        x, more = torch.randn(size, inner), {"weight": torch.randn(inner, 2)}
+        torch.testing.assert_close(run(x, more), model(x, more))
+    (text,) = warnings(caplog)
+    assert "the model fixes size 0 of more, so each value has code of its own" in text
+    assert len(graphs) == 3
+
+
 def test_a_size_said_to_be_dynamic_that_the_model_fixes_is_refused() -> None:
     run, _ = compiled(FixedRows(), CompileConfig(mode="eager", dynamic_dims={"x": (0,)}))
     with pytest.raises(UsageError, match="dynamic_dims: the model fixes a size"):

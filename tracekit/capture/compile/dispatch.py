@@ -8,6 +8,7 @@ code by its form alone (:mod:`tracekit.capture.compile.forms`): whatever else th
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("tracekit.capture")
 #: A model that is called in more forms than these is left to torch.compile, guards and all.
 _MOST_FORMS = 32
+#: A size of an argument, as Dynamo names it.
+_SIZE = re.compile(r"L\['(\w+)'\][^,;\s]*?\.size\(\)\[(\d+)\]")
 #: Methods of a model after which code traced before is no longer its code.
 _CHANGES = frozenset(
     (
@@ -99,7 +102,6 @@ class CompiledModel:
     _fast: dict[Hashable, Callable[..., object]]  # the same, of calls whose form is quickly told
     _traces: dict[Hashable, Trace]  # by form, in debug mode: whose guards must hold
     _rest: Callable[..., object] | None  # what runs calls of ever new forms
-    _fixed: bool  # the model fixes sizes that were to be dynamic: every size has code of its own
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class CompiledModel:
 
     def _forget(self) -> None:
         """Drops all code: the next call traces."""
-        vars(self).update(_codes={}, _fast={}, _traces={}, _fixed=False, _rest=None)
+        vars(self).update(_codes={}, _fast={}, _traces={}, _rest=None)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Runs the model, with the hooks of its root."""
@@ -158,7 +160,7 @@ class CompiledModel:
         return self._slow(call)
 
     def _slow(self, call: Call) -> object:
-        key = (self._mode(), form(call, self._dimensions, fixed=self._fixed))
+        key = (self._mode(), form(call, self._dimensions))
         if key not in self._codes:
             with self._lock:
                 if len(self._codes) >= _MOST_FORMS:
@@ -188,7 +190,7 @@ class CompiledModel:
         debug, config = self._config.debug, self._config
         trace = Trace(self._orig_mod, self._backend, bytecode=self._bytecode, guarded=debug)
         before = held(self._orig_mod)
-        result = trace.first_run(call, self._dimensions.none if self._fixed else self._dimensions)
+        result = trace.first_run(call, self._dimensions)
         refuse_reassigned(self._orig_mod, before, config)
         trace.write_source(config)
         self._codes[key] = trace.run
@@ -201,15 +203,17 @@ class CompiledModel:
     def _quick(self, call: Call) -> bool:
         """Whether a call's form is told by its tensors alone."""
         tensors = all(isinstance(value, torch.Tensor) for value in call.args)
-        return tensors and not call.kwargs and self._dimensions.default and not self._fixed
+        return tensors and not call.kwargs and self._dimensions.default
 
     def _with_fixed_sizes(self, call: Call, error: ConstraintViolationError) -> object:
-        """Gives every size code of its own, as the model fixes one that was to be dynamic."""
-        why = _line(error)
-        if not self._dimensions.default:
-            raise UsageError(f"dynamic_dims: the model fixes a size that is to be dynamic: {why}")
-        self._warn(f"the model fixes a size, so each has code of its own: {why}")
-        vars(self)["_fixed"] = True
+        """Gives the values of a size code of their own, as the model fixes one that was to be dynamic."""
+        if not self._dimensions.unsaid:
+            what = _line(error)
+            raise UsageError(f"dynamic_dims: the model fixes a size that is to be dynamic: {what}")
+        fixed = {(name, int(dim)) for name, dim in _SIZE.findall(str(error))}
+        named = ", ".join(f"size {dim} of {name}" for name, dim in sorted(fixed)) or "sizes"
+        self._warn(f"the model fixes {named}, so each value has code of its own")
+        vars(self)["_dimensions"] = self._dimensions.without(fixed)
         return self._slow(call)
 
     def _with_guards(self, key: Hashable, call: Call, error: TorchDynamoException) -> object:

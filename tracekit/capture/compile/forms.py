@@ -7,6 +7,7 @@ among them are, and of tensors everything but the sizes that are dynamic.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from torch.utils import _pytree as pytree
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 _PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device)
 #: Dimensions that are dynamic where nothing is said of an argument.
@@ -43,6 +44,8 @@ class Dimensions:
         Raises:
             UsageError: It names arguments that there are not.
         """
+        self._fixed: set[tuple[str, int]] = set()
+        self._static = False
         self._said = None if said is None else {n: tuple(dims) for n, dims in said.items()}
         parameters = inspect.signature(forward).parameters
         kinds = {parameter.kind for parameter in parameters.values()}
@@ -60,7 +63,10 @@ class Dimensions:
 
     def of(self, name: str) -> tuple[int, ...]:
         """The dynamic dimensions of the tensors in an argument."""
-        return _DEFAULT if self._said is None else self._said.get(name, ())
+        if self._static:
+            return ()
+        dims = _DEFAULT if self._said is None else self._said.get(name, ())
+        return tuple(dim for dim in dims if (name, dim) not in self._fixed)
 
     def named(self, call: Call) -> Iterator[tuple[tuple[int, ...], object]]:
         """Every argument of a call with its dynamic dimensions."""
@@ -69,36 +75,35 @@ class Dimensions:
         for name, value in call.kwargs.items():
             yield self.of(name), value
 
-    @property
-    def none(self) -> Dimensions:
-        """The same arguments, with no dimension dynamic."""
-        still = Dimensions.__new__(Dimensions)
-        still._said, still._names = {}, self._names
-        return still
+    def without(self, fixed: Iterable[tuple[str, int]]) -> Dimensions:
+        """The same without dimensions of arguments that the model fixes; without any if none is named."""
+        narrower = copy.copy(self)
+        narrower._fixed = self._fixed | set(fixed)
+        narrower._static = self._static or narrower._fixed == self._fixed
+        return narrower
 
     @property
     def default(self) -> bool:
-        """Whether nothing was said, so that the first dimension is dynamic everywhere."""
+        """Whether the first dimension is dynamic everywhere."""
+        return self.unsaid and not self._fixed and not self._static
+
+    @property
+    def unsaid(self) -> bool:
+        """Whether nobody said which dimensions are dynamic."""
         return self._said is None
 
 
-def form(call: Call, dimensions: Dimensions, *, fixed: bool) -> Hashable:
-    """The form of a call.
-
-    Args:
-        call: The call.
-        dimensions: What is dynamic.
-        fixed: Nothing is: every size belongs to the form.
-    """
-    args = tuple(_form(value, () if fixed else dims) for dims, value in dimensions.named(call))
+def form(call: Call, dimensions: Dimensions) -> Hashable:
+    """The form of a call: every size belongs to it that is not dynamic."""
+    args = tuple(_form(value, dims) for dims, value in dimensions.named(call))
     return (len(call.args), tuple(call.kwargs), args)
 
 
-def _form(value: object, dims: tuple[int, ...]) -> Hashable:
-    kind: Any = type(value)
+def _form(value: object, dims: tuple[int, ...]) -> Any:  # noqa: ANN401 - types are hashable, says only mypy not
+    kind = type(value)
     if isinstance(value, torch.Tensor):
         return tensor_form(value) if dims == _DEFAULT else (*_other(value), _sizes(value, dims))
-    if type(value) in _PLAIN:
+    if kind in _PLAIN:
         return kind, value
     if isinstance(value, float | complex):
         return kind, repr(value)  # a NaN is equal to itself here
@@ -109,7 +114,7 @@ def _form(value: object, dims: tuple[int, ...]) -> Hashable:
     return kind
 
 
-def tensor_form(value: torch.Tensor) -> Hashable:
+def tensor_form(value: torch.Tensor) -> tuple[Hashable, ...]:
     """The form of a tensor whose first dimension is dynamic: what a fast path may ask for at every call."""
     return (
         type(value),
