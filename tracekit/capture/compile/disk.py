@@ -5,12 +5,18 @@ Nothing here knows PyTorch. What lies in a cache is code: a folder that others m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import stat
 import tempfile
+import time
 from pathlib import Path
 
+_UNFINISHED = ".new-"
+#: Nobody takes this long to write a file: who began it was killed.
+_ABANDONED_S = 3600
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -42,7 +48,7 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         OSError: It cannot be written; what was there before is untouched.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -52,6 +58,18 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def sweep_unfinished(folder: Path) -> None:
+    """Removes files that processes were killed over.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    for path in folder.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - _ABANDONED_S:
+                discard(path)
 
 
 def digest(content: bytes) -> str:
@@ -84,6 +102,8 @@ class Blobs:
             OSError: It is not there or cannot be read.
             ValueError: It is damaged.
         """
+        if not re.fullmatch(r"[0-9a-f]{64}", name):
+            raise ValueError(f"{name[:80]!r} is no digest")
         path = self._folder / name
         content = path.read_bytes()
         if digest(content) != name:
