@@ -16,7 +16,7 @@ import torch
 
 from tests.capture.compile.pieces import compiled, matmul, matmul_is_right, start
 from tracekit.capture.compile import ArtifactStore, cache as cache_module, disk, scratch
-from tracekit.capture.compile.disk import Blobs, digest, write_whole
+from tracekit.capture.compile.disk import digest, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,7 +301,7 @@ def test_after_a_kill_in_the_middle_of_a_save_the_next_start_is_clean(
     assert killed.wait(timeout=120) == -signal.SIGKILL
     killed.communicate()
     assert list((tmp_path / "cache" / "work").iterdir())
-    (unfinished,) = (tmp_path / "cache" / "pieces").iterdir()
+    (unfinished,) = (tmp_path / "cache").glob("*/.new-*")
     os.utime(unfinished, (0, 0))
     store = ArtifactStore(tmp_path / "cache")
     assert store.load(KEY) is None

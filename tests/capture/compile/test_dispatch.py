@@ -125,6 +125,39 @@ def test_models_of_one_class_have_code_of_their_own(bytecode: bool) -> None:
 
 
 @ROUTES
+def test_models_of_pytorch_s_own_classes_have_code_of_their_own(bytecode: bool) -> None:
+    models = [nn.Sequential(nn.Linear(4, 4)) for _ in range(2)]
+    models += [nn.Linear(4, 4), torch.fx.symbolic_trace(nn.Linear(4, 4)), nn.Linear(4, 4)]
+    runs = [compiled(model, bytecode=bytecode) for model in models]
+    for size in (3, 1, 5):
+        x = torch.randn(size, 4)
+        for (run, _), model in zip(runs, models, strict=True):
+            assert torch.equal(run(x), model(x))
+    assert [len(graphs) for _, graphs in runs] == [1] * 5
+
+
+@ROUTES
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_bytecode_route_alone_goes_past_dynamo(bytecode: bool, wrapped: bool) -> None:
+    model = nn.Sequential(Doubling()) if wrapped else Doubling()
+    run, _ = compiled(model, bytecode=bytecode)
+    run(torch.ones(4))
+    with torch.compiler.set_stance("force_eager"):
+        assert run(torch.ones(3)).unique().item() == (2 if bytecode else 100)
+
+
+def test_a_size_that_a_model_of_pytorch_s_own_fixes_is_known_by_its_name(caplog) -> None:
+    model = nn.MultiheadAttention(4, 1, batch_first=True, bias=False)
+    run, _ = compiled(model)
+    for size in (2, 3):
+        x = torch.randn(size, 3, 4)
+        mask = torch.zeros(3, 3, dtype=torch.bool)
+        found = run(x, x, x, None, False, mask)
+        torch.testing.assert_close(found[0], model(x, x, x, None, False, mask)[0])
+    assert all("the model fixes size 0 of attn_mask" in text for text in warnings(caplog))
+
+
+@ROUTES
 def test_no_code_object_is_exchanged(bytecode: bool) -> None:
     code = Doubling.forward.__code__
     run, _ = compiled(Doubling(), bytecode=bytecode)

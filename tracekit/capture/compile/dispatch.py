@@ -42,7 +42,7 @@ _LOG = logging.getLogger("tracekit.capture")
 #: A model that is called in more forms than these is left to torch.compile, guards and all.
 _MOST_FORMS = 32
 #: A size of an argument, as Dynamo names it.
-_SIZE = re.compile(r"L\['(\w+)'\][^,;\s]*?\.size\(\)\[(\d+)\]")
+_SIZE = re.compile(r"L\['(\w+)'\](?:\[(\d+)\])?[^,;\s]*?\.size\(\)\[(\d+)\]")
 #: Methods of a model after which code traced before is no longer its code.
 _CHANGES = frozenset(
     (
@@ -128,7 +128,7 @@ class CompiledModel:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Runs the model, with the hooks of its root."""
-        if self._hooks:
+        if any(self._hooks.places):
             return self._hooks.around(self.forward, args, kwargs)
         return self.forward(*args, **kwargs)
 
@@ -139,13 +139,18 @@ class CompiledModel:
             CaptureError: A buffer is reassigned by what CUDA graphs replay, or, in debug mode, a guard that is
                 skipped does not hold.
         """
-        try:
-            run = self._fast[self._mode(), *map(tensor_form, args)]  # type: ignore[arg-type]
-        except (AttributeError, KeyError):
-            return self._slow(Call(args, kwargs))
-        if kwargs:
-            return self._slow(Call(args, kwargs))
-        return self._ran(run, Call(args, kwargs))
+        if not kwargs:
+            training = self._orig_mod.training
+            try:
+                key = (torch.is_grad_enabled(), training, *map(tensor_form, args))  # type: ignore[arg-type]
+                run = self._fast[key]
+            except (AttributeError, KeyError):
+                return self._slow(Call(args, kwargs))
+            try:
+                return run(*args)
+            except BackendCompilerFailed as error:
+                return self._again(error, Call(args, kwargs))
+        return self._slow(Call(args, kwargs))
 
     def _mode(self) -> tuple[bool, bool]:
         return torch.is_grad_enabled(), self._orig_mod.training
@@ -154,8 +159,12 @@ class CompiledModel:
         try:
             return run(*call.args, **call.kwargs)
         except BackendCompilerFailed as error:
-            if not isinstance(unwrapped(error), ForgottenError):
-                raise
+            return self._again(error, call)
+
+    def _again(self, error: BackendCompilerFailed, call: Call) -> object:
+        """Traces anew what Dynamo has forgotten."""
+        if not isinstance(unwrapped(error), ForgottenError):
+            raise error
         self._forget()
         return self._slow(call)
 
@@ -197,7 +206,7 @@ class CompiledModel:
         if debug:
             self._traces[key] = trace
         elif self._quick(call):
-            self._fast[self._mode(), *map(tensor_form, call.args)] = trace.run  # type: ignore[arg-type]
+            self._fast[*self._mode(), *map(tensor_form, call.args)] = trace.run  # type: ignore[arg-type]
         return result
 
     def _quick(self, call: Call) -> bool:
@@ -210,7 +219,13 @@ class CompiledModel:
         if not self._dimensions.unsaid:
             what = _line(error)
             raise UsageError(f"dynamic_dims: the model fixes a size that is to be dynamic: {what}")
-        fixed = {(name, int(dim)) for name, dim in _SIZE.findall(str(error))}
+        fixed = {
+            (
+                self._dimensions.name(int(index)) if index and variable == "args" else variable,
+                int(dim),
+            )
+            for variable, index, dim in _SIZE.findall(str(error))
+        }
         named = ", ".join(f"size {dim} of {name}" for name, dim in sorted(fixed)) or "sizes"
         self._warn(f"the model fixes {named}, so each value has code of its own")
         vars(self)["_dimensions"] = self._dimensions.without(fixed)

@@ -68,10 +68,14 @@ class Dimensions:
         dims = _DEFAULT if self._said is None else self._said.get(name, ())
         return tuple(dim for dim in dims if (name, dim) not in self._fixed)
 
+    def name(self, index: int) -> str:
+        """The name of an argument that is given by position."""
+        return self._names[index] if index < len(self._names) else ""
+
     def named(self, call: Call) -> Iterator[tuple[tuple[int, ...], object]]:
         """Every argument of a call with its dynamic dimensions."""
         for index, value in enumerate(call.args):
-            yield self.of(self._names[index] if index < len(self._names) else ""), value
+            yield self.of(self.name(index)), value
         for name, value in call.kwargs.items():
             yield self.of(name), value
 

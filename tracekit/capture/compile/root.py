@@ -16,17 +16,17 @@ _KINDS = ("forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_
 
 
 class RootHooks:
-    """Hooks on a model itself and on all modules; true if there are any."""
+    """Hooks on a model itself and on all modules.
+
+    ``places`` are where PyTorch keeps them: there are hooks if any of these is not empty.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._places = [vars(model)[f"_{kind}"] for kind in _KINDS]
-        self._places += [vars(of_all)[f"_global_{kind}"] for kind in _KINDS]
+        self.places = [vars(model)[f"_{kind}"] for kind in _KINDS]
+        self.places += [vars(of_all)[f"_global_{kind}"] for kind in _KINDS]
         self._inside = 0
         self._lock = threading.Lock()
-
-    def __bool__(self) -> bool:
-        return any(self._places)
 
     def around(
         self,

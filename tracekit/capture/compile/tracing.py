@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch._dynamo import trace_rules
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
@@ -179,9 +180,14 @@ def _copied(model: nn.Module) -> types.FunctionType:
     forward: object = model.forward
     if isinstance(forward, types.MethodType) and forward.__self__ is model:
         function = forward.__func__
-        if isinstance(function, types.FunctionType):
+        if isinstance(function, types.FunctionType) and _is_traced(function):
             return _with_code(function, function.__code__.replace())
     return _calling(model.forward)
+
+
+def _is_traced(function: types.FunctionType) -> bool:
+    """Whether Dynamo traces a function by its own code, and not by code that it puts around all it would skip."""
+    return inspect.getsourcefile(function) is not None and not trace_rules.check(function)
 
 
 def _calling(forward: Callable[..., object]) -> types.FunctionType:
