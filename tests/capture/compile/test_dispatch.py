@@ -364,6 +364,26 @@ def test_a_reassigned_buffer_is_refused_where_graphs_are_captured(bytecode: bool
         run(torch.zeros(2))
 
 
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_tensor_in_the_place_of_none_is_refused_where_graphs_are_captured(registered) -> None:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            if registered:
+                self.register_buffer("last", None)
+            else:
+                self.last = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = x + 1
+            return self.last * 2
+
+    model = Keeping()
+    with pytest.raises(CaptureError, match="Keeping reassigns last in its forward"):
+        compiled(model, RECORDED)[0](torch.zeros(2))
+    assert model.last is None
+
+
 @ROUTES
 def test_a_reassigned_buffer_is_right_where_none_are(bytecode: bool) -> None:
     model = Counting()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from typing_extensions import override
 from tracekit.capture.compile.backend import PiecewiseBackend
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.forms import Call, Dimensions, form, tensor_form
+from tracekit.capture.compile.proxy import ModelProxy
 from tracekit.capture.compile.root import RootHooks
 from tracekit.capture.compile.state import held, refuse_reassigned
 from tracekit.capture.compile.tracing import (
@@ -43,16 +44,6 @@ _LOG = logging.getLogger("tracekit.capture")
 _MOST_FORMS = 32
 #: A size of an argument, as Dynamo names it.
 _SIZE = re.compile(r"L\['(\w+)'\](?:\[(\d+)\])?[^,;\s]*?\.size\(\)\[(\d+)\]")
-#: Methods of a model after which code traced before is no longer its code.
-_CHANGES = frozenset(
-    (
-        *("add_module", "apply", "register_buffer", "register_module", "register_parameter"),
-        *("bfloat16", "cpu", "cuda", "double", "float", "half", "requires_grad_", "to", "to_empty"),
-        *("type", "xpu"),
-    )
-)
-#: Others that return the model.
-_SELF = frozenset({"eval", "train"})
 
 
 def compile_model(
@@ -83,7 +74,7 @@ def compile_model(
     return CompiledModel(given, config or CompileConfig(), bytecode=bytecode, backend=backend)
 
 
-class CompiledModel:
+class CompiledModel(ModelProxy):
     """A model with compiled code: called like the model, and with the model's attributes and methods.
 
     Several threads may call it; one traces at a time. A call under autograd and one without, in training and in
@@ -91,7 +82,6 @@ class CompiledModel:
     cannot be pickled or copied: the model can.
     """
 
-    _orig_mod: nn.Module
     _config: CompileConfig
     _bytecode: bool
     _backend: Backend | str
@@ -122,6 +112,7 @@ class CompiledModel:
         )
         self._forget()
 
+    @override
     def _forget(self) -> None:
         """Drops all code: the next call traces."""
         vars(self).update(_codes={}, _fast={}, _traces={}, _rest=None)
@@ -255,45 +246,6 @@ class CompiledModel:
 
     def _warn(self, what: str) -> None:
         _LOG.warning("%s: %s", type(self._orig_mod).__qualname__, what)
-
-    def __getattr__(self, name: str) -> object:
-        value = getattr(vars(self)["_orig_mod"], name)
-        if name not in _CHANGES and name not in _SELF:
-            return value
-
-        def method(*args: object, **kwargs: object) -> object:
-            if name in _CHANGES:
-                self._forget()
-            result = value(*args, **kwargs)
-            return self if result is self._orig_mod else result
-
-        return method
-
-    @override
-    def __setattr__(self, name: str, value: object) -> None:
-        """Sets an attribute of the model, which may change what its code is."""
-        self._forget()
-        setattr(self._orig_mod, name, value)
-
-    @override
-    def __delattr__(self, name: str) -> None:
-        self._forget()
-        delattr(self._orig_mod, name)
-
-    @override
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self._orig_mod)})
-
-    @override
-    def __repr__(self) -> str:
-        return f"CompiledModel({self._orig_mod!r})"
-
-    @override
-    def __reduce_ex__(self, protocol: object, /) -> NoReturn:
-        raise TypeError(
-            "a CompiledModel cannot be pickled or copied, its code belongs to this process: "
-            "pickle or copy the model, and compile it again"
-        )
 
 
 def _backend(config: CompileConfig) -> Backend | str:

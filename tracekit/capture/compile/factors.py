@@ -36,7 +36,9 @@ _VARIABLES = re.compile(
     r"(TORCH|PYTORCH|TRITON|INDUCTOR|AOT|CUBLAS)\w*|CXX|CC|CPPFLAGS|CXXFLAGS|CFLAGS|LDFLAGS"
 )
 #: … and those among them that only say where things lie or what is printed.
-_PLACES = re.compile(r"\w*(DIR|HOME|PATH|TRACE|LOGS?|LOGS_\w+|DEBUG|OUT|HOST|PORT|ADDR|PROFILE\w*)")
+_PLACES = re.compile(
+    r"(TORCHELASTIC|TORCH_NCCL)\w*|\w*(DIR|HOME|PATH|TRACE|LOGS?|LOGS_\w+|DEBUG|OUT|HOST|PORT|ADDR|PROFILE\w*)"
+)
 #: Settings that change nothing in the code that is made.
 _IDLE_SETTINGS = {"cache_dir", "use_cache", "debug", "debug_dir"}
 #: Instruction sets that a compiler told ``-march=native`` may use.

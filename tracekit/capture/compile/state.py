@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
     from tracekit.capture.compile.config import CompileConfig
 
-State = dict[tuple[str, str], torch.Tensor]
+#: What lies under a module's path and an attribute's name: a tensor, or the None that waits for one.
+State = dict[tuple[str, str], torch.Tensor | None]
 
 
 def held(model: nn.Module) -> State:
-    """The buffers of a model, and the tensors that its modules have as plain attributes, by module and name."""
+    """The buffers of a model, and the tensors that its modules have as plain attributes."""
     return {
         (path, name): value
         for path, module in model.named_modules()
         for name, value in (*module._buffers.items(), *vars(module).items())
-        if isinstance(value, torch.Tensor)
+        if value is None or isinstance(value, torch.Tensor)
     }
 
 
@@ -39,11 +40,16 @@ def refuse_reassigned(model: nn.Module, before: State, config: CompileConfig) ->
     if not _captures(config):
         return
     after = held(model)
-    changed = sorted(key for key, value in before.items() if after.get(key) is not value)
+    now = {key for key, value in after.items() if value is not None}
+    changed = sorted(key for key in {*before, *now} if after.get(key) is not before.get(key))
     if not changed:
         return
     for path, name in changed:
-        setattr(model.get_submodule(path), name, before[path, name])
+        module = model.get_submodule(path)
+        if (path, name) in before:
+            setattr(module, name, before[path, name])
+        else:
+            delattr(module, name)
     names = ", ".join(f"{path}.{name}".removeprefix(".") for path, name in changed)
     raise CaptureError(
         f"{type(model).__qualname__} reassigns {names} in its forward, which CUDA graphs would make silently wrong: "
