@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from tracekit.capture.compile.cache import (
-    ArtifactStore,
-    cache_folder,
-    factors,
-    piece_key,
-    traced_files,
-)
+from tracekit.capture.compile.cache import ArtifactStore, piece_key
 from tracekit.capture.compile.counters import counters
 
 if TYPE_CHECKING:
@@ -26,8 +19,9 @@ if TYPE_CHECKING:
 class PiecewiseBackend:
     """A backend for ``torch.compile``."""
 
-    def __init__(self, config: CompileConfig) -> None:
+    def __init__(self, config: CompileConfig, *, store: ArtifactStore | None = None) -> None:
         self._config = config
+        self._store = store or ArtifactStore(None)
 
     def __call__(
         self, graph: torch.fx.GraphModule, _inputs: Sequence[object]
@@ -36,14 +30,11 @@ class PiecewiseBackend:
         counters.graphs_seen += 1
         if self._config.mode == "eager":
             return graph.forward
-        config, folder = self._config, None
-        if config.cache_dir is not None and config.use_cache:
-            folder = cache_folder(Path(config.cache_dir), factors(config, traced_files()))
-        store = ArtifactStore(folder)
+        settings = self._config.inductor_config
         own = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
-        with store.environment():
-            key = piece_key(graph, own, config.inductor_config)
-            found = store.load(key) if key else None
+        with self._store.environment():
+            key = piece_key(graph, own, settings)
+            found = self._store.load(key) if key else None
             if found is None:
                 began = time.perf_counter_ns()
                 counters.cache_misses += 1
@@ -51,9 +42,9 @@ class PiecewiseBackend:
                     graph,
                     own,
                     dynamic_shapes="from_graph",
-                    options={"config_patches": dict(config.inductor_config)},
+                    options={"config_patches": dict(settings)},
                 )
                 counters.compile_ns += time.perf_counter_ns() - began
                 if key:
-                    store.save(key, found)
+                    self._store.save(key, found)
         return found

@@ -45,6 +45,7 @@ from tracekit.capture.compile.scratch import scratch_elsewhere, scratch_in
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracekit.capture.compile.config import CompileConfig
     from tracekit.capture.compile.scratch import Scratch
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "ArtifactStore",
     "cache_folder",
     "factors",
+    "model_store",
     "piece_key",
     "traced_files",
 ]
@@ -204,6 +206,13 @@ class ArtifactStore:
         if not self._warned:
             _LOG.warning("compile cache %s: %s", path, what)
         self._warned = True
+
+
+def model_store(config: CompileConfig) -> ArtifactStore:
+    """The store for the model that is being traced; to be called inside a backend, which alone knows its files."""
+    if config.cache_dir is None or not config.use_cache:
+        return ArtifactStore(None)
+    return ArtifactStore(cache_folder(config.cache_dir, factors(config, traced_files())))
 
 
 class _Entry(NamedTuple):

@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from typing_extensions import override
 
 from tracekit.capture.compile.backend import PiecewiseBackend
+from tracekit.capture.compile.cache import model_store
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.forms import Call, Dimensions, form, tensor_form
 from tracekit.capture.compile.proxy import ModelProxy
@@ -249,12 +250,15 @@ class CompiledModel(ModelProxy):
 
 
 def _backend(config: CompileConfig) -> Backend | str:
-    """What compiles the graphs: PyTorch's own, or one that cuts every graph anew."""
+    """What compiles the graphs of one model: PyTorch's own, or ours, whose cache is known once a graph is traced."""
     if config.mode == "stock":
         return "inductor"
+    made: list[PiecewiseBackend] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        return PiecewiseBackend(config)(graph, inputs)
+        if not made:
+            made.append(PiecewiseBackend(config, store=model_store(config)))
+        return made[0](graph, inputs)
 
     return backend
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 import types
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -19,7 +17,6 @@ from torch._dynamo import trace_rules
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.forms import marked, widened
 from tracekit.errors import TracekitError
 
@@ -30,6 +27,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from torch import nn
 
@@ -80,7 +78,6 @@ class Trace:
         self._bytecode = bytecode
         self._function = _copied(model)
         self._tracing = self._dry = False
-        self._began = 0
         self._code: types.CodeType | None = None
         unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         self.run: Callable[..., object] = torch.compile(
@@ -94,7 +91,6 @@ class Trace:
     def first_run(self, call: Call, dimensions: Dimensions) -> object:
         """Traces a call, compiles its graph, and returns the call's result."""
         self._tracing = True
-        self._began = time.perf_counter_ns()
         handle = register_bytecode_hook(self._heard)
         try:
             wide = widened(call, dimensions)
@@ -111,9 +107,8 @@ class Trace:
 
     def write_source(self, config: CompileConfig) -> None:
         """Writes what Dynamo made of forward as Python, where a debug folder is given and depyf is there."""
-        folder = getattr(config, "debug_dir", None)
-        if folder is not None and self._code is not None and depyf is not None:
-            _write_source(self._code, Path(folder))
+        if config.debug_dir is not None and self._code is not None and depyf is not None:
+            _write_source(self._code, config.debug_dir)
 
     def _trace_only(self, call: Call, dimensions: Dimensions) -> None:
         self._dry = True
@@ -128,10 +123,9 @@ class Trace:
     def _compiled(
         self, graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
     ) -> Callable[..., object]:
-        """Dynamo's backend: counts the time up to here as tracing, then has the graph compiled."""
+        """Dynamo's backend, for as long as it traces what we asked for."""
         if not self._tracing:
             raise ForgottenError
-        counters.trace_ns += time.perf_counter_ns() - self._began
         run = self._backend(graph, inputs, **options)
         if not self._dry:
             return run
