@@ -1,0 +1,261 @@
+"""Compiled pieces on disk: saved once, loaded by every later process, never trusted blindly.
+
+::
+
+    <folder>/cache_key_factors.json   what everything in the folder depends on
+    <folder>/pieces/<key>             one compiled piece: names the contents that it needs
+    <folder>/blobs/<sha256>           contents: artifacts of PyTorch, libraries that Inductor built
+    <folder>/work/<process>           where Inductor and Triton work while a process lives
+
+A content is known by its digest and an entry carries its own, so a damaged file is found before anything of it runs;
+what cannot be used is compiled anew and replaced. Entries hold relative names alone: a copied folder stays warm.
+The digests find damage, not malice: artifacts are pickles, so a folder that others may write to is refused.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import pickle
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch._inductor import codecache
+from torch._inductor.standalone_compile import CompiledArtifact
+
+from tracekit.capture.compile.counters import counters
+from tracekit.capture.compile.disk import (
+    Blobs,
+    digest,
+    discard,
+    distrusted,
+    private_folder,
+    sweep_unfinished,
+    write_whole,
+)
+from tracekit.capture.compile.factors import FACTORS_FILE, cache_folder, factors, traced_files
+from tracekit.capture.compile.keys import piece_key
+from tracekit.capture.compile.scratch import scratch_elsewhere, scratch_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracekit.capture.compile.config import CompileConfig
+    from tracekit.capture.compile.scratch import Scratch
+
+__all__ = [
+    "FACTORS_FILE",
+    "ArtifactStore",
+    "cache_folder",
+    "factors",
+    "model_store",
+    "piece_key",
+    "traced_files",
+]
+
+_LOG = logging.getLogger("tracekit.capture")
+_FORMAT = "tracekit piece 1"
+#: What loading or saving a sound file of another version of PyTorch, or of a machine unlike this, may raise.
+_UNUSABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.PickleError,
+)
+
+
+class ArtifactStore:
+    """Compiled pieces in one folder, which several processes may use at once.
+
+    Whatever is wrong with the folder is told in one warning and costs compilations, never a result.
+    """
+
+    def __init__(self, folder: Path | None, *, enabled: bool = True) -> None:
+        """Opens a folder, which is made if need be.
+
+        Args:
+            folder: The folder; None keeps nothing on disk.
+            enabled: False keeps nothing on disk either.
+        """
+        self._folder = Path(folder) if folder is not None and enabled else None
+        self._scratch: Scratch | None = None
+        self._writable = True
+        self._warned = False
+        if self._folder is not None:
+            self._open(self._folder)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder; None where nothing is kept on disk."""
+        return self._folder
+
+    def _open(self, folder: Path) -> None:
+        try:
+            private_folder(folder)
+            if why := distrusted(folder):
+                self._folder = None
+                self._warn(f"{why}, so no compiled code is read from it or kept in it", folder)
+                return
+            for name in ("pieces", "blobs"):
+                private_folder(folder / name)
+                sweep_unfinished(folder / name)
+        except OSError as error:
+            self._readonly(error)
+
+    @contextlib.contextmanager
+    def environment(self) -> Iterator[None]:
+        """While it is entered, Inductor's and Triton's caches lie inside the folder (a part of this process's own)."""
+        if self._folder is None:
+            yield
+            return
+        with self._working_folder(self._folder).entered():
+            yield
+
+    def _working_folder(self, folder: Path) -> Scratch:
+        if self._scratch is None or not self._scratch.folder.is_dir():
+            try:
+                self._scratch = scratch_in(folder / "work")
+            except OSError as error:
+                self._readonly(error)
+                self._scratch = scratch_elsewhere()
+            atexit.register(self._scratch.remove)
+        return self._scratch
+
+    def load(self, key: str) -> CompiledArtifact | None:
+        """The compiled piece of a key; None where there is none that can be used."""
+        if self._folder is None:
+            return None
+        path = self._entry(self._folder, key)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"cannot be read ({error.strerror}), compiling anew", path)
+            return None
+        try:
+            artifact = self._loaded(self._folder, content)
+        except _UNUSABLE as error:
+            self._warn(f"cannot be used ({_why(error)}), compiling anew", path)
+            discard(path)
+            return None
+        counters.cache_hits += 1
+        counters.artifacts_loaded += 1
+        return artifact
+
+    def _loaded(self, folder: Path, content: bytes) -> CompiledArtifact:
+        entry, blobs = _read_entry(content), Blobs(folder / "blobs")
+        scratch = self._working_folder(folder)
+        artifact = blobs.get(entry.artifact)
+        for name, blob in entry.files.items():
+            target = scratch.place(name)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(target, blobs.get(blob))
+        copy = scratch.folder / f"{entry.artifact}.artifact"
+        write_whole(copy, artifact)
+        with self.environment(), _no_header_compiled():
+            return CompiledArtifact.load(path=str(copy), format="binary")
+
+    def save(self, key: str, artifact: CompiledArtifact) -> None:
+        """Keeps a compiled piece under a key, in place of what was there; what cannot be kept is told once."""
+        if self._folder is None or not self._writable:
+            return
+        path = self._entry(self._folder, key)
+        try:
+            write_whole(path, self._saved(self._folder, artifact))
+        except OSError as error:
+            self._readonly(error)
+        except _UNUSABLE as error:
+            self._warn(f"{_why(error)}, so a compiled piece is not kept", path)
+        else:
+            counters.artifacts_saved += 1
+
+    def _saved(self, folder: Path, artifact: CompiledArtifact) -> bytes:
+        blobs, scratch = Blobs(folder / "blobs"), self._working_folder(folder)
+        copy = scratch.folder / "saved.artifact"
+        artifact.save(path=str(copy), format="binary")
+        kept = {name: blobs.put(path.read_bytes()) for name, path in scratch.kept_files().items()}
+        entry = _Entry(str(torch.__version__), blobs.put(copy.read_bytes()), kept)
+        copy.unlink()
+        return entry.encoded()
+
+    @staticmethod
+    def _entry(folder: Path, key: str) -> Path:
+        plain = re.fullmatch(r"[\w-]{1,128}", key, flags=re.ASCII)
+        return folder / "pieces" / (key if plain else digest(key.encode()))
+
+    def _readonly(self, error: OSError) -> None:
+        self._writable = False
+        why = error.strerror or str(error)
+        self._warn(f"cannot be written ({why}), so compiled code is not kept", self._folder)
+
+    def _warn(self, what: str, path: Path | None) -> None:
+        if not self._warned:
+            _LOG.warning("compile cache %s: %s", path, what)
+        self._warned = True
+
+
+def model_store(config: CompileConfig) -> ArtifactStore:
+    """The store for the model that is being traced; to be called inside a backend, which alone knows its files."""
+    if config.cache_dir is None or not config.use_cache:
+        return ArtifactStore(None)
+    return ArtifactStore(cache_folder(config.cache_dir, factors(config, traced_files())))
+
+
+class _Entry(NamedTuple):
+    """One compiled piece: PyTorch's version, and the digests of its artifact and of the files that go with it."""
+
+    torch: str
+    artifact: str
+    files: dict[str, str]
+
+    def encoded(self) -> bytes:
+        text = json.dumps(self._asdict())
+        return f"{_FORMAT} {digest(text.encode())}\n{text}".encode()
+
+
+def _read_entry(content: bytes) -> _Entry:
+    """What an entry says.
+
+    Raises:
+        ValueError: It is damaged, or of another version of tracekit or PyTorch.
+    """
+    head, _, text = content.partition(b"\n")
+    said, _, sum_ = head.decode("ascii", errors="replace").rpartition(" ")
+    if said != _FORMAT:
+        raise ValueError("no entry of this version of tracekit")
+    if sum_ != digest(text):
+        raise ValueError("damaged")
+    entry = _Entry(**json.loads(text))
+    if entry.torch != str(torch.__version__):
+        raise ValueError(f"made by torch {entry.torch}")
+    return entry
+
+
+@contextlib.contextmanager
+def _no_header_compiled() -> Iterator[None]:
+    """Loading builds nothing, yet Inductor would prepare its header for it: seconds of the compiler's time."""
+    if not hasattr(codecache, "_precompile_header"):
+        yield
+        return
+    with patch.object(codecache, "_precompile_header", lambda *_args, **_kwargs: None):
+        yield
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, AssertionError) and not str(error):
+        return "made by another build of PyTorch"  # it compares a digest of its sources
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,70 @@
+"""Something that is called in a model's place and has the model's attributes and methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Methods of a model after which code traced before is no longer its code.
+_CHANGES = frozenset(
+    (
+        *("add_module", "apply", "register_buffer", "register_module", "register_parameter"),
+        *("bfloat16", "cpu", "cuda", "double", "float", "half", "requires_grad_", "to", "to_empty"),
+        *("type", "xpu"),
+    )
+)
+#: Others that return the model.
+_SELF = frozenset({"eval", "train"})
+
+
+class ModelProxy:
+    """Stands for a model, and knows when the model is no longer what it was."""
+
+    _orig_mod: nn.Module
+
+    def _forget(self) -> None:
+        """Drops whatever was made for the model as it was."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> object:
+        value = getattr(vars(self)["_orig_mod"], name)
+        if name not in _CHANGES and name not in _SELF:
+            return value
+
+        def method(*args: object, **kwargs: object) -> object:
+            if name in _CHANGES:
+                self._forget()
+            result = value(*args, **kwargs)
+            return self if result is self._orig_mod else result
+
+        return method
+
+    @override
+    def __setattr__(self, name: str, value: object) -> None:
+        """Sets an attribute of the model, which may change what its code is."""
+        self._forget()
+        setattr(self._orig_mod, name, value)
+
+    @override
+    def __delattr__(self, name: str) -> None:
+        self._forget()
+        delattr(self._orig_mod, name)
+
+    @override
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._orig_mod)})
+
+    @override
+    def __repr__(self) -> str:
+        return f"CompiledModel({self._orig_mod!r})"
+
+    @override
+    def __reduce_ex__(self, protocol: object, /) -> NoReturn:
+        raise TypeError(
+            "a CompiledModel cannot be pickled or copied, its code belongs to this process: "
+            "pickle or copy the model, and compile it again"
+        )
