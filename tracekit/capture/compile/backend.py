@@ -1,0 +1,254 @@
+"""``torch.compile(model, backend=PiecewiseBackend(config))``: splits what Dynamo traced, compiles and runs the pieces."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx, nn
+from torch._inductor.compile_fx import compile_fx
+
+from tracekit.capture.compile import readable
+from tracekit.capture.compile.bar import progress_bar
+from tracekit.capture.compile.compiler import Compiler, Nothing, needs_grad, real_forward
+from tracekit.capture.compile.config import CompileConfig
+from tracekit.capture.compile.counters import counters
+from tracekit.capture.compile.cudagraph import graph_capture
+from tracekit.capture.compile.inputs import StaticInputs
+from tracekit.capture.compile.isomorphic import piece_key
+from tracekit.capture.compile.piece import Capturing, Codes, Piece, Place
+from tracekit.capture.compile.sizes import (
+    concrete, dynamic_size, inputs_of, size_input, value_of, writes_inputs,
+)
+from tracekit.capture.compile.split import split
+from tracekit.capture.compile.stitching import BoundCall, arguments, fresh_results, stitched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import sympy
+
+    from tracekit.capture.compile.compiler import Store
+    from tracekit.capture.compile.cudagraph import GraphCapture
+    from tracekit.capture.compile.sizes import SizeInput
+    from tracekit.capture.compile.split import Part, Split
+
+_LOG = logging.getLogger("tracekit.capture")
+_graphs = itertools.count()
+
+
+class _Plan(NamedTuple):
+    """A graph while it is compiled.
+
+    Attributes:
+        number: Its number in this process.
+        symbol: Its dynamic size; None if all its shapes are fixed.
+        size_at: Which of its inputs is that.
+        size: Its size where that is fixed.
+        static: Names of the inputs that stay where they are: parameters and buffers.
+        grad: Whether it was traced to be differentiated.
+    """
+
+    number: int
+    symbol: sympy.Symbol | None
+    size_at: int | None
+    size: int | None
+    static: frozenset[str]
+    grad: bool
+
+
+class PiecewiseBackend:
+    """A backend of torch.compile that splits graphs and compiles, captures and replays the pieces.
+
+    One backend is for one model. Where Dynamo breaks a model into several graphs, or traces it again for other
+    shapes, each graph is split and compiled by itself. A graph that is traced with gradients on, and has an input
+    that wants one, is compiled to be differentiated, piece by piece; its calls are not captured as CUDA graphs, and
+    nothing of it is kept on disk.
+
+    Args:
+        config: What to compile, and how.
+        store: Where compiled pieces are kept beyond this process; nowhere unless given.
+
+    Attributes:
+        splits: The split graphs, in the order in which Dynamo traced them.
+
+    Raises:
+        UsageError: If Inductor has no such setting.
+        CaptureError: If CUDA graphs are asked for where there is no GPU.
+    """
+
+    def __init__(self, config: CompileConfig | None = None, *, store: Store | None = None) -> None:
+        self.config = CompileConfig() if config is None else config
+        self.splits: list[Split] = []
+        wanted = self.config.graph_capture if self.config.cudagraph_sizes else "off"
+        self.graphs: GraphCapture | None = graph_capture(wanted)
+        self._compiler = Compiler(self.config, store or Nothing(), piece_key)
+
+    def __call__(
+        self, graph: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Compiles a graph; what Dynamo calls in its place."""
+        if self.config.mode == "none":
+            return real_forward(graph)
+        if self.config.mode == "stock":
+            compiled: Callable[..., Any] = compile_fx(
+                graph, example_inputs, config_patches=dict(self.config.inductor_config)
+            )
+            return compiled
+        counters.graphs_seen += 1
+        counters.trace_ns += traced_ns()
+        before = counters.snapshot()
+        plan = _planned(graph, example_inputs)
+        moving, written = _moving(graph, plan)
+        made = split(graph, self.config.splitting_ops)
+        self._note(made)
+        pieces = self._pieces(made, plan)
+        fresh = fresh_results(made, {part.name for part in made.parts if part.splitting})
+        run = stitched(made, pieces)
+        _summarised(plan, made, before)
+        if self.graphs is None or not (self.config.copy_inputs or self.graphs.bound):
+            return run
+        inputs = StaticInputs(moving, written) if self.config.copy_inputs else None
+        return BoundCall(run, self._bound_at(plan), inputs, fresh if self.config.copy_outputs else None)
+
+    def _note(self, made: Split) -> None:
+        counters.pieces_seen += len(made.parts)
+        counters.capturable_pieces_seen += sum(not part.splitting for part in made.parts)
+        if (folder := self.config.debug_dir or self.config.cache_dir) is not None:
+            readable.write(made, folder, len(self.splits))
+        self.splits.append(made)
+
+    def _bound_at(self, plan: _Plan) -> Callable[[Sequence[Any]], bool]:
+        sizes, at = frozenset(self.config.cudagraph_sizes), plan.size_at
+        if at is None:
+            fixed = plan.size is None or plan.size in sizes
+            return lambda _args: fixed
+        return lambda args: args[at] in sizes
+
+    def _pieces(self, made: Split, plan: _Plan) -> dict[str, Piece]:
+        """Compiles all pieces for all that is asked for, before anything runs."""
+        pieces: dict[str, Piece] = {}
+        sized = {part.name: size_input(inputs_of(part.graph), plan.symbol) for part in made.parts}
+        compiled = [part for part in made.parts if not part.splitting]
+        with progress_bar(len(compiled)) as advance:
+            for part in made.parts:
+                found = sized[part.name]
+                size = plan.size if found.at is None and plan.symbol is None else None
+                place = Place(plan.number, part.name, found.at, size)
+                if part.splitting:
+                    run = real_forward(part.graph)
+                    pieces[part.name] = Piece(place, Codes(lambda run=run: run, "eager"), None)
+                    continue
+                codes = self._codes(part, found, plan)
+                first = part is compiled[0]
+                capturing = self._capturing(made, part, found, plan, first=first)
+                pieces[part.name] = Piece(place, codes, capturing)
+                advance()
+        return pieces
+
+    def _codes(self, part: Part, found: SizeInput, plan: _Plan) -> Codes:
+        values = inputs_of(part.graph)
+
+        def compiled(size: int | None = None, *, tuned: bool = False) -> Callable[..., Any]:
+            at_size = size is not None and plan.symbol is not None
+            inputs = concrete(values, plan.symbol, size) if at_size else values
+            with torch.set_grad_enabled(plan.grad):
+                return self._compiler.compiled(part.graph, inputs, concrete=at_size, tuned=tuned)
+
+        codes = Codes(compiled, "compiled" if self._compiler.compiles(part.graph) else "eager")
+        if found.at is None:
+            codes.general = compiled(tuned=plan.size in self.config.compile_sizes)
+            return codes
+        codes.ranges = [(within, compiled()) for within in self.config.ranges]
+        if not codes.ranges:
+            codes.general = compiled()
+        if found.alone:
+            codes.sizes = {
+                size: compiled(size, tuned=True) for size in self.config.compile_sizes
+            }
+        return codes
+
+    def _capturing(
+        self, made: Split, part: Part, found: SizeInput, plan: _Plan, *, first: bool
+    ) -> Capturing | None:
+        sizes: frozenset[int | None] = frozenset(self.config.cudagraph_sizes)
+        if found.at is None:
+            unsized = plan.symbol is not None or plan.size is None
+            sizes = frozenset([None]) if unsized else sizes & {plan.size}
+        if self.graphs is None or not sizes or not found.alone:
+            return None
+        lie = arguments(made, part.name, plan.static)
+        return Capturing(
+            graphs=self.graphs,
+            sizes=sizes,
+            watched=lie.watched,
+            given=lie.given,
+            warmups=self.config.cudagraph_warmups,
+            repeatable=not writes_inputs(part.graph),
+            first=first,
+            debug=self.config.debug,
+        )
+
+
+def _planned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> _Plan:
+    inputs = graph.graph.find_nodes(op="placeholder")
+    values = inputs_of(graph)
+    symbol = dynamic_size(values)
+    static = frozenset(
+        node.name
+        for node, value in zip(inputs, example_inputs, strict=True)
+        if isinstance(value, nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
+    )
+    first = next(
+        (
+            value
+            for node, value in zip(inputs, values, strict=True)
+            if isinstance(value, torch.Tensor) and value.dim() and node.name not in static
+        ),
+        None,
+    )
+    fixed = first.shape[0] if symbol is None and isinstance(first, torch.Tensor) else None
+    at = size_input(values, symbol).at
+    size = fixed if isinstance(fixed, int) else None
+    return _Plan(next(_graphs), symbol, at, size, static, needs_grad(values))
+
+
+def _moving(graph: fx.GraphModule, plan: _Plan) -> tuple[list[int], set[int]]:
+    """Places of the tensors that a caller gives, and of those that the graph writes to."""
+    inputs = list(enumerate(graph.graph.find_nodes(op="placeholder")))
+    tensors = [(at, node, value_of(node)) for at, node in inputs]
+    moving = [
+        at
+        for at, node, value in tensors
+        if isinstance(value, torch.Tensor) and node.name not in plan.static
+    ]
+    return moving, {at for at, _, value in tensors if getattr(value, "_version", 0)}
+
+
+def _summarised(plan: _Plan, made: Split, before: dict[str, int]) -> None:
+    now = {name: count - before[name] for name, count in counters.snapshot().items()}
+    _LOG.info(
+        "graph %d: %d pieces, %d of them compiled; %d compilations asked for, %d run, %d loaded, in %.2f s",
+        plan.number,
+        len(made.parts),
+        sum(not part.splitting for part in made.parts),
+        now["backend_compilations"],
+        now["cache_misses"],
+        now["artifacts_loaded"],
+        now["compile_ns"] / 1e9,
+    )
+
+
+def traced_ns() -> int:
+    """How long Dynamo has been tracing the graph that it is handing over; 0 where torch does not tell."""
+    frame = sys._getframe()
+    while (outer := frame.f_back) is not None:
+        frame = outer
+        begun = frame.f_locals.get("start_time_ns") if frame.f_code.co_name == "_compile" else None
+        if isinstance(begun, int):
+            return max(0, time.time_ns() - begun)
+    return 0
