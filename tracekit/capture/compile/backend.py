@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx, nn
-from torch._inductor.compile_fx import compile_fx
 
 from tracekit.capture.compile import readable
 from tracekit.capture.compile.bar import progress_bar
@@ -95,10 +94,7 @@ class PiecewiseBackend:
         if self.config.mode == "none":
             return real_forward(graph)
         if self.config.mode == "stock":
-            compiled: Callable[..., Any] = compile_fx(
-                graph, example_inputs, config_patches=dict(self.config.inductor_config)
-            )
-            return compiled
+            return _stock(graph, example_inputs, self.config)
         counters.graphs_seen += 1
         counters.trace_ns += traced_ns()
         before = counters.snapshot()
@@ -192,6 +188,15 @@ class PiecewiseBackend:
             first=first,
             debug=self.config.debug,
         )
+
+
+def _stock(
+    graph: fx.GraphModule, inputs: Sequence[Any], config: CompileConfig
+) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - it is slow to load
+
+    run: Callable[..., Any] = compile_fx(graph, inputs, config_patches=dict(config.inductor_config))
+    return run
 
 
 def _planned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> _Plan:
