@@ -169,7 +169,10 @@ class Counting(nn.Module):
 
 
 def compiled(
-    model: nn.Module, *dynamic: torch.Tensor, backend: PiecewiseBackend | None = None, **settings: Any
+    model: nn.Module,
+    *dynamic: torch.Tensor,
+    backend: PiecewiseBackend | None = None,
+    **settings: Any,
 ) -> Callable[..., Any]:
     """The model compiled once for all sizes: no guard is checked again, and the first dimensions are dynamic."""
     for tensor in dynamic:

@@ -21,7 +21,12 @@ from tracekit.capture.compile.inputs import StaticInputs
 from tracekit.capture.compile.isomorphic import piece_key
 from tracekit.capture.compile.piece import Capturing, Codes, Piece, Place
 from tracekit.capture.compile.sizes import (
-    concrete, dynamic_size, inputs_of, size_input, value_of, writes_inputs,
+    concrete,
+    dynamic_size,
+    inputs_of,
+    size_input,
+    value_of,
+    writes_inputs,
 )
 from tracekit.capture.compile.split import split
 from tracekit.capture.compile.stitching import BoundCall, arguments, fresh_results, stitched
@@ -87,9 +92,7 @@ class PiecewiseBackend:
         self.graphs: GraphCapture | None = graph_capture(wanted)
         self._compiler = Compiler(self.config, store or Nothing(), piece_key)
 
-    def __call__(
-        self, graph: fx.GraphModule, example_inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
+    def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compiles a graph; what Dynamo calls in its place."""
         if self.config.mode == "none":
             return real_forward(graph)
@@ -109,7 +112,9 @@ class PiecewiseBackend:
         if self.graphs is None or not (self.config.copy_inputs or self.graphs.bound):
             return run
         inputs = StaticInputs(moving, written) if self.config.copy_inputs else None
-        return BoundCall(run, self._bound_at(plan), inputs, fresh if self.config.copy_outputs else None)
+        return BoundCall(
+            run, self._bound_at(plan), inputs, fresh if self.config.copy_outputs else None
+        )
 
     def _note(self, made: Split) -> None:
         counters.pieces_seen += len(made.parts)
@@ -163,9 +168,7 @@ class PiecewiseBackend:
         if not codes.ranges:
             codes.general = compiled()
         if found.alone:
-            codes.sizes = {
-                size: compiled(size, tuned=True) for size in self.config.compile_sizes
-            }
+            codes.sizes = {size: compiled(size, tuned=True) for size in self.config.compile_sizes}
         return codes
 
     def _capturing(

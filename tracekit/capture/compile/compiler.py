@@ -171,9 +171,7 @@ def _takes_fake_mode() -> bool:
 def _settings(
     wanted: Mapping[str, object], inputs: Sequence[object], *, tuned: bool
 ) -> dict[str, object]:
-    on_cpu = all(
-        value.device.type == "cpu" for value in inputs if isinstance(value, torch.Tensor)
-    )
+    on_cpu = all(value.device.type == "cpu" for value in inputs if isinstance(value, torch.Tensor))
     return {**(_TUNED if tuned and not on_cpu else {}), **wanted}
 
 

@@ -66,9 +66,7 @@ class GraphCapture(Protocol):
 
 def addresses(args: Sequence[Any], places: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Places of tensors among the arguments, and where each lies in memory."""
-    return tuple(
-        (at, args[at].data_ptr()) for at in places if isinstance(args[at], torch.Tensor)
-    )
+    return tuple((at, args[at].data_ptr()) for at in places if isinstance(args[at], torch.Tensor))
 
 
 def _elsewhere(args: Sequence[Any], lay: tuple[tuple[int, int], ...]) -> list[int]:

@@ -29,7 +29,11 @@ def piece_key(
     try:
         lines = [_line(node, numbers) for node in graph.graph.nodes]
         lines += [_input(value) for value in inputs]
-        lines += [_constant(sorted(settings.items())), str(torch.is_grad_enabled()), torch.__version__]
+        lines += [
+            _constant(sorted(settings.items())),
+            str(torch.is_grad_enabled()),
+            torch.__version__,
+        ]
     except _Unknown:
         return None
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -54,7 +58,11 @@ def _target(target: object) -> str:
         return str(target)
     name = getattr(target, "__qualname__", getattr(target, "__name__", None))
     module = getattr(target, "__module__", None) or ""
-    if name is None or "<" in name or module.partition(".")[0] not in ("torch", "_operator", "math", "builtins", ""):
+    if (
+        name is None
+        or "<" in name
+        or module.partition(".")[0] not in ("torch", "_operator", "math", "builtins", "")
+    ):
         raise _Unknown
     return f"{module}.{name}"
 
@@ -80,6 +88,12 @@ def _input(value: object) -> str:
         if value.is_sparse or value.layout is not torch.strided:
             raise _Unknown
         shape, strides = map(str, value.shape), map(str, value.stride())
-        said = (value.dtype, value.device, value.requires_grad, value.storage_offset(), type(value).__name__)
+        said = (
+            value.dtype,
+            value.device,
+            value.requires_grad,
+            value.storage_offset(),
+            type(value).__name__,
+        )
         return f"{' '.join(shape)} | {' '.join(strides)} | {said}"
     return _constant(value)

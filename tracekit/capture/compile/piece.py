@@ -77,7 +77,7 @@ class Capturing(NamedTuple):
         graphs: What captures them.
         sizes: At which sizes; None for a piece that has no size.
         watched: Which arguments may lie elsewhere at the next call.
-        given: Those of them that the caller of the model gives.
+        given: Those of them that the caller of the model gives, with their names.
         warmups: Calls or runs before.
         repeatable: Whether running a call twice does no harm: else warm-ups are calls that somebody made.
         first: Whether it is the first piece of its graph that is captured.
@@ -87,7 +87,7 @@ class Capturing(NamedTuple):
     graphs: GraphCapture
     sizes: frozenset[int | None]
     watched: tuple[int, ...]
-    given: frozenset[int]
+    given: Mapping[int, str]
     warmups: int
     repeatable: bool
     first: bool
@@ -189,15 +189,13 @@ class _Run:
         counters.graphs_captured += 1
         return self.replay(args)
 
-    def _check_addresses(
-        self, capturing: Capturing, replay: Replay, args: Sequence[Any]
-    ) -> None:
-        moved = [str(at) for at in replay.moved(args) if at in capturing.given]
-        if moved:
-            raise CaptureError(
-                f"{self.place.name}: arguments {', '.join(moved)} lie elsewhere than when it was captured at size "
-                f"{self.size}; pass the same tensors again, or set copy_inputs"
-            )
+    def _check_addresses(self, capturing: Capturing, replay: Replay, args: Sequence[Any]) -> None:
+        for at in replay.moved(args):
+            if (name := capturing.given.get(at)) is not None:
+                raise CaptureError(
+                    f"{self.place.name}: {name} lies elsewhere than when it was captured at size {self.size}; "
+                    f"pass the same tensor again, or set copy_inputs"
+                )
 
     def _opener(self, emitter: Emitter, way: str) -> Callable[[], object]:
         code = None if self.way == "eager" else self.compiled_for

@@ -18,7 +18,21 @@ if TYPE_CHECKING:
 #: Functions of Python that write to their first argument.
 _IN_PLACE = {"setitem", "delitem"} | {
     f"i{name}"
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul")
+    for name in (
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+        "matmul",
+    )
 }
 
 
@@ -99,7 +113,9 @@ def writes_inputs(graph: fx.GraphModule) -> bool:
     the whole model, so an operator that writes must be in this graph as well.
     """
     inputs = inputs_of(graph)
-    written = any(getattr(value, "_version", 0) for value in inputs if isinstance(value, torch.Tensor))
+    written = any(
+        getattr(value, "_version", 0) for value in inputs if isinstance(value, torch.Tensor)
+    )
     return written and any(_writes(node) for node in graph.graph.nodes)
 
 
@@ -114,6 +130,4 @@ def _writes(node: fx.Node) -> bool:
         return any(overload._schema.is_mutable for overload in overloads)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
-    return node.op.startswith("call_") and (
-        in_place or name in _IN_PLACE or "out" in node.kwargs
-    )
+    return node.op.startswith("call_") and (in_place or name in _IN_PLACE or "out" in node.kwargs)

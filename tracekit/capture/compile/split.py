@@ -24,7 +24,14 @@ from tracekit.capture.compile.sizes import value_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-_EMPTY = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+_EMPTY = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "empty_permuted",
+    "new_empty",
+    "new_empty_strided",
+}
 
 
 class Part(NamedTuple):

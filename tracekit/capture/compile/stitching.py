@@ -25,11 +25,11 @@ class Arguments(NamedTuple):
 
     Attributes:
         watched: Places of those that may lie elsewhere at the next call: all but parameters and buffers.
-        given: Places of those that the caller of the model gives.
+        given: Places of those that the caller of the model gives, with their names in the graph.
     """
 
     watched: tuple[int, ...]
-    given: frozenset[int]
+    given: dict[int, str]
 
 
 def arguments(made: Split, name: str, static: Collection[str]) -> Arguments:
@@ -43,14 +43,15 @@ def arguments(made: Split, name: str, static: Collection[str]) -> Arguments:
     (call,) = made.graph.graph.find_nodes(op="call_module", target=name)
     part: fx.GraphModule = getattr(made.graph, name)
     values = [value_of(node) for node in part.graph.find_nodes(op="placeholder")]
-    watched, given = [], set()
+    watched: list[int] = []
+    given: dict[int, str] = {}
     for at, (node, value) in enumerate(zip(call.args, values, strict=True)):
         if not isinstance(value, torch.Tensor) or node.op == "get_attr" or node.name in static:
             continue
         watched.append(at)
         if node.op == "placeholder":
-            given.add(at)
-    return Arguments(tuple(watched), frozenset(given))
+            given[at] = node.name
+    return Arguments(tuple(watched), given)
 
 
 def stitched(made: Split, pieces: Mapping[str, Piece]) -> Callable[..., Any]:
