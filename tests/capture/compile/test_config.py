@@ -25,7 +25,7 @@ def test_it_takes_lists_paths_and_mappings_and_cannot_be_changed() -> None:
     assert config.splitting_ops == ("a::b", "a::b.c")
     assert (config.compile_sizes, config.cudagraph_sizes) == ((1, 4), (1, 2))
     assert config.cache_dir == Path("cache")
-    assert config.dynamic_dims == {"x": 0, "y": (0, 1)}
+    assert config.dynamic_dims == {"x": (0,), "y": (0, 1)}
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.mode = "eager"  # type: ignore[misc]
     assert hash(config) == hash(dataclasses.replace(config))

@@ -24,13 +24,15 @@ def test_a_block_is_expected_to_count_by_so_much() -> None:
 
 def test_what_differs_is_named_with_what_was_expected_and_found() -> None:
     found = Counters()
-    with (
-        pytest.raises(CountersDiffer) as raised,
-        found.expect(graphs_seen=1, pieces_seen=5, cache_hits=0),
-    ):
-        found.graphs_seen += 1
-        found.pieces_seen += 3
-        found.cache_hits += 2
+
+    def count() -> None:
+        with found.expect(graphs_seen=1, pieces_seen=5, cache_hits=0):
+            found.graphs_seen += 1
+            found.pieces_seen += 3
+            found.cache_hits += 2
+
+    with pytest.raises(CountersDiffer) as raised:
+        count()
     assert str(raised.value) == "pieces_seen: expected 5, found 3; cache_hits: expected 0, found 2"
     assert raised.value.differences == {"pieces_seen": (5, 3), "cache_hits": (0, 2)}
     assert isinstance(raised.value, AssertionError)

@@ -177,9 +177,7 @@ def test_results_of_captured_graphs_are_not_overwritten_by_the_next_call(
         first, x = torch.randn(8), torch.zeros(2)
         run = compiled(nn.Sigmoid(), first, **SETTINGS)
         run(first)
-        found = []
-        for number in range(3):
-            found.append(run(x.fill_(number)))
+        found = [run(x.fill_(number)) for number in range(3)]
         assert [item[0] for item in found] == [torch.sigmoid(x.fill_(n))[0] for n in range(3)]
         torch._dynamo.reset()
         run = compiled(nn.Sigmoid(), first, copy_outputs=False, **SETTINGS)

@@ -6,10 +6,11 @@ import itertools
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from tracekit.capture.compile import readable
 from tracekit.capture.compile.bar import progress_bar
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import sympy
+    from torch import fx
 
     from tracekit.capture.compile.compiler import Store
     from tracekit.capture.compile.cudagraph import GraphCapture
@@ -132,33 +134,33 @@ class PiecewiseBackend:
 
     def _pieces(self, made: Split, plan: _Plan) -> dict[str, Piece]:
         """Compiles all pieces for all that is asked for, before anything runs."""
+        compiled = [part.name for part in made.parts if not part.splitting]
         pieces: dict[str, Piece] = {}
-        sized = {part.name: size_input(inputs_of(part.graph), plan.symbol) for part in made.parts}
-        compiled = [part for part in made.parts if not part.splitting]
         with progress_bar(len(compiled)) as advance:
             for part in made.parts:
-                found = sized[part.name]
-                size = plan.size if found.at is None and plan.symbol is None else None
-                place = Place(plan.number, part.name, found.at, size)
-                if part.splitting:
-                    run = real_forward(part.graph)
-                    pieces[part.name] = Piece(place, Codes(lambda run=run: run, "eager"), None)
-                    continue
-                codes = self._codes(part, found, plan)
-                first = part is compiled[0]
-                capturing = self._capturing(made, part, found, plan, first=first)
-                pieces[part.name] = Piece(place, codes, capturing)
-                advance()
+                first = compiled[:1] == [part.name]
+                pieces[part.name] = self._piece(made, part, plan, first=first)
+                if not part.splitting:
+                    advance()
         return pieces
+
+    def _piece(self, made: Split, part: Part, plan: _Plan, *, first: bool) -> Piece:
+        found = size_input(inputs_of(part.graph), plan.symbol)
+        place = Place(plan.number, part.name, found.at, plan.size)
+        if part.splitting:
+            return Piece(place, Codes(partial(real_forward, part.graph), "eager"), None)
+        codes = self._codes(part, found, plan)
+        return Piece(place, codes, self._capturing(made, part, found, plan, first=first))
 
     def _codes(self, part: Part, found: SizeInput, plan: _Plan) -> Codes:
         values = inputs_of(part.graph)
 
         def compiled(size: int | None = None, *, tuned: bool = False) -> Callable[..., Any]:
-            at_size = size is not None and plan.symbol is not None
-            inputs = concrete(values, plan.symbol, size) if at_size else values
+            inputs = values if size is None else concrete(values, plan.symbol, size)
             with torch.set_grad_enabled(plan.grad):
-                return self._compiler.compiled(part.graph, inputs, concrete=at_size, tuned=tuned)
+                return self._compiler.compiled(
+                    part.graph, inputs, concrete=size is not None, tuned=tuned
+                )
 
         codes = Codes(compiled, "compiled" if self._compiler.compiles(part.graph) else "eager")
         if found.at is None:
@@ -198,8 +200,8 @@ def _stock(
 ) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - it is slow to load
 
-    run: Callable[..., Any] = compile_fx(graph, inputs, config_patches=dict(config.inductor_config))
-    return run
+    compiled = compile_fx(graph, inputs, config_patches=dict(config.inductor_config))
+    return cast("Callable[..., Any]", compiled)
 
 
 def _planned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> _Plan:

@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import fx
 
 from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.sizes import value_of
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from torch._inductor import CompiledArtifact
+    from torch import fx
+    from torch._inductor.standalone_compile import CompiledArtifact
 
     from tracekit.capture.compile.config import CompileConfig
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, cast
+
+from typing_extensions import override
 
 from tracekit.errors import UsageError
 
@@ -24,6 +27,7 @@ class Range(NamedTuple):
     start: int
     end: int
 
+    @override
     def __contains__(self, size: object) -> bool:
         return isinstance(size, int) and self.start <= size <= self.end
 
@@ -37,7 +41,7 @@ class CompileConfig:
         splitting_ops: Operators that run between the compiled pieces, as ``ns::op`` or ``ns::op.overload``.
         compile_sizes: Sizes with a compilation of their own, for exactly these shapes. They go before ranges.
         compile_ranges: Ranges with a compilation of their own: pairs (start, end), both included, or the numbers at
-            which one range ends, the last range ending at ``max_size``: (8, 32) is 1–8, 9–32, 33–8192. Without any,
+            which one range ends, the last range ending at ``max_size``: (8, 32) is 1 to 8, 9 to 32, 33 to 8192. Without any,
             one compilation serves all sizes.
         max_size: End of the last of the ranges that are given by their ends.
         cudagraph_sizes: Sizes at which pieces are captured as CUDA graphs.
@@ -48,7 +52,7 @@ class CompileConfig:
         cache_dir: Folder for what has been compiled; None keeps nothing on disk.
         use_cache: Whether the folder is used at all.
         inductor_config: More settings of Inductor, by name.
-        dynamic_dims: Argument → its dynamic dimension or dimensions; None: dimension 0 of every tensor argument.
+        dynamic_dims: Argument → its dynamic dimensions (one or several); None: dimension 0 of every tensor argument.
         debug: Whether to check, at every call, what is otherwise relied on; slow.
         debug_dir: Folder for what a person may want to read, such as ``computation_graph.py``; None: the cache's.
 
@@ -69,7 +73,7 @@ class CompileConfig:
     cache_dir: Path | None = None
     use_cache: bool = True
     inductor_config: Mapping[str, object] = field(default_factory=dict, hash=False)
-    dynamic_dims: Mapping[str, int | tuple[int, ...]] | None = field(default=None, hash=False)
+    dynamic_dims: Mapping[str, tuple[int, ...]] | None = field(default=None, hash=False)
     debug: bool = False
     debug_dir: Path | None = None
 
@@ -110,7 +114,7 @@ def ranges_of(config: CompileConfig) -> tuple[Range, ...]:
     if ends and len(ends) < len(said):
         raise UsageError(f"compile_ranges {said!r}: give either the ends of ranges or pairs")
     ranges = _between(_sizes("compile_ranges", ends), config.max_size) if ends else _pairs(said)
-    for before, after in zip(ranges, ranges[1:], strict=False):
+    for before, after in pairwise(ranges):
         if after.start <= before.end:
             raise UsageError(f"compile_ranges {said!r}: {before} and {after} overlap")
     return ranges
@@ -120,7 +124,7 @@ def _between(ends: tuple[int, ...], last: int) -> tuple[Range, ...]:
     if ends[-1] > last:
         raise UsageError(f"compile_ranges ends at {ends[-1]}, after max_size {last}")
     edges = [0, *ends, *([last] if last > ends[-1] else [])]
-    return tuple(Range(start + 1, end) for start, end in zip(edges, edges[1:], strict=False))
+    return tuple(Range(start + 1, end) for start, end in pairwise(edges))
 
 
 def _pairs(said: Iterable[object]) -> tuple[Range, ...]:
@@ -173,11 +177,11 @@ def _mapping(name: str, value: object) -> dict[str, object]:
     return dict(value)
 
 
-def _dynamic_dims(value: object) -> dict[str, int | tuple[int, ...]]:
-    dims: dict[str, int | tuple[int, ...]] = {}
+def _dynamic_dims(value: object) -> dict[str, tuple[int, ...]]:
+    dims: dict[str, tuple[int, ...]] = {}
     for name, item in _mapping("dynamic_dims", value).items():
         numbers = [item] if isinstance(item, int) else _items(f"dynamic_dims[{name!r}]", item)
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
             raise UsageError(f"dynamic_dims[{name!r}]: {item!r} is no dimension; expected numbers")
-        dims[name] = item if isinstance(item, int) else cast("tuple[int, ...]", tuple(numbers))
+        dims[name] = cast("tuple[int, ...]", tuple(numbers))
     return dims

@@ -232,7 +232,7 @@ class CudaGraphs:
             gc.collect()
             torch.cuda.empty_cache()
         if self._stream is None:
-            self._stream = torch.cuda.Stream()
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield

@@ -43,7 +43,7 @@ def _line(node: fx.Node, numbers: Mapping[fx.Node, int]) -> str:
     if node.op in ("get_attr", "call_module"):
         raise _Unknown
     target = "" if node.op == "placeholder" else _target(node.target)
-    args = fx.node.map_arg((node.args, node.kwargs), lambda item: _Number(numbers[item]))  # type: ignore[arg-type, return-value]
+    args = fx.node.map_arg((node.args, node.kwargs), lambda item: _Number(numbers[item]))
     return f"{node.op} {target} {_constant(args)}"
 
 

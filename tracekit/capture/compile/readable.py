@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import fx
 
     from tracekit.capture.compile.split import Part, Split

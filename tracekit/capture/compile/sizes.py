@@ -80,7 +80,7 @@ def size_input(values: Sequence[object], symbol: sympy.Symbol | None) -> SizeInp
     return SizeInput(at, alone=free <= {symbol})
 
 
-def concrete(values: Sequence[object], symbol: sympy.Symbol, size: int) -> list[object]:
+def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -> list[object]:
     """The inputs of a piece at one size: new fake tensors, and numbers."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
 
@@ -126,7 +126,8 @@ def _writes(node: fx.Node) -> bool:
     if isinstance(target, OpOverload):
         return target._schema.is_mutable
     if isinstance(target, OpOverloadPacket):
-        overloads = (getattr(target, name) for name in target.overloads())
+        names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
+        overloads = (getattr(target, name) for name in names)
         return any(overload._schema.is_mutable for overload in overloads)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")

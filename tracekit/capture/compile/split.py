@@ -22,7 +22,7 @@ from torch.fx.passes.split_module import split_module
 from tracekit.capture.compile.sizes import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection
 
 _EMPTY = {
     "empty",
@@ -69,10 +69,15 @@ def should_split(node: fx.Node, operators: Collection[str]) -> bool:
         return packet in operators or f"{packet}.{target._overloadname}" in operators
     if isinstance(target, OpOverloadPacket):
         return target._qualified_op_name in operators or (
-            target.overloads() == ["default"]
+            _overloads(target) == ["default"]
             and f"{target._qualified_op_name}.default" in operators
         )
     return False
+
+
+def _overloads(packet: OpOverloadPacket) -> list[str]:
+    names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+    return names
 
 
 def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
