@@ -307,10 +307,7 @@ def test_a_line_sums_up_what_compiling_took_and_no_bar_is_drawn_off_a_terminal(
     with caplog.at_level(logging.INFO, "tracekit.capture"):
         compiled(Silly(), first, mode="eager", splitting_ops=(ATTENTION,))(first)
     (line,) = [message for message in caplog.messages if message.startswith("graph ")]
-    assert (
-        ": 5 pieces, 3 of them compiled; 3 compilations asked for, 0 run, 0 loaded, in 0.00 s"
-        in line
-    )
+    assert ": 5 pieces, 3 of them compiled; 3 compilations asked for, 0 run, 0 loaded, in " in line
     assert capsys.readouterr() == ("", "")
 
 
