@@ -121,7 +121,7 @@ class PiecewiseBackend:
     def _note(self, made: Split) -> None:
         counters.pieces_seen += len(made.parts)
         counters.capturable_pieces_seen += sum(not part.splitting for part in made.parts)
-        if (folder := self.config.debug_dir or self.config.cache_dir) is not None:
+        if (folder := self.config.debug_dir or self._compiler.store.folder) is not None:
             readable.write(made, folder, len(self.splits))
         self.splits.append(made)
 

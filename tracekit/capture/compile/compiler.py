@@ -15,6 +15,7 @@ from tracekit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from torch import fx
     from torch._inductor.standalone_compile import CompiledArtifact
@@ -28,6 +29,10 @@ _TUNED = {"max_autotune": True, "coordinate_descent_tuning": True}
 class Store(Protocol):
     """Where compiled pieces are kept beyond this process."""
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder they are kept in, if any."""
+
     def environment(self) -> AbstractContextManager[None]:
         """While it is entered, compilers keep their own caches there too."""
 
@@ -40,6 +45,8 @@ class Store(Protocol):
 
 class Nothing:
     """Keeps nothing."""
+
+    folder: Path | None = None
 
     def environment(self) -> AbstractContextManager[None]:
         """Nothing to enter."""
