@@ -1,4 +1,4 @@
-"""A clean Dynamo around every test of the backend."""
+"""What tests of the backend ask for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+@pytest.fixture
+def inference() -> Iterator[None]:
+    """A Dynamo that has seen nothing, and no gradients."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     with torch.no_grad():
