@@ -206,7 +206,7 @@ def test_a_model_that_writes_to_itself_does_so_once_a_call(settings: dict[str, A
 def test_what_a_model_writes_to_its_input_reaches_the_caller_through_copied_inputs() -> None:
     class Writing(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x.mul_(2)
+            torch.ops.tracekit_tests.attention(x, x, x, x.view(-1))
             return x + 1
 
     first = torch.ones(4)
@@ -214,8 +214,22 @@ def test_what_a_model_writes_to_its_input_reaches_the_caller_through_copied_inpu
     run(first)
     for _ in range(3):
         x = torch.ones(2)
-        assert run(x).tolist() == [3, 3]
-        assert x.tolist() == [2, 2]
+        assert run(x).tolist() == [4, 4]
+        assert x.tolist() == [3, 3]
+
+
+def test_a_size_that_cannot_be_compiled_is_served_by_the_general_code(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise RuntimeError("not this size\nbecause")
+
+    monkeypatch.setattr("tracekit.capture.compile.backend.concrete", refuse)
+    first = torch.randn(8)
+    run = compiled(nn.ReLU(), first, mode="eager", compile_sizes=(2,))
+    for x in (first, torch.randn(2)):
+        assert torch.equal(run(x), x.relu())
+    assert "submod_0 is not compiled for size 2: not this size" in caplog.messages
 
 
 @pytest.mark.parametrize("mode", ["eager", "inductor"])

@@ -7,7 +7,7 @@
 In the order in which a graph goes through them: ``config`` says what is wanted, ``backend`` takes the graph from
 Dynamo, ``split`` cuts it into pieces, ``sizes`` finds what varies in their shapes, ``compiler`` compiles each (once
 for all that ``isomorphic`` finds equal), ``stitching`` puts them together, ``piece`` runs one, ``cudagraph`` captures
-it, and ``inputs`` keeps what it reads in place. ``readable`` writes all that down, ``bar`` shows how far it is, and
+it, and ``inputs`` keeps what it reads in place (``writes`` tells what it writes). ``readable`` writes all that down, ``bar`` shows how far it is, and
 ``counters`` counts. It is not imported with :mod:`tracekit.capture`: Dynamo and Inductor take their time.
 """
 

@@ -27,10 +27,10 @@ from tracekit.capture.compile.sizes import (
     inputs_of,
     size_input,
     value_of,
-    writes_inputs,
 )
 from tracekit.capture.compile.split import split
 from tracekit.capture.compile.stitching import BoundCall, arguments, fresh_results, stitched
+from tracekit.capture.compile.writes import written_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ class PiecewiseBackend:
         counters.trace_ns += traced_ns()
         before = counters.snapshot()
         plan = _planned(graph, example_inputs)
-        moving, written = _moving(graph, plan)
+        moving, written = _moving(graph, plan), written_inputs(graph)
         made = split(graph, self.config.splitting_ops)
         self._note(made)
         pieces = self._pieces(made, plan)
@@ -169,8 +169,12 @@ class PiecewiseBackend:
         codes.ranges = [(within, compiled()) for within in self.config.ranges]
         if not codes.ranges:
             codes.general = compiled()
-        if found.alone:
-            codes.sizes = {size: compiled(size, tuned=True) for size in self.config.compile_sizes}
+        for size in self.config.compile_sizes if found.alone else ():
+            try:
+                codes.sizes[size] = compiled(size, tuned=True)
+            except RuntimeError as error:  # of Inductor, or of the model: it may not take this size
+                why = str(error).strip().partition("\n")[0]
+                _LOG.warning("%s is not compiled for size %d: %s", part.name, size, why)
         return codes
 
     def _capturing(
@@ -189,7 +193,7 @@ class PiecewiseBackend:
             watched=lie.watched,
             given=lie.given,
             warmups=self.config.cudagraph_warmups,
-            repeatable=not writes_inputs(part.graph),
+            repeatable=not written_inputs(part.graph),
             first=first,
             debug=self.config.debug,
         )
@@ -227,16 +231,13 @@ def _planned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> _Plan:
     return _Plan(next(_graphs), symbol, at, size, static, needs_grad(values))
 
 
-def _moving(graph: fx.GraphModule, plan: _Plan) -> tuple[list[int], set[int]]:
-    """Places of the tensors that a caller gives, and of those that the graph writes to."""
-    inputs = list(enumerate(graph.graph.find_nodes(op="placeholder")))
-    tensors = [(at, node, value_of(node)) for at, node in inputs]
-    moving = [
+def _moving(graph: fx.GraphModule, plan: _Plan) -> list[int]:
+    """Places of the tensors that a caller gives."""
+    return [
         at
-        for at, node, value in tensors
-        if isinstance(value, torch.Tensor) and node.name not in plan.static
+        for at, node in enumerate(graph.graph.find_nodes(op="placeholder"))
+        if isinstance(value_of(node), torch.Tensor) and node.name not in plan.static
     ]
-    return moving, {at for at, _, value in tensors if getattr(value, "_version", 0)}
 
 
 def _summarised(plan: _Plan, made: Split, before: dict[str, int]) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sympy
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 
@@ -14,26 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch import fx
-
-#: Functions of Python that write to their first argument.
-_IN_PLACE = {"setitem", "delitem"} | {
-    f"i{name}"
-    for name in (
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "floordiv",
-        "mod",
-        "pow",
-        "and",
-        "or",
-        "xor",
-        "lshift",
-        "rshift",
-        "matmul",
-    )
-}
 
 
 def value_of(node: fx.Node) -> object:
@@ -104,31 +83,3 @@ def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -
         return made.requires_grad_(value.requires_grad)
 
     return [at_size(value) for value in values]
-
-
-def writes_inputs(graph: fx.GraphModule) -> bool:
-    """Whether running the graph twice may do harm: it writes to what it was given.
-
-    The fake tensors that Dynamo traced with count how often they were written to, also through views; that counts
-    the whole model, so an operator that writes must be in this graph as well.
-    """
-    inputs = inputs_of(graph)
-    written = any(
-        getattr(value, "_version", 0) for value in inputs if isinstance(value, torch.Tensor)
-    )
-    return written and any(_writes(node) for node in graph.graph.nodes)
-
-
-def _writes(node: fx.Node) -> bool:
-    target = node.target
-    if node.op == "call_module" or isinstance(target, HigherOrderOperator):
-        return True
-    if isinstance(target, OpOverload):
-        return target._schema.is_mutable
-    if isinstance(target, OpOverloadPacket):
-        names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
-        overloads = (getattr(target, name) for name in names)
-        return any(overload._schema.is_mutable for overload in overloads)
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
-    return node.op.startswith("call_") and (in_place or name in _IN_PLACE or "out" in node.kwargs)
