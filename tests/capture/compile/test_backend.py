@@ -287,6 +287,8 @@ def test_cuda_graphs_where_there_is_no_gpu_are_refused_or_left_out_with_a_word(
 def test_a_setting_that_inductor_does_not_have_is_named() -> None:
     with pytest.raises(UsageError, match=r"Inductor has no setting max_autotun$"):
         PiecewiseBackend(CompileConfig(inductor_config={"max_autotun": True}))
+    there = {"max_autotune": False, "triton.cudagraphs": False, "force_disable_caches": False}
+    PiecewiseBackend(CompileConfig(inductor_config=there))
 
 
 def test_the_graph_and_its_pieces_can_be_read(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ def written_inputs(graph: fx.GraphModule) -> set[int]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tells memory apart."""
+    """What tells memory apart; tensors that are no plain ones are taken to share theirs."""
+    if tensor.layout is not torch.strided:
+        return -1
     storage: int = tensor.untyped_storage()._cdata
     return storage
 
