@@ -24,6 +24,7 @@ from tests.capture.compile.models import (
     compiled,
     ids,
 )
+from tests.test_package import loaded_by
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
 from tracekit.errors import CaptureError, UsageError
 
@@ -343,3 +344,9 @@ def test_tracing_and_compiling_take_time_that_is_counted() -> None:
     compiled(Silly(), first, mode="eager")(first)
     assert counters.trace_ns > before["trace_ns"]
     assert counters.compile_ns > before["compile_ns"]
+
+
+def test_it_is_loaded_by_those_who_ask_for_it_and_brings_no_tables_along() -> None:
+    assert "tracekit.capture.compile" not in loaded_by("import tracekit.capture")
+    found = {name.partition(".")[0] for name in loaded_by("import tracekit.capture.compile")}
+    assert not {"adbc_driver_manager", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy"} & found

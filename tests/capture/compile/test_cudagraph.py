@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.capture.compile.models import compiled
+from tests.capture.compile.models import ATTENTION, compiled
 from tracekit.capture.compile import cudagraph
 from tracekit.capture.compile.backend import PiecewiseBackend
 from tracekit.capture.compile.config import CompileConfig
@@ -184,6 +184,27 @@ def test_results_of_captured_graphs_are_not_overwritten_by_the_next_call(
         run = compiled(nn.Sigmoid(), first, copy_outputs=False, **SETTINGS)
         run(first)
         assert run(x.fill_(0)) is run(x.fill_(1))
+
+
+def test_results_of_a_piece_without_a_size_are_copied_at_every_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            z = torch.sigmoid(y)
+            torch.ops.tracekit_tests.attention(x, x, x, x)
+            return x + 1, z
+
+    with bound_graphs(monkeypatch):
+        first, y = torch.randn(8), torch.zeros(3)
+        run = compiled(Fixed(), first, splitting_ops=(ATTENTION,), **SETTINGS)
+        run(first, y)
+        found = [
+            run(torch.randn(size), y.fill_(number))[1] for number, size in enumerate((5, 6, 2))
+        ]
+    assert [float(item[0]) for item in found] == [
+        float(torch.sigmoid(torch.tensor(float(number)))) for number in range(3)
+    ]
 
 
 def test_inputs_that_moved_are_run_without_the_graph_and_said_once(

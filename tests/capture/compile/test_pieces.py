@@ -128,7 +128,9 @@ def test_a_piece_without_a_size_is_captured_once() -> None:
             assert torch.equal(run(x.clone()), 3 * x * torch.sigmoid(run.weight))
 
 
-def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_specialised() -> None:
+def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_specialised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Outer(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x[:, None] * y
@@ -146,6 +148,7 @@ def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_special
         for sizes in ((2, 7), (2, 9), (3, 2)):
             x, y = map(torch.randn, sizes)
             assert torch.equal(run(x, y), x[:, None] * y)
+    assert "the shapes of 1 pieces vary in more than one size" in caplog.text
 
 
 def test_a_piece_that_raises_closes_its_range() -> None:

@@ -108,14 +108,18 @@ class PiecewiseBackend:
         made = split(graph, self.config.splitting_ops)
         self._note(made)
         pieces = self._pieces(made, plan)
+        self._tell_unsized(made, plan)
         fresh = fresh_results(made, {part.name for part in made.parts if part.splitting})
         run = stitched(made, pieces)
         _summarised(plan, made, before)
         if self.graphs is None or not (self.config.copy_inputs or self.graphs.bound):
             return run
-        inputs = StaticInputs(moving, written) if self.config.copy_inputs else None
         return BoundCall(
-            run, self._bound_at(plan), inputs, fresh if self.config.copy_outputs else None
+            run,
+            self._bound_at(plan),
+            StaticInputs(moving, written) if self.config.copy_inputs else None,
+            fresh if self.config.copy_outputs else None,
+            always=any(None in piece.captured_at for piece in pieces.values()),
         )
 
     def _note(self, made: Split) -> None:
@@ -124,6 +128,19 @@ class PiecewiseBackend:
         if (folder := self.config.debug_dir or self._compiler.store.folder) is not None:
             readable.write(made, folder, len(self.splits))
         self.splits.append(made)
+
+    def _tell_unsized(self, made: Split, plan: _Plan) -> None:
+        """Says why what was asked for at single sizes is not done."""
+        wanted = self.config.compile_sizes or (self.graphs is not None)
+        found = [size_input(inputs_of(part.graph), plan.symbol) for part in made.parts]
+        count = sum(not each.alone for each in found)
+        if wanted and count:
+            _LOG.warning(
+                "graph %d: the shapes of %d pieces vary in more than one size, so these are neither compiled for "
+                "single sizes nor captured; mark one dimension dynamic (torch._dynamo.mark_dynamic)",
+                plan.number,
+                count,
+            )
 
     def _bound_at(self, plan: _Plan) -> Callable[[Sequence[Any]], bool]:
         sizes, at = frozenset(self.config.cudagraph_sizes), plan.size_at

@@ -9,6 +9,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+_MOST_VIEWS = 4_096
+
 
 class StaticInputs:
     """Buffers for the moving inputs of one graph, one view of each for every size.
@@ -42,6 +44,9 @@ class StaticInputs:
         """The buffer as a tensor of this shape; once made, it stays where it is."""
         key = (at, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if (view := self._views.get(key)) is None:
+            if len(self._views) >= _MOST_VIEWS:
+                # What was captured with a view that now comes to lie elsewhere is no longer replayed.
+                self._views.clear()
             view = self._views[key] = self._new_view(at, tensor)
         return view
 

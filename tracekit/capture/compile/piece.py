@@ -110,6 +110,11 @@ class Piece:
         run = self._runs.get(size) or self._run(size)
         return run(args)
 
+    @property
+    def captured_at(self) -> frozenset[int | None]:
+        """At which sizes its calls are captured; None stands for a piece without a size."""
+        return frozenset() if self.capturing is None else self.capturing.sizes
+
     def _run(self, size: int | None) -> _Run:
         if len(self._runs) >= _MOST_RUNS:
             captured = {key: run for key, run in self._runs.items() if run.replay is not None}

@@ -87,10 +87,12 @@ class BoundCall:
     At these sizes inputs are copied into buffers that stay, if there are any, and results are copied out of what the
     next call overwrites.
 
-    Attributes:
+    Args:
         run: Runs the pieces.
+        bound: Whether a call with these arguments has such a size.
         inputs: The buffers; None to let inputs lie where they lie.
-        copied: Whether to copy results, and which not.
+        fresh: Places of the results that need no copy; None to copy none.
+        always: Whether some piece is bound at all sizes, so that all results are copied.
     """
 
     def __init__(
@@ -99,26 +101,33 @@ class BoundCall:
         bound: Callable[[Sequence[Any]], bool],
         inputs: StaticInputs | None,
         fresh: frozenset[int] | None,
+        *,
+        always: bool,
     ) -> None:
-        self.run = run
-        self.inputs = inputs
+        self._run = run
+        self._inputs = inputs
         self._bound = bound
         self._fresh = fresh
+        self._always = always
 
     def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - whatever the model takes and gives
         """Runs the graph."""
-        if not self._bound(args) or needs_grad(args):
-            return self.run(*args)
-        filled = args if self.inputs is None else self.inputs.filled(args)
-        results = self.run(*filled)
-        if self.inputs is not None:
-            self.inputs.give_back(filled, args)
-        return self._copied(results) if self._fresh is not None else results
+        if needs_grad(args):
+            return self._run(*args)
+        if not self._bound(args):
+            results = self._run(*args)
+            return self._copied(results) if self._always else results
+        if self._inputs is None:
+            return self._copied(self._run(*args))
+        filled = self._inputs.filled(args)
+        results = self._run(*filled)
+        self._inputs.give_back(filled, args)
+        return self._copied(results)
 
     def _copied(self, results: Any) -> Any:  # noqa: ANN401
-        if not isinstance(results, tuple | list):
+        fresh = self._fresh
+        if fresh is None or not isinstance(results, tuple | list):
             return results
-        fresh = self._fresh or ()
         return tuple(
             item.clone() if isinstance(item, torch.Tensor) and at not in fresh else item
             for at, item in enumerate(results)
