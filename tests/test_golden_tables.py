@@ -199,6 +199,27 @@ def test_ranges_are_all_there_with_domains_threads_and_nesting(
     """)  # fmt: skip
 
 
+def test_a_piece_is_a_range_that_takes_no_work_from_the_call_around_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {"Module": "top", "Class": "Net"}
+        range  1  10  50 {"Piece": "submod_0", "Graph": 0, "Size": 8, "Code": "general", "How": "compiled"}
+        launch 1  20  25 #1
+        kernel 1 900 910 #1 fused
+        range  1  60  90 {"Module": "top.head", "Class": "Linear"}
+    """)  # fmt: skip
+    check(dataset, "kernels", """
+        name   module  method
+        fused  top     range
+    """)  # fmt: skip
+    check(dataset, "ranges", """
+        range_id  module_id  marker  gpu_op_count
+        0         0          module  1
+        1         0          piece   1
+        2         1          module  0
+    """)  # fmt: skip
+    assert dataset.table("calls").num_rows == 2
+
+
 def test_ranges_are_projected_onto_what_their_launches_did(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 outer

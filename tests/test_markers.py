@@ -13,6 +13,7 @@ from tracekit.markers.base import (
     ModuleMarker as Module,
     OperatorMarker as Operator,
     Param,
+    PieceMarker as Piece,
     StepMarker as Step,
     Unreadable,
 )
@@ -126,6 +127,15 @@ OUR_DICTS = [
     ),
     ('{"Step": 0, "Name": "it"}', Step("it", index=0)),
     ('{"Step": -1, "Name": "it", "Kind": "odd", "BatchSize": true, "Tokens": 1e3}', Step("it")),
+    (
+        '{"Piece": "submod_2", "Graph": 1, "Size": 16, "Code": "9-32", "How": "replayed"}',
+        Piece("submod_2", "replayed", graph=1, size=16, code="9-32"),
+    ),
+    ("{'Piece': 'attn', 'How': 'eager'}", Piece("attn", "eager")),
+    (
+        '{"Piece": "a", "Graph": -1, "Size": 1e3, "Code": 9, "How": "compiled"}',
+        Piece("a", "compiled"),
+    ),
 ]
 
 OTHER_DIALECTS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,18 @@ def test_its_python_runs_on_the_dataset_of_its_first_command(tmp_path, monkeypat
     assert command(*run.split()).code == 0
     exec(compile(block("python"), "README.md", "exec"), {})
     assert "gate_proj" in capsys.readouterr().out
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_its_compiled_model_runs() -> None:
+    import torch
+
+    names: dict[str, Any] = {"torch": torch, "model": torch.nn.ReLU()}
+    exec(compile(block("compile"), "README.md", "exec"), names)
+    with torch.no_grad():
+        assert names["model"](torch.tensor([-1.0, 2.0])).tolist() == [0, 2]
 
 
 def test_the_report_that_comes_along_is_named_where_it_is() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from tests.test_markers import said
 from tracekit.coverage import FIELD_CUT
 from tracekit.markers import spelling
-from tracekit.markers.base import ModuleMarker, Param, StepMarker
+from tracekit.markers.base import ModuleMarker, Param, PieceMarker, StepMarker
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 PATHS = st.lists(NAMES.filter(lambda name: name and "." not in name), min_size=1, max_size=5).map(
@@ -116,3 +116,15 @@ def test_a_name_without_end_is_cut_and_stays_a_name() -> None:
 def test_a_step_is_read_back() -> None:
     text = spelling.step("pre\"fill'", 7, "prefill", {"BatchSize": 3, "Tokens": None})
     assert said(text) == StepMarker("pre\"fill'", "prefill", index=7, batch_size=3)
+
+
+@given(NAMES, st.integers(0, 2**40), st.none() | st.integers(0, 2**40))
+def test_a_piece_is_read_back(name: str, graph: int, size: int | None) -> None:
+    text = spelling.piece(name, graph, "captured", size=size, code="general")
+    assert said(text) == PieceMarker(name, "captured", graph=graph, size=size, code="general")
+
+
+def test_a_piece_that_runs_uncompiled_names_no_code() -> None:
+    text = spelling.piece("submod_1", 0, "eager", size=None, code=None)
+    assert text == '{"Piece": "submod_1", "Graph": 0, "How": "eager"}'
+    assert said(text) == PieceMarker("submod_1", "eager", graph=0)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.markers import DIALECTS
-from tracekit.markers.base import ModuleMarker, OperatorMarker, StepMarker, Unreadable
+from tracekit.markers.base import ModuleMarker, OperatorMarker, PieceMarker, StepMarker, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ MARKER_KINDS: dict[type, str] = {
     ModuleMarker: "module",
     OperatorMarker: "operator",
     StepMarker: "step",
+    PieceMarker: "piece",
     Unreadable: "unreadable",
 }
 

@@ -236,6 +236,19 @@ def routed_to(emitter: Emitter) -> Iterator[None]:
         _routed.remove(emitter)
 
 
+def quiet_emitter() -> Emitter:
+    """As :func:`default_emitter`, but without a word where nobody listens, and nowhere without the nvtx package."""
+    return _routed[-1] if _routed else _nvtx_if_there()
+
+
+@cache
+def _nvtx_if_there() -> Emitter:
+    try:
+        return nvtx_emitter()
+    except UsageError:
+        return Nowhere()
+
+
 def default_emitter() -> Emitter:
     """Where a recording of this program goes, else NVTX, with a word to the log the first time if nobody listens."""
     if _routed:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.markers import compact, compiled, layer_dict, pyprof, steps
+from tracekit.markers import compact, compiled, layer_dict, pieces, pyprof, steps
 
 if TYPE_CHECKING:
     from tracekit.markers.base import Dialect
 
-DIALECTS: tuple[Dialect, ...] = (compiled, layer_dict, pyprof, compact, steps)
+DIALECTS: tuple[Dialect, ...] = (compiled, layer_dict, pyprof, compact, steps, pieces)

@@ -88,13 +88,32 @@ class StepMarker:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceMarker:
+    """A range around one piece of a compiled model.
+
+    Attributes:
+        name: Name of the piece in its graph.
+        way: How it ran: ``compiled``, ``captured``, ``replayed`` or ``eager``.
+        graph: Number of the graph in its process.
+        size: The dynamic size it ran with, where it has one.
+        code: What its code was compiled for: ``general``, a range ``9-32`` or a size ``16``; None if it was not.
+    """
+
+    name: str
+    way: str
+    graph: int | None = None
+    size: int | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """A range that is a module's call, but of which module cannot be read."""
 
     cause: Cause
 
 
-Marker = ModuleMarker | OperatorMarker | StepMarker | Unreadable
+Marker = ModuleMarker | OperatorMarker | StepMarker | PieceMarker | Unreadable
 
 
 class Dialect(Protocol):

@@ -75,6 +75,12 @@ def step(name: str, index: int, kind: str | None, said: Mapping[str, int | None]
     return literal({"Step": index, "Name": _short(name), "Kind": kind, **numbers})
 
 
+def piece(name: str, graph: int, way: str, *, size: int | None, code: str | None) -> str:
+    """The text of the range around a piece of a compiled model."""
+    said = {"Piece": _short(name), "Graph": graph, "Size": size, "Code": code, "How": way}
+    return literal(said)
+
+
 def literal(value: object) -> str:
     """The value as text that Python and JSON read alike."""
     match value:

@@ -45,7 +45,7 @@ SPEC = TableSpec(
         Column(
             "marker",
             CATEGORY,
-            "What the text was understood as: module, operator, step, unreadable.",
+            "What the text was understood as: module, operator, step, piece, unreadable.",
             nullable=True,
         ),
         Column("kind", CATEGORY, "push_pop or start_end."),

@@ -1,1 +1,1 @@
-"""Tests of the piecewise compiled backend."""
+"""Tests of the piecewise compiled backend; all of them need torch."""

@@ -14,7 +14,7 @@ import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 from torch import fx
 from torch._functorch import config as functorch_config

@@ -1,0 +1,352 @@
+"""The numbers of pieces, compilations and captures, and results equal to eager's."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.capture.compile.models import (
+    ATTENTION,
+    Branching,
+    Cnn,
+    Counting,
+    Encoder,
+    Half,
+    Llama,
+    Silly,
+    calls,
+    compiled,
+    ids,
+)
+from tests.test_package import loaded_by
+from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
+from tracekit.errors import CaptureError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("inference"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+RECORD: dict[str, Any] = {"graph_capture": "record", "cudagraph_sizes": (1, 2)}
+
+
+def seen(graphs: int, pieces: int, capturable: int, compilations: int, captured: int) -> Any:
+    return counters.expect(
+        graphs_seen=graphs,
+        pieces_seen=pieces,
+        capturable_pieces_seen=capturable,
+        backend_compilations=compilations,
+        graphs_captured=captured,
+    )
+
+
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+@pytest.mark.parametrize("operator", [ATTENTION, f"{ATTENTION}.default"])
+def test_the_small_model_has_five_pieces_of_which_three_are_captured_at_two_sizes(
+    mode: str, operator: str
+) -> None:
+    first = torch.randn(100)
+    with seen(1, 5, 3, 3, 6):
+        run = compiled(Silly(), first, mode=mode, splitting_ops=(operator,), **RECORD)
+        for x in (first, torch.randn(2), torch.randn(1)):
+            assert torch.allclose(run(x), 9 * x + 19, atol=1e-4)
+    calls[0] = 0
+    assert run(torch.zeros(2)).tolist() == [19, 19]
+    assert calls == [2]
+
+
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+def test_a_number_that_the_data_decides_changes_no_count(mode: str) -> None:
+    first = torch.randn(100)
+    with seen(1, 5, 3, 3, 6):
+        run = compiled(Silly(unbacked=True), first, mode=mode, splitting_ops=(ATTENTION,), **RECORD)
+        for x in (first, torch.randn(2), torch.randn(1)):
+            assert torch.allclose(run(x), 9 * x + 19, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+def test_without_a_split_the_small_model_is_one_piece(mode: str) -> None:
+    first = torch.randn(100)
+    with seen(1, 1, 1, 1, 2):
+        run = compiled(Silly(), first, mode=mode, **RECORD)
+        for x in (first, torch.randn(2), torch.randn(1)):
+            assert torch.allclose(run(x), 9 * x + 19, atol=1e-4)
+    calls[0] = 0
+    assert run(torch.zeros(2)).tolist() == [19, 19]
+    assert calls == [2]
+
+
+def test_twelve_layers_are_25_pieces_of_which_only_three_differ() -> None:
+    model, first = Llama(), ids(16)
+    with seen(1, 25, 13, 13, 26), counters.expect(cache_misses=3, cache_hits=10):
+        run = compiled(model, *first, splitting_ops=(ATTENTION,), **RECORD)
+        for given in (first, ids(2), ids(1), ids(2)):
+            assert torch.allclose(run(*given), model(*given), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("split", "counted"), [(True, (1, 25, 13, 13, 26)), (False, (1, 1, 1, 1, 2))]
+)
+def test_twelve_layers_in_eager_pieces_are_bit_equal(split: bool, counted: tuple[int, ...]) -> None:
+    model, first = Llama(), ids(16)
+    with seen(*counted), counters.expect(cache_misses=0):
+        operators = (ATTENTION,) if split else ()
+        run = compiled(model, *first, mode="eager", splitting_ops=operators, **RECORD)
+        for given in (first, ids(2), ids(1), ids(2)):
+            assert torch.equal(run(*given), model(*given))
+
+
+def test_nothing_is_counted_where_nothing_is_compiled() -> None:
+    with seen(0, 0, 0, 0, 0):
+        for mode in ("none", "stock"):
+            run = compiled(Silly(), first := torch.randn(8), mode=mode)
+            assert torch.allclose(run(first), 9 * first + 19, atol=1e-4)
+
+
+def test_two_models_are_compiled_separately_and_capture_changes_no_bit() -> None:
+    results = []
+    for settings, captured in ((RECORD, 8), ({}, 0)):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        first = torch.randn(100)
+        with seen(2, 6, 4, 4, captured):
+            runs = [compiled(Half(), first, splitting_ops=(ATTENTION,), **settings) for _ in "ab"]
+            results.append(
+                [run(x) for x in (first, torch.randn(2), torch.randn(1)) for run in runs]
+            )
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_ranges_and_sizes_are_compiled_before_anything_runs() -> None:
+    first = torch.randn(20)
+    with seen(1, 1, 1, 6, 0):
+        backend = PiecewiseBackend(
+            CompileConfig(compile_ranges=(8, 32), compile_sizes=(16, 64, 128), mode="eager")
+        )
+        run = compiled(nn.ReLU(), first, backend=backend)
+        for x in (first, *map(torch.randn, (16, 5, 200, 64, 128, 8192))):
+            assert torch.equal(run(x), x.relu())
+
+
+def test_each_listed_size_is_compiled_once_and_right() -> None:
+    model, first = Half(), torch.randn(6)
+    with seen(1, 3, 2, 6, 0), counters.expect(cache_misses=6):
+        run = compiled(model, first, splitting_ops=(ATTENTION,), compile_sizes=(4, 1))
+        for given in (first, *map(torch.randn, (4, 1, 9, 4))):
+            assert torch.allclose(run(given), model(given), atol=1e-5)
+
+
+def test_a_size_outside_of_every_range_is_served_by_a_compilation_for_all() -> None:
+    first = torch.randn(20)
+    with seen(1, 1, 1, 1 + 1, 0):
+        run = compiled(nn.ReLU(), first, mode="eager", compile_ranges=((8, 32),))
+        for x in (first, *map(torch.randn, (100, 7, 101))):
+            assert torch.equal(run(x), x.relu())
+
+
+@pytest.mark.parametrize(
+    ("mode", "dynamic"), [("eager", True), ("eager", False), ("eager", None), ("inductor", True)]
+)
+def test_it_is_a_backend_of_torch_compile_for_any_model(mode: str, dynamic: bool | None) -> None:
+    model = Cnn().eval()
+    run = torch.compile(model, backend=PiecewiseBackend(CompileConfig(mode=mode)), dynamic=dynamic)
+    for size in (2, 5, 1, 2):
+        image = torch.randn(size, 3, 8, 8)
+        assert torch.allclose(run(image), model(image), atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+def test_masks_keywords_and_dicts_come_through(mode: str) -> None:
+    model = Encoder().eval()
+    backend = PiecewiseBackend(CompileConfig(mode=mode, compile_sizes=(4,), **RECORD))
+    run = torch.compile(model, backend=backend, dynamic=True)
+    for batch, length in ((3, 5), (2, 7), (4, 5), (1, 3), (2, 7), (2, 4)):
+        given = torch.randint(16, (batch, length))
+        mask = torch.arange(length) < torch.randint(1, length + 1, (batch, 1))
+        for kwargs in ({"mask": mask}, {}):
+            found, expected = run(given, **kwargs), model(given, **kwargs)
+            assert found.keys() == expected.keys()
+            assert found["rows"] == expected["rows"] == batch
+            for a, b in (
+                (found["last"], expected["last"]),
+                *zip(found["pooled"], expected["pooled"], strict=True),
+            ):
+                assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_a_model_that_dynamo_breaks_is_compiled_graph_by_graph() -> None:
+    model = Branching().eval()
+    backend = PiecewiseBackend(CompileConfig(mode="eager"))
+    run = torch.compile(model, backend=backend)
+    for x in (torch.randn(3, 4), torch.ones(3, 4), -torch.ones(3, 4), torch.randn(5, 4)):
+        assert torch.equal(run(x), model(x))
+    assert len(backend.splits) >= 3
+
+
+@pytest.mark.parametrize("settings", [{}, {"copy_inputs": True}, {"cudagraph_warmups": 0}])
+def test_a_model_that_writes_to_itself_does_so_once_a_call(settings: dict[str, Any]) -> None:
+    model, first = Counting(), torch.ones(4, 4)
+    run = compiled(model, first, **RECORD, **settings)
+    for call, size in enumerate((4, 2, 2, 2, 1, 2, 4), start=1):
+        x = first if call == 1 else torch.ones(size, 4)
+        assert torch.equal(run(x), torch.full((size, 4), float(call)))
+        assert model.count[0] == call
+
+
+def test_what_a_model_writes_to_its_input_reaches_the_caller_through_copied_inputs() -> None:
+    class Writing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch.ops.tracekit_tests.attention(x, x, x, x.view(-1))
+            return x + 1
+
+    first = torch.ones(4)
+    run = compiled(Writing(), first, mode="eager", copy_inputs=True, **RECORD)
+    run(first)
+    for _ in range(3):
+        x = torch.ones(2)
+        assert run(x).tolist() == [4, 4]
+        assert x.tolist() == [3, 3]
+
+
+def test_a_size_that_cannot_be_compiled_is_served_by_the_general_code(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise RuntimeError("not this size\nbecause")
+
+    monkeypatch.setattr("tracekit.capture.compile.backend.concrete", refuse)
+    first = torch.randn(8)
+    run = compiled(nn.ReLU(), first, mode="eager", compile_sizes=(2,))
+    for x in (first, torch.randn(2)):
+        assert torch.equal(run(x), x.relu())
+    assert "submod_0 is not compiled for size 2: not this size" in caplog.messages
+
+
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+def test_training_goes_through_pieces_and_gives_eager_s_gradients(mode: str) -> None:
+    class Scaled(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.ops.tracekit_tests.scaled(torch.sin(self[0](x)), 0.5)
+            return self[1](x).relu()
+
+    model = Scaled(nn.Linear(4, 4), nn.Linear(4, 2))
+    other, first = deepcopy(model), torch.randn(6, 4)
+    with torch.enable_grad(), counters.expect(pieces_seen=3, artifacts_saved=0):
+        run = compiled(model, first, mode=mode, splitting_ops=("tracekit_tests::scaled",))
+        for x in (first, torch.randn(3, 4)):
+            for each in (run, other):
+                each(x).square().sum().backward()
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(a.grad, b.grad, atol=1e-5)
+
+
+def test_results_are_kept_when_inputs_are_copied_into_buffers() -> None:
+    first = torch.randn(8)
+    run = compiled(nn.Identity(), first, mode="eager", copy_inputs=True, **RECORD)
+    given = [torch.randn(2) for _ in range(3)]
+    run(first)
+    found = [run(x) for x in given]
+    assert all(torch.equal(a, b) for a, b in zip(found, given, strict=True))
+
+
+def test_an_argument_that_moved_is_an_error_in_debug_mode_unless_inputs_are_copied() -> None:
+    first, x = torch.randn(8), torch.randn(2)
+    run = compiled(nn.ReLU(), first, mode="eager", debug=True, **RECORD)
+    run(first), run(x), run(x)
+    with pytest.raises(CaptureError, match=r"submod_0: l_args_0_ lies elsewhere .* copy_inputs"):
+        run(torch.randn(2))
+    torch._dynamo.reset()
+    run = compiled(nn.ReLU(), first, mode="eager", debug=True, copy_inputs=True, **RECORD)
+    for _ in range(3):
+        run(y := torch.randn(2))
+        assert torch.equal(run(y), y.relu())
+
+
+def test_cuda_graphs_where_there_is_no_gpu_are_refused_or_left_out_with_a_word(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with caplog.at_level(logging.INFO, "tracekit.capture"):
+        assert PiecewiseBackend(CompileConfig(cudagraph_sizes=(1,))).graphs is None
+        assert PiecewiseBackend(CompileConfig()).graphs is None
+    assert caplog.messages == ["no GPU here: pieces run without CUDA graphs"]
+    with pytest.raises(CaptureError, match="no GPU"):
+        PiecewiseBackend(CompileConfig(cudagraph_sizes=(1,), graph_capture="cuda"))
+
+
+def test_a_setting_that_inductor_does_not_have_is_named() -> None:
+    with pytest.raises(UsageError, match=r"Inductor has no setting max_autotun$"):
+        PiecewiseBackend(CompileConfig(inductor_config={"max_autotun": True}))
+    there = {"max_autotune": False, "triton.cudagraphs": False, "force_disable_caches": False}
+    PiecewiseBackend(CompileConfig(inductor_config=there))
+
+
+def test_the_graph_and_its_pieces_can_be_read(tmp_path: Path) -> None:
+    first = ids(6)
+    compiled(Llama(2), *first, mode="eager", splitting_ops=(ATTENTION,), debug_dir=tmp_path)(*first)
+    text = (tmp_path / "computation_graph.py").read_text("utf-8")
+    compile(text, "computation_graph.py", "exec")
+    lines = text.splitlines()
+    assert "# submod_1  splits  1 operations  layers.0" in lines
+    assert "# submod_2  compiled" in text
+    assert (
+        "layers.0.out, layers.0, layers.0.up, layers.0.down, layers.1.norm, layers.1.qkv, layers.1"
+        in text
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["computation_graph.py"]
+
+
+def test_a_folder_that_takes_no_file_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    first = torch.randn(8)
+    run = compiled(nn.ReLU(), first, mode="eager", debug_dir=taken)
+    assert torch.equal(run(first), first.relu())
+    assert "computation_graph.py: not written" in caplog.text
+
+
+def test_a_line_sums_up_what_compiling_took_and_no_bar_is_drawn_off_a_terminal(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = torch.randn(8)
+    with caplog.at_level(logging.INFO, "tracekit.capture"):
+        compiled(Silly(), first, mode="eager", splitting_ops=(ATTENTION,))(first)
+    (line,) = [message for message in caplog.messages if message.startswith("graph ")]
+    assert ": 5 pieces, 3 of them compiled; 3 compilations asked for, 0 run, 0 loaded, in " in line
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_is_drawn_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    first = torch.randn(8)
+    compiled(Silly(), first, mode="eager", splitting_ops=(ATTENTION,))(first)
+    assert "compiling" in capsys.readouterr().err
+
+
+def test_tracing_and_compiling_take_time_that_is_counted() -> None:
+    before, first = counters.snapshot(), torch.randn(8)
+    compiled(Silly(), first, mode="eager")(first)
+    assert counters.trace_ns > before["trace_ns"]
+    assert counters.compile_ns > before["compile_ns"]
+
+
+def test_it_is_loaded_by_those_who_ask_for_it_and_brings_no_tables_along() -> None:
+    assert "tracekit.capture.compile" not in loaded_by("import tracekit.capture")
+    found = {name.partition(".")[0] for name in loaded_by("import tracekit.capture.compile")}
+    assert not {"adbc_driver_manager", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy"} & found

@@ -1,0 +1,106 @@
+"""Settings that make no sense are refused where they are made, in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit.capture.compile import CompileConfig
+from tracekit.errors import UsageError
+
+pytestmark = pytest.mark.torch
+
+
+def test_it_takes_lists_paths_and_mappings_and_cannot_be_changed() -> None:
+    config = CompileConfig(
+        splitting_ops=["a::b", "a::b.c", "a::b"],  # type: ignore[arg-type]
+        compile_sizes=[4, 1, 4],  # type: ignore[arg-type]
+        cudagraph_sizes=range(1, 3),  # type: ignore[arg-type]
+        cache_dir="cache",  # type: ignore[arg-type]
+        dynamic_dims={"x": 0, "y": [0, 1]},  # type: ignore[dict-item]
+    )
+    assert config.splitting_ops == ("a::b", "a::b.c")
+    assert (config.compile_sizes, config.cudagraph_sizes) == ((1, 4), (1, 2))
+    assert config.cache_dir == Path("cache")
+    assert config.dynamic_dims == {"x": (0,), "y": (0, 1)}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.mode = "eager"  # type: ignore[misc]
+    assert hash(config) == hash(dataclasses.replace(config))
+    assert dataclasses.replace(config, mode="eager") != config
+
+
+@pytest.mark.parametrize(
+    ("said", "ranges"),
+    [
+        ((), []),
+        ((8, 32), [(1, 8), (9, 32), (33, 8192)]),
+        ([32, 8], [(1, 8), (9, 32), (33, 8192)]),
+        ((8192,), [(1, 8192)]),
+        (((9, 32), (1, 8)), [(1, 8), (9, 32)]),
+        (((5, 5),), [(5, 5)]),
+    ],
+)
+def test_ranges_are_given_by_their_ends_or_as_pairs(said: Any, ranges: list) -> None:
+    assert list(CompileConfig(compile_ranges=said).ranges) == ranges
+
+
+def test_a_range_holds_both_of_its_ends() -> None:
+    (found,) = CompileConfig(compile_ranges=((3, 5),)).ranges
+    assert [size for size in range(8) if size in found] == [3, 4, 5]
+    assert None not in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "fast"}, "mode: 'fast' is unknown; expected one of none, eager, inductor, stock"),
+        (
+            {"graph_capture": "on"},
+            "graph_capture: 'on' is unknown; expected one of auto, cuda, record, off",
+        ),
+        ({"splitting_ops": "a::b"}, "splitting_ops: expected several values, not 'a::b'"),
+        (
+            {"splitting_ops": ["attention"]},
+            "splitting_ops: 'attention' is no operator; expected ns::op[.overload]",
+        ),
+        (
+            {"splitting_ops": ["a.b"]},
+            "splitting_ops: 'a.b' is no operator; expected ns::op[.overload]",
+        ),
+        ({"compile_sizes": [0]}, "compile_sizes: 0 is no size; expected numbers from 1"),
+        ({"compile_sizes": 4}, "compile_sizes: expected several values, not 4"),
+        ({"cudagraph_sizes": [True]}, "cudagraph_sizes: True is no size; expected numbers from 1"),
+        ({"cudagraph_sizes": ["4"]}, "cudagraph_sizes: '4' is no size; expected numbers from 1"),
+        ({"cudagraph_warmups": -1}, "cudagraph_warmups: expected a number of at least 0, not -1"),
+        ({"max_size": 0}, "max_size: expected a number of at least 1, not 0"),
+        ({"compile_ranges": [(8, 1)]}, "compile_ranges: (8, 1) is no range; expected (start, end)"),
+        (
+            {"compile_ranges": [(1, 2, 3)]},
+            "compile_ranges: (1, 2, 3) is no range; expected (start, end)",
+        ),
+        ({"compile_ranges": ["ab"]}, "compile_ranges: 'ab' is no range; expected (start, end)"),
+        ({"compile_ranges": [9000]}, "compile_ranges ends at 9000, after max_size 8192"),
+        (
+            {"inductor_config": ["a"]},
+            "inductor_config: expected names with their values, not ['a']",
+        ),
+        ({"dynamic_dims": {"x": "0"}}, "dynamic_dims['x']: expected several values, not '0'"),
+        (
+            {"dynamic_dims": {"x": [None]}},
+            "dynamic_dims['x']: [None] is no dimension; expected numbers",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        CompileConfig(**settings)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("ranges", [[8, (9, 16)], [(1, 8), (8, 16)]])
+def test_ranges_that_overlap_or_mix_forms_are_refused(ranges: list) -> None:
+    with pytest.raises(UsageError, match="compile_ranges"):
+        CompileConfig(compile_ranges=ranges)  # type: ignore[arg-type]

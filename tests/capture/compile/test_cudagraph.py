@@ -1,0 +1,270 @@
+"""Capture and replay: the stand-in in full, CUDA's own part in the order of its calls."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.capture.compile.models import ATTENTION, compiled
+from tracekit.capture.compile import cudagraph
+from tracekit.capture.compile.backend import PiecewiseBackend
+from tracekit.capture.compile.config import CompileConfig
+from tracekit.capture.compile.counters import counters
+from tracekit.capture.compile.cudagraph import CudaGraphs, Recordings, weak
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("inference"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def test_the_stand_in_runs_what_it_is_given_and_remembers_the_capture() -> None:
+    ran: list[float] = []
+
+    def double(x: torch.Tensor) -> tuple[torch.Tensor]:
+        ran.append(float(x.sum()))
+        return (x * 2,)
+
+    graphs, x = Recordings(), torch.ones(2)
+    replay = graphs.capture(double, (x,), watched=(0,), warmups=2)
+    assert (ran, graphs.made) == ([2.0] * 3, [replay])
+    assert replay.inputs == ((0, x.data_ptr()),)
+    assert replay((x,)) is replay.outputs
+    assert (len(ran), replay.replays) == (3, 0)
+    other = torch.zeros(2)
+    assert replay((other,))[0].tolist() == [0, 0]
+    assert (replay.fits((other,)), replay.moved((other,)), replay.moved((x,))) == (True, [0], [])
+    assert (ran[3:], replay.replays) == ([0.0], 1)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of CUDA, in order; the graph replays what ran while it was captured."""
+    said: list[str] = []
+
+    class Graph:
+        def capture_begin(self, pool: object) -> None:
+            said.append(f"begin in {pool}")
+
+        def capture_end(self) -> None:
+            said.append("end")
+
+        def replay(self) -> None:
+            said.append("replay")
+
+    class Stream:
+        def wait_stream(self, _other: object) -> None:
+            said.append("wait")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "the pool")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: said.append("empty"))
+    monkeypatch.setattr(gc, "collect", lambda: said.append("collect"))
+    return said
+
+
+def test_a_capture_warms_up_aside_and_records_without_running(said: list[str]) -> None:
+    def run(_x: torch.Tensor) -> tuple[int]:
+        said.append("run")
+        return (1,)
+
+    replay = CudaGraphs().capture(run, (torch.ones(2),), warmups=2)
+    assert said == [
+        "collect",
+        "empty",
+        "wait",
+        "run",
+        "run",
+        "begin in the pool",
+        "run",
+        "end",
+        "wait",
+    ]
+    said.clear()
+    assert [replay(()), replay(())] == [(1,), (1,)]
+    assert said == ["replay", "replay"]
+
+
+def test_garbage_is_collected_for_the_first_piece_alone(said: list[str]) -> None:
+    graphs = CudaGraphs()
+    graphs.capture(lambda: (), (), first=True)
+    graphs.capture(lambda: (), (), first=False)
+    assert (said.count("collect"), said.count("empty")) == (1, 1)
+
+
+def test_a_capture_that_fails_is_ended(said: list[str]) -> None:
+    def run() -> tuple[int]:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        CudaGraphs().capture(run, ())
+    assert said[-1] == "end"
+
+
+def test_a_replay_fits_arguments_that_lie_where_they_lay(said: list[str]) -> None:
+    x = torch.ones(4)
+    replay = CudaGraphs().capture(lambda *_args: (), (x, 4, x), watched=(0, 1))
+    assert replay.fits((x, 4, torch.ones(4)))
+    assert not replay.fits((torch.ones(4), 4, x))
+    assert replay.moved((torch.ones(4), 4, x)) == [0]
+
+
+def test_the_captured_call_holds_its_results_and_later_ones_do_not(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cudagraph, "weak", lambda value: f"weak {value}")
+    replay = CudaGraphs().capture(lambda: ("result",), ())
+    assert [replay(()), replay(()), replay(())] == [("result",), ("weak result",), ("weak result",)]
+
+
+def test_what_is_no_plain_cuda_tensor_is_kept_as_it_is() -> None:
+    for value in (torch.ones(2), nn.Parameter(torch.ones(2)), 3, None):
+        assert weak(value) is value
+
+
+class Bound(Recordings):
+    """As CUDA's graphs: a replay writes its results over those of the capture, and has no gradients."""
+
+    bound = True
+
+    def capture(self, fn: Any, args: Sequence[Any], /, **kwargs: Any) -> Any:
+        made = super().capture(fn, args, **kwargs)
+        lay = made.inputs
+
+        class Replay:
+            def fits(self, args: Sequence[Any]) -> bool:
+                return all(args[at].data_ptr() == address for at, address in lay)
+
+            def moved(self, args: Sequence[Any]) -> list[int]:
+                return made.moved(args)
+
+            def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
+                for old, new in zip(made.outputs, made(args), strict=True):
+                    old.copy_(new)
+                return made.outputs
+
+        return Replay()
+
+
+@contextmanager
+def bound_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("tracekit.capture.compile.backend.graph_capture", lambda _wanted: Bound())
+    yield
+
+
+SETTINGS: dict[str, Any] = {"mode": "eager", "cudagraph_sizes": (2,)}
+
+
+def test_results_of_captured_graphs_are_not_overwritten_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with bound_graphs(monkeypatch):
+        first, x = torch.randn(8), torch.zeros(2)
+        run = compiled(nn.Sigmoid(), first, **SETTINGS)
+        run(first)
+        found = [run(x.fill_(number)) for number in range(3)]
+        assert [item[0] for item in found] == [torch.sigmoid(x.fill_(n))[0] for n in range(3)]
+        torch._dynamo.reset()
+        run = compiled(nn.Sigmoid(), first, copy_outputs=False, **SETTINGS)
+        run(first)
+        assert run(x.fill_(0)) is run(x.fill_(1))
+
+
+def test_results_of_a_piece_without_a_size_are_copied_at_every_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            z = torch.sigmoid(y)
+            torch.ops.tracekit_tests.attention(x, x, x, x)
+            return x + 1, z
+
+    with bound_graphs(monkeypatch):
+        first, y = torch.randn(8), torch.zeros(3)
+        run = compiled(Fixed(), first, splitting_ops=(ATTENTION,), **SETTINGS)
+        run(first, y)
+        found = [
+            run(torch.randn(size), y.fill_(number))[1] for number, size in enumerate((5, 6, 2))
+        ]
+    assert [float(item[0]) for item in found] == [
+        float(torch.sigmoid(torch.tensor(float(number)))) for number in range(3)
+    ]
+
+
+def test_inputs_that_moved_are_run_without_the_graph_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with bound_graphs(monkeypatch):
+        first = torch.randn(8)
+        run = compiled(nn.Sigmoid(), first, **SETTINGS)
+        kept = [torch.randn(2) for _ in range(4)]
+        assert all(torch.equal(run(x), torch.sigmoid(x)) for x in (first, *kept))
+    assert caplog.text.count("set copy_inputs") <= 1
+
+
+def test_copied_inputs_may_come_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bound_graphs(monkeypatch):
+        first = torch.randn(8)
+        run = compiled(nn.Sigmoid(), first, copy_inputs=True, debug=True, **SETTINGS)
+        with counters.expect(graphs_captured=1):
+            kept = [torch.randn(2) for _ in range(4)]
+            assert all(torch.equal(run(x), torch.sigmoid(x)) for x in (first, *kept))
+
+
+def test_what_needs_a_gradient_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bound_graphs(monkeypatch), torch.enable_grad(), counters.expect(graphs_captured=0):
+        model, first = nn.Linear(3, 3), torch.randn(8, 3)
+        run = compiled(model, first, copy_inputs=True, **SETTINGS)
+        for x in (first, torch.randn(2, 3), torch.randn(2, 3)):
+            assert run(x).requires_grad
+
+
+def test_a_piece_that_cannot_be_captured_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(Recordings, "capture", refuse)
+    first = torch.randn(8)
+    run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)
+    with counters.expect(graphs_captured=0):
+        for x in (first, torch.randn(2), torch.randn(2)):
+            assert torch.equal(run(x), x.relu())
+    assert caplog.messages[-1:] == [
+        "submod_0 cannot be captured at size 2: operation not permitted when stream is capturing"
+    ]
+
+
+def test_inside_of_somebody_else_s_capture_pieces_become_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Recordings, "ready", lambda _self: False)
+    first = torch.randn(8)
+    run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)
+    with counters.expect(graphs_captured=0):
+        for x in (first, torch.randn(2)):
+            assert torch.equal(run(x), x.relu())
+
+
+def test_cuda_graphs_are_used_where_there_is_a_gpu(said: list[str]) -> None:
+    for wanted in ("auto", "cuda"):
+        backend = PiecewiseBackend(CompileConfig(cudagraph_sizes=(1,), graph_capture=wanted))
+        assert isinstance(backend.graphs, CudaGraphs)
+    assert PiecewiseBackend(CompileConfig(cudagraph_sizes=(1,), graph_capture="off")).graphs is None

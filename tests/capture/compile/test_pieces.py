@@ -1,0 +1,196 @@
+"""Every piece that runs is marked: which, at what size, with what code, and how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.capture.compile.models import ATTENTION, Llama, Silly, compiled, ids
+from tests.capture.models import tree
+from tracekit.capture import Listed, layer_markers
+from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
+from tracekit.capture.emit import routed_to
+from tracekit.decode import decode
+from tracekit.markers.base import ModuleMarker, PieceMarker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("inference"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+def marked(call: Callable[[], object]) -> list[str]:
+    """What the marks of a call say; checks that all are closed and are pieces of one graph."""
+    with routed_to(to := Listed()):
+        call()
+    texts = [event.text for event in to.events if event.text is not None]
+    assert len(to.events) == 2 * len(texts)
+    decoded = decode(texts)
+    found = [decoded.markers[at] for at in decoded.of_text]
+    pieces = [marker for marker in found if isinstance(marker, PieceMarker)]
+    assert len(pieces) == len(found)
+    assert len({piece.graph for piece in pieces}) == 1
+    return [f"{piece.name} {piece.size} {piece.code} {piece.way}" for piece in pieces]
+
+
+def running(model: nn.Module, *first: torch.Tensor, **settings: Any) -> Callable[..., Any]:
+    run = compiled(model, *first, **settings)
+    run(*first)
+    return run
+
+
+def test_a_mark_tells_piece_size_code_and_way() -> None:
+    run = running(
+        Silly(), torch.randn(9), mode="inductor", splitting_ops=(ATTENTION,), compile_ranges=(8,)
+    )
+    assert marked(lambda: run(torch.randn(3))) == [
+        "submod_0 3 1-8 compiled",
+        "submod_1 3 None eager",
+        "submod_2 3 1-8 compiled",
+        "submod_3 3 None eager",
+        "submod_4 3 1-8 compiled",
+    ]
+
+
+def test_warm_ups_of_a_piece_that_writes_to_nothing_are_part_of_its_capture() -> None:
+    run = running(
+        nn.ReLU(), torch.randn(9), mode="eager", cudagraph_sizes=(2, 4), graph_capture="record"
+    )
+    ways = [marked(lambda size=size: run(torch.randn(size))) for size in (2, 2, 3, 4, 2)]
+    assert ways == [
+        ["submod_0 2 None captured"],
+        ["submod_0 2 None replayed"],
+        ["submod_0 3 None eager"],
+        ["submod_0 4 None captured"],
+        ["submod_0 2 None replayed"],
+    ]
+
+
+def test_warm_ups_of_a_piece_that_writes_to_its_inputs_are_calls() -> None:
+    class Writing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mul_(2) + 1
+
+    run = running(
+        Writing(),
+        torch.randn(9),
+        mode="eager",
+        cudagraph_sizes=(2,),
+        cudagraph_warmups=2,
+        graph_capture="record",
+    )
+    ways = [marked(lambda: run(torch.randn(2)))[0].split()[-1] for _ in range(4)]
+    assert ways == ["eager", "eager", "captured", "replayed"]
+
+
+@pytest.mark.parametrize(("size", "ways"), [(2, ["captured", "replayed"]), (3, ["eager", "eager"])])
+def test_a_graph_of_fixed_shapes_is_captured_if_its_size_is_listed(
+    size: int, ways: list[str]
+) -> None:
+    config = CompileConfig(mode="eager", cudagraph_sizes=(2,), graph_capture="record")
+    run = torch.compile(nn.ReLU(), backend=PiecewiseBackend(config), dynamic=False)
+    said = [marked(lambda: run(torch.randn(size))) for _ in range(2)]
+    assert said == [[f"submod_0 {size} None {way}"] for way in ways]
+
+
+def test_a_piece_without_a_size_is_captured_once() -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale = torch.sigmoid(self.weight)
+            torch.ops.tracekit_tests.attention(x, x, x, x)
+            return x * scale
+
+    with counters.expect(graphs_captured=1 + 2):
+        first = torch.randn(5, 3)
+        run = running(
+            Constant(),
+            first,
+            mode="eager",
+            splitting_ops=(ATTENTION,),
+            cudagraph_sizes=(1, 2),
+            graph_capture="record",
+        )
+        for size in (4, 1, 2, 2):
+            x = torch.randn(size, 3)
+            assert torch.equal(run(x.clone()), 3 * x * torch.sigmoid(run.weight))
+
+
+def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_specialised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Outer(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x[:, None] * y
+
+    first = torch.randn(5), torch.randn(7)
+    with counters.expect(graphs_captured=0, backend_compilations=1):
+        run = running(
+            Outer(),
+            *first,
+            mode="eager",
+            compile_sizes=(2,),
+            cudagraph_sizes=(2,),
+            graph_capture="record",
+        )
+        for sizes in ((2, 7), (2, 9), (3, 2)):
+            x, y = map(torch.randn, sizes)
+            assert torch.equal(run(x, y), x[:, None] * y)
+    assert "the shapes of 1 pieces vary in more than one size" in caplog.text
+
+
+def test_a_piece_that_raises_closes_its_range() -> None:
+    run = running(nn.Linear(3, 3), torch.randn(9, 3), mode="eager")
+    with routed_to(to := Listed()), pytest.raises(RuntimeError):
+        run(torch.randn(2, 4))
+    assert [event.text is None for event in to.events] == [False, True]
+
+
+def test_marks_go_to_whoever_records_now() -> None:
+    run = running(nn.ReLU(), torch.randn(9), mode="eager")
+    for _ in range(2):
+        assert marked(lambda: run(torch.randn(2))) == ["submod_0 2 None eager"]
+
+
+def test_graphs_have_numbers_of_their_own() -> None:
+    numbers = set()
+    for _ in range(2):
+        torch._dynamo.reset()
+        run = running(nn.ReLU(), torch.randn(9), mode="eager")
+        with routed_to(to := Listed()):
+            run(torch.randn(2))
+        numbers |= {marker.graph for marker in decode([to.events[0].text]).markers}
+    assert len(numbers) == 2
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_layer_markers_break_no_trace_and_pieces_lie_in_the_call_of_the_model(before: bool) -> None:
+    model, first, to = Llama(2), ids(6), Listed()
+    backend = PiecewiseBackend(CompileConfig(mode="eager", splitting_ops=(ATTENTION,)))
+    with routed_to(to):
+        handle = layer_markers(model, emitter=to) if before else None
+        run = compiled(model, *first, backend=backend)
+        handle = handle or layer_markers(run, emitter=to)
+        with handle, counters.expect(graphs_seen=1, pieces_seen=5):
+            assert torch.equal(run(*first), model(*first))
+    assert len(backend.splits) == 1
+    shown = tree(to)
+    pieces = [f"submod_{number}" for number in range(5)]
+    if not before:
+        assert shown[:6] == ["top", *(f"  {piece}" for piece in pieces)]
+    else:
+        assert shown[:5] == pieces
+    decoded = decode([event.text for event in to.events if event.text is not None])
+    assert {type(marker) for marker in decoded.markers} == {PieceMarker, ModuleMarker}

@@ -1,0 +1,245 @@
+"""Where graphs are split, and that the pieces together compute what the whole did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tests.capture.compile.models import ATTENTION, Encoder, Silly
+from tracekit.capture.compile.split import should_split, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracekit.capture.compile.split import Split
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("inference"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+aten = torch.ops.aten
+X = torch.arange(12.0).reshape(4, 3) / 7
+
+
+def traced(function: Callable[..., Any], *args: torch.Tensor) -> fx.GraphModule:
+    """The graph that Dynamo hands to a backend."""
+    found: list[fx.GraphModule] = []
+
+    def keep(graph: fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        found.append(graph)
+        return graph.forward
+
+    torch.compile(function, backend=keep, fullgraph=True, dynamic=True)(*args)
+    return found[0]
+
+
+def shown(made: Split) -> list[str]:
+    """Every piece as its operations, a * before those that split."""
+    lines = []
+    for part in made.parts:
+        nodes = [node for node in part.graph.graph.nodes if node.op.startswith("call_")]
+        names = [str(getattr(node.target, "__name__", node.target)) for node in nodes]
+        lines.append("*" * part.splitting + " ".join(names))
+    return lines
+
+
+def checked(made: Split, *args: Any, expected: Any) -> list[str]:
+    """The pieces, after a look at what they take, give and compute."""
+    for part in made.parts:
+        inputs = part.graph.graph.find_nodes(op="placeholder")
+        values = [node.meta.get("val", node.meta.get("example_value")) for node in inputs]
+        assert not any(isinstance(value, tuple | list | torch.Size) for value in values)
+        (output,) = part.graph.graph.find_nodes(op="output")
+        assert isinstance(output.args[0], tuple)
+    found = made.graph(*args)
+    found = found[0] if isinstance(found, tuple) else found
+    assert torch.equal(found, expected)
+    return shown(made)
+
+
+def test_what_is_taken_out_of_a_tuple_is_taken_where_the_tuple_is_made() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.split(x, 2)
+        return torch.cat([torch.relu(a), torch.relu(b)])
+
+    made = split(make_fx(run)(X), ["aten::split.Tensor"])
+    assert checked(made, X, expected=run(X)) == [
+        "*split.Tensor getitem getitem",
+        "relu.default relu.default cat.default",
+    ]
+
+
+def test_no_tuple_goes_to_several_pieces() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.split(x, 2)
+        c = torch.sigmoid(torch.relu(a))
+        return torch.cat([a, b, c, torch.relu(b)])
+
+    made = split(make_fx(run)(X), ["aten::split.Tensor", "aten::sigmoid"])
+    assert checked(made, X, expected=run(X)) == [
+        "*split.Tensor getitem getitem",
+        "relu.default",
+        "*sigmoid.default",
+        "relu.default cat.default",
+    ]
+
+
+def test_neighbouring_splitting_operators_share_a_piece() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(torch.exp(torch.sqrt(torch.relu(x))))
+
+    made = split(make_fx(run)(X), ["aten::sqrt", "aten::exp.default"])
+    assert checked(made, X, expected=run(X)) == [
+        "relu.default",
+        "*sqrt.default exp.default",
+        "sigmoid.default",
+    ]
+
+
+def allocating(x: torch.Tensor, *, around: bool) -> torch.Tensor:
+    x = x + 1 if around else x
+    x = torch.sin(x)
+    out = aten.empty_like.default(x)
+    aten.cos.out(x, out=out)
+    return out + 1 if around else out
+
+
+OUT = ["aten::sin", "aten::cos.out"]
+
+
+def test_a_piece_that_only_allocates_stays_if_none_before_it_is_compiled() -> None:
+    graph = make_fx(lambda x: allocating(x, around=False))(X)
+    made = split(graph, OUT)
+    assert checked(made, X, expected=allocating(X, around=False)) == [
+        "*sin.default",
+        "empty_like.default",
+        "*cos.out",
+    ]
+
+
+def test_a_piece_that_only_allocates_is_merged_into_the_compiled_one_before_it() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        z = torch.sin(y)
+        out = aten.empty_like.default(y)
+        aten.cos.out(z, out=out)
+        return out + 1
+
+    made = split(make_fx(run)(X), OUT)
+    assert checked(made, X, expected=run(X)) == [
+        "add.Tensor empty_like.default",
+        "*sin.default",
+        "*cos.out",
+        "add.Tensor",
+    ]
+
+
+def test_an_allocation_stays_behind_what_tells_its_shape() -> None:
+    graph = make_fx(lambda x: allocating(x, around=True))(X)
+    assert checked(split(graph, OUT), X, expected=allocating(X, around=True)) == [
+        "add.Tensor",
+        "*sin.default",
+        "empty_like.default",
+        "*cos.out",
+        "add.Tensor",
+    ]
+
+
+def test_allocations_between_attentions_go_to_the_first_piece() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        first, second = torch.empty_like(y), None
+        torch.ops.tracekit_tests.attention(y, y, y, first)
+        second = torch.empty_like(y)
+        torch.ops.tracekit_tests.attention(first, y, y, second)
+        return second + 1
+
+    made = split(traced(run, X), [ATTENTION])
+    assert shown(made) == [
+        "mul empty_like empty_like",
+        "*attention",
+        "*attention",
+        "add",
+    ]
+
+
+def test_sizes_cross_no_border() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        rows, columns = x.size()
+        y = torch.relu(x * 2)
+        out = torch.empty_like(y)
+        torch.ops.tracekit_tests.attention(y, y, y, out)
+        wide = torch.cat([out, out])
+        shape = wide.size()
+        z = torch.sigmoid(wide.view(shape[0], columns))
+        other = torch.empty_like(z)
+        torch.ops.tracekit_tests.attention(z, z, z, other)
+        return other.reshape(shape).sum() + other.view(2 * rows, -1).new_zeros(wide.size()[1:])
+
+    graph = traced(run, X)
+    sizes = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
+    made = split(graph, [ATTENTION])
+    args = [X if isinstance(size, torch.Tensor) else int(size) for size in sizes]
+    lines = checked(made, *args, expected=run(X))
+    assert len(lines) == 5
+    assert not any("size" in line.split() for line in lines)
+
+
+def test_the_small_model_has_five_pieces_that_compute_what_it_does() -> None:
+    graph = traced(Silly(), torch.ones(6))
+    made = split(graph, [ATTENTION])
+    assert [part.splitting for part in made.parts] == [False, True, False, True, False]
+    assert [part.name for part in made.parts] == [f"submod_{number}" for number in range(5)]
+
+
+def test_without_a_hit_the_graph_is_one_piece() -> None:
+    made = split(make_fx(torch.relu)(X), ["aten::nothing"])
+    assert checked(made, X, expected=X.relu()) == ["relu.default"]
+    assert [part.splitting for part in made.parts] == [False]
+
+
+def test_a_leading_and_a_trailing_operator_leave_no_empty_piece() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt(torch.relu(torch.exp(x)))
+
+    made = split(make_fx(run)(X), ["aten::exp", "aten::sqrt"])
+    assert checked(made, X, expected=run(X)) == ["*exp.default", "relu.default", "*sqrt.default"]
+
+
+def test_pieces_keep_the_modules_they_came_from() -> None:
+    made = split(traced(Encoder().eval(), torch.ones(2, 3, dtype=torch.long)), [])
+    nodes = [node for node in made.parts[0].graph.graph.nodes if node.meta.get("nn_module_stack")]
+    assert {list(node.meta["nn_module_stack"].values())[-1][1] for node in nodes} >= {nn.Linear}
+
+
+@pytest.mark.parametrize(
+    ("operator", "target", "splits"),
+    [
+        ("aten::add", aten.add, True),
+        ("aten::add", aten.add.Scalar, True),
+        ("aten::add", aten.add.Tensor, True),
+        ("aten::add.Tensor", aten.add.Tensor, True),
+        ("aten::add.Tensor", aten.add.Scalar, False),
+        ("aten::add.Tensor", aten.add, False),
+        ("aten::relu", aten.relu.default, True),
+        ("aten::relu.default", aten.relu.default, True),
+        ("aten::relu", aten.relu_.default, False),
+        ("relu", aten.relu.default, False),
+        (ATTENTION, torch.ops.tracekit_tests.attention, True),
+        (ATTENTION, torch.ops.tracekit_tests.attention.default, True),
+        (f"{ATTENTION}.default", torch.ops.tracekit_tests.attention.default, True),
+        (f"{ATTENTION}.default", torch.ops.tracekit_tests.attention, True),
+        ("aten::relu", torch.relu, False),
+    ],
+)
+def test_an_operator_is_named_by_packet_or_overload(
+    operator: str, target: Any, splits: bool
+) -> None:
+    node = fx.Node(fx.Graph(), "node", "call_function", target, (), {})
+    assert should_split(node, [operator]) is splits

@@ -1,0 +1,85 @@
+"""The dynamic size of a graph and of its pieces, out of the example values that Dynamo left on the nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import fx
+
+
+def value_of(node: fx.Node) -> object:
+    """The example value of a node: a fake tensor, a number, a tuple; None if tracing left none."""
+    return node.meta.get("example_value", node.meta.get("val"))
+
+
+def inputs_of(graph: fx.GraphModule) -> list[object]:
+    """The example values of a graph's inputs, in order."""
+    return [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
+
+
+def dynamic_size(values: Iterable[object]) -> sympy.Symbol | None:
+    """The symbol of the first input that is a size of its own; None where all shapes are fixed."""
+    for value in values:
+        if isinstance(value, torch.SymInt) and isinstance(value.node.expr, sympy.Symbol):
+            return value.node.expr
+    return None
+
+
+class SizeInput(NamedTuple):
+    """Where a piece finds its size.
+
+    Attributes:
+        at: Which of its inputs is the size; None if its shapes do not depend on it.
+        alone: Whether its shapes depend on nothing else that varies.
+    """
+
+    at: int | None
+    alone: bool
+
+
+def size_input(values: Sequence[object], symbol: sympy.Symbol | None) -> SizeInput:
+    """Where a piece finds the graph's dynamic size among its inputs."""
+    free: set[sympy.Symbol] = set()
+    for value in values:
+        if isinstance(value, torch.Tensor | torch.SymInt):
+            free |= free_symbols(value)
+    at = None
+    for place, value in enumerate(values):
+        if symbol is not None and isinstance(value, torch.SymInt) and value.node.expr == symbol:
+            at = place
+            break
+    return SizeInput(at, alone=free <= {symbol})
+
+
+def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -> list[object]:
+    """The inputs of a piece at one size: new fake tensors, and numbers."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+
+    def number(value: int | torch.SymInt) -> int:
+        if isinstance(value, torch.SymInt):
+            return int(value.node.expr.subs(symbol, size))
+        return value
+
+    def at_size(value: object) -> object:
+        if isinstance(value, torch.SymInt):
+            return number(value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        with mode:
+            made = torch.empty_strided(
+                [number(dim) for dim in value.shape],
+                [number(stride) for stride in value.stride()],
+                dtype=value.dtype,
+                device=value.device,
+            )
+        return made.requires_grad_(value.requires_grad)
+
+    return [at_size(value) for value in values]

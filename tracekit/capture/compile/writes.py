@@ -1,0 +1,97 @@
+"""Which inputs a graph writes to: running it twice would then do harm, and a copy of them would not be enough.
+
+The version counters of the fake tensors that Dynamo traced with do not tell: an operator of a library need not raise
+them. What an operator writes to is in its schema; what lies in the same memory has the same fake storage.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from tracekit.capture.compile.sizes import value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: Functions of Python that write to their first argument.
+_IN_PLACE = {"setitem", "delitem"} | {
+    f"i{name}"
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+}  # fmt: skip
+
+
+def written_inputs(graph: fx.GraphModule) -> set[int]:
+    """Places of the inputs that running the graph may write to; all of them where tracing left too little to say."""
+    inputs = [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
+    written = [value_of(item) for node in graph.graph.nodes for item in _written(node)]
+    if any(value is None for value in written):
+        return set(range(len(inputs)))
+    memory = {_memory(value) for value in written if isinstance(value, torch.Tensor)}
+    tensors = ((at, value) for at, value in enumerate(inputs) if isinstance(value, torch.Tensor))
+    return {at for at, value in tensors if _memory(value) in memory}
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """What tells memory apart; tensors that are no plain ones are taken to share theirs."""
+    if tensor.layout is not torch.strided:
+        return -1
+    storage: int = tensor.untyped_storage()._cdata
+    return storage
+
+
+def _written(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes to whose results this one may write."""
+    target = node.target
+    if node.op == "call_module" or isinstance(target, HigherOrderOperator):
+        yield from (
+            item for item in node.all_input_nodes if isinstance(value_of(item), torch.Tensor)
+        )
+    elif isinstance(target, OpOverload):
+        yield from _by_schema(node, [target])
+    elif isinstance(target, OpOverloadPacket):
+        names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
+        yield from _by_schema(node, [getattr(target, name) for name in names])
+    elif node.op.startswith("call_"):
+        yield from _nodes(node.kwargs.get("out"))
+        if node.args and _in_place(node):
+            yield from _nodes(node.args[0])
+
+
+def _by_schema(node: fx.Node, overloads: Iterable[OpOverload]) -> Iterator[fx.Node]:
+    for overload in overloads:
+        for at, argument in enumerate(overload._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from _nodes(node.kwargs.get(argument.name))
+                yield from _nodes(node.args[at] if at < len(node.args) else None)
+
+
+def _in_place(node: fx.Node) -> bool:
+    target = node.target
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")):
+        return True
+    if not isinstance(target, types.FunctionType):
+        return bool(node.kwargs.get("inplace"))
+    try:
+        given = inspect.signature(target).bind(*node.args, **node.kwargs).arguments
+    except (TypeError, ValueError):
+        return True
+    return bool(given.get("inplace"))
+
+
+def _nodes(argument: object) -> Iterator[fx.Node]:
+    """The tensors in an argument."""
+    if isinstance(argument, fx.Node):
+        yield argument
+    elif isinstance(argument, tuple | list):
+        for item in argument:
+            yield from _nodes(item)
