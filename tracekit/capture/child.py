@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tracekit.capture import target
+from tracekit.capture.compiling import Compiling
 from tracekit.capture.emit import nvtx_emitter
 from tracekit.capture.graphs import told_of_graphs
 from tracekit.capture.operators import operator_markers
@@ -50,6 +51,8 @@ def main(argument: str) -> int:
     """Runs what the parent asks for; the exit code is the target's."""
     spec, arguments, settings, told = json.loads(argument)
     settings["skip"] = tuple(settings["skip"])
+    if settings["compiling"] is not None:
+        settings["compiling"] = Compiling(**settings["compiling"])
     wanted = Settings(**settings)
     operators = operator_markers() if wanted.ops else nullcontext()
     said: dict[str, object] = {}

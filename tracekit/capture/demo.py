@@ -140,31 +140,41 @@ class LlamaForCausalLM(nn.Module):
         self.lm_head = nn.Linear(_HIDDEN, _VOCABULARY, bias=False)
 
     @override
-    def forward(self, ids: Tensor, past: Past) -> Tensor:
+    def forward(self, ids: Tensor, past: Past | None = None) -> Tensor:
         """Token ids [batch, tokens] to scores [batch, vocabulary] after the last."""
-        scores: Tensor = self.lm_head(self.model(ids, past)[:, -1])
+        hidden = self.model(ids, _no_past(ids) if past is None else past)
+        scores: Tensor = self.lm_head(hidden[:, -1])
         return scores
+
+
+def model_and_prompt() -> tuple[LlamaForCausalLM, Tensor]:
+    """The model, and the token ids [batch, tokens] of the requests."""
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = LlamaForCausalLM().to(device).eval()
+    return model, torch.randint(_VOCABULARY, (_BATCH, _TOKENS), device=device)
 
 
 def small_llama() -> None:
     """Answers requests, each with one prefill and some decode steps."""
-    torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = LlamaForCausalLM().to(device).eval()
-    prompt = torch.randint(_VOCABULARY, (_BATCH, _TOKENS), device=device)
+    model, prompt = model_and_prompt()
     for _ in range(_REQUESTS):
         _answer(model, prompt)
 
 
 @torch.no_grad()
 def _answer(model: LlamaForCausalLM, prompt: Tensor) -> None:
-    empty = torch.empty(_BATCH, _HEADS, 0, _SIZE, device=prompt.device)
-    past = Past([empty] * _LAYERS, [empty] * _LAYERS)
+    past = _no_past(prompt)
     with step("prefill", kind="prefill", batch_size=_BATCH, tokens=prompt.numel()):
         ids = model(prompt, past).argmax(-1, keepdim=True)
     for _ in range(_DECODES):
         with step("decode", kind="decode", batch_size=_BATCH, tokens=_BATCH):
             ids = model(ids, past).argmax(-1, keepdim=True)
+
+
+def _no_past(ids: Tensor) -> Past:
+    empty = torch.empty(ids.shape[0], _HEADS, 0, _SIZE, device=ids.device)
+    return Past([empty] * _LAYERS, [empty] * _LAYERS)
 
 
 def _heads(x: Tensor) -> Tensor:

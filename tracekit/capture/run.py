@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from tracekit.capture.compiling import compile_figures, without_captures
 from tracekit.capture.layers import SKIPPED, layer_markers
 from tracekit.capture.marks import unwrapped
 from tracekit.capture.roots import RootMarkers
@@ -22,6 +23,7 @@ from tracekit.errors import CaptureError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from tracekit.capture.compiling import Compiling
     from tracekit.capture.layers import LayerMarkers
     from tracekit.capture.schedule import Window
     from tracekit.capture.target import Target
@@ -42,6 +44,7 @@ class Settings:
         backward: Whether to mark backward passes, and to run them where a model is given.
         skip: Patterns of dotted names that get no marker.
         depth: Modules deeper than this get no marker.
+        compiling: How to compile a model that is given; None to run it as it is.
     """
 
     steps: int | None = None
@@ -50,6 +53,7 @@ class Settings:
     backward: bool = False
     skip: tuple[str, ...] = ()
     depth: int | None = None
+    compiling: Compiling | None = None
 
     def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
         """Marks a model as wanted."""
@@ -61,7 +65,8 @@ class Settings:
 class _Program:
     """A model with what it is called with."""
 
-    model: nn.Module
+    model: Any
+    marked: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -85,6 +90,9 @@ def run(
     """
     try:
         with operators:
+            if settings.compiling is not None:
+                program = _program(target.spec, _given(target))
+                return _compiled_steps(program, target, settings, window)
             made = _self_running(target, settings, window)
             if made is None:
                 return {}
@@ -115,6 +123,15 @@ def _self_running(target: Target, settings: Settings, window: Window) -> object:
     return made
 
 
+def _given(target: Target) -> object:
+    """What the target returns, who may not run steps itself."""
+    with explained(target.spec, target.file):
+        made = (target.model or target.call)()
+    if made is None:
+        raise CaptureError(f"{target.spec}: returned nothing to compile; expected (model, inputs)")
+    return made
+
+
 def _program(spec: str, made: object) -> _Program:
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], nn.Module):  # noqa: PLR2004
         if isinstance(made, Coroutine):
@@ -122,8 +139,10 @@ def _program(spec: str, made: object) -> _Program:
         raise CaptureError(f"{spec}: returned {_named(made)}; {_EXPECTED}")
     model, inputs = made
     if isinstance(inputs, Mapping):
-        return _Program(model, kwargs={str(name): value for name, value in inputs.items()})
-    return _Program(model, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,))
+        named = {str(name): value for name, value in inputs.items()}
+        return _Program(model, model, kwargs=named)
+    args = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    return _Program(model, model, args)
 
 
 def _named(made: object) -> str:
@@ -136,9 +155,9 @@ def _steps(program: _Program, target: Target, settings: Settings, window: Window
     """Calls a model as often as wanted, the warm-up outside of the window."""
     warmup = WARMUP if settings.warmup is None else settings.warmup
     steps = STEPS if settings.steps is None else settings.steps
-    name = type(unwrapped(program.model)).__name__
+    name = type(unwrapped(program.marked)).__name__
     figures = {}
-    with settings.put_on(program.model, name), explained(target.spec, target.file):
+    with settings.put_on(program.marked, name), explained(target.spec, target.file):
         for _ in range(warmup):
             figures["step_before_ns"] = _timed(program, settings)
         window.open()
@@ -150,6 +169,24 @@ def _steps(program: _Program, target: Target, settings: Settings, window: Window
     return figures
 
 
+def _compiled_steps(
+    program: _Program, target: Target, settings: Settings, window: Window
+) -> dict[str, int]:
+    """As :func:`_steps`, of the compiled model. Captures of CUDA graphs lie in the window, compiling does not."""
+    compiling = settings.compiling
+    assert compiling is not None
+    before = compile_figures()
+    compiled = replace(program, model=compiling.compiled(program.model), marked=program.model)
+    with explained(target.spec, target.file), without_captures():
+        _timed(compiled, settings)
+    if compiling.captures:
+        window.open()
+    figures = _steps(compiled, target, settings, window)
+    now = compile_figures()
+    left_out = bool(compiling.cudagraph_sizes) and not compiling.captures
+    return figures | {name: now[name] - before[name] for name in now} | {"no_gpu": int(left_out)}
+
+
 def _timed(program: _Program, settings: Settings) -> int:
     """Calls the model once, to the end of what it asked of the GPU; nanoseconds."""
     before = time.perf_counter_ns()
@@ -157,7 +194,7 @@ def _timed(program: _Program, settings: Settings) -> int:
         output = program.model(*program.args, **program.kwargs)
     if settings.backward:
         _backward(output)
-        program.model.zero_grad(set_to_none=True)
+        program.marked.zero_grad(set_to_none=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter_ns() - before

@@ -37,12 +37,14 @@ class Target:
         file: The file it is in; its frames are named when it fails.
         call: Runs it; what it returns may be ``(model, inputs)``.
         warmup: How many of the steps that it runs itself are not worth recording.
+        model: Gives ``(model, inputs)`` where ``call`` does not; None if there is no such.
     """
 
     spec: str
     file: str
     call: Callable[[], Any]
     warmup: int = 0
+    model: Callable[[], Any] | None = None
 
 
 def load(spec: str, arguments: tuple[str, ...] = ()) -> Target:
@@ -60,7 +62,9 @@ def load(spec: str, arguments: tuple[str, ...] = ()) -> Target:
     if spec == DEMO:
         from tracekit.capture import demo  # noqa: PLC0415 - made for this case alone
 
-        return Target(spec, str(demo.__file__), demo.small_llama, demo.WARMUP)
+        return Target(
+            spec, str(demo.__file__), demo.small_llama, demo.WARMUP, demo.model_and_prompt
+        )
     if not colon and spec.endswith(".py"):
         return Target(spec, _file(spec), lambda: _script(spec, arguments))
     if not place or not name:

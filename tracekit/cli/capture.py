@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.cli.base import needs_torch, report_place
 from tracekit.errors import CaptureError, UsageError
@@ -14,13 +14,16 @@ from tracekit.errors import CaptureError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracekit.capture.compiling import Compiling
     from tracekit.errors import TracekitError
 
 NAME = "capture"
 HELP = "run a model, a script or a command and record it"
 _EXPECTED = "expected TARGET, or -- COMMAND; see tracekit capture --help"
 #: Options that mean nothing for a program of which tracekit knows nothing.
-_OF_MODELS = ("steps", "warmup", "ops", "backward", "skip", "depth")
+_OF_MODELS = ("steps", "warmup", "ops", "backward", "skip", "depth", "compile")
+#: Options that mean nothing without ``--compile``.
+_OF_COMPILING = ("split", "compile_size", "cudagraph_size", "cache_dir", "no_cache")
 
 
 class _Done(NamedTuple):
@@ -77,6 +80,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="no markers for modules so named (*.rotary_emb)",
     )
     parser.add_argument("--depth", type=_number, metavar="N", help="no markers deeper than this")
+    _compile_arguments(parser)
     parser.add_argument(
         "--quiet", action="store_true", help="print nothing but errors and what the target prints"
     )
@@ -87,6 +91,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, a function that returns (model, inputs) or runs steps "
         "itself; FILE.py, a script; or demo, a small Llama",
     )
+
+
+def _compile_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "compiling", "run the model as it is served: traced once, in compiled pieces"
+    )
+    group.add_argument("--compile", action="store_true", help="compile the model before recording")
+    group.add_argument(
+        "--split", action="append", default=[], metavar="NS::OP", help="split it at this operator"
+    )
+    sizes: dict[str, Any] = {"action": "append", "type": _number, "default": [], "metavar": "N"}
+    group.add_argument("--compile-size", help="code of its own for this size", **sizes)
+    group.add_argument(
+        "--cudagraph-size", help="capture CUDA graphs at this size (needs a GPU)", **sizes
+    )
+    group.add_argument("--cache-dir", metavar="DIR", help="where compiled pieces are kept")
+    group.add_argument("--no-cache", action="store_true", help="keep no compiled pieces")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -128,6 +149,7 @@ def _target(args: argparse.Namespace, report: Path) -> _Done:
         backward=args.backward,
         skip=tuple(args.skip),
         depth=args.depth,
+        compiling=_compiling(args),
     )
     # Absolute, because the target may go elsewhere.
     job = Job(args.target, tuple(args.trailing), settings, report.absolute())
@@ -135,11 +157,31 @@ def _target(args: argparse.Namespace, report: Path) -> _Done:
     return _Done(outcome.exit_code, outcome.problem, outcome.figures)
 
 
+def _compiling(args: argparse.Namespace) -> Compiling | None:
+    if not args.compile:
+        given = [name for name in _OF_COMPILING if _asked(getattr(args, name))]
+        if given:
+            raise UsageError(f"--{given[0].replace('_', '-')} means nothing without --compile")
+        return None
+    if args.target.endswith(".py"):
+        raise UsageError("--compile needs a function that returns (model, inputs), not a script")
+    from tracekit.capture.compiling import Compiling
+
+    return Compiling(
+        splitting_ops=tuple(args.split),
+        compile_sizes=tuple(args.compile_size),
+        cudagraph_sizes=tuple(args.cudagraph_size),
+        cache_dir=args.cache_dir,
+        use_cache=not args.no_cache,
+    )
+
+
 def _command(args: argparse.Namespace, report: Path) -> _Done:
     """Any program, under nsys; needs no torch here."""
-    given = [f"--{name}" for name in _OF_MODELS if _asked(getattr(args, name))]
+    given = [name for name in (*_OF_MODELS, *_OF_COMPILING) if _asked(getattr(args, name))]
     if given:
-        raise UsageError(f"{given[0]} is for models and scripts, not for a command after --")
+        option = given[0].replace("_", "-")
+        raise UsageError(f"--{option} is for models and scripts, not for a command after --")
     if args.engine not in {"auto", "nsys", "torch"}:
         raise UsageError(f"there is no engine {args.engine!r}; expected auto or nsys for a command")
     from tracekit import nsys
@@ -164,11 +206,24 @@ def _told(figures: dict[str, int], report: Path) -> Iterator[str]:
     if "markers" in figures:
         lost = figures["markers_lost"]
         yield f"recorded {figures['markers']:,} markers ({lost:,} lost), {figures['operators']:,} operators"
+    if "pieces_seen" in figures:
+        yield _compiled(figures)
     if "step_before_ns" in figures:
         before, during = figures["step_before_ns"], figures["step_recorded_ns"]
         yield f"a step took {during / 1e6:.3g} ms while recorded, {before / 1e6:.3g} ms before"
     yield f"report: {report}"
     yield f"next: tracekit parse {report}"
+
+
+def _compiled(figures: dict[str, int]) -> str:
+    """What was compiled, and how much of it the cache saved."""
+    graphs = f"{figures['graphs_captured']:,} CUDA graphs captured"
+    if figures["no_gpu"]:
+        graphs = "no CUDA graphs, since there is no GPU here"
+    return (
+        f"compiled {figures['pieces_seen']:,} pieces in {figures['compile_ns'] / 1e9:.3g} s: "
+        f"{figures['cache_misses']:,} by Inductor, {figures['artifacts_loaded']:,} from the cache; {graphs}"
+    )
 
 
 def _asked(option: object) -> bool:

@@ -74,6 +74,19 @@ def _elsewhere(args: Sequence[Any], lay: tuple[tuple[int, int], ...]) -> list[in
     return [at for at, address in lay if args[at].data_ptr() != address]
 
 
+_held: list[object] = []
+
+
+@contextmanager
+def on_hold() -> Iterator[None]:
+    """While the block runs, nothing is captured or replayed: pieces run as they were compiled."""
+    _held.append(None)
+    try:
+        yield
+    finally:
+        _held.pop()
+
+
 class Recording:
     """What the stand-in remembers of a capture.
 
@@ -125,8 +138,8 @@ class Recordings:
         self.made: list[Recording] = []
 
     def ready(self) -> bool:
-        """Always."""
-        return True
+        """Unless captures are on hold."""
+        return not _held
 
     def capture(
         self,
@@ -189,8 +202,8 @@ class CudaGraphs:
         self._stream: torch.cuda.Stream | None = None
 
     def ready(self) -> bool:
-        """Unless the caller himself is capturing: then the pieces become part of his graph."""
-        return not torch.cuda.is_current_stream_capturing()
+        """Unless captures are on hold, or the caller is capturing: then the pieces become part of that graph."""
+        return not _held and not torch.cuda.is_current_stream_capturing()
 
     def capture(
         self,

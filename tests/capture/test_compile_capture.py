@@ -1,0 +1,143 @@
+"""``tracekit capture --compile`` records a model in compiled pieces; compiling and warm-up stay outside."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.capture import places
+from tests.capture.places import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.capture.places import Place
+
+pytestmark = [
+    pytest.mark.torch,
+    # Inductor itself uses what torch deprecates.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+#: Two linear layers around an operator at which the model is split.
+MODEL = """
+import torch
+from torch import nn
+
+@torch.library.custom_op("tracekit_test::attend", mutates_args=())
+def attend(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@attend.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 4), nn.Linear(4, 4)
+    def forward(self, x):
+        return self.down(attend(self.up(x)))
+
+def make():
+    return Net().eval(), torch.zeros(3, 4)
+
+def loop():
+    make()[0](torch.zeros(3, 4))
+"""
+SPLIT = ("--compile", "--split", "tracekit_test::attend")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    for here in places.place(tmp_path, monkeypatch):
+        here.write(MODEL, f"net_{tmp_path.name}.py")
+        yield here
+
+
+@pytest.fixture
+def target(place: Place) -> str:
+    (path,) = place.folder.glob("net_*.py")
+    return path.name
+
+
+def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(
+    place: Place, target: str
+) -> None:
+    outcome = place.capture(
+        *SPLIT, "--steps", 2, "--cudagraph-size", 3, "--cache-dir", "cache", "-o", "out.sqlite", f"{target}:make"
+    )  # fmt: skip
+    assert outcome.code == 0, outcome
+    assert "compiled 3 pieces" in outcome.err
+    assert "no CUDA graphs, since there is no GPU here" in outcome.err
+    assert any((place.folder / "cache").iterdir())
+    dataset = tracekit.parse(place.folder / "out.sqlite")
+    calls = dataset.calls(["module", "step_id", "inputs"])
+    assert calls.module.tolist() == ["Net", "Net"]
+    assert calls.step_id.tolist() == [0, 1]
+    ranges = dataset.ranges(["text", "marker"])
+    pieces = ranges[ranges.marker == "piece"]
+    assert len(pieces) == 2 * 3
+    assert pieces.text.str.contains("submod_1").tolist() == [False, True, False] * 2
+    kernels = dataset.kernels(["module", "cause", "step_id"])
+    inside = kernels[kernels.step_id.notna()]
+    assert set(inside.module) == {"Net"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--split", "a::b"], ["--compile-size", 4], ["--cudagraph-size", 4], ["--no-cache"]],
+    ids=lambda options: options[0],
+)
+def test_options_of_compiling_need_it(place: Place, target: str, options: list[object]) -> None:
+    said = one_line(place.capture(*options, f"{target}:make"), code=2)
+    assert f"{options[0]} means nothing without --compile" in said
+
+
+def test_a_script_cannot_be_compiled(place: Place, target: str) -> None:
+    assert "needs a function" in one_line(place.capture("--compile", target), code=2)
+
+
+def test_a_function_that_runs_steps_itself_gives_nothing_to_compile(
+    place: Place, target: str
+) -> None:
+    said = one_line(place.capture("--compile", "--no-cache", f"{target}:loop"))
+    assert "returned nothing to compile; expected (model, inputs)" in said
+
+
+def test_an_operator_of_no_such_form_is_a_wrong_call(place: Place, target: str) -> None:
+    said = one_line(place.capture("--compile", "--split", "attend", f"{target}:make"), code=2)
+    assert "'attend' is no operator; expected ns::op" in said
+
+
+def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
+    place: Place, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tracekit.capture.compile import backend, counters, cudagraph
+    from tracekit.capture.compiling import Compiling
+    from tracekit.capture.run import Settings, run
+    from tracekit.capture.target import load
+
+    # CUDA's part is stood in for by what remembers captures.
+    monkeypatch.setattr(backend, "graph_capture", lambda _wanted: cudagraph.Recordings())
+    monkeypatch.setattr(Compiling, "captures", True)
+    counters.reset()
+    at_opening: list[dict[str, int]] = []
+
+    class Window:
+        def open(self) -> None:
+            at_opening.append(counters.snapshot())
+
+        def close(self) -> None: ...
+
+    compiling = Compiling(
+        splitting_ops=("tracekit_test::attend",), cudagraph_sizes=(3,), use_cache=False, backend="eager"
+    )  # fmt: skip
+    figures = run(load(f"{target}:make"), Settings(compiling=compiling), Window(), nullcontext())
+    assert (at_opening[0]["backend_compilations"], at_opening[0]["graphs_captured"]) == (2, 0)
+    assert (figures["backend_compilations"], figures["graphs_captured"]) == (2, 2)
