@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tracekit
-from tests.command import LINES, command, contents, environment, separately
+from tests.command import LINES, ROOT, command, contents, environment, separately
 from tests.trace_lines import report
 from tracekit.cli import COMMANDS
 from tracekit.tables import TABLES
@@ -217,6 +217,17 @@ def test_the_default_name_of_a_report_without_suffix(tmp_path: Path) -> None:
     report(tmp_path / "report", LINES)
     assert command("parse", tmp_path / "report", "--quiet").code == 0
     assert set(contents(tmp_path)) >= {"report", "report.tracekit", "report.tracekit/manifest.json"}
+
+
+def test_a_quiet_parse_needs_no_pandas_and_dataframes_come_when_asked_for(small: Path) -> None:
+    script = (
+        "import sys; from tracekit.cli import main; code = main(sys.argv[1:]); assert 'pandas' not in sys.modules; "
+        "import tracekit; print(len(tracekit.load(sys.argv[-1]).kernels())); sys.exit(code)"
+    )
+    run = [sys.executable, "-c", script, "parse", small, "--quiet", "-o", small.with_name("out")]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 0
 
 
 def test_the_module_and_the_command_are_one(small: Path) -> None:

@@ -187,12 +187,21 @@ def _write_table(
     """Writes one table piece by piece; returns how many rows it has."""
     rows = 0
     with table_writer(folder / f"{table.SPEC.name}.parquet", table.SPEC) as writer:
-        for piece in table.build(trace):
+        for piece in _one_ahead(table.build(trace)):
             if stop.is_set():
                 break
             writer.write_table(_numbered(piece, first_id), row_group_size=ROW_GROUP)
             rows += piece.num_rows
     return rows
+
+
+def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same pieces, the next one being made while the last one is written."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        following = beside.submit(next, pieces, None)
+        while (piece := following.result()) is not None:
+            following = beside.submit(next, pieces, None)
+            yield piece
 
 
 def _numbered(table: pa.Table, first_id: int) -> pa.Table:

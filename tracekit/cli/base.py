@@ -8,7 +8,10 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Protocol
+
+from typing_extensions import override
 
 from tracekit.errors import CaptureError
 
@@ -82,6 +85,32 @@ def report_place(path: Path, *, force: bool) -> Path:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise CaptureError(f"{folder}: no folder to write into; make it, or choose another: -o")
     return report
+
+
+class _NoPandas(MetaPathFinder):
+    """Finds no pandas."""
+
+    @override
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ImportError("not now")
+
+
+def spare_pandas() -> None:
+    """Lets pyarrow do without pandas until somebody asks for a DataFrame.
+
+    The first array that is made of anything but Arrow's own has pyarrow import pandas, to ask whether the thing is
+    one of pandas's. Here nothing is, and the import takes a third of a second.
+    """
+    if "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    sys.meta_path.insert(0, _NoPandas())
+    try:
+        pa.array([0])
+    finally:
+        del sys.meta_path[0]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import progress_bar
+from tracekit.cli.base import progress_bar, spare_pandas
 
 if TYPE_CHECKING:
     import argparse
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.errors import ReportsError
     from tracekit.pipeline import parse
 
+    spare_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
     try:
         with progress_bar(quiet=args.quiet) as progress:
