@@ -8,9 +8,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.analyses import module_tree, modules_by_time, processes
+from tracekit.analyses import (
+    communication,
+    copies,
+    coverage_by_cause,
+    gaps,
+    kernels_by_module,
+    kernels_by_time,
+    launches,
+    layers,
+    module_tree,
+    modules_by_class,
+    modules_by_shape,
+    modules_by_time,
+    phases,
+    processes,
+    steps_by_time,
+)
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
 
-ANALYSES: tuple[Analysis, ...] = (modules_by_time, module_tree, processes)
+ANALYSES: tuple[Analysis, ...] = (
+    module_tree,
+    modules_by_time,
+    modules_by_class,
+    modules_by_shape,
+    layers,
+    kernels_by_time,
+    kernels_by_module,
+    launches,
+    gaps,
+    steps_by_time,
+    phases,
+    copies,
+    communication,
+    processes,
+    coverage_by_cause,
+)
