@@ -164,7 +164,11 @@ def shapes(plain: Plain) -> Iterable[Row]:
         first = calls[0]
         steps = plain.steps_with(row for call in calls for row in above[call["call_id"]])
         told = [step for step in steps if tokens[step]]
-        each = [] if first["phase"] == "capture" else [call["gpu_time_ns"] for call in calls]
+        each = [
+            call["gpu_time_ns"]
+            for call in calls
+            if call["phase"] != "capture" and not any(map(of_graph, above[call["call_id"]]))
+        ]
         yield {
             "path": plain.path[first["module_id"]],
             "class_name": plain.class_of[first["module_id"]],

@@ -110,10 +110,9 @@ def test_sums_over_several_reports_are_the_sums_of_each(two, name: str) -> None:
         found: dict = {}
         for dataset in datasets:
             for row in records(FRAMES[name](dataset)):
-                for column in columns:
-                    if row[column]:
-                        at = (row[key], column)
-                        found[at] = found.get(at, 0) + row[column]
+                for column in filter(row.get, columns):
+                    at = (row[key], column)
+                    found[at] = found.get(at, 0) + row[column]
         return found
 
     assert sums([whole]) == sums(singles)
@@ -156,7 +155,7 @@ def test_a_subtree_has_the_figures_that_it_has_in_the_whole(program: Dataset) ->
             "steps",
             "step_median_ns",
         ]
-        assert mine[columns].equals(whole.loc[mine.index, columns])
+        pd.testing.assert_frame_equal(mine[columns], whole.loc[mine.index, columns])
         below = FRAMES["launches"](part).set_index("path")
         pd.testing.assert_frame_equal(below, launches.loc[below.index], check_dtype=False)
 

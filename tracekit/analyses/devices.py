@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tracekit.analyses.subtrees import integers
-from tracekit.dataset import REPORT
+from tracekit.dataset import REPORT, load
 from tracekit.intervals import one_axis, union_within
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tracekit.arrays import Ints, Rows
+    from tracekit.arrays import Flags, Ints, Rows
     from tracekit.dataset import Dataset
 
 #: Columns of ``kernels`` that say where and when.
@@ -75,9 +75,22 @@ def report_codes(dataset: Dataset, table: pa.Table) -> Rows:
     return codes
 
 
+def from_graph(table: pa.Table) -> Flags:
+    """Which single pieces of work ran from a CUDA graph, by ``graph_id`` and ``graph_node_id``."""
+    of_graph, of_node = (
+        np.asarray(table.column(name).is_valid()) for name in ("graph_id", "graph_node_id")
+    )
+    found: Flags = of_graph | of_node
+    return found
+
+
 def steps_of(dataset: Dataset, table: pa.Table) -> Rows:
-    """The row in the table ``steps`` of each entry of ``step_id``, -1 for none."""
-    return places(table, "step_id", integers(dataset.table("steps", ["step_id"]), "step_id"))
+    """The row in the table ``steps`` of the whole dataset of each entry of ``step_id``, -1 for none.
+
+    The steps of a subtree alone would lack those that only replayed what was captured in it.
+    """
+    steps = load(dataset.folder).table("steps", ["step_id"])
+    return places(table, "step_id", integers(steps, "step_id"))
 
 
 def places(table: pa.Table, column: str, ids: Ints) -> Rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import WHERE, axis, kernels, report_codes
+from tracekit.analyses.devices import WHERE, axis, from_graph, kernels, report_codes
 from tracekit.analyses.labels import labels
 from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import hierarchy, integers, summed
@@ -86,10 +86,8 @@ def _inclusive(modules: Hierarchy, own: Ints) -> Ints:
 
 def _replayed(table: pa.Table) -> Flags:
     kinds = labels(table, "kind")
-    of_graph: Flags = np.isin(kinds.code, kinds.of("graph"))
-    for column in ("graph_id", "graph_node_id"):
-        of_graph = of_graph | np.asarray(table.column(column).is_valid())
-    return of_graph
+    whole: Flags = np.isin(kinds.code, kinds.of("graph"))
+    return whole | from_graph(table)
 
 
 def _values(dataset: Dataset, table: pa.Table, launched: Flags, replayed: Flags) -> dict[str, Ints]:

@@ -8,17 +8,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tracekit.analyses.devices import places, steps_of
+from tracekit.analyses.devices import from_graph, places, steps_of
 from tracekit.analyses.labels import labels
 from tracekit.analyses.shapes import codes, joint
 from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import Pairs, hierarchy, inclusive_pairs, integers, summed, united
+from tracekit.dataset import load
 from tracekit.intervals import depths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tracekit.arrays import Rows
+    from tracekit.arrays import Flags, Rows
     from tracekit.dataset import Dataset
 
 NAME = "shapes"
@@ -34,7 +35,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         positional and keyword tensors), ``calls``, ``gpu_time_ns`` (of their subtrees, all replays of captured ones
         included), ``gpu_ns_per_token`` (of the steps that tell their tokens; NaN if none does), ``steps`` (in which
         they had work), ``step_median_ns`` and ``step_mean_ns`` (their time in each of these), and of a call
-        ``median_ns`` and ``mean_ns`` (NaN in the phase ``capture``, whose calls ran as often as their graph was
+        ``median_ns`` and ``mean_ns`` (NaN where calls were captured: what they did ran as often as their graph was
         replayed).
     """
     calls = dataset.table("calls", _COLUMNS)
@@ -43,8 +44,9 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     shapes = [codes(calls.column(name).combine_chunks()) for name in ("inputs", "kwargs")]
     group, first = _groups(joint((owner, phases.code + 1, *shapes)))
     time, count = integers(calls, "gpu_time_ns"), first.size
-    captured = np.isin(phases.code, phases.of("capture"))
-    each = spread(np.where(captured, -1, group), time, count)
+    lifted, replayed = _lifted(dataset, calls)
+    often = replayed | np.isin(phases.code, phases.of("capture"))
+    each = spread(np.where(often, -1, group), time, count)
     shown = calls.select(["inputs", "kwargs"]).take(pa.array(first))
     classes = modules.class_name
     found = pd.DataFrame(
@@ -59,7 +61,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             ),
             "calls": np.bincount(group, minlength=count),
             "gpu_time_ns": summed(group, time, count),
-            **_per_step(dataset, calls, group, count),
+            **_per_step(dataset, lifted, group, count),
             "median_ns": each.quantile(0.5),
             "mean_ns": each.mean(),
         }
@@ -73,16 +75,27 @@ def _groups(code: Rows) -> tuple[Rows, Rows]:
     return group, first
 
 
-def _per_step(dataset: Dataset, calls: pa.Table, group: Rows, count: int) -> dict[str, object]:
-    """The time of each group in each step in which it had work: what calls launched themselves, and those below."""
+def _lifted(dataset: Dataset, calls: pa.Table) -> tuple[Pairs, Flags]:
+    """The time of each call and those below it by step, and which of them were replayed."""
     ids = integers(calls, "call_id")
-    work = dataset.table("kernels", ["call_id", "step_id", "dur_ns"])
+    columns = ["call_id", "step_id", "dur_ns", "graph_id", "graph_node_id"]
+    work = dataset.table("kernels", columns)
     parent = places(calls, "parent_call_id", ids)
+    forest = parent, depths(parent)
     call, step = places(work, "call_id", ids), steps_of(dataset, work)
+    time = integers(work, "dur_ns")
     inside = np.flatnonzero((call >= 0) & (step >= 0))
-    own = Pairs(call[inside], step[inside], integers(work, "dur_ns")[inside])
-    lifted = inclusive_pairs(parent, depths(parent), own)
-    groups = int(step.max(initial=0)) + 1
+    lifted = inclusive_pairs(*forest, Pairs(call[inside], step[inside], time[inside]))
+    of_graph = np.flatnonzero((call >= 0) & from_graph(work))
+    again = inclusive_pairs(*forest, Pairs(call[of_graph], np.zeros_like(of_graph), time[of_graph]))
+    replayed = np.zeros(ids.size, dtype=bool)
+    replayed[again.node] = True
+    return lifted, replayed
+
+
+def _per_step(dataset: Dataset, lifted: Pairs, group: Rows, count: int) -> dict[str, object]:
+    """The time of each group in each step in which it had work."""
+    groups = int(lifted.group.max(initial=0)) + 1
     pairs = united(Pairs(group[lifted.node], lifted.group, lifted.value), groups)
     each = spread(pairs.node, pairs.value, count)
     return {
@@ -94,7 +107,7 @@ def _per_step(dataset: Dataset, calls: pa.Table, group: Rows, count: int) -> dic
 
 
 def _per_token(dataset: Dataset, pairs: Pairs, count: int) -> NDArray[np.float64]:
-    tokens = integers(dataset.table("steps", ["tokens"]), "tokens", missing=0)
+    tokens = integers(load(dataset.folder).table("steps", ["tokens"]), "tokens", missing=0)
     if not tokens.size:
         return np.full(count, np.nan)
     told = tokens[pairs.group]

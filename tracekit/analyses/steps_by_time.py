@@ -10,6 +10,7 @@ import pandas as pd
 from tracekit.analyses.devices import WHERE, axis, kernels, steps_of, union
 from tracekit.analyses.spread import ratio
 from tracekit.analyses.subtrees import integers, summed
+from tracekit.dataset import load
 
 if TYPE_CHECKING:
     from tracekit.dataset import Dataset
@@ -20,7 +21,7 @@ _SAID = ("step_id", "kind", "index", "batch_size", "tokens", "rank", "pid", "nam
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """Steps in their order. A subtree's are those in which one of its modules was called.
+    """Steps in their order. A subtree's are those in which one of its modules was called or had work.
 
     Returns:
         A row per step: ``report`` (only where there are several), ``step_id``, ``kind``, ``index``,
@@ -29,7 +30,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_ns_per_token`` (NaN where it tells no tokens), ``kernels``; ``rank``, ``pid``, ``name``.
     """
     named = ["report"] if dataset.reports else []
-    steps = dataset.table("steps", [*_SAID, "start_ns", "end_ns", *named])
+    steps = load(dataset.folder).table("steps", [*_SAID, "start_ns", "end_ns", *named])
     work = kernels(dataset, ["step_id", "dur_ns", *WHERE])
     step, on = steps_of(dataset, work), axis(dataset, work)
     count = steps.num_rows
@@ -49,4 +50,9 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         "kernels": summed(step, None, count),
     }
     said = [*named, *_SAID[: _SAID.index("rank")]]
-    return found.assign(**figures)[[*said, *figures, *_SAID[_SAID.index("rank") :]]]
+    found = found.assign(**figures)[[*said, *figures, *_SAID[_SAID.index("rank") :]]]
+    if dataset.root is None:
+        return found
+    called = dataset.table("steps", ["step_id"]).column("step_id").to_pylist()
+    inside = found["step_id"].isin(called) | found["kernels"].gt(0)
+    return found[inside].reset_index(drop=True)

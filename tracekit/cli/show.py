@@ -90,7 +90,7 @@ def _print(dataset: Dataset, analysis: Analysis, choice: Choice, args: argparse.
     from tracekit.views.wording import nouns
 
     console, words = Console(highlight=False, soft_wrap=False), nouns(dataset)
-    if is_tree:
+    if is_tree and len(frame):
         console.print(tree.as_text(frame, words, console.width))
     else:
         console.print(answers.as_text(frame, words, console.width, whole=choice.top is not None))

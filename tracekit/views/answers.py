@@ -78,7 +78,8 @@ def as_csv(frame: pd.DataFrame) -> str:
         str(name): frame[name].map(
             lambda cell: json.dumps(cell) if isinstance(cell, list | dict) else cell
         )
-        for name in frame.select_dtypes("object")
+        for name in frame.columns
+        if frame[name].dtype == object
     }
     return frame.assign(**nested).to_csv(index=False, lineterminator="\n")
 
@@ -91,7 +92,7 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, *, whole: bool) -> Re
     rows = records(shown)
     columns = {name: [_cell(name, row[name]) for row in rows] for name in shown.columns}
     columns = {name: cells for name, cells in columns.items() if any(cells)}
-    fitting = _fitting(columns, width)
+    fitting = _fitting(columns, words, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in fitting:
         if _is_text(frame, name):
@@ -109,12 +110,12 @@ def _is_text(frame: pd.DataFrame, name: str) -> bool:
     return not pd.api.types.is_numeric_dtype(frame[name])
 
 
-def _fitting(columns: dict[str, list[str]], width: int) -> list[str]:
+def _fitting(columns: dict[str, list[str]], words: Nouns, width: int) -> list[str]:
     """The columns that fit side by side, names folded if need be; the first one always does."""
     fitting: list[str] = []
     used = _GAP
     for name, cells in columns.items():
-        widest = max(len(name), *map(len, cells))
+        widest = max(len(_heading(name, words)), *map(len, cells))
         numbers = all(cell[:1] in "-<>0123456789" for cell in cells)
         used += _GAP + (widest if numbers else min(widest, _NARROWEST))
         if fitting and used > width:
