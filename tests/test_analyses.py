@@ -92,6 +92,27 @@ def test_a_module_inside_one_of_its_class_counts_once(parsed: Parse) -> None:
     """)  # fmt: skip
 
 
+def test_a_class_counts_where_it_stands_beside_and_below_itself(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0  50  {"Module": "a", "Class": "Block", "Inputs": [[1]]}
+        range  1  10  40  {"Module": "a.b", "Class": "Other", "Inputs": [[1]]}
+        range  1  15  35  {"Module": "a.b.c", "Class": "Block", "Inputs": [[1]]}
+        launch 1  20  30  #1
+        range  1  60  90  {"Module": "d", "Class": "Block", "Inputs": [[1]]}
+        launch 1  70  80  #2
+        kernel 1  40  50  #1
+        kernel 1  80  85  #2
+    """)
+    check_frame(
+        modules_by_class.frame(dataset),
+        """
+        class_name  modules  self_ns  inclusive_ns
+        Block       3        15       15
+        Other       1        0        10
+    """,
+    )
+
+
 def test_calls_of_one_shape_are_one_row_with_the_time_of_a_token(parsed: Parse) -> None:
     check_frame(modules_by_shape.frame(parsed(SERVING)), """
         path   phase    inputs      calls  gpu_time_ns  gpu_ns_per_token  steps  step_mean_ns  median_ns
@@ -327,6 +348,7 @@ def test_siblings_of_the_tree_stand_by_what_is_asked_and_keep_what_is_below(pars
     assert module_tree.frame(dataset).label.tolist() == ["top", "a", "b", "c"]
     by_time = module_tree.frame(dataset, sort="inclusive_ns")
     assert by_time.label.tolist() == ["top", "b", "c", "a"]
+    assert module_tree.frame(dataset, sort="calls").label.tolist() == ["top", "a", "b", "c"]
     with pytest.raises(tracekit.UsageError, match="tree cannot be sorted by colour"):
         module_tree.frame(dataset, sort="colour")
 
@@ -404,6 +426,7 @@ def test_real_traces_go_through_every_analysis(path: Path, tmp_path: Path) -> No
     [
         [[[1, 2], [3]], [[1], [2, 3]], [[1, 2, 3]], [[1, 2], [3]], [], [[]], [[], []], None, []],
         [[[0]], [[0, 0]], [[0], [0]], [[0]], [[]], [[], [0]], [[0], []]],
+        [[[7] * 65], [[7] * 66], [[7] * 65], [[7] * 64 + [8]], [[7]] * 65, [[7]] * 65],
     ],
 )
 def test_shapes_have_one_number_exactly_if_they_are_equal(values) -> None:

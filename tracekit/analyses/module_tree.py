@@ -104,11 +104,12 @@ def _siblings_by(lines: pd.DataFrame, sort: str) -> pd.DataFrame:
         children[parents[-1] if parents else -1].append(row)
         parents.append(row)
     order: list[int] = []
-    ahead = sorted(children[-1], key=key.__getitem__)
+    ahead = [-1]
     while ahead:
         order.append(row := ahead.pop())
-        ahead += sorted(children[row], key=key.__getitem__)
-    return lines.iloc[order].reset_index(drop=True)
+        # The first of equals stays the first.
+        ahead += sorted(children[row], key=key.__getitem__, reverse=True)[::-1]
+    return lines.iloc[order[1:]].reset_index(drop=True)
 
 
 class _Folding:

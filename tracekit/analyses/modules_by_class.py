@@ -13,7 +13,7 @@ from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy, integers, summed
 
 if TYPE_CHECKING:
-    from tracekit.arrays import Rows
+    from tracekit.arrays import Flags, Rows
     from tracekit.dataset import Dataset
 
 NAME = "classes"
@@ -32,7 +32,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     code, classes = pd.factorize(np.array(modules.class_name, dtype=object), use_na_sentinel=False)
     code = np.asarray(code, np.int64)
     whole = int(integers(work, "dur_ns").sum())
-    outermost = _outermost(code, modules.parent)
+    outermost = _outermost(code, modules.end)
     sums = {
         name: summed(code, np.asarray(times[name]), len(classes))
         for name in ("calls", "kernels", "self_ns")
@@ -52,13 +52,12 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     return found.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _outermost(code: Rows, parent: Rows) -> Rows:
-    """Which modules are below none of their own class."""
-    classes_above: list[frozenset[int]] = []
+def _outermost(code: Rows, end: Rows) -> Flags:
+    """Which modules are below none of their own class, in pre-order."""
     found = np.ones(code.size, dtype=bool)
-    known: dict[tuple[frozenset[int], int], frozenset[int]] = {}
-    for row, (own, above) in enumerate(zip(code.tolist(), parent.tolist(), strict=True)):
-        seen = classes_above[above] if above >= 0 else frozenset()
-        found[row] = own not in seen
-        classes_above.append(known.setdefault((seen, own), seen | {own}))
+    reach: dict[int, int] = {}
+    for row, (own, last) in enumerate(zip(code.tolist(), end.tolist(), strict=True)):
+        found[row] = reach.get(own, 0) <= row
+        if found[row]:
+            reach[own] = last
     return found

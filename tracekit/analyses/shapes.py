@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tracekit.arrays import Ints, Rows
 
 
+#: Lists longer than any real shape are told apart one by one.
+_LONG = 64
+
+
 def codes(values: pa.Array) -> Rows:
     """A number for each entry of an array of numbers, strings, lists or maps; equal entries have equal numbers.
 
@@ -49,12 +53,19 @@ def _of_lists(values: pa.Array) -> Rows:
     order = np.argsort(length, kind="stable")
     bounds = np.flatnonzero(np.diff(length[order], prepend=-2, append=-2))
     for rows in np.split(order, bounds[1:-1]) if order.size else []:
-        entries = range(max(int(length[rows[0]]), 0))
-        nothing = np.zeros(rows.size, dtype=np.int64)
-        one = joint((nothing, *(inner[begin[rows] + at] for at in entries)))
+        one = _of_one_length(inner, begin[rows], max(int(length[rows[0]]), 0))
         found[rows] = one + used
         used += int(one.max()) + 1
     return found
+
+
+def _of_one_length(inner: Ints, begin: Ints, length: int) -> Rows:
+    if length <= _LONG:
+        nothing = np.zeros(begin.size, dtype=np.int64)
+        return joint((nothing, *(inner[begin + at] for at in range(length))))
+    texts = (inner[at : at + length].tobytes() for at in begin.tolist())
+    known: dict[bytes, int] = {}
+    return np.fromiter((known.setdefault(text, len(known)) for text in texts), np.int64, begin.size)
 
 
 def _inner(values: pa.Array) -> Ints:
