@@ -29,6 +29,7 @@ from tracekit.analyses import (
     shapes,
     steps_by_time,
 )
+from tracekit.views.wording import records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +70,12 @@ def test_time_by_module_is_of_itself_of_its_subtree_and_by_step(parsed: Parse) -
         top.0  2      2        700      700           0.6034  700      2      350           350             575
         top.1  2      3        360      360           0.3103  310      2      180           180             288
     """)  # fmt: skip
+
+
+def test_the_sums_of_the_summary_are_those_of_the_answer(parsed: Parse) -> None:
+    dataset = parsed(SERVING)
+    found, whole = modules_by_time.sums(dataset), modules_by_time.frame(dataset)
+    assert records(found) == records(whole[found.columns])
 
 
 def test_a_class_is_the_sum_of_its_modules_without_counting_any_work_twice(parsed: Parse) -> None:

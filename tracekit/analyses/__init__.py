@@ -2,6 +2,8 @@
 
 To add an analysis: write ``analyses/<question>.py`` with the two names of :class:`~tracekit.analyses.base.Analysis`,
 add the module to ``ANALYSES``, and a report with the expected answer to the tests.
+Beside them lie what several use: ``subtrees`` (sums along the hierarchy), ``devices`` (work on one axis of time),
+``spread`` (quantiles of groups), ``labels`` and ``shapes`` (words and nested lists as numbers).
 """
 
 from __future__ import annotations
