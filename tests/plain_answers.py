@@ -126,7 +126,13 @@ def modules(plain: Plain) -> Iterable[Row]:
 
 
 def classes(plain: Plain) -> Iterable[Row]:
-    for class_name, members in grouped(plain.modules, lambda row: row["class_name"]).items():
+    def type_of(row: Row) -> tuple[str | None, str | None]:
+        if row["class_name"] is not None:
+            return row["class_name"], None
+        *_, above, name = ["", *row["path"].split(".")]
+        return None, f"{above}.*" if name.isdecimal() and above else name
+
+    for (class_name, name), members in grouped(plain.modules, type_of).items():
         ids = {row["module_id"] for row in members}
         own = [row for row in plain.kernels if row["module_id"] in ids]
         below = [
@@ -136,6 +142,7 @@ def classes(plain: Plain) -> Iterable[Row]:
         ]
         yield {
             "class_name": class_name,
+            "name": name,
             "modules": len(members),
             "calls": sum(call["module_id"] in ids for call in plain.calls),
             "kernels": len(own),

@@ -120,6 +120,27 @@ def test_a_class_counts_where_it_stands_beside_and_below_itself(parsed: Parse) -
     )
 
 
+def test_modules_whose_markers_tell_no_class_are_types_by_their_name(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0  50  {"Module": "top", "Inputs": [[1]]}
+        range  1  10  20  {"Module": "top.layers.0", "Inputs": [[1]]}
+        launch 1  12  14  #1
+        range  1  25  40  {"Module": "top.layers.1", "Inputs": [[1]]}
+        launch 1  30  32  #2
+        kernel 1  40  50  #1
+        kernel 1  80  85  #2
+    """)
+    check_frame(
+        modules_by_class.frame(dataset),
+        """
+        class_name  name      modules  self_ns  inclusive_ns
+        -           layers.*  2        15       15
+        -           top       1        0        15
+        -           layers    1        0        15
+    """,
+    )
+
+
 def test_calls_of_one_shape_are_one_row_with_the_time_of_a_token(parsed: Parse) -> None:
     check_frame(modules_by_shape.frame(parsed(SERVING)), """
         path   phase    inputs      calls  gpu_time_ns  gpu_ns_per_token  steps  step_mean_ns  median_ns

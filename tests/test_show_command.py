@@ -134,8 +134,15 @@ def test_shapes_in_csv_are_json(folder: Path) -> None:
     assert json.loads(row["inputs"]) == [[8, 4]]
 
 
-def test_without_a_name_the_analyses_are_listed() -> None:
-    lines = show().out.splitlines()
+def test_options_may_stand_anywhere(folder: Path) -> None:
+    said = show("modules", folder, "--top", 2).out
+    assert (
+        show("--top", 2, "modules", folder).out == show("modules", "--top", 2, folder).out == said
+    )
+
+
+def test_the_analyses_are_listed() -> None:
+    lines = show("--list").out.splitlines()
     assert [line.split()[0] for line in lines] == [analysis.NAME for analysis in ANALYSES]
 
 
@@ -147,7 +154,7 @@ def test_nothing_found_is_said(folder: Path) -> None:
 
 WRONG = {
     "no such analysis": (["colours", "DIR"], 2, "there is no analysis colours; there are tree, "),
-    "no dataset named": (["tree"], 2, "name the dataset too: tracekit show tree DIR"),
+    "no dataset named": (["tree"], 2, "the following arguments are required: DIR"),
     "no dataset": (["tree", "absent"], 1, "absent: is no dataset"),
     "no such module": (["tree", "DIR", "--path", "topp"], 1, "it has no module topp"),
     "no such order of the tree": (["tree", "DIR", "--sort", "x"], 2, "cannot be sorted by x"),

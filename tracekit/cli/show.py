@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
@@ -17,11 +19,10 @@ HELP = "answer a question about a dataset"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
+    parser.add_argument("name", metavar="NAME", help="an analysis, such as tree; see --list")
+    parser.add_argument("dataset", type=Path, metavar="DIR", help="what tracekit parse wrote")
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="an analysis; without one, those there are"
-    )
-    parser.add_argument(
-        "dataset", nargs="?", type=Path, metavar="DIR", help="what tracekit parse wrote"
+        "--list", action=_List, nargs=0, help="print the analyses there are, and leave"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a list of rows as JSON")
@@ -51,15 +52,10 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.errors import UsageError
     from tracekit.views.answers import Choice
 
-    if args.name is None:
-        print(_listed())
-        return 0
     analysis = {one.NAME: one for one in ANALYSES}.get(args.name)
     if analysis is None:
         names = ", ".join(one.NAME for one in ANALYSES)
         raise UsageError(f"there is no analysis {args.name}; there are {names}")
-    if args.dataset is None:
-        raise UsageError(f"name the dataset too: tracekit show {args.name} DIR")
     dataset = load(args.dataset)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
@@ -96,13 +92,17 @@ def _print(dataset: Dataset, analysis: Analysis, choice: Choice, args: argparse.
         console.print(answers.as_text(frame, words, console.width, whole=choice.top is not None))
 
 
-def _listed() -> str:
-    """The analyses there are, each with its question."""
-    from tracekit.analyses import ANALYSES
+class _List(argparse.Action):
+    """Prints the analyses there are, each with its question, and leaves."""
 
-    wide = max(len(one.NAME) for one in ANALYSES)
-    questions = [(one.NAME, (one.__doc__ or "").partition("\n")[0]) for one in ANALYSES]
-    return "\n".join(f"{name:<{wide}}  {question}" for name, question in questions)
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from tracekit.analyses import ANALYSES
+
+        wide = max(len(one.NAME) for one in ANALYSES)
+        for one in ANALYSES:
+            print(f"{one.NAME:<{wide}}  {(one.__doc__ or '').partition(chr(10))[0]}")
+        parser.exit()
 
 
 def _count(text: str) -> int:

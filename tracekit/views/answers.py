@@ -134,6 +134,7 @@ def _caption(rows: int, columns: list[str]) -> str | None:
 def _heading(name: str, words: Nouns) -> str:
     for unit in ("_ns", "_bytes"):
         name = name.removesuffix(unit)
+    name = name.replace("_ns_per_", "_per_")
     if words.device == "CPU":
         name = name.replace("gpu", "cpu").replace("kernels", words.works)
     return name.replace("_", " ")
