@@ -30,7 +30,12 @@ def check(dataset: Dataset, table: str, expected: str) -> None:
 def check_frame(frame: pd.DataFrame, expected: str) -> None:
     """Compares some columns of a DataFrame in the same way; floating-point numbers to four digits."""
     names, rows = _lines(expected)
-    assert [[_cell(row[name]) for name in names] for row in records(frame)] == rows
+    found = records(frame)
+    assert [[_rounded(row[name]) for name in names] for row in found] == rows
+
+
+def _rounded(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else _cell(value)
 
 
 def _lines(expected: str) -> tuple[list[str], list[list[str]]]:
@@ -39,6 +44,4 @@ def _lines(expected: str) -> tuple[list[str], list[list[str]]]:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
     return "-" if value is None else str(value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BAR = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 #: From this width on there is room for how much folded layers differ.
-_WIDE = 100
+_WIDE = 120
 
 
 def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE) -> RenderableType:
