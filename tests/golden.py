@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracekit.views.wording import records
+
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracekit.dataset import Dataset
 
 
@@ -18,10 +22,25 @@ def check(dataset: Dataset, table: str, expected: str) -> None:
         expected: A line that names the columns, then a line for every row. Cells are two spaces or more apart; null
             is ``-``.
     """
-    lines = [re.split(r"\s{2,}", line.strip()) for line in expected.splitlines() if line.strip()]
-    (names, *rows) = lines
+    names, rows = _lines(expected)
     found = dataset.table(table, names).to_pylist()
     assert [[_cell(row[name]) for name in names] for row in found] == rows
+
+
+def check_frame(frame: pd.DataFrame, expected: str) -> None:
+    """Compares some columns of a DataFrame in the same way; floating-point numbers to four digits."""
+    names, rows = _lines(expected)
+    found = records(frame)
+    assert [[_rounded(row[name]) for name in names] for row in found] == rows
+
+
+def _rounded(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else _cell(value)
+
+
+def _lines(expected: str) -> tuple[list[str], list[list[str]]]:
+    lines = [re.split(r"\s{2,}", line.strip()) for line in expected.splitlines() if line.strip()]
+    return lines[0], lines[1:]
 
 
 def _cell(value: object) -> str:

@@ -14,6 +14,7 @@ import tracekit
 from tests.trace_lines import report
 from tracekit.analyses import module_tree, modules_by_time
 from tracekit.views import tree
+from tracekit.views.wording import nouns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,9 @@ def test_a_dataset_without_modules_is_an_empty_tree(parsed: Parse) -> None:
 
 def text(dataset: Dataset, width: int = 100) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(tree.as_text(dataset))
+    Console(file=out, width=width, color_system=None).print(
+        tree.as_text(module_tree.frame(dataset), nouns(dataset), width)
+    )
     return out.getvalue()
 
 

@@ -28,7 +28,10 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"adbc_driver_manager", "numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch"}
 #: What lies in a room beside its members.
 ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
-    "analyses": (analyses.ANALYSES, {"base"}),
+    "analyses": (
+        analyses.ANALYSES,
+        {"base", "devices", "labels", "shapes", "spread", "subtrees"},
+    ),
     "attribute": (
         attribute.METHODS,
         {"base", "capturing", "causes", "graph_instances", "launching", "replay"},

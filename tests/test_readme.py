@@ -10,6 +10,7 @@ import pytest
 
 import tracekit
 from tests.command import command
+from tracekit.analyses import ANALYSES
 from tracekit.cli import COMMANDS
 from tracekit.tables import TABLES
 
@@ -28,6 +29,9 @@ def test_its_python_runs_on_the_dataset_of_its_first_command(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     run = block("demo").strip().rpartition("tracekit ")[2]
     assert command(*run.split()).code == 0
+    tree = command(*block("show").strip().split()[1:])
+    assert (tree.code, tree.err) == (0, "")
+    assert "LlamaForCausalLM" in tree.out
     exec(compile(block("python"), "README.md", "exec"), {})
     assert "gate_proj" in capsys.readouterr().out
 
@@ -60,6 +64,13 @@ def test_its_tables_are_the_tables_there_are() -> None:
     assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == {
         table.SPEC.name for table in TABLES
     }
+
+
+def test_its_analyses_are_the_analyses_there_are() -> None:
+    section = README.split("## Ask questions", 1)[1].split("## ", 1)[0]
+    assert re.findall(r"^\| `(\w+)` \| `(\w+)` \|", section, re.MULTILINE) == [
+        (analysis.NAME, analysis.__name__.rpartition(".")[2]) for analysis in ANALYSES
+    ]
 
 
 def test_its_map_names_exactly_the_rooms_that_exist() -> None:

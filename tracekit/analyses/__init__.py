@@ -2,15 +2,49 @@
 
 To add an analysis: write ``analyses/<question>.py`` with the two names of :class:`~tracekit.analyses.base.Analysis`,
 add the module to ``ANALYSES``, and a report with the expected answer to the tests.
+Beside them lie what several use: ``subtrees`` (sums along the hierarchy), ``devices`` (work on one axis of time),
+``spread`` (quantiles of groups), ``labels`` and ``shapes`` (words and nested lists as numbers).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.analyses import module_tree, modules_by_time, processes
+from tracekit.analyses import (
+    communication,
+    copies,
+    coverage_by_cause,
+    gaps,
+    kernels_by_module,
+    kernels_by_time,
+    launches,
+    layers,
+    module_tree,
+    modules_by_class,
+    modules_by_shape,
+    modules_by_time,
+    phases,
+    processes,
+    steps_by_time,
+)
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
 
-ANALYSES: tuple[Analysis, ...] = (modules_by_time, module_tree, processes)
+ANALYSES: tuple[Analysis, ...] = (
+    module_tree,
+    modules_by_time,
+    modules_by_class,
+    modules_by_shape,
+    layers,
+    kernels_by_time,
+    kernels_by_module,
+    launches,
+    gaps,
+    steps_by_time,
+    phases,
+    copies,
+    communication,
+    processes,
+    coverage_by_cause,
+)

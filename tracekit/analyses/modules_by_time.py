@@ -6,12 +6,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
+import pyarrow as pa
+
+from tracekit.analyses.devices import WHERE, axis, kernels, steps_of
+from tracekit.analyses.spread import share, spread
+from tracekit.analyses.subtrees import (
+    Pairs,
+    hierarchy,
+    inclusive_pairs,
+    integers,
+    summed,
+)
+from tracekit.intervals import union_within
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tracekit.arrays import Ints
+    from tracekit.analyses.subtrees import (
+        Hierarchy,
+    )
+    from tracekit.arrays import Ints, Rows
     from tracekit.dataset import Dataset
 
 NAME = "modules"
@@ -21,42 +33,74 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """Modules by the GPU time of their subtree, the most expensive first.
 
     Returns:
-        A row per module: ``path``, ``class_name``, ``depth``, ``calls``, ``kernels`` (of the module itself),
-        ``self_ns``, ``inclusive_ns`` (self plus all below) and ``share`` (of all GPU time, known or not).
+        A row per module: ``path``, ``class_name``, ``depth`` (below the first module), ``calls``, ``kernels`` (of the
+        module itself), ``self_ns``, ``inclusive_ns`` (self plus all below), ``share`` (of all GPU time, known or not),
+        ``busy_ns`` (time in which a device ran something of its subtree, over all devices: union, not sum), ``steps``
+        (in which its subtree had work), and over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``,
+        ``step_p95_ns``; NaN where there are no steps.
     """
-    modules = dataset.table("modules", ["path", "class_name", "depth", "subtree_end_id"])
-    count = modules.num_rows
-    kernels = dataset.table("kernels", ["module_id", "dur_ns"])
-    owned = _by_module(kernels, "dur_ns", "sum", count)
-    running = np.concatenate(([0], np.cumsum(owned)))
-    inclusive = running[np.asarray(modules.column("subtree_end_id"))] - running[:-1]
-    whole = pc.sum(kernels.column("dur_ns")).as_py() or 0
+    work = kernels(dataset, ["module_id", "step_id", "dur_ns", *WHERE])
+    modules = hierarchy(dataset)
+    owner = modules.rows(work)
     found = pd.DataFrame(
         {
-            "path": modules.column("path").to_pylist(),
-            "class_name": modules.column("class_name").to_pylist(),
-            "depth": np.asarray(modules.column("depth")),
-            "calls": _by_module(
-                dataset.table("calls", ["module_id", "call_id"]), "call_id", "count", count
-            ),
-            "kernels": _by_module(kernels, "dur_ns", "count", count),
-            "self_ns": owned,
-            "inclusive_ns": inclusive,
-            "share": inclusive / whole if whole else np.zeros(count),
+            **times(dataset, modules, work, owner),
+            "busy_ns": _busy(dataset, modules, work, owner),
+            **_per_step(dataset, modules, work, owner),
         }
     )
+    return _by_time(found)
+
+
+def sums(dataset: Dataset) -> pd.DataFrame:
+    """The same rows with the columns up to ``share``, in half the time."""
+    work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
+    return _by_time(pd.DataFrame(times(dataset, modules, work, modules.rows(work))))
+
+
+def _by_time(found: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _by_module(table: pa.Table, column: str, function: str, modules: int) -> Ints:
-    """One aggregate per module, 0 where it has no rows."""
-    grouped = (
-        table.filter(table.column("module_id").is_valid())
-        .group_by("module_id")
-        .aggregate([(column, function)])
-    )
-    total = np.zeros(modules, dtype=np.int64)
-    total[np.asarray(grouped.column("module_id"))] = np.asarray(
-        grouped.column(f"{column}_{function}")
-    )
-    return total
+def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> dict[str, object]:
+    """The first columns, a row per module in pre-order, out of ``dur_ns`` of all work and its modules' rows."""
+    count = len(modules.path)
+    duration = integers(work, "dur_ns")
+    calls = modules.rows(dataset.table("calls", ["module_id"]))
+    own = summed(owner, duration, count)
+    inclusive = modules.inclusive(own)
+    return {
+        "path": modules.path,
+        "class_name": modules.class_name,
+        "depth": modules.depth,
+        "calls": summed(calls, None, count),
+        "kernels": summed(owner, None, count),
+        "self_ns": own,
+        "inclusive_ns": inclusive,
+        "share": share(inclusive, int(duration.sum())),
+    }
+
+
+def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Ints:
+    owned = owner >= 0
+    if not owned.all():
+        work, owner = work.filter(pa.array(owned)), owner[owned]
+    on = axis(dataset, work)
+    forest = (modules.parent, modules.depth, modules.end)
+    return union_within(owner, forest, on.start, on.end)
+
+
+def _per_step(
+    dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows
+) -> dict[str, object]:
+    own = steps_of(dataset, work)
+    inside = np.flatnonzero((owner >= 0) & (own >= 0))
+    pairs = Pairs(owner[inside], own[inside], integers(work, "dur_ns")[inside])
+    pairs = inclusive_pairs(modules.parent, modules.depth, pairs)
+    found = spread(pairs.node, pairs.value, len(modules.path))
+    return {
+        "steps": found.size,
+        "step_mean_ns": found.mean(),
+        "step_median_ns": found.quantile(0.5),
+        "step_p95_ns": found.quantile(0.95),
+    }

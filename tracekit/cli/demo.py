@@ -49,8 +49,11 @@ def run(args: argparse.Namespace) -> int:
         dataset = parse(report, force=args.force, progress=progress)
     from rich.console import Console
 
+    from tracekit.analyses import module_tree
     from tracekit.views import tree
+    from tracekit.views.wording import nouns
 
-    Console(highlight=False, soft_wrap=False).print(tree.as_text(dataset))
+    console = Console(highlight=False, soft_wrap=False)
+    console.print(tree.as_text(module_tree.frame(dataset), nouns(dataset), console.width))
     print(f"report: {report}, tables: {dataset.folder}")
     return outcome.exit_code

@@ -31,7 +31,7 @@ _MOST_PROCESSES = 64
 
 def as_json(dataset: Dataset) -> dict[str, Any]:
     """The summary as plain data, for other programs."""
-    modules, manifest = modules_by_time.frame(dataset), dataset.manifest
+    modules, manifest = modules_by_time.sums(dataset), dataset.manifest
     by_process = records(processes.frame(dataset))
     single = ("source", "devices", "processes", "ranks", "lacks")
     several = ("reports", "left_out")
@@ -52,7 +52,7 @@ def as_text(dataset: Dataset) -> RenderableType:
     by_process, words = records(processes.frame(dataset)), nouns(dataset)
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, named=bool(dataset.reports)))
-    modules = modules_by_time.frame(dataset)
+    modules = modules_by_time.sums(dataset)
     if len(modules):
         by_self = modules.sort_values("self_ns", ascending=False, kind="stable")
         parts += [

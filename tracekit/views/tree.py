@@ -2,43 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import module_tree
-from tracekit.views.wording import duration, nouns, percent, plain, records
+from tracekit.views.wording import duration, percent, plain, records
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import RenderableType
 
-    from tracekit.dataset import Dataset
+    from tracekit.views.wording import Nouns
 
 _BAR = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+#: From this width on there is room for how much folded layers differ.
+_WIDE = 120
 
 
-def as_text(dataset: Dataset) -> RenderableType:
-    """The whole tree; layers that are alike share a line with the sum of their times."""
-    words = nouns(dataset)
+def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE) -> RenderableType:
+    """Lines of the tree; layers that are alike share one with the sum of their times.
+
+    Args:
+        lines: What the analysis ``tree`` answers, or some of it.
+        words: What work and device are called.
+        width: In letters. Wide ones have room for the median of folded layers and how far the least and the most of
+            them are apart, as a share of it.
+    """
+    wide = width >= _WIDE and bool(lines["modules"].gt(1).any())
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("module", overflow="ellipsis", no_wrap=True, ratio=1)
-    for heading in ("calls", "self", "subtree", f"of {words.device} time"):
+    headings = ["calls", "self", "subtree", f"of {words.device} time"]
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(no_wrap=True, min_width=_BAR)
-    for line in records(module_tree.frame(dataset)):
-        name = Text(
-            "  " * line["depth"] + plain(line["label"]), style="" if line["depth"] else "bold"
-        )
-        if line["copies"] > 1:
-            name.append(f"  {line['copies']} x")
-        if line["class_name"]:
-            name.append(f" {plain(line['class_name'])}", style="dim")
+    for heading in ("median", "spread") if wide else ():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in records(lines):
         times = (duration(line["self_ns"]), duration(line["inclusive_ns"]), percent(line["share"]))
-        table.add_row(name, f"{line['calls']:,}", *times, Text(_bar(line["share"]), style="cyan"))
+        bar = Text(_bar(line["share"]), style="cyan")
+        table.add_row(
+            _name(line), f"{line['calls']:,}", *times, bar, *(_spread(line) if wide else ())
+        )
     return table
+
+
+def _name(line: dict[str, Any]) -> Text:
+    name = Text("  " * line["depth"] + plain(line["label"]), style="" if line["depth"] else "bold")
+    if line["copies"] > 1:
+        name.append(f"  {line['copies']} x")
+    if line["class_name"]:
+        name.append(f" {plain(line['class_name'])}", style="dim")
+    return name
+
+
+def _spread(line: dict[str, Any]) -> tuple[str, str]:
+    """The median of one of the folded modules, and from the least to the most as a share of it."""
+    if line["modules"] < 2 or not line["median_ns"]:  # noqa: PLR2004 - one alone spreads nowhere
+        return "", ""
+    apart = (line["max_ns"] - line["min_ns"]) / line["median_ns"]
+    return duration(line["median_ns"]), percent(apart)
 
 
 def _bar(share: float) -> str:

@@ -35,12 +35,12 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [dict(zip(frame.columns, row, strict=True)) for row in values.itertuples(index=False)]
 
 
-def duration(ns: int) -> str:
+def duration(ns: float) -> str:
     """Nanoseconds in the largest unit that fits, three digits: ``1.23 ms``."""
     for size, unit in _UNITS:
         if ns >= size:
             return f"{ns / size:.3g} {unit}" if ns < 1_000 * size else f"{ns / size:,.0f} {unit}"
-    return f"{ns} ns"
+    return f"{ns:.3g} ns"
 
 
 def percent(share: float) -> str:

@@ -1,0 +1,423 @@
+"""Answers to the questions of the analyses, worked out row by row from the tables: the slow and obvious way."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tracekit.dataset import Dataset
+
+Row = dict[str, Any]
+#: Columns that are told from the others, and the rest of a row.
+Answer = dict[tuple, tuple]
+
+
+class Plain:
+    """The tables of a dataset as rows."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        for name in ("modules", "calls", "kernels", "steps", "ranges"):
+            setattr(self, name, dataset.table(name).to_pylist())
+        self.modules: list[Row]
+        self.calls: list[Row]
+        self.kernels: list[Row]
+        self.steps: list[Row]
+        self.ranges: list[Row]
+        self.several = bool(dataset.reports)
+        self.path = {None: None} | {row["module_id"]: row["path"] for row in self.modules}
+        self.class_of = {None: None} | {row["module_id"]: row["class_name"] for row in self.modules}
+        self.whole = sum(row["dur_ns"] for row in self.kernels)
+
+    def below(self, module: Row) -> list[Row]:
+        """The work of a module and all below it."""
+        return [row for row in self.kernels if inside(row["module_id"], module)]
+
+    def by_device(self, rows: Iterable[Row]) -> list[list[Row]]:
+        return list(grouped(rows, device_of).values())
+
+    def steps_with(self, rows: Iterable[Row]) -> dict[int, int]:
+        """The time of some work by step."""
+        times: dict[int, int] = defaultdict(int)
+        for row in rows:
+            if row["step_id"] is not None:
+                times[row["step_id"]] += row["dur_ns"]
+        return times
+
+    def share(self, time: int) -> float:
+        return time / self.whole if self.whole else 0.0
+
+
+def inside(module_id: int | None, module: Row) -> bool:
+    return module_id is not None and module["module_id"] <= module_id < module["subtree_end_id"]
+
+
+def device_of(row: Row) -> tuple:
+    return row.get("report"), row["device"]
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
+
+
+def total(rows: Iterable[Row], column: str = "dur_ns") -> int:
+    return sum(row[column] for row in rows)
+
+
+def length(intervals: Iterable[tuple[int, int]]) -> int:
+    """How much time intervals cover."""
+    covered, reach = 0, None
+    for start, end in sorted(intervals):
+        begin = start if reach is None else max(start, reach)
+        covered += max(end - begin, 0)
+        reach = end if reach is None else max(end, reach)
+    return covered
+
+
+def busy(plain: Plain, rows: Iterable[Row]) -> int:
+    return sum(
+        length((row["start_ns"], row["end_ns"]) for row in ones) for ones in plain.by_device(rows)
+    )
+
+
+def mean(values: Iterable[float]) -> float | None:
+    values = list(values)
+    return statistics.fmean(values) if values else None
+
+
+def quantile(values: Iterable[float], share: float) -> float | None:
+    values = list(values)
+    return float(np.quantile(values, share)) if values else None
+
+
+def ratio(part: float | None, whole: float) -> float | None:
+    return part / whole if whole and part is not None else None
+
+
+def modules(plain: Plain) -> Iterable[Row]:
+    for module in plain.modules:
+        own = [row for row in plain.kernels if row["module_id"] == module["module_id"]]
+        below = plain.below(module)
+        steps = plain.steps_with(below).values()
+        yield {
+            "path": module["path"],
+            "class_name": module["class_name"],
+            "depth": module["depth"],
+            "calls": sum(call["module_id"] == module["module_id"] for call in plain.calls),
+            "kernels": len(own),
+            "self_ns": total(own),
+            "inclusive_ns": total(below),
+            "share": plain.share(total(below)),
+            "busy_ns": busy(plain, below),
+            "steps": len(steps),
+            "step_mean_ns": mean(steps),
+            "step_median_ns": quantile(steps, 0.5),
+            "step_p95_ns": quantile(steps, 0.95),
+        }
+
+
+def classes(plain: Plain) -> Iterable[Row]:
+    def type_of(row: Row) -> tuple[str | None, str | None]:
+        if row["class_name"] is not None:
+            return row["class_name"], None
+        *_, above, name = ["", *row["path"].split(".")]
+        return None, f"{above}.*" if name.isdecimal() and above else name
+
+    for (class_name, name), members in grouped(plain.modules, type_of).items():
+        ids = {row["module_id"] for row in members}
+        own = [row for row in plain.kernels if row["module_id"] in ids]
+        below = [
+            row
+            for row in plain.kernels
+            if any(inside(row["module_id"], module) for module in members)
+        ]
+        yield {
+            "class_name": class_name,
+            "name": name,
+            "modules": len(members),
+            "calls": sum(call["module_id"] in ids for call in plain.calls),
+            "kernels": len(own),
+            "self_ns": total(own),
+            "self_share": plain.share(total(own)),
+            "inclusive_ns": total(below),
+            "share": plain.share(total(below)),
+        }
+
+
+def shapes(plain: Plain) -> Iterable[Row]:
+    parent = {call["call_id"]: call["parent_call_id"] for call in plain.calls}
+    above: dict[int, list[Row]] = defaultdict(list)
+    for row in plain.kernels:
+        call = row["call_id"]
+        while call is not None:
+            above[call].append(row)
+            call = parent[call]
+    tokens = {row["step_id"]: row["tokens"] for row in plain.steps}
+
+    def key(call: Row) -> str:
+        said = [call["module_id"], call["phase"], call["inputs"], call["kwargs"]]
+        return json.dumps(said)
+
+    for calls in grouped(plain.calls, key).values():
+        first = calls[0]
+        steps = plain.steps_with(row for call in calls for row in above[call["call_id"]])
+        told = [step for step in steps if tokens[step]]
+        each = [
+            call["gpu_time_ns"]
+            for call in calls
+            if call["phase"] != "capture" and not any(map(of_graph, above[call["call_id"]]))
+        ]
+        yield {
+            "path": plain.path[first["module_id"]],
+            "class_name": plain.class_of[first["module_id"]],
+            "phase": first["phase"],
+            "inputs": first["inputs"],
+            "kwargs": None if first["kwargs"] is None else dict(first["kwargs"]),
+            "calls": len(calls),
+            "gpu_time_ns": total(calls, "gpu_time_ns"),
+            "gpu_ns_per_token": ratio(
+                sum(steps[step] for step in told), sum(tokens[step] for step in told)
+            ),
+            "steps": len(steps),
+            "step_median_ns": quantile(steps.values(), 0.5),
+            "step_mean_ns": mean(steps.values()),
+            "median_ns": quantile(each, 0.5),
+            "mean_ns": mean(each),
+        }
+
+
+def kernels(plain: Plain) -> Iterable[Row]:
+    for (name, kind), rows in grouped(plain.kernels, lambda r: (r["name"], r["kind"])).items():
+        users = grouped(
+            (r for r in rows if r["module_id"] is not None), lambda row: row["module_id"]
+        )
+        most = min(users, key=lambda user: (-total(users[user]), user)) if users else None
+        yield {
+            "name": name,
+            "kind": kind,
+            "kernels": len(rows),
+            "gpu_time_ns": total(rows),
+            "share": plain.share(total(rows)),
+            "mean_ns": mean(row["dur_ns"] for row in rows),
+            "median_ns": quantile([row["dur_ns"] for row in rows], 0.5),
+            "max_ns": max(row["dur_ns"] for row in rows),
+            "modules": len(users),
+            "module": plain.path[most],
+            "module_share": ratio(total(users[most]), total(rows)) if users else None,
+        }
+
+
+def module_kernels(plain: Plain) -> Iterable[Row]:
+    pairs = grouped(plain.kernels, lambda row: (row["module_id"], row["name"], row["kind"]))
+    for (module, name, kind), rows in pairs.items():
+        yield {
+            "path": plain.path[module],
+            "class_name": plain.class_of[module],
+            "name": name,
+            "kind": kind,
+            "kernels": len(rows),
+            "gpu_time_ns": total(rows),
+            "share": plain.share(total(rows)),
+            "mean_ns": mean(row["dur_ns"] for row in rows),
+        }
+
+
+def of_graph(row: Row) -> bool:
+    graph = row["graph_id"] is not None or row["graph_node_id"] is not None
+    return graph or row["kind"] == "graph"
+
+
+def launches(plain: Plain) -> Iterable[Row]:
+    waits = _waits(plain)
+    owned = {
+        module["module_id"]: _launch_sums(
+            [row for row in plain.kernels if row["module_id"] == module["module_id"]], waits
+        )
+        for module in plain.modules
+    }
+    nobody = [row for row in plain.kernels if row["module_id"] is None]
+    for module in plain.modules:
+        below = [owned[other] for other in owned if inside(other, module)]
+        yield {
+            "path": module["path"],
+            "class_name": module["class_name"],
+            **owned[module["module_id"]],
+            **_included(below),
+        }
+    rest = _launch_sums(nobody, waits)
+    if rest["launches"] or any(map(of_graph, nobody)):
+        yield {"path": None, "class_name": None, **rest, **_included([rest])}
+
+
+def _included(rows: list[Row]) -> Row:
+    columns = (
+        "launches", "launch_ns", "gpu_time_ns", "replayed_ns", "launch_bound_ns", "waiting_ns",
+    )  # fmt: skip
+    return {f"inclusive_{name}": sum(row[name] for row in rows) for name in columns}
+
+
+def _waits(plain: Plain) -> dict[int, int | None]:
+    """For how long each launch-bound piece of work kept its device waiting; None for others."""
+    found: dict[int, int | None] = {}
+    for rows in plain.by_device(plain.kernels):
+        reach = None
+        for row in sorted(rows, key=lambda row: row["start_ns"]):
+            launched = row["launch_end_ns"]
+            found[row["kernel_id"]] = None
+            if launched is not None and (reach is None or reach < launched):
+                until = min(launched, row["start_ns"])
+                found[row["kernel_id"]] = 0 if reach is None else max(until - reach, 0)
+            reach = row["end_ns"] if reach is None else max(reach, row["end_ns"])
+    return found
+
+
+def _launch_sums(rows: list[Row], waits: dict[int, int | None]) -> Row:
+    launched = [row for row in rows if row["launch_end_ns"] is not None and not of_graph(row)]
+    calls = {
+        (row.get("report"), row["pid"], row["tid"], row["launch_start_ns"], row["launch_end_ns"])
+        for row in launched
+    }
+    host = sum(end - start for *_, start, end in calls)
+    bound = [row for row in launched if waits[row["kernel_id"]] is not None]
+    delays = [row["start_ns"] - row["launch_end_ns"] for row in launched]
+    return {
+        "launches": len(calls),
+        "launch_ns": host,
+        "gpu_time_ns": total(launched),
+        "launch_per_gpu": ratio(host, total(launched)),
+        "launch_bound_share": ratio(total(bound), total(launched)),
+        "launch_bound_ns": total(bound),
+        "waiting_ns": sum(waits[row["kernel_id"]] or 0 for row in bound),
+        "queue_median_ns": quantile(delays, 0.5),
+        "queue_p95_ns": quantile(delays, 0.95),
+        "replayed_ns": total(row for row in rows if of_graph(row)),
+    }
+
+
+def gaps(plain: Plain) -> Iterable[Row]:
+    for rows in plain.by_device(plain.kernels):
+        ordered = sorted(rows, key=lambda row: row["start_ns"])
+        found = defaultdict(list)
+        last = ordered[0]
+        for row in ordered[1:]:
+            if row["start_ns"] > last["end_ns"]:
+                idle = row["start_ns"] - last["end_ns"]
+                found[last["module_id"], row["module_id"]].append(idle)
+            last = row if row["end_ns"] > last["end_ns"] else last
+        report, device = device_of(rows[0])
+        for (before, after), times in found.items():
+            yield {
+                "report": report,
+                "device": device,
+                "before": plain.path[before],
+                "after": plain.path[after],
+                "gaps": len(times),
+                "idle_ns": sum(times),
+                "share": ratio(sum(times), last["end_ns"] - ordered[0]["start_ns"]),
+                "median_ns": quantile(times, 0.5),
+                "longest_ns": max(times),
+            }
+
+
+def steps(plain: Plain) -> Iterable[Row]:
+    for step in plain.steps:
+        rows = [row for row in plain.kernels if row["step_id"] == step["step_id"]]
+        said = ("step_id", "kind", "index", "batch_size", "tokens", "rank", "pid", "name")
+        yield {
+            **({"report": step["report"]} if plain.several else {}),
+            **{name: step[name] for name in said},
+            "host_ns": step["end_ns"] - step["start_ns"],
+            "gpu_time_ns": total(rows),
+            "busy_ns": busy(plain, rows),
+            "gpu_ns_per_token": ratio(total(rows), step["tokens"] or 0),
+            "kernels": len(rows),
+        }
+
+
+def phases(plain: Plain) -> Iterable[Row]:
+    rows = list(steps(plain))
+    for (kind, size), ones in grouped(rows, lambda r: (r["kind"], r["batch_size"])).items():
+        gpu, tokens = [row["gpu_time_ns"] for row in ones], [row["tokens"] for row in ones]
+        known = None if None in tokens else sum(tokens)
+        yield {
+            "kind": kind,
+            "batch_size": size,
+            "steps": len(ones),
+            "tokens": known,
+            "gpu_time_ns": sum(gpu),
+            "share": ratio(sum(gpu), total(rows, "gpu_time_ns")) or 0.0,
+            "gpu_ns_per_token": ratio(sum(gpu), known or 0),
+            "gpu_median_ns": quantile(gpu, 0.5),
+            "gpu_mean_ns": mean(gpu),
+            "gpu_p95_ns": quantile(gpu, 0.95),
+            "busy_median_ns": quantile([row["busy_ns"] for row in ones], 0.5),
+            "host_median_ns": quantile([row["host_ns"] for row in ones], 0.5),
+        }
+
+
+def copies(plain: Plain) -> Iterable[Row]:
+    rows = [row for row in plain.kernels if row["kind"] in ("memcpy", "memset")]
+    keys = grouped(rows, lambda row: (row["kind"], row["copy_kind"], row["module_id"]))
+    for (kind, direction, module), ones in keys.items():
+        untold = any(row["bytes"] is None for row in ones)
+        moved = None if untold else total(ones, "bytes")
+        yield {
+            "kind": kind,
+            "copy_kind": direction,
+            "path": plain.path[module],
+            "copies": len(ones),
+            "gpu_time_ns": total(ones),
+            "share": plain.share(total(ones)),
+            "moved_bytes": moved,
+            "gb_per_s": ratio(moved, total(ones)),
+        }
+
+
+def communication(plain: Plain) -> Iterable[Row]:
+    nccl = {row["range_id"] for row in plain.ranges if row["domain"] == "NCCL"}
+
+    def talks(row: Row) -> bool:
+        named = "nccl" in (row["name"] or "").lower()
+        return row["kind"] != "cpu_op" and (named or row["range_id"] in nccl)
+
+    hidden: dict[int, int] = {}
+    for rows in plain.by_device(plain.kernels):
+        others = [
+            (row["start_ns"], row["end_ns"])
+            for row in rows
+            if not talks(row) and row["kind"] not in ("memcpy", "memset")
+        ]
+        for row in filter(talks, rows):
+            start, end = row["start_ns"], row["end_ns"]
+            inner = [(max(s, start), min(e, end)) for s, e in others if s < end and e > start]
+            hidden[row["kernel_id"]] = length(inner)
+    keys = grouped(filter(talks, plain.kernels), lambda row: (row["name"], row["module_id"]))
+    for (name, module), rows in keys.items():
+        overlapped = sum(hidden[row["kernel_id"]] for row in rows)
+        yield {
+            "name": name,
+            "path": plain.path[module],
+            "kernels": len(rows),
+            "gpu_time_ns": total(rows),
+            "share": plain.share(total(rows)),
+            "exposed_ns": total(rows) - overlapped,
+            "overlapped_ns": overlapped,
+        }
+
+
+PLAIN: dict[str, Callable[[Plain], Iterable[Row]]] = {
+    one.__name__: one
+    for one in (
+        modules, classes, shapes, kernels, module_kernels, launches, gaps, steps, phases, copies,
+        communication,
+    )
+}  # fmt: skip

@@ -1,0 +1,141 @@
+"""Where work ran: devices of reports laid end to end, so that arithmetic of intervals needs no loop over them.
+
+A device is one of one report: clocks of different reports are never compared. On a run without a GPU, operators run on
+no device that the report names; a report's CPU is one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from tracekit.analyses.subtrees import integers
+from tracekit.dataset import REPORT, load
+from tracekit.intervals import one_axis, union_within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from tracekit.arrays import Flags, Ints, Rows
+    from tracekit.dataset import Dataset
+
+#: Columns of ``kernels`` that say where and when.
+WHERE = ("device", "start_ns", "end_ns")
+
+
+class Axis(NamedTuple):
+    """Device work on one axis: ``line`` is the place among ``lines``, pairs of report and device.
+
+    ``launched`` is when the launch of each returned: its start where there is no launch, or none was asked for.
+    """
+
+    line: Rows
+    lines: list[tuple[str | None, int | None]]
+    start: Ints
+    end: Ints
+    launched: Ints
+
+
+def kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
+    """Columns of the device work, and its report where there are several."""
+    named = [REPORT] if dataset.reports else []
+    return dataset.table("kernels", [*columns, *named])
+
+
+def axis(dataset: Dataset, table: pa.Table) -> Axis:
+    """All work of a table of kernels with the columns :data:`WHERE`, perhaps ``launch_end_ns``, on one axis."""
+    known = integers(table, "device", missing=-1)
+    devices = np.asarray(table.column("device").unique().fill_null(-1).sort())
+    line = report_codes(dataset, table) * devices.size + np.searchsorted(devices, known)
+    reports: list[str | None] = [*dataset.reports] or [None]
+    lines: list[tuple[str | None, int | None]] = [
+        (report, None if device < 0 else device)
+        for report in reports
+        for device in devices.tolist()
+    ]
+    launched = table.column("start_ns")
+    if "launch_end_ns" in table.column_names:
+        launched = pc.coalesce(table.column("launch_end_ns"), launched)
+    times = [integers(table, "start_ns"), integers(table, "end_ns"), np.asarray(launched)]
+    return Axis(line, lines, *one_axis([line] * len(times), times))
+
+
+def report_codes(dataset: Dataset, table: pa.Table) -> Rows:
+    """The place of each row's report among the dataset's."""
+    if not dataset.reports:
+        return np.zeros(table.num_rows, dtype=np.int64)
+    column = table.column(REPORT).combine_chunks()
+    place = {name: at for at, name in enumerate(dataset.reports)}
+    order = np.array([place[name] for name in column.dictionary.to_pylist()], dtype=np.int64)
+    codes: Rows = order[np.asarray(column.indices)]
+    return codes
+
+
+def from_graph(table: pa.Table) -> Flags:
+    """Which single pieces of work ran from a CUDA graph, by ``graph_id`` and ``graph_node_id``."""
+    of_graph, of_node = (
+        np.asarray(table.column(name).is_valid()) for name in ("graph_id", "graph_node_id")
+    )
+    found: Flags = of_graph | of_node
+    return found
+
+
+def steps_of(dataset: Dataset, table: pa.Table) -> Rows:
+    """The row in the table ``steps`` of the whole dataset of each entry of ``step_id``, -1 for none.
+
+    The steps of a subtree alone would lack those that only replayed what was captured in it.
+    """
+    steps = load(dataset.folder).table("steps", ["step_id"])
+    return places(table, "step_id", integers(steps, "step_id"))
+
+
+def places(table: pa.Table, column: str, ids: Ints) -> Rows:
+    """The place of each entry of a column among ids that are unlike each other, -1 for none."""
+    known = integers(table, column, missing=-1)
+    if not ids.size:
+        return np.full(known.size, -1, dtype=np.int64)
+    # Joining reports sorts calls anew, which keep their ids.
+    order = np.argsort(ids, kind="stable")
+    at = order[np.minimum(np.searchsorted(ids[order], known), ids.size - 1)]
+    found: Rows = np.where(ids[at] == known, at, -1)
+    return found
+
+
+def union(group: Rows, start: Ints, end: Ints, groups: int) -> Ints:
+    """The length of the union of each group's intervals; a group of -1 is left out."""
+    kept = group >= 0
+    alone = np.full(groups, -1, dtype=np.int64)
+    flat = (alone, np.zeros(groups, dtype=np.int64), np.arange(1, groups + 1))
+    return union_within(group[kept], flat, start[kept], end[kept])
+
+
+class Covered(NamedTuple):
+    """Disjoint intervals in order, and how much lies before each."""
+
+    start: Ints
+    end: Ints
+    before: Ints
+
+    def until(self, time: Ints) -> Ints:
+        """How much of them lies before a time."""
+        if not self.start.size:
+            return np.zeros(time.size, dtype=np.int64)
+        at = np.maximum(np.searchsorted(self.start, time, side="right") - 1, 0)
+        partly = np.clip(time - self.start[at], 0, self.end[at] - self.start[at])
+        until: Ints = self.before[at] + partly
+        return until
+
+
+def covered(start: Ints, end: Ints) -> Covered:
+    """What intervals cover, each moment once."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate((np.ones(min(start.size, 1), bool), start[1:] > end[:-1]))
+    first = np.flatnonzero(fresh)
+    last = np.append(first[1:], start.size) - 1 if first.size else first
+    start, end = start[first], end[last]
+    return Covered(start, end, np.cumsum(end - start) - (end - start))

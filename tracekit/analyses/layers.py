@@ -1,0 +1,35 @@
+"""Layers that are alike, by the pattern of their paths: how much they take, and how much they differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.analyses import module_tree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracekit.dataset import Dataset
+
+NAME = "layers"
+
+_COLUMNS = [
+    "pattern", "class_name", "modules", "inclusive_ns", "share", "median_ns", "spread", "min_ns",
+    "max_ns", "self_ns", "calls", "kernels",
+]  # fmt: skip
+
+
+def frame(dataset: Dataset) -> pd.DataFrame:
+    """Lines of the tree that stand for several modules, the most expensive first.
+
+    Returns:
+        A row per pattern: ``pattern`` (``top.layers.0…31.mlp``), ``class_name``, ``modules`` (how many), summed over
+        them ``inclusive_ns`` and ``share`` (of all GPU time); of one of them, with all below it, ``median_ns``,
+        ``spread`` (most less least, by the median; NaN if that is 0), ``min_ns``, ``max_ns``; and summed again
+        ``self_ns``, ``calls``, ``kernels``.
+    """
+    tree = module_tree.frame(dataset)
+    found = tree[tree["modules"] > 1]
+    width = (found["max_ns"] - found["min_ns"]) / found["median_ns"].where(found["median_ns"] > 0)
+    found = found.assign(spread=width)[_COLUMNS]
+    return found.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)

@@ -1,0 +1,122 @@
+"""``tracekit show``: an analysis of a dataset, as a table, as JSON or as CSV."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from tracekit.analyses.base import Analysis
+    from tracekit.dataset import Dataset
+    from tracekit.views.answers import Choice
+
+NAME = "show"
+HELP = "answer a question about a dataset"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("name", metavar="NAME", help="an analysis, such as tree; see --list")
+    parser.add_argument("dataset", type=Path, metavar="DIR", help="what tracekit parse wrote")
+    parser.add_argument(
+        "--list", action=_List, nargs=0, help="print the analyses there are, and leave"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print a list of rows as JSON")
+    form.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    parser.add_argument(
+        "--path", metavar="MODULE", help="only this module and those below it; shares are of these"
+    )
+    parser.add_argument(
+        "--depth", type=_count, metavar="N", help="at most N levels of modules below the first"
+    )
+    parser.add_argument(
+        "--min-share",
+        type=_share,
+        metavar="SHARE",
+        help="only rows of at least this share: 1%% or 0.01",
+    )
+    parser.add_argument(
+        "--sort", metavar="COLUMN", help="by this column, largest first; the tree sorts siblings"
+    )
+    parser.add_argument("--top", type=_count, metavar="N", help="at most N rows")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the answer."""
+    from tracekit.analyses import ANALYSES
+    from tracekit.dataset import load
+    from tracekit.errors import UsageError
+    from tracekit.views.answers import Choice
+
+    analysis = {one.NAME: one for one in ANALYSES}.get(args.name)
+    if analysis is None:
+        names = ", ".join(one.NAME for one in ANALYSES)
+        raise UsageError(f"there is no analysis {args.name}; there are {names}")
+    dataset = load(args.dataset)
+    if args.path is not None:
+        dataset = dataset.subtree(args.path)
+    _print(dataset, analysis, Choice(args.depth, args.min_share, args.sort, args.top), args)
+    return 0
+
+
+def _print(dataset: Dataset, analysis: Analysis, choice: Choice, args: argparse.Namespace) -> None:
+    from tracekit.analyses import module_tree
+    from tracekit.views import answers
+
+    is_tree = analysis is module_tree
+    if is_tree:
+        frame = module_tree.frame(dataset, sort=choice.sort)
+        choice = choice._replace(sort=None)
+    else:
+        frame = analysis.frame(dataset)
+    frame = answers.chosen(analysis.NAME, frame, choice)
+    if args.json:
+        print(answers.as_json(frame))
+        return
+    if args.csv:
+        print(answers.as_csv(frame), end="")
+        return
+    from rich.console import Console
+
+    from tracekit.views import tree
+    from tracekit.views.wording import nouns
+
+    console, words = Console(highlight=False, soft_wrap=False), nouns(dataset)
+    if is_tree and len(frame):
+        console.print(tree.as_text(frame, words, console.width))
+    else:
+        console.print(answers.as_text(frame, words, console.width, whole=choice.top is not None))
+
+
+class _List(argparse.Action):
+    """Prints the analyses there are, each with its question, and leaves."""
+
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from tracekit.analyses import ANALYSES
+
+        wide = max(len(one.NAME) for one in ANALYSES)
+        for one in ANALYSES:
+            print(f"{one.NAME:<{wide}}  {(one.__doc__ or '').partition(chr(10))[0]}")
+        parser.exit()
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a number of 0 or more is expected, not {text}")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    number, percent, rest = text.partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if rest or not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"a share from 0% to 100% is expected, not {text}")
+    return share

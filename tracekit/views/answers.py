@@ -1,0 +1,162 @@
+"""Answers of analyses: the rows asked for, as a table in the terminal, as JSON or as CSV."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from tracekit.errors import UsageError
+from tracekit.views.wording import duration, percent, plain, records
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tracekit.views.wording import Nouns
+
+_ROWS = 30
+_NUMBERS = ("_id", "pid", "rank", "device", "index")
+#: A column of names is folded before it gets narrower.
+_NARROWEST = 24
+_SHARES = ("share", "spread")
+_GAP = 2
+
+
+class Choice(NamedTuple):
+    """Which rows are wanted, and in which order.
+
+    Attributes:
+        depth: Levels below the first module.
+        min_share: Least ``share``, from 0 to 1.
+        sort: A column: numbers from the largest, words from A; what is missing comes last.
+        top: At most so many rows.
+    """
+
+    depth: int | None = None
+    min_share: float | None = None
+    sort: str | None = None
+    top: int | None = None
+
+
+def chosen(name: str, frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
+    """The rows that are wanted of an analysis' answer.
+
+    Raises:
+        UsageError: If it lacks a column that the choice needs.
+    """
+    if choice.depth is not None:
+        frame = frame[_column(name, frame, "depth") <= choice.depth]
+    if choice.min_share is not None:
+        frame = frame[_column(name, frame, "share") >= choice.min_share]
+    if choice.sort is not None:
+        by = _column(name, frame, choice.sort)
+        if any(isinstance(value, list | dict) for value in by):
+            raise UsageError(f"{name} cannot be sorted by {choice.sort}: it holds lists")
+        down = pd.api.types.is_numeric_dtype(by)
+        frame = frame.sort_values(choice.sort, ascending=not down, kind="stable")
+    return frame.head(choice.top) if choice.top is not None else frame
+
+
+def _column(name: str, frame: pd.DataFrame, column: str) -> pd.Series:
+    if column not in frame.columns:
+        raise UsageError(f"{name} has no column {column}; it has {', '.join(frame.columns)}")
+    return frame[column]
+
+
+def as_json(frame: pd.DataFrame) -> str:
+    """A list of rows; what is missing is null."""
+    return json.dumps(records(frame), indent=1, ensure_ascii=False)
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """A line of names and one for each row; what is missing is empty, lists are JSON."""
+    nested = {
+        str(name): frame[name].map(
+            lambda cell: json.dumps(cell) if isinstance(cell, list | dict) else cell
+        )
+        for name in frame.columns
+        if frame[name].dtype == object
+    }
+    return frame.assign(**nested).to_csv(index=False, lineterminator="\n")
+
+
+def as_text(frame: pd.DataFrame, words: Nouns, width: int, *, whole: bool) -> RenderableType:
+    """The first rows (or the whole), with as many of the columns, from the left, as ``width`` letters hold."""
+    if frame.empty:
+        return Text("nothing of that kind is in this dataset")
+    shown = frame if whole else frame.head(_ROWS)
+    rows = records(shown)
+    columns = {name: [_cell(name, row[name]) for row in rows] for name in shown.columns}
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    fitting = _fitting(columns, words, width)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in fitting:
+        if _is_text(frame, name):
+            table.add_column(_heading(name, words), overflow="fold", min_width=8)
+        else:
+            table.add_column(_heading(name, words), justify="right", no_wrap=True)
+    for cells in zip(*(columns[name] for name in fitting), strict=True):
+        table.add_row(*map(Text, cells))
+    table.caption = _caption(len(frame) - len(shown), [n for n in columns if n not in fitting])
+    table.caption_justify = "left"
+    return table
+
+
+def _is_text(frame: pd.DataFrame, name: str) -> bool:
+    return not pd.api.types.is_numeric_dtype(frame[name])
+
+
+def _fitting(columns: dict[str, list[str]], words: Nouns, width: int) -> list[str]:
+    """The columns that fit side by side, names folded if need be; the first one always does."""
+    fitting: list[str] = []
+    used = _GAP
+    for name, cells in columns.items():
+        widest = max(len(_heading(name, words)), *map(len, cells))
+        numbers = all(cell[:1] in "-<>0123456789" for cell in cells)
+        used += _GAP + (widest if numbers else min(widest, _NARROWEST))
+        if fitting and used > width:
+            return fitting
+        fitting.append(name)
+    return fitting
+
+
+def _caption(rows: int, columns: list[str]) -> str | None:
+    said = [f"{rows:,} more rows: --top N"] if rows else []
+    if columns:
+        said.append(f"more columns: {', '.join(columns)} (--csv, --json or a wider terminal)")
+    return "; ".join(said) or None
+
+
+def _heading(name: str, words: Nouns) -> str:
+    for unit in ("_ns", "_bytes"):
+        name = name.removesuffix(unit)
+    name = name.replace("_ns_per_", "_per_")
+    if words.device == "CPU":
+        name = name.replace("gpu", "cpu").replace("kernels", words.works)
+    return name.replace("_", " ")
+
+
+def _cell(name: str, value: object) -> str:
+    """A value as people read it, by the unit that its column's name tells."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list | dict | bool):
+        return plain(_shapes(value))
+    assert isinstance(value, int | float)
+    if name.endswith(("_ns", "_ns_per_token")):
+        return f"-{duration(-value)}" if value < 0 else duration(value)
+    if name.endswith(_SHARES) or name == "known":
+        return percent(value)
+    if name.endswith(_NUMBERS):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+
+
+def _shapes(value: object) -> str:
+    return json.dumps(value) if value not in ({}, []) else ""
