@@ -31,6 +31,7 @@ MANIFEST = "manifest.json"
 #: Column of the dataset's tables that tells a row's report, where there are several.
 REPORT = "report"
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
+TABLE_NAMES = tuple(_SPECS)
 #: One table for all reports.
 _UNITED = "modules"
 _REPORT_FIELD = pa.field(

@@ -3,9 +3,9 @@
 What is compared is the median over steps of the GPU time in a step, over those steps in which a module had work. A
 change counts if the median moved by more than a threshold, and by more than the spread between steps explains: the
 intervals in which the two medians surely lie do not overlap. Such an interval reaches from one value of the sorted
-steps to another, two standard deviations of a binomial distribution to each side of the middle (the usual
+steps to another, 2.5 standard deviations of a binomial distribution to each side of the middle (the usual
 distribution-free confidence interval of a median), so that outliers, warm-up and steps of two speeds do no harm. Up to
-eight steps it holds all values; of a single step it is that step, and the threshold alone decides.
+eleven steps it holds all values; of a single step it is that step, and the threshold alone decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Changes of less than this share are none, unless told otherwise.
 THRESHOLD = 0.01
-_DEVIATIONS = 2.0
+_DEVIATIONS = 2.5
 _FEW_STEPS = 5
 _OPERATOR = "cpu_op"
 

@@ -69,16 +69,8 @@ def run(args: argparse.Namespace) -> int:
         from rich.console import Console
 
         Console(highlight=False, soft_wrap=False).print(difference.as_text(found, args.limit))
-        for row in failed:
-            print(_judged(row, limit))
+        print("".join(f"{line}\n" for line in difference.judged(failed, limit)), end="")
     return SLOWER if failed else 0
-
-
-def _judged(row: dict[str, object], limit: float) -> str:
-    from tracekit.views.wording import plain
-
-    where = " ".join(plain(str(row[key])) for key in ("what", "path", "shapes") if row[key])
-    return f"slower by {row['change']:.1%}, more than {limit:.1%}: {where}"
 
 
 def _share(text: str) -> float:

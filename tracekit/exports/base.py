@@ -6,13 +6,14 @@ import os
 import shutil
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
+from tracekit.dataset import TABLE_NAMES
 from tracekit.errors import ExportError
 from tracekit.json_text import json_text
-from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,9 +58,8 @@ def spec_tables(dataset: Dataset, progress: Progress) -> Iterator[tuple[str, pa.
     Yields:
         The table's name, and its schema: ``report`` is its last column where there are several reports.
     """
-    for done, table in enumerate(TABLES):
-        name = table.SPEC.name
-        progress(f"exporting {name}", done / len(TABLES))
+    for done, name in enumerate(TABLE_NAMES):
+        progress("exporting", done / len(TABLE_NAMES))
         yield name, dataset.schema(name)
     progress("exporting", 1.0)
 
@@ -76,6 +76,25 @@ def plain_columns(piece: pa.Table) -> pa.Table:
             continue
         piece = piece.set_column(at, field.with_type(pa.string()), column)
     return piece
+
+
+def python_values(column: pa.ChunkedArray) -> list[Any]:
+    """A column's values, None where null: what drivers and spreadsheets take one by one; lists and maps as JSON.
+
+    Several times as fast as ``to_pylist`` for the integers and categories that tables are made of.
+    """
+    type_ = column.type
+    if pa.types.is_nested(type_):
+        column = pa.chunked_array([json_text(column)])
+    if pa.types.is_dictionary(type_):
+        whole = column.unify_dictionaries().combine_chunks()
+        words = np.array([*whole.dictionary.to_pylist(), None], dtype=object)
+        return list(words[np.asarray(whole.indices.fill_null(-1))])
+    if not pa.types.is_integer(type_):
+        return list(column.to_pylist())
+    values = np.asarray(column.fill_null(0)).astype(object)
+    values[np.asarray(column.is_null())] = None
+    return list(values)
 
 
 @contextmanager

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 from pyarrow import csv
 
+from tracekit.dataset import TABLE_NAMES
 from tracekit.exports.base import plain_columns, spec_tables, whole_folder
-from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
     from tracekit.dataset import Dataset
     from tracekit.exports.base import Target
     from tracekit.progress import Progress
@@ -24,8 +29,12 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
     Raises:
         ExportError: If it cannot be written there.
     """
-    with whole_folder(dataset, target, {f"{table.SPEC.name}.csv" for table in TABLES}) as folder:
+    with whole_folder(dataset, target, {f"{name}.csv" for name in TABLE_NAMES}) as folder:
         for name, schema in spec_tables(dataset, progress):
-            plain = plain_columns(schema.empty_table()).schema
-            with csv.CSVWriter(folder / f"{name}.csv", plain) as writer:
-                writer.write(plain_columns(piece) for piece in dataset.pieces(name))
+            _write_table(folder / f"{name}.csv", schema, dataset.pieces(name))
+
+
+def _write_table(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
+    with csv.CSVWriter(path, plain_columns(schema.empty_table()).schema) as writer:
+        for piece in pieces:
+            writer.write_table(plain_columns(piece))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import sqlalchemy as sa
 
+from tracekit.dataset import TABLE_NAMES
 from tracekit.errors import ExportError, UsageError
-from tracekit.exports.base import plain_columns, spec_tables
-from tracekit.tables import TABLES
+from tracekit.exports.base import python_values, spec_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +114,7 @@ def _fill(engine: sa.Engine, dataset: Dataset, progress: Progress, *, drop: list
 def _in_the_way(engine: sa.Engine, target: Target, said: str) -> list[str]:
     """Names of the tables that are there already, if they may be replaced."""
     there = set(sa.inspect(engine).get_table_names())
-    mine = [table.SPEC.name for table in TABLES if table.SPEC.name in there]
+    mine = [name for name in TABLE_NAMES if name in there]
     if mine and not target.force:
         problem = f"has a table {mine[0]} already"
         raise ExportError(f"{said}: {problem}; replace it with --force or choose another database")
@@ -130,23 +130,24 @@ def _table(name: str, schema: pa.Schema) -> sa.Table:
 
 
 def _insert(connection: sa.Connection, table: sa.Table, dataset: Dataset) -> None:
+    # The driver is handed the rows as they are: SQLAlchemy would look at every value again.
+    compiled = table.insert().compile(dialect=connection.dialect)
+    names = list(compiled.positiontup or compiled.bind_names.values())
     for piece in dataset.pieces(table.name):
-        for batch in plain_columns(piece).to_batches(max_chunksize=_ROWS):
-            columns = [_storable(column) for column in batch.columns]
-            rows = [
-                dict(zip(batch.schema.names, row, strict=True))
-                for row in zip(*columns, strict=True)
-            ]
-            if rows:
-                connection.execute(table.insert(), rows)
+        for start in range(0, piece.num_rows, _ROWS):
+            some = piece.slice(start, _ROWS)
+            rows: Any = list(zip(*(_storable(some.column(name)) for name in names), strict=True))
+            if not compiled.positional:
+                rows = [dict(zip(names, row, strict=True)) for row in rows]
+            connection.exec_driver_sql(str(compiled), rows)
 
 
-def _storable(column: pa.Array) -> list[object]:
+def _storable(column: pa.ChunkedArray) -> list[Any]:
     """The values; PostgreSQL takes no NUL in a text."""
-    values: list[object] = column.to_pylist()
-    if pa.types.is_string(column.type):
-        return [one.replace(_NUL, _SHOWN) if isinstance(one, str) else one for one in values]
-    return values
+    values = python_values(column)
+    if pa.types.is_integer(column.type):
+        return values
+    return [one.replace(_NUL, _SHOWN) if isinstance(one, str) else one for one in values]
 
 
 def _reason(error: Exception) -> str:

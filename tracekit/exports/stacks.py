@@ -51,7 +51,7 @@ def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
         for module, cause, name, kind, time in _sums(piece):
             total[module, cause, name or kind] += time
         done += piece.num_rows
-        progress("exporting stacks", done / rows)
+        progress("exporting", done / rows)
     return total
 
 

@@ -80,7 +80,7 @@ class _Timeline:
             for events in slices:
                 done += len(events)
                 yield events
-                progress("exporting timeline", done / total)
+                progress("exporting", done / total)
 
     def _steps(self) -> Iterator[pa.Array]:
         lane = self._lanes("steps", ["pid", "tid"])

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tracekit.errors import ExportError
-from tracekit.exports.base import plain_columns, spec_tables, whole_file
+from tracekit.exports.base import python_values, spec_tables, whole_file
 
 if TYPE_CHECKING:
     from openpyxl.cell import WriteOnlyCell
@@ -58,7 +58,7 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
 
 def _fill(sheet: WriteOnlyWorksheet, dataset: Dataset, name: str) -> None:
     for piece in dataset.pieces(name):
-        columns = [column.to_pylist() for column in plain_columns(piece).columns]
+        columns = [python_values(column) for column in piece.columns]
         for row in zip(*columns, strict=True):
             sheet.append([_cell(sheet, value) for value in row])
 

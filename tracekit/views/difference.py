@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 _STYLE = {"slower": "red", "added": "red", "faster": "green", "gone": "green"}
 #: Kernels shown of each module, those that changed most.
 _MOST_KERNELS = 3
+_MOST_FAILED = 10
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_SUMMED = (
+    "before_ns", "after_ns", "change_ns", "own_change_ns", "before_kernels", "after_kernels",
+)  # fmt: skip
 
 
 def as_json(found: Difference, failed: list[dict[str, Any]]) -> dict[str, Any]:
@@ -33,43 +40,98 @@ def as_json(found: Difference, failed: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def as_text(found: Difference, most: int) -> RenderableType:
-    """What changed, the largest change first, and the kernels inside.
+    """Whole steps, then what changed by itself, numbered modules that changed alike in one line, then what is above.
 
     Args:
         found: The comparison.
-        most: How many changed modules to show.
+        most: How many lines of modules to show.
     """
-    changed = [row for row in records(found.rows) if row["status"] != "same"]
-    steps = [row for row in records(found.rows) if row["what"] == "step"]
-    rest = [row for row in changed if row["what"] != "step"]
+    rows = records(found.rows)
+    steps = [row for row in rows if row["what"] == "step"]
+    changed = [row for row in rows if row["what"] != "step" and row["status"] != "same"]
+    lines = sorted(_folded(changed), key=lambda line: -abs(line["own_change_ns"]))
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in found.notes]
-    parts.append(_table(steps + rest[:most], found))
-    tally = {status: sum(row["status"] == status for row in rest) for status in _STYLE}
-    said = ", ".join(f"{number} {status}" for status, number in tally.items() if number)
+    inside: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for kernel in records(found.kernels):
+        inside.setdefault(tuple(kernel[key] for key in KEYS), []).append(kernel)
+    parts.append(_table([dict(row, copies=[row]) for row in steps] + lines[:most], inside))
+    tally = Counter(row["status"] for row in changed)
+    said = ", ".join(f"{tally[status]} {status}" for status in _STYLE if status in tally)
     parts.append(Text(f"Modules: {said}" if said else "No module changed beyond the spread."))
-    if len(rest) > most:
-        parts.append(Text(f"{count(len(rest) - most, 'change')} more: --limit", style="dim"))
+    if len(lines) > most:
+        parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit", style="dim"))
     return Group(*parts)
 
 
-def _table(rows: list[dict[str, Any]], found: Difference) -> Table:
+def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
+    """What is too slow, a line for each of the worst."""
+    worst = sorted(failed, key=lambda row: -abs(row["own_change_ns"]))
+    lines = [
+        f"slower by {row['change']:.1%}, more than {limit:.1%}: "
+        + " ".join(plain(str(row[key])) for key in KEYS if row[key])
+        for row in worst[:_MOST_FAILED]
+    ]
+    if len(failed) > _MOST_FAILED:
+        lines.append(f"and {len(failed) - _MOST_FAILED:,} more; --json has all")
+    return lines
+
+
+def _folded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Modules whose paths differ in a number alone, of the same shapes and status, with the sums of their times."""
+    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        pattern = _NUMBER.sub("*", row["path"])
+        alike.setdefault((pattern, row["shapes"], row["status"]), []).append(row)
+    return [
+        {
+            **copies[0],
+            **{name: _sum(copies, name) for name in _SUMMED},
+            "path": pattern if len(copies) > 1 else copies[0]["path"],
+            "copies": copies,
+        }
+        for (pattern, _, _), copies in alike.items()
+    ]
+
+
+def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return sum(values) if values else None
+
+
+def _table(
+    lines: list[dict[str, Any]], inside: dict[tuple[Any, ...], list[dict[str, Any]]]
+) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("per step", overflow="fold", ratio=1)
     for heading in ("before", "after", "change", "", "kernels"):
         table.add_column(heading, justify="right", no_wrap=True)
-    inside: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for kernel in records(found.kernels):
-        inside.setdefault(tuple(kernel[key] for key in KEYS), []).append(kernel)
-    for row in rows:
-        name = Text(plain(row["path"]), style="bold" if row["what"] == "step" else "")
-        if row["shapes"]:
-            name.append(f" {plain(row['shapes'])}", style="dim")
-        status = Text(row["status"], style=_STYLE.get(row["status"], "dim"))
-        table.add_row(name, *_figures(row), status, _numbers(row))
-        for kernel in inside.get(tuple(row[key] for key in KEYS), [])[:_MOST_KERNELS]:
+    for line in lines:
+        name = Text(plain(line["path"]), style="bold" if line["what"] == "step" else "")
+        if len(line["copies"]) > 1:
+            name.append(f"  {len(line['copies'])} x")
+        if line["shapes"]:
+            name.append(f" {plain(line['shapes'])}", style="dim")
+        status = Text(line["status"], style=_STYLE.get(line["status"], "dim"))
+        table.add_row(name, *_figures(line), status, _numbers(line))
+        for kernel in _kernels(line, inside)[:_MOST_KERNELS]:
             own = Text(f"    {plain(kernel['name'])}", style="dim")
             table.add_row(own, *_figures(kernel), "", _numbers(kernel))
     return table
+
+
+def _kernels(
+    line: dict[str, Any], inside: dict[tuple[Any, ...], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """The kernels that changed in the modules of a line, summed by name."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for copy in line["copies"]:
+        for kernel in inside.get(tuple(copy[key] for key in KEYS), []):
+            by_name.setdefault(kernel["name"], []).append(kernel)
+    summed = [
+        {"name": name, **{one: _sum(its, one) for one in _SUMMED if one in its[0]}}
+        for name, its in by_name.items()
+    ]
+    return sorted(summed, key=lambda kernel: -abs(kernel["change_ns"]))
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, str, str]:
