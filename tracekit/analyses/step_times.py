@@ -130,14 +130,11 @@ class _Calls:
             (work.call[known], work.step[known]), (work.ns[known], np.ones(known.sum(), np.int64))
         )
         levels: list[tuple[Ints, ...]] = []
-        below = np.full(call.size, -1)
         while call.size:
-            key = self._key[call]
-            new = key != below  # a module that calls itself counts once
-            levels.append((key[new], step[new], ns[new], count[new]))
-            call, below = self._parent[call], key
+            levels.append((self._key[call], step, ns, count))
+            call = self._parent[call]
             up = call >= 0
-            call, below, step, ns, count = (each[up] for each in (call, below, step, ns, count))
+            call, step, ns, count = (each[up] for each in (call, step, ns, count))
         key, step, ns, count = (
             np.concatenate(each) for each in (zip(*levels, strict=True) if levels else [[call]] * 4)
         )

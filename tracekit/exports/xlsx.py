@@ -1,19 +1,22 @@
 """The tables as a workbook, one sheet each. Needs openpyxl, which the extra ``xlsx`` brings.
 
 What a sheet cannot hold is refused or changed: more than 1,048,575 rows are refused, whole numbers beyond 2^53 become
-text, control characters become U+FFFD, texts longer than a cell's 32,767 characters end in an ellipsis. Text stays
-text, also where it begins with ``=``.
+text, fractions keep 16 digits, control characters become U+FFFD, texts longer than a cell's 32,767 characters end in
+an ellipsis. Text stays text, also where it begins with ``=``.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from tracekit.errors import ExportError
 from tracekit.exports.base import python_values, spec_tables, whole_file
 
 if TYPE_CHECKING:
+    from openpyxl import Workbook
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.worksheet._write_only import WriteOnlyWorksheet
 
@@ -38,7 +41,9 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
         ExportError: If it cannot be written there, a table has too many rows, or openpyxl is missing.
     """
     try:
-        from openpyxl import Workbook  # noqa: PLC0415 - an extra, which other formats do not need
+        # An extra, which other formats do not need.
+        from openpyxl import Workbook  # noqa: PLC0415
+        from openpyxl.writer.excel import ExcelWriter  # noqa: PLC0415
     except ImportError:
         message = "a workbook is written with openpyxl: pip install 'tracekit[xlsx]'"
         raise ExportError(message) from None
@@ -48,12 +53,23 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
             raise ExportError(f"{dataset.folder}: {problem}; choose --format csv or sql")
     with whole_file(dataset, target) as partial:
         book = Workbook(write_only=True)
-        for name, schema in spec_tables(dataset, progress):
-            sheet = book.create_sheet(name)
-            sheet.append(schema.names)
-            _fill(sheet, dataset, name)
-        with partial.open("wb") as file:
-            book.save(file)
+        try:
+            for name, schema in spec_tables(dataset, progress):
+                sheet = book.create_sheet(name)
+                sheet.append(schema.names)
+                _fill(sheet, dataset, name)
+            with ZipFile(partial, "w", ZIP_DEFLATED) as archive:
+                ExcelWriter(book, archive).save()
+        except BaseException:
+            _close(book)
+            raise
+
+
+def _close(book: Workbook) -> None:
+    """Ends what openpyxl has open, or it would complain of it when it is collected."""
+    for sheet in book.worksheets:
+        with suppress(Exception):
+            sheet.close()
 
 
 def _fill(sheet: WriteOnlyWorksheet, dataset: Dataset, name: str) -> None:
