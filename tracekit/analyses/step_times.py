@@ -104,8 +104,10 @@ class _Calls:
         self._order = np.argsort(ids, kind="stable")
         self._sorted = ids[self._order]
         self._parent = self.row_of(_ids(calls, "parent_call_id"))
-        self._paths = named(dataset.table("modules", ["path"]).column("path").to_pylist())
-        module = np.asarray(calls.column("module_id")).astype(np.int64)
+        names = named(dataset.table("modules", ["path"]).column("path").to_pylist())
+        # Modules of several roots can come to have one name.
+        paths, code = np.unique(np.array(names, dtype=object), return_inverse=True)
+        module = code[np.asarray(calls.column("module_id"))].astype(np.int64)
         text = _shapes(calls) if shapes else pa.array([None] * len(ids), pa.string())
         said = text.dictionary_encode()
         shape = np.asarray(said.indices.fill_null(-1)).astype(np.int64)
@@ -113,7 +115,7 @@ class _Calls:
             module * (len(said.dictionary) + 1) + shape + 1, return_inverse=True
         )
         key_module, key_shape = np.divmod(keys, len(said.dictionary) + 1)
-        self._key_path = np.array(self._paths, dtype=object)[key_module]
+        self._key_path = paths[key_module]
         self._key_shapes = np.array([None, *said.dictionary.to_pylist()], dtype=object)[key_shape]
 
     def row_of(self, ids: Ints) -> Ints:
