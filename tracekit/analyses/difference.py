@@ -92,9 +92,10 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         step_times(dataset, naming, steps=steps, shapes=options.shapes)
         for dataset, naming in zip((before, after), names, strict=True)
     )
-    own = _own(one, other)
-    rows = _rows(one, other, own, options.threshold)
-    return Difference(rows, _inside(own, rows), notes + _notes(one, other, steps=steps))
+    rows = judge(one, other, options.threshold)
+    return Difference(
+        rows, _inside(_own(one, other), rows), notes + _notes(one, other, steps=steps)
+    )
 
 
 def slower_than(rows: pd.DataFrame, share: float) -> pd.DataFrame:
@@ -143,7 +144,8 @@ def _names(
     return (same, _Naming(one[0], strip=False)), [note]
 
 
-def _rows(before: StepTimes, after: StepTimes, own: pd.DataFrame, threshold: float) -> pd.DataFrame:
+def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> pd.DataFrame:
+    """Times of two datasets side by side, and which of them changed; see :func:`frame`."""
     sides = [
         _medians(side.times).add_prefix(f"{name}_")
         for name, side in (("before", before), ("after", after))
@@ -151,7 +153,7 @@ def _rows(before: StepTimes, after: StepTimes, own: pd.DataFrame, threshold: flo
     rows = sides[0].join(sides[1], how="outer")
     rows["change_ns"] = rows["after_ns"].fillna(0) - rows["before_ns"].fillna(0)
     rows["change"] = (rows["change_ns"] / rows["before_ns"]).where(rows["before_ns"] > 0)
-    rows["own_change_ns"] = own["change_ns"].groupby(level=KEYS).sum()
+    rows["own_change_ns"] = _own(before, after)["change_ns"].groupby(level=KEYS).sum()
     rows["own_change_ns"] = rows["own_change_ns"].fillna(0.0)
     rows.insert(0, "status", _status(rows, threshold))
     for name in ("before_steps", "after_steps"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from tracekit.cli.base import progress_bar
 
 NAME = "diff"
-HELP = "compare two datasets by module and shape: added, gone, faster, slower"
+HELP = "compare two datasets by module and shape"
 
 #: The exit code if something became slower than allowed.
 SLOWER = 3

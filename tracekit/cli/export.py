@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
 NAME = "export"
-HELP = "write a dataset for other programs: timeline, flame graph, spreadsheet, database"
+HELP = "write a dataset for other programs"
 
 _FORMATS = ("perfetto", "chrome", "stacks", "csv", "xlsx", "sql")
 
