@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import tracekit
+from tests.exports import postgres
 from tests.trace_lines import report
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ settings.load_profile("tracekit")
 NEEDS = {
     "traces": (TRACES.is_dir(), f"the real traces in {TRACES}"),
     "torch": (find_spec("torch") is not None, "torch: pip install torch==2.13.0"),
+    "postgres": (postgres.available(), "PostgreSQL's server and psycopg"),
     "nsys": ("TRACEKIT_NSYS" in os.environ, "the variable TRACEKIT_NSYS with the path of nsys"),
 }
 

@@ -15,7 +15,18 @@ import pytest
 
 import tracekit
 from tests.command import ROOT, environment
-from tracekit import analyses, attribute, cli, coverage, errors, markers, readers, recording, tables
+from tracekit import (
+    analyses,
+    attribute,
+    cli,
+    coverage,
+    errors,
+    exports,
+    markers,
+    readers,
+    recording,
+    tables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,13 +41,14 @@ HEAVY = {"adbc_driver_manager", "numpy", "nvtx", "pandas", "pyarrow", "rich", "s
 ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     "analyses": (
         analyses.ANALYSES,
-        {"base", "devices", "labels", "shapes", "spread", "subtrees"},
+        {"base", "devices", "difference", "labels", "shapes", "spread", "step_times", "subtrees"},
     ),
     "attribute": (
         attribute.METHODS,
         {"base", "capturing", "causes", "graph_instances", "launching", "replay"},
     ),
     "cli": (cli.COMMANDS, {"base"}),
+    "exports": (exports.FORMATS, {"base", "timeline", "tracks"}),
     "markers": (markers.DIALECTS, {"base", "fields", "literal", "spelling"}),
     "readers": (
         readers.READERS,
@@ -187,7 +199,13 @@ def test_a_room_lists_every_file_in_it(room: str) -> None:
 
 
 def test_the_names_of_a_room_s_members_differ() -> None:
-    for members in (readers.READERS, attribute.METHODS, analyses.ANALYSES, cli.COMMANDS):
+    for members in (
+        readers.READERS,
+        attribute.METHODS,
+        analyses.ANALYSES,
+        cli.COMMANDS,
+        exports.FORMATS,
+    ):
         names = [member.NAME for member in members]
         assert len(names) == len(set(names))
     for table in tables.TABLES:

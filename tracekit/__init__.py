@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tracekit.errors import (
     CaptureError,
     DatasetError,
+    ExportError,
     ReportError,
     ReportsError,
     TracekitError,
@@ -32,6 +33,7 @@ __all__ = [
     "CaptureError",
     "Dataset",
     "DatasetError",
+    "ExportError",
     "ReportError",
     "ReportsError",
     "TracekitError",

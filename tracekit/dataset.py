@@ -31,6 +31,7 @@ MANIFEST = "manifest.json"
 #: Column of the dataset's tables that tells a row's report, where there are several.
 REPORT = "report"
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
+TABLE_NAMES = tuple(_SPECS)
 #: One table for all reports.
 _UNITED = "modules"
 _REPORT_FIELD = pa.field(
@@ -82,6 +83,31 @@ class Dataset:
                 part = self._part(name, part_of(self.folder, name, report), columns, report)
                 parts.append(part)
             return pa.concat_tables(parts).unify_dictionaries()
+
+    def schema(self, name: str) -> pa.Schema:
+        """The columns that :meth:`table` has, without reading a row."""
+        several = bool(self.reports) and name != _UNITED
+        path = self.folder / f"{name}.parquet"
+        with self._reading(name):
+            schema = pq.read_schema(
+                part_of(self.folder, name, self.reports[0]) if several else path
+            )
+            return schema.append(_REPORT_FIELD) if several else schema
+
+    def pieces(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows of :meth:`table`, some ten thousand at a time, so that a large table never stands in memory whole."""
+        parts: list[tuple[Path, str | None]] = [(self.folder / f"{name}.parquet", None)]
+        if self.reports and name != _UNITED:
+            parts = [(part_of(self.folder, name, report), report) for report in self.reports]
+        with self._reading(name):
+            for path, report in parts:
+                file = pq.ParquetFile(path)
+                wanted = [
+                    column for column in columns or file.schema_arrow.names if column != REPORT
+                ]
+                for group in range(file.num_row_groups):
+                    piece = _named(file.read_row_group(group, columns=wanted), report)
+                    yield piece if columns is None else piece.select(columns)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table as a DataFrame: integers stay integers also where some are missing, few strings are categories."""
@@ -155,9 +181,7 @@ class Dataset:
         table = self._rows(name, file, [column for column in wanted if column != REPORT])
         if report is None or REPORT not in wanted:
             return table
-        same = pa.array(np.zeros(table.num_rows, np.int32))
-        named = pa.DictionaryArray.from_arrays(same, pa.array([report], pa.string()))
-        return table.append_column(_REPORT_FIELD, named).select(wanted)
+        return _named(table, report).select(wanted)
 
     def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
         """The rows of a file that belong to the subtree, or all."""
@@ -186,6 +210,15 @@ class Dataset:
         steps = file.read(columns=list(dict.fromkeys([*columns, "step_id"])))
         inside = [step in self._steps_seen for step in steps.column("step_id").to_pylist()]
         return steps.filter(pa.array(inside, pa.bool_())).select(columns)
+
+
+def _named(table: pa.Table, report: str | None) -> pa.Table:
+    """The rows with the name of their report, if the dataset has several."""
+    if report is None:
+        return table
+    same = pa.array(np.zeros(table.num_rows, np.int32))
+    named = pa.DictionaryArray.from_arrays(same, pa.array([report], pa.string()))
+    return table.append_column(_REPORT_FIELD, named)
 
 
 def _between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:

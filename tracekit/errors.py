@@ -6,6 +6,7 @@
     ├── ReportError          the report cannot be read: missing, foreign, damaged
     ├── ReportsError         some of several reports cannot be read, or all of them
     ├── DatasetError         the folder of tables cannot be read or written
+    ├── ExportError          a dataset cannot be written in another format
     ├── CaptureError         a program cannot be run or recorded
     └── UsageError           exit code 2: the call itself makes no sense
 
@@ -57,6 +58,10 @@ class ReportsError(TracekitError):
 
 class DatasetError(_FileError):
     """A dataset that cannot be read or written."""
+
+
+class ExportError(TracekitError):
+    """A dataset that cannot be written in another format, or not to that place."""
 
 
 class CaptureError(TracekitError):

@@ -1,0 +1,220 @@
+"""Tables as CSV, as a workbook and in databases are the tables of the dataset."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import openpyxl
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+import sqlalchemy as sa
+
+import tracekit
+from tests.command import command, contents
+from tests.exports import postgres
+from tests.trace_lines import report
+from tracekit.dataset import TABLE_NAMES
+from tracekit.exports import xlsx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tracekit.dataset import Dataset
+
+NASTY = """=1+1 "a;b" 'c' <script>alert(1)</script>, é"""
+TRACE = f"""
+range  1    0 9000 step[DECODE bs=2]
+range  1   10 5000 {{'Module': 'top', 'TrainableParams': {{'weight': [4, 3]}}, 'Inputs': [[2, 3], []]}}
+range  1   20 4000 {{'Module': 'top.a', 'Inputs': [[2, 3]], 'Kwargs': {{'m"k': [[1, 2], [3]]}}}}
+launch 1  100  200 #1
+kernel 1 1001 3501 #1 {NASTY}
+memcpy 1 6200 6300 #2 64
+async  1   30   40
+range  1   50   60 two\\nlines
+"""
+
+
+@pytest.fixture(params=["one report", "two reports"])
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
+    one = report(tmp_path / "a.sqlite", TRACE)
+    if request.param == "one report":
+        return tracekit.parse(one, tmp_path / "run")
+    other = report(tmp_path / "b.sqlite", TRACE.replace("top", "net"))
+    return tracekit.parse([one, other], tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    with postgres.server() as url:
+        yield url
+
+
+def export(dataset: Dataset, kind: str, out: object, *more: str) -> None:
+    outcome = command("export", dataset.folder, "--format", kind, "-o", out, "--quiet", *more)
+    assert outcome == (0, "", "")
+
+
+def rows(dataset: Dataset, name: str) -> list[dict[str, Any]]:
+    """The rows of a table; maps are dicts."""
+    table = dataset.table(name)
+    maps = {field.name for field in table.schema if pa.types.is_map(field.type)}
+    return [
+        {
+            key: dict(value) if key in maps and value is not None else value
+            for key, value in row.items()
+        }
+        for row in table.to_pylist()
+    ]
+
+
+def unpacked(dataset: Dataset, name: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of text, with lists and maps read from their JSON."""
+    nested = {field.name for field in dataset.schema(name) if pa.types.is_nested(field.type)}
+    return [
+        {
+            key: json.loads(value) if key in nested and value is not None else value
+            for key, value in row.items()
+        }
+        for row in found
+    ]
+
+
+def test_csv_files_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
+    export(dataset, "csv", tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{n}.csv" for n in TABLE_NAMES}
+    for name in TABLE_NAMES:
+        schema = dataset.schema(name)
+        types = {
+            f.name: pa.string() if pa.types.is_nested(f.type) or pa.types.is_dictionary(f.type) else f.type
+            for f in schema
+        }  # fmt: skip
+        read = pa.csv.read_csv(
+            tmp_path / "out" / f"{name}.csv",
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        assert read.column_names == schema.names
+        assert unpacked(dataset, name, read.to_pylist()) == rows(dataset, name)
+
+
+def test_a_csv_of_no_rows_has_the_names(tmp_path: Path) -> None:
+    export(tracekit.parse(report(tmp_path / "r.sqlite", "")), "csv", tmp_path / "out")
+    assert (tmp_path / "out" / "kernel_modules.csv").read_text() == (
+        '"kernel_id","module_id","weight"\n'
+    )
+
+
+def test_sheets_of_a_workbook_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
+    export(dataset, "xlsx", tmp_path / "out.xlsx")
+    book = openpyxl.load_workbook(tmp_path / "out.xlsx")
+    assert tuple(book.sheetnames) == TABLE_NAMES
+    for name in TABLE_NAMES:
+        names, *found = book[name].iter_rows(values_only=True)
+        assert list(names) == dataset.schema(name).names
+        read = [dict(zip(names, row, strict=True)) for row in found]
+        expected = [
+            {
+                key: pytest.approx(value, rel=1e-15) if isinstance(value, float) else value or None
+                for key, value in row.items()
+            }
+            for row in rows(dataset, name)
+        ]
+        found = [
+            {key: value or None for key, value in row.items()}
+            for row in unpacked(dataset, name, read)
+        ]
+        assert found == expected
+
+
+def test_no_cell_of_a_workbook_is_a_formula(dataset: Dataset, tmp_path: Path) -> None:
+    export(dataset, "xlsx", tmp_path / "out.xlsx")
+    book = openpyxl.load_workbook(tmp_path / "out.xlsx")
+    cells = [cell for sheet in book for row in sheet.iter_rows() for cell in row]
+    assert NASTY in {cell.value for cell in cells}
+    assert all(cell.data_type != "f" for cell in cells)
+
+
+def test_what_a_cell_cannot_hold_is_said_otherwise(tmp_path: Path) -> None:
+    name = "k" * 40_000
+    lines = f"launch 1 1 2 #1\nkernel 1 10 {(1 << 53) + 11} #1 {name}\nkernel 1 5 6 #2 a\x01b"
+    export(tracekit.parse(report(tmp_path / "r.sqlite", lines)), "xlsx", tmp_path / "out.xlsx")
+    sheet = openpyxl.load_workbook(tmp_path / "out.xlsx")["kernels"]
+    names, *found = sheet.iter_rows(values_only=True)
+    first, second = (dict(zip(names, row, strict=True)) for row in found)
+    assert first["name"] == "a\N{REPLACEMENT CHARACTER}b"
+    assert second["name"] == "k" * 32_766 + "…"
+    assert (second["dur_ns"], second["start_ns"]) == (str((1 << 53) + 1), 10)
+
+
+def test_more_rows_than_a_sheet_holds_are_refused(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xlsx, "MOST_ROWS", 1)
+    before = contents(tmp_path)
+    outcome = command("export", dataset.folder, "--format", "xlsx", "-o", tmp_path / "out.xlsx")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "rows, a sheet holds 1; choose --format csv or sql" in outcome.err
+    assert contents(tmp_path) == before
+
+
+def in_database(url: str, dataset: Dataset) -> dict[str, list[dict[str, Any]]]:
+    engine = sa.create_engine(url)
+    found = {}
+    with engine.connect() as connection:
+        for name in TABLE_NAMES:
+            table = sa.Table(name, sa.MetaData(), autoload_with=connection)
+            assert list(table.columns.keys()) == dataset.schema(name).names
+            read = [dict(row._mapping) for row in connection.execute(sa.select(table))]
+            found[name] = unpacked(dataset, name, read)
+    engine.dispose()
+    return found
+
+
+def test_tables_of_an_sqlite_database_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/out.db"
+    export(dataset, "sql", url)
+    assert in_database(url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}
+
+
+@pytest.mark.postgres
+def test_tables_of_a_postgresql_database_are_the_tables(
+    dataset: Dataset, postgres_url: str
+) -> None:
+    export(dataset, "sql", postgres_url, "--force")
+    assert in_database(postgres_url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}
+    again = command("export", dataset.folder, "--format", "sql", "-o", postgres_url)
+    assert again.code == 1
+    assert "has a table ranges already; replace it with --force" in again.err
+
+
+@pytest.mark.postgres
+def test_postgresql_takes_names_that_it_could_not_hold(tmp_path: Path, postgres_url: str) -> None:
+    dataset = tracekit.parse(report(tmp_path / "r.sqlite", "range 1 0 9 a\0b"))
+    export(dataset, "sql", postgres_url, "--force")
+    (row,) = in_database(postgres_url, dataset)["ranges"]
+    assert row["text"] in ("a\N{REPLACEMENT CHARACTER}b", "a")
+
+
+@pytest.mark.parametrize("where", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_a_failure_in_the_middle_leaves_the_database_as_it_was(
+    where: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path}/out.db"
+    if where == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    first = tracekit.parse(report(tmp_path / "a.sqlite", TRACE))
+    export(first, "sql", url, "--force")
+    second = tracekit.parse(report(tmp_path / "b.sqlite", "range 1 0 9 other"))
+    (second.folder / "coverage.parquet").write_bytes(b"broken")
+    outcome = command("export", second.folder, "--format", "sql", "-o", url, "--force")
+    assert outcome.code == 1
+    assert "its table coverage cannot be read" in outcome.err
+    assert in_database(url, first) == {name: rows(first, name) for name in TABLE_NAMES}

@@ -1,0 +1,221 @@
+"""The timeline in Chrome's trace format: its events beside the trace, and that viewers can draw them."""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import tracekit
+from tests.command import command
+from tests.trace_lines import report
+from tracekit.exports.tracks import MOST_LANES, lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracekit.dataset import Dataset
+
+    Parse = Callable[..., Dataset]
+
+TRACE = """
+range  1    0 9000 ProfilerStep#3
+range  1   10 5000 {'Module': 'top', 'Inputs': [[2, 3]]}
+range  1   20 4000 {'Module': 'top.layers.0'}
+launch 1  100  200 #1
+kernel 1 1001 3501 #1 gemm
+launch 1 6000 6100 #2
+memcpy:3 1 6200 6300 #2 64
+"""
+
+
+def exported(dataset: Dataset, out: Path, kind: str = "chrome") -> list[dict[str, Any]]:
+    assert command("export", dataset.folder, "--format", kind, "-o", out, "--quiet") == (0, "", "")
+    with (gzip.open if kind == "perfetto" else open)(out, "rb") as file:
+        trace = json.load(file)
+    assert trace["displayTimeUnit"] == "ns"
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    return events
+
+
+def named(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
+    """Process and thread of every track, with the names of both."""
+    names = {
+        (event["name"], event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["ph"] == "M" and event["name"].endswith("_name")
+    }
+    return {
+        (pid, tid): f"{names['process_name', pid, 0]}: {name}"
+        for (what, pid, tid), name in names.items()
+        if what == "thread_name"
+    }
+
+
+def drawn(events: list[dict[str, Any]]) -> str:
+    """A line per slice, by track and start."""
+    track = named(events)
+    slices = [
+        (track[e["pid"], e["tid"]], e["ts"], e["dur"], e["name"]) for e in events if e["ph"] == "X"
+    ]
+    return "\n".join(f"{ts:.3f} {dur:.3f} {name} @ {on}" for on, ts, dur, name in sorted(slices))
+
+
+@pytest.mark.parametrize("kind", ["chrome", "perfetto"])
+def test_steps_calls_and_kernels_stand_on_tracks_of_their_own(
+    parsed: Parse, tmp_path: Path, kind: str
+) -> None:
+    events = exported(parsed(TRACE), tmp_path / "out", kind)
+    assert drawn(events) == "\n".join(
+        (
+            "1.001 2.500 gemm @ device 0: stream 7, context 1, process 1",
+            "6.200 0.100 [CUDA memcpy Host-to-Device] @ device 3: stream 7, context 1, process 1",
+            "0.010 4.990 top @ process 1: modules of thread 1",
+            "0.020 3.980 layers.0 @ process 1: modules of thread 1",
+            "0.000 9.000 ProfilerStep#3 @ process 1: steps of thread 1",
+        )
+    )
+
+
+def test_a_kernel_says_its_module_and_its_step_and_a_call_its_shapes(
+    parsed: Parse, tmp_path: Path
+) -> None:
+    events = {e["name"]: e for e in exported(parsed(TRACE), tmp_path / "out") if e["ph"] == "X"}
+    assert events["gemm"]["cat"] == "work"
+    assert events["gemm"]["args"] == {
+        "kind": "kernel", "module": "top.layers.0", "cause": None, "step_id": 0, "call_id": 1,
+        "kernel_id": 0, "full_name": "gemm", "bytes": None,
+    }  # fmt: skip
+    assert events["[CUDA memcpy Host-to-Device]"]["args"]["cause"] == "outside_modules"
+    assert events["[CUDA memcpy Host-to-Device]"]["args"]["bytes"] == 64
+    assert events["top"]["args"] == {
+        "module": "top", "phase": "forward", "inputs": [[2, 3]], "outputs": None, "kwargs": {},
+        "step_id": 0, "call_id": 0, "gpu_time_ns": 2500,
+    }  # fmt: skip
+    assert events["ProfilerStep#3"]["args"]["index"] == 3
+
+
+def test_operators_of_a_run_without_a_gpu_stand_below_the_modules_of_their_thread(
+    parsed: Parse, tmp_path: Path
+) -> None:
+    events = exported(
+        parsed("""
+        range 1 0 9000 {'Module': 'top'}
+        op    1 1000 5000 aten::linear
+        op    1 2000 3000 aten::addmm
+        """),
+        tmp_path / "out",
+    )
+    assert "1.000 4.000 aten::linear @ process 1: operators of thread 1" in drawn(events)
+    assert "2.000 1.000 aten::addmm @ process 1: operators of thread 1" in drawn(events)
+
+
+def test_kernels_of_a_stream_that_run_side_by_side_get_lanes(parsed: Parse, tmp_path: Path) -> None:
+    events = exported(
+        parsed("""
+        launch 1 1 2 #1
+        kernel 1 1000 5000 #1 long
+        kernel 1 2000 3000 #1 inside
+        kernel 1 4000 6000 #1 across
+        kernel 1 5000 7000 #1 after
+        """),
+        tmp_path / "out",
+    )
+    stream = "device 0: stream 7, context 1, process 1"
+    assert drawn(events).splitlines() == [
+        f"1.000 4.000 long @ {stream}",
+        f"5.000 2.000 after @ {stream}",
+        f"2.000 1.000 inside @ {stream} (2)",
+        f"4.000 2.000 across @ {stream} (2)",
+    ]
+
+
+def test_names_with_quotes_html_and_line_breaks_are_json_all_the_same(
+    parsed: Parse, tmp_path: Path
+) -> None:
+    name = """a"b\\c</script><img src=x onerror=alert(1)>;é'"""
+    dataset = parsed(f"launch 1 1 2 #1\nkernel 1 10 20 #1 {name}\nrange 1 0 9 step[{name} bs=1]")
+    names = {event["name"] for event in exported(dataset, tmp_path / "out") if event["ph"] == "X"}
+    assert name in names
+
+
+def test_times_before_the_session_s_start_are_negative(parsed: Parse, tmp_path: Path) -> None:
+    events = exported(
+        parsed("launch 1 -1500 -1400 #1\nkernel 1 -1234 -234 #1 early"), tmp_path / "out"
+    )
+    assert [(e["ts"], e["dur"]) for e in events if e["ph"] == "X"] == [(-1.234, 1.0)]
+
+
+def test_the_same_process_of_two_reports_is_two(tmp_path: Path) -> None:
+    paths = [report(tmp_path / f"rank{at}.sqlite", TRACE) for at in (0, 1)]
+    dataset = tracekit.parse(paths, tmp_path / "run")
+    events = exported(dataset, tmp_path / "out")
+    assert len([e for e in events if e["ph"] == "X"]) == 10
+    assert {on for on in named(events).values() if "modules" in on} == {
+        "rank0 rank 0 process 1: modules of thread 1",
+        "rank1 rank 1 process 1: modules of thread 1",
+    }
+    assert len({on for on in named(events).values() if "device 0" in on}) == 2
+
+
+def test_reports_that_know_when_they_began_are_put_on_one_clock(tmp_path: Path) -> None:
+    paths = [report(tmp_path / f"rank{at}.sqlite", TRACE) for at in (0, 1)]
+    dataset = tracekit.parse(paths, tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text("utf-8"))
+    for entry, started in zip(manifest["reports"], (10**18 + 5_000, 10**18), strict=True):
+        entry["source"]["started_utc_ns"] = started
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    events = exported(dataset, tmp_path / "out")
+    track = named(events)
+    starts = {track[e["pid"], e["tid"]][:5]: e["ts"] for e in events if e["name"] == "gemm"}
+    assert starts == {"rank0": 6.001, "rank1": 1.001}
+
+
+def test_a_dataset_without_anything_is_a_timeline_without_anything(
+    parsed: Parse, tmp_path: Path
+) -> None:
+    assert exported(parsed(""), tmp_path / "out") == []
+
+
+SLICES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40)
+
+
+@given(SLICES)
+def test_no_two_slices_of_a_lane_overlap_and_no_lane_is_opened_for_nothing(
+    slices: list[tuple[int, int, int]],
+) -> None:
+    stream, start, length = (np.array(column, dtype=np.int64) for column in zip(*slices, strict=True)) if slices else (np.empty(0, np.int64),) * 3  # fmt: skip
+    lane = lanes(stream, start, start + length)
+    by_lane = defaultdict(list)
+    for its, at, begin, long in zip(stream, lane, start, length, strict=True):
+        by_lane[its, at].append((begin, begin + long))
+    for found in by_lane.values():
+        found.sort()
+        assert all(one[1] <= other[0] for one, other in pairwise(found))
+    for its in set(stream.tolist()):
+        rows = sorted((b, b + n) for s, b, n in slices if s == its)
+        assert lane[stream == its].max() + 1 == most_at_once(rows)
+
+
+def most_at_once(rows: list[tuple[int, int]]) -> int:
+    open_: list[int] = []
+    most = 0
+    for begin, end in rows:
+        while open_ and open_[0] <= begin:
+            heapq.heappop(open_)
+        heapq.heappush(open_, end)
+        most = max(most, len(open_))
+    return most
+
+
+def test_lanes_are_not_without_number() -> None:
+    many = np.arange(1_000, dtype=np.int64)
+    assert lanes(many * 0, many, many + 5_000).max() == MOST_LANES - 1

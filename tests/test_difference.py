@@ -1,0 +1,364 @@
+"""Two datasets compared: what changed beside the traces, what is noise, and what the command says of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import tracekit
+from tests.benchmarks.serving_report import Program, write_program
+from tests.command import command
+from tests.trace_lines import report
+from tracekit.analyses import difference
+from tracekit.analyses.difference import Options, compare
+from tracekit.analyses.step_times import step_times
+from tracekit.views import difference as view
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.dataset import Dataset
+
+
+def steps(*bodies: str, module: str = "top") -> str:
+    """A trace of steps in which ``top`` and ``top.a`` are called; each body is kernels of ``top.a``: name and time."""
+    lines, number = [], 0
+    for at, body in enumerate(bodies):
+        start = at * 10_000
+        lines.append(f"range 1 {start} {start + 9_000} ProfilerStep#{at}")
+        lines.append(f"range 1 {start + 1} {start + 8_000} {{'Module': '{module}'}}")
+        lines.append(
+            f"range 1 {start + 2} {start + 7_000} {{'Module': '{module}.a', 'Inputs': [[2]]}}"
+        )
+        clock = start + 100
+        for work in body.split(","):
+            name, time = work.split()
+            number += 1
+            lines.append(f"launch 1 {clock} {clock + 1} #{number}")
+            lines.append(f"kernel 1 {clock + 10} {clock + 10 + int(time)} #{number} {name}")
+            clock += 20 + int(time)
+    return "\n".join(lines)
+
+
+def parsed(folder: Path, name: str, lines: str) -> Dataset:
+    return tracekit.parse(report(folder / f"{name}.sqlite", lines))
+
+
+def said(before: Dataset, after: Dataset, *args: str) -> tuple[int, str]:
+    outcome = command("diff", before.folder, after.folder, *args)
+    assert not outcome.err
+    text = outcome.out.replace("\N{MICRO SIGN}", "u")
+    return outcome.code, "\n".join(
+        " ".join(line.split()) for line in text.splitlines() if line.strip()
+    )
+
+
+def rows(before: Dataset, after: Dataset, options: Options = Options()) -> list[tuple[object, ...]]:  # noqa: B008
+    found = difference.frame(before, after, options)
+    names = ["what", "path", "shapes", "status", "before_ns", "after_ns", "own_change_ns"]
+    return [
+        tuple(None if value != value else value for value in row)
+        for row in found[names].itertuples(index=False)
+    ]
+
+
+def test_what_changed_stands_beside_the_traces(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100,relu 10"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 150,gelu 20"] * 5))
+    assert rows(before, after) == [
+        ("step", "train", None, "slower", 110.0, 170.0, 0.0),
+        ("module", "top", "[]", "slower", 110.0, 170.0, 0.0),
+        ("module", "top.a", "[[2]]", "slower", 110.0, 170.0, 60.0),
+    ]
+    kernels = compare(before, after, Options()).kernels
+    assert kernels[["path", "name", "before_kernels", "after_kernels", "change_ns"]].to_numpy().tolist() == [
+        ["top.a", "gemm", 1.0, 1.0, 50.0],
+        ["top.a", "gelu", 0.0, 1.0, 20.0],
+        ["top.a", "relu", 1.0, 0.0, -10.0],
+    ]  # fmt: skip
+
+
+def test_the_command_shows_it(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100,relu 10"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 150,gelu 20"] * 5))
+    code, text = said(before, after)
+    assert code == 0
+    assert re.sub(r"^─+$", "─", text, flags=re.MULTILINE) == "\n".join(
+        (
+            "per step before after change kernels",
+            "─",
+            "train 110 ns 170 ns +60 ns (+54.5 %) slower 2",
+            "top.a [[2]] 110 ns 170 ns +60 ns (+54.5 %) slower 2",
+            "gemm 100 ns 150 ns +50 ns (+50.0 %) 1",
+            "gelu 0 ns 20 ns +20 ns 0 → 1",
+            "relu 10 ns 0 ns -10 ns (-100.0 %) 1 → 0",
+            "top [] 110 ns 170 ns +60 ns (+54.5 %) slower 2",
+            "Modules: 2 slower",
+        )
+    )
+
+
+def test_a_dataset_does_not_differ_from_itself(tmp_path: Path) -> None:
+    one = parsed(tmp_path, "a", steps("gemm 100", "gemm 300", "gemm 50"))
+    found = compare(one, one, Options())
+    assert set(found.rows["status"]) == {"same"}
+    assert not len(found.kernels)
+    code, text = said(one, one, "--fail-over", "0%")
+    assert code == 0
+    assert "No module changed beyond the spread." in text
+
+
+def test_modules_and_shapes_of_one_side_are_added_or_gone(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3))
+    after = parsed(
+        tmp_path,
+        "b",
+        steps(*["gemm 100"] * 3).replace("top.a'", "top.b'").replace("[[2]]", "[[4]]"),
+    )
+    found = {row[1:3]: row[3] for row in rows(before, after)}
+    assert found["top.a", "[[2]]"] == "gone"
+    assert found["top.b", "[[4]]"] == "added"
+    assert found["top", "[]"] == "same"
+
+
+def test_shapes_are_told_apart_unless_told_otherwise(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3))
+    after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3).replace("[[2]]", "[[4]]"))
+    assert {row[3] for row in rows(before, after)} == {"same", "added", "gone"}
+    assert {row[3] for row in rows(before, after, Options(shapes=False))} == {"same"}
+
+
+def test_keyword_tensors_are_part_of_the_shapes(tmp_path: Path) -> None:
+    marker = "{'Module': 'top', 'Inputs': [[2]], 'Kwargs': {'x': [[3]]}}"
+    lines = f"range 1 0 90 {marker}\nlaunch 1 1 2 #1\nkernel 1 3 9 #1 k"
+    one = parsed(tmp_path, "a", lines)
+    assert '[[2]] {"x": [[3]]}' in {row[2] for row in rows(one, one)}
+
+
+def test_spread_between_steps_is_no_change_and_a_slow_down_beyond_it_is(tmp_path: Path) -> None:
+    noisy = [f"gemm {time}" for time in (100, 130, 90, 120, 110, 95)]
+    noisier = [f"gemm {time}" for time in (120, 150, 110, 129, 125, 118)]
+    slow = [f"gemm {time}" for time in (140, 170, 135, 160, 150, 138)]
+    before = parsed(tmp_path, "a", steps(*noisy))
+    for name, bodies, code in (("b", noisier, 0), ("c", slow, 3)):
+        after = parsed(tmp_path, name, steps(*bodies))
+        assert said(before, after, "--fail-over", "5%")[0] == code
+
+
+def test_one_slow_step_of_many_is_no_change(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 15))
+    after = parsed(tmp_path, "b", steps("gemm 900", *["gemm 100"] * 14))
+    assert {row[3] for row in rows(before, after)} == {"same"}
+    slow = parsed(tmp_path, "c", steps("gemm 900", *["gemm 110"] * 14))
+    assert {row[3] for row in rows(before, slow)} == {"slower"}
+
+
+def test_a_threshold_is_exceeded_only_by_more(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 1000"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 1050"] * 5))
+    assert said(before, after, "--fail-over", "5%")[0] == 0
+    code, text = said(before, after, "--fail-over", "4.9%")
+    assert code == 3
+    assert "slower by 5.0%, more than 4.9%: module top.a [[2]]" in text
+    assert said(after, before, "--fail-over", "0%")[0] == 0
+
+
+class Noisy(Program):
+    """A serving engine of four layers whose kernels take 5 % more or less, by chance."""
+
+    def __init__(self, seed: int, slow: str = "", scale: float = 1.0) -> None:
+        super().__init__(layers=4)
+        self.chance, self.slow, self.scale = np.random.default_rng(seed), slow, scale
+
+    def duration(self, kernel: str, number: int) -> int:
+        time = 20_000 * self.chance.lognormal(0, 0.05)
+        return int(time * (self.scale if kernel == self.slow else 1))
+
+
+def served(path: Path, program: Noisy) -> Dataset:
+    return tracekit.parse(write_program(path, program, [("decode", 8)] * 60))
+
+
+def test_planted_slow_downs_are_found_in_noise_and_nothing_else_is(tmp_path: Path) -> None:
+    before = served(tmp_path / "a.sqlite", Noisy(1))
+    same = served(tmp_path / "b.sqlite", Noisy(2))
+    slow = served(tmp_path / "c.sqlite", Noisy(3, "o_proj_kernel", 1.2))
+    assert said(before, same, "--fail-over", "5%")[0] == 0
+    found = difference.slower_than(difference.frame(before, slow), 0.05)
+    assert {path for path in found["path"] if path.endswith("_proj")} == {
+        f"LlamaForCausalLM.model.layers.{layer}.self_attn.o_proj" for layer in range(4)
+    }
+    assert said(before, slow, "--fail-over", "5%")[0] == 3
+
+
+def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
+    before = served(tmp_path / "a.sqlite", Noisy(1))
+    slow = served(tmp_path / "c.sqlite", Noisy(1, "o_proj_kernel", 2))
+    console = Console(width=200, file=io.StringIO())
+    console.print(view.as_text(compare(before, slow, Options()), 1))
+    text = " ".join(console.file.getvalue().split())
+    assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
+
+
+def test_replayed_kernels_count_in_the_steps_of_their_replays(tmp_path: Path) -> None:
+    capture = """
+        launch 1  10  90 #1 cudaStreamBeginCapture_v10000
+        range  1  20  80 {'Module': 'top', 'Inputs': [[2]]}
+        launch 1  30  40 #2
+        node!9 1  31  31
+        launch 1  95  96 #3 cudaStreamEndCapture_v10000
+    """
+    replays = "".join(
+        f"""
+        range  1 {at}000 {at}900 ProfilerStep#{at}
+        launch 1 {at}010 {at}020 #{at}0 cudaGraphLaunch_v10000
+        kernel!9 1 {at}100 {at}100 #{at}0 gemm
+        """
+        for at in range(1, 6)
+    )
+    fast = re.sub(r"(kernel!9 1 (\d))100 \d100", r"\g<1>100 \g<2>130", replays)
+    slow = re.sub(r"(kernel!9 1 (\d))100 \d100", r"\g<1>100 \g<2>150", replays)
+    before = parsed(tmp_path, "a", capture + fast)
+    assert before.table("kernels", ["method"]).column("method").to_pylist() == ["graph_node"] * 5
+    after = parsed(tmp_path, "b", capture + slow)
+    assert ("module", "top", "[[2]]", "slower", 30.0, 50.0, 20.0) in rows(before, after)
+    assert difference.frame(before, after)["before_steps"].tolist() == [5, 5]
+
+
+def test_without_steps_totals_are_compared_and_it_says_so(tmp_path: Path) -> None:
+    lines = "launch 1 1 2 #1\nkernel 1 10 30 #1 gemm"
+    before = parsed(tmp_path, "a", lines)
+    after = parsed(tmp_path, "b", lines.replace("30", "40"))
+    assert rows(before, after) == [
+        ("step", "all", None, "slower", 20.0, 30.0, 0.0),
+        ("unknown", "(no module)", None, "slower", 20.0, 30.0, 0.0),
+    ]
+    assert "totals are compared" in said(before, after)[1]
+    with_steps = parsed(tmp_path, "c", steps("gemm 10", "gemm 10"))
+    assert rows(before, with_steps)[0][:6] == ("step", "all", None, "same", 20.0, 20.0)
+
+
+def test_work_between_steps_is_left_out_and_it_says_so(tmp_path: Path) -> None:
+    lines = steps(*["gemm 100"] * 5) + "\nlaunch 1 9500 9501 #99\nkernel 1 9600 9607 #99 between"
+    one = parsed(tmp_path, "a", lines)
+    assert rows(one, one)[0][4:6] == (100.0, 100.0)
+    assert "7 ns of the first are of no step and left out." in said(one, one)[1]
+
+
+def test_few_steps_are_told(tmp_path: Path) -> None:
+    one = parsed(tmp_path, "a", steps("gemm 100"))
+    assert "The first has 1 step: its spread is hardly known" in said(one, one)[1]
+
+
+def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3, module="top"))
+    after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3, module="Net"))
+    assert {row[3] for row in rows(before, after)} == {"same"}
+    assert "Net of the second is taken for top of the first." in said(before, after)[1]
+    other = parsed(tmp_path, "c", steps(*["gemm 100"] * 3, module="Net").replace(".a'", ".b'"))
+    assert {row[3] for row in rows(before, other)} == {"same", "added", "gone"}
+
+
+def test_the_root_is_left_out_if_asked_for(tmp_path: Path) -> None:
+    extra = """
+        range  1 8500 8600 {'Module': 'extra'}
+        range  1 8501 8599 {'Module': 'extra.a', 'Inputs': [[2]]}
+        launch 1 8510 8511 #77
+        kernel 1 8600 8607 #77 more
+    """
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3, module="top"))
+    after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3, module="Net") + extra)
+    assert {row[3] for row in rows(before, after)} == {"same", "added", "gone"}
+    assert [row[1:6] for row in rows(before, after, Options(strip_root=True))] == [
+        ("train", None, "same", 100.0, 100.0),
+        (".", "[]", "same", 100.0, 100.0),
+        ("a", "[[2]]", "same", 100.0, 100.0),
+    ]
+    assert "added" not in said(before, after, "--strip-root")[1]
+    found = step_times(after, lambda paths: ["all"] * len(paths), steps=True, shapes=True).times
+    its = found[(found["path"] == "all") & (found["shapes"] == "[[2]]")]
+    assert its["ns"].tolist() == [107, 100, 100]
+
+
+def test_times_of_modules_are_those_of_their_subtrees_in_every_step(tmp_path: Path) -> None:
+    dataset = served(tmp_path / "a.sqlite", Noisy(4))
+    found = step_times(dataset, list, steps=True, shapes=False).times
+    kernels = dataset.kernels(["module", "step_id", "dur_ns"])
+    for path in ("LlamaForCausalLM", "LlamaForCausalLM.model.layers.2.self_attn"):
+        inside = kernels[kernels.module.astype(str).str.startswith(path)]
+        expected = inside.groupby("step_id").dur_ns.sum()
+        its = found[(found["what"] == "module") & (found["path"] == path)]
+        assert dict(zip(its["step"], its["ns"], strict=True)) == expected.to_dict()
+
+
+def test_a_run_on_a_cpu_is_not_compared_with_one_on_a_gpu(tmp_path: Path) -> None:
+    cpu = parsed(tmp_path, "a", "range 1 0 90 {'Module': 'top'}\nop 1 10 20 aten::addmm")
+    gpu = parsed(tmp_path, "b", steps("gemm 100"))
+    outcome = command("diff", cpu.folder, gpu.folder)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == (
+        f"tracekit: {gpu.folder}: is of a run on a GPU, and {cpu.folder} of one on a CPU; "
+        "compare runs on the same kind of device\n"
+    )
+    assert said(cpu, cpu)[0] == 0
+
+
+def test_datasets_without_work_do_not_differ(tmp_path: Path) -> None:
+    empty = parsed(tmp_path, "a", "")
+    assert said(empty, empty, "--fail-over", "1%")[0] == 0
+    assert {row[3] for row in rows(empty, parsed(tmp_path, "b", steps("gemm 1")))} == {"added"}
+
+
+def test_ranks_are_steps_of_their_own(tmp_path: Path) -> None:
+    paths = [report(tmp_path / f"rank{at}.sqlite", steps(*["gemm 100"] * 3)) for at in (0, 1)]
+    run = tracekit.parse(paths, tmp_path / "run")
+    found = difference.frame(run, run)
+    assert found["before_steps"].tolist() == [6, 6, 6]
+    assert found["before_ns"].tolist() == [100.0, 100.0, 100.0]
+
+
+def test_json_says_everything_compared_and_what_failed(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 150"] * 5))
+    outcome = command("diff", before.folder, after.folder, "--json", "--fail-over", "10%")
+    found = json.loads(outcome.out)
+    assert outcome.code == 3
+    assert set(found) == {"notes", "rows", "kernels", "failed"}
+    assert [row["path"] for row in found["failed"]] == ["train", "top", "top.a"]
+    assert found["kernels"][0]["name"] == "gemm"
+
+
+def test_names_that_command_a_terminal_do_not(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3))
+    lines = steps(*["gemm 100"] * 3).replace("top.a'", "top.\\x1b[2J[bold]b'")
+    text = said(before, parsed(tmp_path, "b", lines), "--fail-over", "1%")[1]
+    assert "\x1b" not in text
+    assert "[bold]b" in text.replace("\n", "").replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "the following arguments are required: A, B"),
+        (("x", "y", "--fail-over", "5"), "expected a percentage such as 5%, got '5'"),
+        (("x", "y", "--fail-over", "nan%"), "expected a percentage such as 5%"),
+        (("x", "y", "--fail-over", "-5%"), "--fail-over"),
+        (("x", "y", "--limit", "-1"), "--limit"),
+    ],
+)
+def test_a_call_that_makes_no_sense_has_exit_code_2(args: tuple[str, ...], words: str) -> None:
+    outcome = command("diff", *args)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert words in outcome.err
+
+
+def test_a_folder_that_is_no_dataset_is_named(tmp_path: Path) -> None:
+    outcome = command("diff", tmp_path / "x", tmp_path / "y")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert f"{tmp_path}/x: is no dataset" in outcome.err

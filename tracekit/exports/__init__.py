@@ -1,0 +1,16 @@
+"""Datasets in the formats of other programs: timelines, flame graphs, spreadsheets, databases. They see only the dataset.
+
+To add a format: write ``exports/<format>.py`` with the three names of :class:`~tracekit.exports.base.Format`, add the
+module to ``FORMATS``, a line to the README's table, and a dataset with the expected output to ``tests/exports``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.exports import chrome, csv, perfetto, sql, stacks, xlsx
+
+if TYPE_CHECKING:
+    from tracekit.exports.base import Format
+
+FORMATS: tuple[Format, ...] = (perfetto, chrome, stacks, csv, xlsx, sql)

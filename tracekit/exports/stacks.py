@@ -1,0 +1,72 @@
+"""Collapsed stacks for flame graphs: ``top;model;layers;0;mlp;gemm 1234``, own time in nanoseconds.
+
+Read by flamegraph.pl, inferno, speedscope and others. Their format knows no escapes: a semicolon in a name becomes a
+comma, a line break or other control character becomes U+FFFD. What has no module stands below ``[cause]``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tracekit.exports.base import whole_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tracekit.dataset import Dataset
+    from tracekit.exports.base import Target
+    from tracekit.progress import Progress
+
+NAME = "stacks"
+HELP = "collapsed stacks for flame graphs: own time by module and kernel"
+
+_COLUMNS = ["module_id", "cause", "name", "kind", "dur_ns"]
+
+
+def write(dataset: Dataset, target: Target, progress: Progress) -> None:
+    """Writes the stacks, those of a module together, in pre-order; kernels without a module last.
+
+    Raises:
+        ExportError: If they cannot be written there.
+    """
+    with whole_file(dataset, target) as partial:
+        total = _totals(dataset, progress)
+        paths = dataset.table("modules", ["path"]).column("path").to_pylist()
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            for (module, cause, name), time in sorted(total.items(), key=_place):
+                frames = paths[module].split(".") if module is not None else [f"[{cause}]"]
+                stack = ";".join(_frame(frame) for frame in [*frames, name])
+                file.write(f"{stack} {time}\n")
+
+
+_Stack = tuple[int | None, str | None, str]
+
+
+def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
+    """Nanoseconds by module, cause and kernel, summed row group by row group."""
+    total: Counter[_Stack] = Counter()
+    rows, done = max(dataset.manifest["rows"]["kernels"], 1), 0
+    for piece in dataset.pieces("kernels", _COLUMNS):
+        for module, cause, name, kind, time in _sums(piece):
+            total[module, cause, name or kind] += time
+        done += piece.num_rows
+        progress("exporting", done / rows)
+    return total
+
+
+def _sums(piece: pa.Table) -> list[tuple[int | None, str | None, str | None, str, int]]:
+    keys = _COLUMNS[:-1]
+    sums = piece.unify_dictionaries().group_by(keys).aggregate([("dur_ns", "sum")])
+    columns = [sums.column(name).to_pylist() for name in [*keys, "dur_ns_sum"]]
+    return list(zip(*columns, strict=True))
+
+
+def _place(item: tuple[_Stack, int]) -> tuple[bool, int, str, str]:
+    (module, cause, name), _ = item
+    return module is None, module or 0, cause or "", name
+
+
+def _frame(name: str) -> str:
+    safe = name.replace(";", ",") or "-"
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in safe)

@@ -1,0 +1,73 @@
+"""Arrow values as JSON text, without a loop over rows: shapes as keys, nested columns where a format knows none."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def json_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Every value as JSON text, such as ``[[8,4096],[8]]``.
+
+    Args:
+        values: Integers, flags, strings, or lists, structs and maps of them, of any depth.
+
+    Returns:
+        Strings; null where the value is.
+
+    Raises:
+        TypeError: If the values are of a type that no table has.
+    """
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    type_ = array.type
+    if pa.types.is_map(type_):
+        return _map(array)
+    if pa.types.is_list(type_):
+        return _bracketed("[", _joined(array, _or_null(json_text(array.values))), "]")
+    if pa.types.is_struct(type_):
+        return _struct(array)
+    if pa.types.is_dictionary(type_) or pa.types.is_string(type_):
+        return _string(array)
+    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+        return array.cast(pa.string())
+    raise TypeError(f"no JSON text is made of {type_}")
+
+
+def _string(array: pa.Array) -> pa.Array:
+    """Every distinct string is escaped once."""
+    distinct = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    spelled = [json.dumps(text) for text in distinct.dictionary.to_pylist()]
+    return pa.array(spelled, pa.string()).take(distinct.indices)
+
+
+def _map(array: pa.MapArray) -> pa.Array:
+    pairs = pc.binary_join_element_wise(
+        json_text(array.keys), _or_null(json_text(array.items)), ": "
+    )
+    return _bracketed("{", _joined(array, pairs), "}")
+
+
+def _struct(array: pa.StructArray) -> pa.Array:
+    names = [array.type.field(at).name for at in range(array.type.num_fields)]
+    members = [
+        _bracketed(f"{json.dumps(name)}: ", _or_null(json_text(member)), "")
+        for name, member in zip(names, array.flatten(), strict=True)
+    ]
+    text = _bracketed("{", pc.binary_join_element_wise(*members, ", "), "}")
+    return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
+
+
+def _joined(array: pa.ListArray | pa.MapArray, members: pa.Array) -> pa.Array:
+    """The texts of every list's members, one after the other."""
+    lists = pa.ListArray.from_arrays(array.offsets, members)
+    return pc.if_else(array.is_valid(), pc.binary_join(lists, ", "), pa.scalar(None, pa.string()))
+
+
+def _bracketed(before: str, text: pa.Array, after: str) -> pa.Array:
+    return pc.binary_join_element_wise(before, text, after, "")
+
+
+def _or_null(text: pa.Array) -> pa.Array:
+    return pc.fill_null(text, "null")
