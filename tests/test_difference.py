@@ -159,6 +159,22 @@ def test_one_slow_step_of_many_is_no_change(tmp_path: Path) -> None:
     assert {row[3] for row in rows(before, slow)} == {"slower"}
 
 
+@pytest.mark.parametrize(("steps_", "found"), [(4, "same"), (5, "slower"), (9, "slower")])
+def test_a_slow_first_step_hides_no_slow_down_of_five_steps_or_more(
+    tmp_path: Path, steps_: int, found: str
+) -> None:
+    before = [
+        f"gemm {time}" for time in (2_000, 1_001, 1_000, 1_002, 999, 1_003, 998, 1_000, 1_001)
+    ]
+    after = [
+        f"gemm {time}" for time in (2_200, 1_101, 1_100, 1_102, 1_099, 1_103, 1_098, 1_100, 1_101)
+    ]
+    old = parsed(tmp_path, "old", steps(*before[:steps_]))
+    new = parsed(tmp_path, "new", steps(*after[:steps_]))
+    rows = difference.frame(old, new)
+    assert rows.set_index("path").status["top.a"] == found
+
+
 def test_a_threshold_is_exceeded_only_by_more(tmp_path: Path) -> None:
     before = parsed(tmp_path, "a", steps(*["gemm 1000"] * 5))
     after = parsed(tmp_path, "b", steps(*["gemm 1050"] * 5))

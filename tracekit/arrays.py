@@ -11,5 +11,6 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.signedinteger[Any]]
 #: Positions in a table, 32 bits wide where many are kept: a report has fewer than 2^31 rows.
 Rows: TypeAlias = NDArray[np.signedinteger[Any]]
+Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Bytes: TypeAlias = NDArray[np.uint8]

@@ -4,8 +4,10 @@ What is compared is the median over steps of the GPU time in a step, over those 
 change counts if the median moved by more than a threshold, and by more than the spread between steps explains: the
 intervals in which the two medians surely lie do not overlap. Such an interval reaches from one value of the sorted
 steps to another, 2.5 standard deviations of a binomial distribution to each side of the middle (the usual
-distribution-free confidence interval of a median), so that outliers, warm-up and steps of two speeds do no harm. Up to
-eleven steps it holds all values; of a single step it is that step, and the threshold alone decides.
+distribution-free confidence interval of a median), so that outliers, warm-up and steps of two speeds do no harm. Of few
+steps that is all of them, and one slow step would hide every change; so from five steps on it reaches no further from
+the median than four standard errors, taken from the median absolute deviation. Of a single step it is that step, and
+the threshold alone decides.
 """
 
 from __future__ import annotations
@@ -20,12 +22,17 @@ from tracekit.errors import DatasetError
 
 if TYPE_CHECKING:
     from tracekit.analyses.step_times import StepTimes
-    from tracekit.arrays import Ints
+    from tracekit.arrays import Floats, Ints
     from tracekit.dataset import Dataset
 
 #: Changes of less than this share are none, unless told otherwise.
 THRESHOLD = 0.01
 _DEVIATIONS = 2.5
+#: How many standard errors of a median its interval reaches at most, and from how many steps on these are known.
+_MOST_ERRORS, _ERRORS_FROM = 4.0, 5
+#: Of a normal distribution: its standard deviation, in median absolute deviations; the standard error of its median, in
+#: standard deviations over the root of the number of values.
+_PER_MAD, _PER_DEVIATION = 1.4826, 1.2533
 _FEW_STEPS = 5
 _OPERATOR = "cpu_op"
 
@@ -185,9 +192,20 @@ def _medians(times: pd.DataFrame) -> pd.DataFrame:
     low, high = _interval(found["steps"].to_numpy())
     first = np.cumsum(found["steps"].to_numpy()) - found["steps"].to_numpy()
     ordered = times.sort_values([*KEYS, "ns"], kind="stable")["ns"].to_numpy()
-    found.insert(1, "low_ns", ordered[first + low] if len(ordered) else low)
-    found.insert(2, "high_ns", ordered[first + high] if len(ordered) else high)
-    return found
+    lowest, highest = (ordered[first + rank] if len(ordered) else rank for rank in (low, high))
+    reach = _reach(times, found)
+    found.insert(1, "low_ns", np.maximum(lowest, np.floor(found["ns"] - reach)))
+    found.insert(2, "high_ns", np.minimum(highest, np.ceil(found["ns"] + reach)))
+    return found.astype({"low_ns": np.int64, "high_ns": np.int64})
+
+
+def _reach(times: pd.DataFrame, found: pd.DataFrame) -> Floats:
+    """How far from each median, in ns, the true one may be by the spread of the values around it."""
+    away = (times["ns"] - times.groupby(KEYS)["ns"].transform("median")).abs()
+    spread = away.groupby([times[key] for key in KEYS], sort=True).median().to_numpy()
+    steps = found["steps"].to_numpy()
+    errors = _MOST_ERRORS * _PER_DEVIATION * _PER_MAD * spread / np.sqrt(steps)
+    return np.where(steps < _ERRORS_FROM, np.inf, errors)
 
 
 def _interval(steps: Ints) -> tuple[Ints, Ints]:
