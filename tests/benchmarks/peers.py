@@ -1,0 +1,159 @@
+"""Whose kernels a tool finds: tracekit beside NVIDIA's ``nsys stats`` and nsys-ai, where the answer is known.
+
+``python -m tests.benchmarks.peers [--nsys NSYS] [--nsys-ai NSYS_AI] [--programs 5]``. Programs of the simulator are
+written as reports; what truly happened says how many kernels each module has, with all modules below it. A tool's count
+of a module is right as far as it does not exceed the true one, and what exceeds it is wrong. Both are given as shares
+of the true counts, so that 100 % and 0 % is a tool that is never wrong and misses nothing.
+
+The other tools know ranges, not modules. In their favour a range is taken for the module that tracekit's decoder reads
+in its text, a kernel counts for a module once, however many of its ranges are around it, and containers that are never
+called, which therefore have no range, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tracekit
+from tests.simulator import Plan, capturing, simulate, truth_of, write_report
+from tracekit.decode import decode
+from tracekit.markers.base import ModuleMarker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.simulator import Truth
+
+    #: Kernels by module, each also in those above it.
+    Counts = Counter[str]
+
+_SIZE = {"modules": 16, "actions": 300, "steps": "vllm", "dialect": "vllm"}
+_GRAPHS = {
+    "processes": 1, "threads": 1, "orphans": False, "graph_updates": False, "graph_extras": False,
+    "spans": False, "plain_ranges": False, "empty_ranges": False, "shared": False, "recursive": False,
+}  # fmt: skip
+
+#: What is compared, and the programs of that kind by seed.
+KINDS: dict[str, Callable[[int], Plan]] = {
+    "eager, one process": lambda seed: Plan(seed=seed, **_SIZE),
+    "eager, two processes in one report": lambda seed: Plan(seed=seed, processes=2, **_SIZE),
+    "a module shared by two parents": lambda seed: Plan(seed=seed, shared=True, **_SIZE),
+    "replayed from CUDA graphs": lambda seed: capturing(seed, piecewise=False, **_GRAPHS, **_SIZE),
+    "replayed from piecewise graphs": lambda seed: capturing(seed, **_GRAPHS, **_SIZE),
+}
+
+
+def counts(paths: Iterable[str | None]) -> Counts:
+    """How often each module or one below it is among some paths."""
+    found: Counts = Counter()
+    for path in paths:
+        parts = path.split(".") if path else []
+        found.update(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    return found
+
+
+def true_counts(truth: Truth) -> Counts:
+    """What truly happened in the modules that were called."""
+    found = counts(work.module for work in truth.work if work.kind == "kernel")
+    called = {call.path for call in truth.calls}
+    return Counter({path: number for path, number in found.items() if path in called})
+
+
+def by_tracekit(report: Path) -> Counts:
+    """Kernels by module in the tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = tracekit.parse(report, Path(folder) / "out")
+        kernels = dataset.kernels(["kind", "module"])
+        owned = kernels[(kernels.kind == "kernel") & kernels.module.notna()]
+        return counts(owned.module.tolist())
+
+
+def by_nsys_stats(nsys: Path) -> Callable[[Path], Counts]:
+    """Kernels by range as ``nvtx_kern_sum`` sums them: already with all ranges around each."""
+
+    def tool(report: Path) -> Counts:
+        # Not CSV: quotes in a range's text are not escaped there.
+        table = output([nsys, "stats", "-q", "-r", "nvtx_kern_sum", "--format", "json", report])
+        found: Counts = Counter()
+        for row in json.loads(table):
+            if path := module_of(row["NVTX Range"].removeprefix(":")):
+                found[path] += int(row["Kern Inst"])
+        return found
+
+    return tool
+
+
+def by_nsys_ai(nsys_ai: Path) -> Callable[[Path], Counts]:
+    """Kernels and the ranges around each, as its skill ``nvtx_kernel_map`` lists them."""
+
+    def tool(report: Path) -> Counts:
+        run = ["skill", "run", "nvtx_kernel_map", report, "-p", "limit=1000000"]
+        found: Counts = Counter()
+        for row in json.loads(output([nsys_ai, *run, "--format", "json"])):
+            texts = str(row.get("nvtx_path", "")).split(" > ")
+            found.update({path for text in texts if (path := module_of(text))})
+        return found
+
+    return tool
+
+
+def output(arguments: list[str | Path]) -> str:
+    """What a tool prints."""
+    return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
+
+
+def module_of(text: str) -> str | None:
+    """The module that a range's text names."""
+    found = decode([text]).markers
+    return found[0].path if found and isinstance(found[0], ModuleMarker) else None
+
+
+def measure(kind: Callable[[int], Plan], tool: Callable[[Path], Counts], programs: int) -> str:
+    """The shares of right and wrong over some programs."""
+    there = right = wrong = failed = 0
+    for seed in range(programs):
+        run = simulate(kind(seed))
+        truth = truth_of(run)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                said = tool(write_report(run, Path(folder) / "report.sqlite"))
+            except subprocess.CalledProcessError:
+                said, failed = Counter(), failed + 1
+        true = true_counts(truth)
+        elsewhere = {
+            path for path in said if path not in counts(work.module for work in truth.work)
+        }
+        said = Counter({path: said[path] for path in elsewhere | set(true)})
+        there, right = there + true.total(), right + (true & said).total()
+        wrong += (said - true).total()
+    note = f", failed on {failed} of {programs}" if failed else ""
+    return f"{right / there:.1%} right, {wrong / there:.1%} wrong{note}"
+
+
+def main() -> int:
+    """Prints a line for every kind of program and tool."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nsys", type=Path, help="NVIDIA's nsys, for nsys stats")
+    parser.add_argument("--nsys-ai", type=Path, help="the command nsys-ai")
+    parser.add_argument("--programs", type=int, default=5)
+    args = parser.parse_args()
+    tools: dict[str, Callable[[Path], Counts]] = {"tracekit": by_tracekit}
+    if args.nsys:
+        tools["nsys stats"] = by_nsys_stats(args.nsys)
+    if args.nsys_ai:
+        tools["nsys-ai"] = by_nsys_ai(args.nsys_ai)
+    for name, kind in KINDS.items():
+        for tool, ask in tools.items():
+            print(f"{name:36} {tool:12} {measure(kind, ask, args.programs)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
