@@ -1,0 +1,60 @@
+"""What the notebooks say of themselves: the commands that make their datasets, and what they read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from tests.command import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+_SHELL = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def cells(notebook: Path, kind: str) -> list[dict[str, Any]]:
+    """The cells of one kind."""
+    found = json.loads(notebook.read_text("utf-8"))["cells"]
+    return [cell for cell in found if cell["cell_type"] == kind]
+
+
+def source(cell: dict[str, Any]) -> str:
+    """What stands in a cell."""
+    return "".join(cell["source"])
+
+
+def commands(text: str) -> list[str]:
+    """The lines of shell in a text."""
+    blocks = [block.strip().splitlines() for block in _SHELL.findall(text)]
+    return list(chain.from_iterable(blocks))
+
+
+def first_commands(notebook: Path) -> list[str]:
+    """The commands that its first cell asks for."""
+    return commands(source(cells(notebook, "markdown")[0]))
+
+
+def project(folder: Path) -> Path:
+    """A project's root with the data and a folder for notebooks that holds nothing but their style."""
+    shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("*.tracekit"))
+    (folder / "notebooks").mkdir()
+    for style in (ROOT / "notebooks").glob("*.mplstyle"):
+        shutil.copy(style, folder / "notebooks")
+    return folder
+
+
+def arguments(line: str, root: Path) -> list[str]:
+    """The words of a line as a shell in the project's root makes them, without the program's name."""
+    program, *words = shlex.split(line)
+    assert program == "tracekit", line
+    found: list[str] = []
+    for word in words:
+        matches = sorted(str(path.relative_to(root)) for path in root.glob(word))
+        found += matches if "*" in word else [word]
+    return found
