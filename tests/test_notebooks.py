@@ -18,6 +18,7 @@ from tests.notebooks import (
     cells,
     commands,
     first_commands,
+    problems,
     project,
     source,
 )
@@ -93,6 +94,31 @@ def test_it_is_short_and_small_and_was_run_from_top_to_bottom(notebook: Path) ->
     assert not [output for output in outputs if output["output_type"] in {"error", "stream"}]
     assert [output for output in outputs if "image/png" in output.get("data", ())]
     assert not re.search(r"/(home|root|tmp|Users)/", notebook.read_text("utf-8"))
+
+
+def gave(text: str) -> dict[str, Any]:
+    return {"outputs": [{"data": {"text/plain": text}}]}
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "said"),
+    [
+        (gave("a  1.50\nb 20"), gave("b 20 a 1.5"), []),
+        (gave("a 1.5"), gave("a 1.6"), ["cell 0 gives other numbers"]),
+        (gave("a 1.5"), {"outputs": []}, ["cell 0 gives other numbers"]),
+        (
+            {"outputs": [{"name": "stderr", "text": ["FutureWarning\n"]}]},
+            {"outputs": []},
+            ["cell 0 warns: FutureWarning"],
+        ),
+    ],
+)
+def test_running_one_fails_on_warnings_and_on_other_numbers_than_are_in_its_file(
+    new: dict[str, Any], old: dict[str, Any], said: list[str]
+) -> None:
+    found = list(problems([new], [old]))
+    assert len(found) == len(said)
+    assert all(text.startswith(begin) for text, begin in zip(found, said, strict=True))
 
 
 def test_an_analysis_of_one_s_own_becomes_a_command_as_the_notebook_says(tmp_path) -> None:
