@@ -51,7 +51,12 @@ class SmallLlama(Program):
         self.launch(1, "argmax_kernel")
 
 
-if __name__ == "__main__":
-    report = Path(__file__).with_name("small_llama.sqlite")
+def make(folder: Path) -> None:
+    """Writes the report into a folder."""
+    report = folder / "small_llama.sqlite"
     report.unlink(missing_ok=True)
     write_program(report, SmallLlama(layers=LAYERS), STEPS)
+
+
+if __name__ == "__main__":
+    make(Path(__file__).parent)

@@ -1,31 +1,72 @@
-"""Runs every notebook from top to bottom: ``python -m tests.run_notebooks``."""
+"""Runs every notebook from top to bottom: ``python -m tests.run_notebooks [--write]``.
+
+In a copy of the project's data, after the commands that their first cells name. Fails if a cell fails or warns, or if it
+gives other numbers than the outputs in the file; ``--write`` puts new ones there instead.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import nbformat
+from matplotlib import font_manager
 from nbclient import NotebookClient
 
-import tracekit
+from tests.command import environment, separately
+from tests.notebooks import NOTEBOOKS, arguments, first_commands, problems, project
 
-ROOT = Path(__file__).parents[1]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TIMEOUT_S = 120
+
+
+def make_datasets(notebooks: Iterable[Path], root: Path) -> None:
+    """Runs the commands of all first cells, each once, in the project's root."""
+    lines = dict.fromkeys(line for notebook in notebooks for line in first_commands(notebook))
+    for line in lines:
+        done = separately(*arguments(line, root), cwd=root)
+        if done.code:
+            raise SystemExit(f"{line}: exit code {done.code}\n{done.err}")
+
+
+def run(path: Path, folder: Path) -> Any:
+    """The notebook with new outputs."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=_TIMEOUT_S,
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute(env=environment())
+    notebook.metadata.language_info = {"name": "python"}
+    return notebook
 
 
 def main() -> int:
-    """Runs them in an empty folder that holds the dataset they read."""
-    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    """Makes the datasets and runs the notebooks."""
+    write = "--write" in sys.argv
+    font_manager.get_font_names()  # Else the first kernel would tell that it looks for fonts.
+    failed = False
     with tempfile.TemporaryDirectory() as folder:
-        tracekit.parse(ROOT / "data" / "small_llama.sqlite", Path(folder) / "small_llama.tracekit")
-        for path in notebooks:
-            notebook = nbformat.read(path, as_version=4)
-            NotebookClient(
-                notebook, timeout=120, resources={"metadata": {"path": folder}}
-            ).execute()
-            sys.stdout.write(f"{path.name}: {len(notebook.cells)} cells ran\n")
-    return 0 if notebooks else 1
+        root = project(Path(folder) / "project")
+        make_datasets(NOTEBOOKS, root)
+        for path in NOTEBOOKS:
+            begin = time.perf_counter()
+            ran = run(path, root / "notebooks")
+            if write:
+                nbformat.write(ran, path)
+            found = list(problems(ran.cells, nbformat.read(path, as_version=4).cells))
+            failed |= bool(found)
+            seconds = time.perf_counter() - begin
+            sys.stdout.write(f"{path.name}: {len(ran.cells)} cells in {seconds:.1f} s\n")
+            sys.stdout.writelines(f"  {problem}\n" for problem in found)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -160,6 +160,11 @@ def test_an_unknown_table_or_column_is_answered_with_those_there_are(
     )
 
 
+def test_a_dataset_shows_where_it_lies_and_how_much_it_holds(small: Dataset) -> None:
+    assert repr(small) == f"Dataset('{small.folder}', kernels=3, calls=2, modules=2, steps=1)"
+    assert repr(small.subtree("top.a")) == f"Dataset('{small.folder}', root='top.a')"
+
+
 def test_loading_a_dataset_gives_what_parsing_gave(small: Dataset) -> None:
     for folder in (small.folder, str(small.folder)):
         loaded = tracekit.load(folder)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from tracekit.errors import DatasetError, UsageError
 from tracekit.schema import CATEGORY
@@ -34,6 +35,8 @@ _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 TABLE_NAMES = tuple(_SPECS)
 #: One table for all reports.
 _UNITED = "modules"
+#: Tables whose rows are counted where a dataset is shown.
+_SHOWN = ("kernels", "calls", "modules", "steps")
 _REPORT_FIELD = pa.field(
     REPORT, CATEGORY, nullable=False, metadata={"doc": "Name of the report it is from."}
 )
@@ -65,6 +68,14 @@ class Dataset:
         self.root = root
         self.manifest = _manifest(folder)
         self._module_ids = None if root is None else self._subtree_ids(root)
+
+    @override
+    def __repr__(self) -> str:
+        rows = self.manifest.get("rows", {})
+        shown = [f"{name}={rows[name]}" for name in _SHOWN if name in rows]
+        if self.root is not None:
+            shown = [f"root={self.root!r}"]
+        return f"Dataset({', '.join([repr(str(self.folder)), *shown])})"
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """One table as Arrow; of several reports, one after the other, with a column ``report`` at the end.

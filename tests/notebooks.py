@@ -1,0 +1,83 @@
+"""What the notebooks say of themselves: the commands that make their datasets, what they read, and what they gave."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from tests.command import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: As its file has it: a dict of JSON.
+Cell = dict[str, Any]
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+_SHELL = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def cells(notebook: Path, kind: str) -> list[Cell]:
+    """The cells of one kind."""
+    found = json.loads(notebook.read_text("utf-8"))["cells"]
+    return [cell for cell in found if cell["cell_type"] == kind]
+
+
+def source(cell: Cell) -> str:
+    """What stands in a cell."""
+    return "".join(cell["source"])
+
+
+def commands(text: str) -> list[str]:
+    """The lines of shell in a text."""
+    blocks = [block.strip().splitlines() for block in _SHELL.findall(text)]
+    return list(chain.from_iterable(blocks))
+
+
+def first_commands(notebook: Path) -> list[str]:
+    """The commands that its first cell asks for."""
+    return commands(source(cells(notebook, "markdown")[0]))
+
+
+def project(folder: Path) -> Path:
+    """A project's root with the data and a folder for notebooks that holds nothing but their style."""
+    shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("*.tracekit"))
+    (folder / "notebooks").mkdir()
+    for style in (ROOT / "notebooks").glob("*.mplstyle"):
+        shutil.copy(style, folder / "notebooks")
+    return folder
+
+
+def arguments(line: str, root: Path) -> list[str]:
+    """The words of a line as a shell in the project's root makes them, without the program's name."""
+    program, *words = shlex.split(line)
+    assert program == "tracekit", line
+    found: list[str] = []
+    for word in words:
+        if "*" in word:
+            found += sorted(str(path.relative_to(root)) for path in root.glob(word))
+        else:
+            found.append(word)
+    return found
+
+
+def problems(ran: list[Cell], kept: list[Cell]) -> Iterator[str]:
+    """What a reader would stumble over: cells that warn, or give other numbers than the file has."""
+    for number, (new, old) in enumerate(zip(ran, kept, strict=True)):
+        for output in new.get("outputs", ()):
+            if output.get("name") == "stderr":
+                yield f"cell {number} warns: {''.join(output['text']).strip()}"
+        if _numbers(new) != _numbers(old):
+            yield f"cell {number} gives other numbers than the file has: run with --write"
+
+
+def _numbers(cell: Cell) -> list[str]:
+    """The numbers in its outputs, however they are laid out; pictures have none."""
+    shown = [output.get("data", {}) for output in cell.get("outputs", ())]
+    told = ["".join(data.get("text/plain", ())) for data in shown if "image/png" not in data]
+    return sorted(f"{float(number):.4g}" for number in re.findall(r"\d+(?:\.\d+)?", " ".join(told)))

@@ -1,0 +1,59 @@
+"""The reports that come along are what the programs beside them make, and small."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from data import make_llama_batches, make_llama_modes, make_llama_ranks, make_small_llama
+from tests.command import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+DATA = ROOT / "data"
+MAKERS = (make_small_llama, make_llama_batches, make_llama_modes, make_llama_ranks)
+MOST_BYTES, MOST_BYTES_IN_ALL = 300_000, 1_000_000
+
+
+def reports(folder: Path) -> dict[str, Path]:
+    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.sqlite"))}
+
+
+def lines(report: Path) -> list[str]:
+    with closing(sqlite3.connect(report)) as db:
+        return list(db.iterdump())
+
+
+def test_there_is_a_program_for_every_report_and_it_makes_just_that(tmp_path) -> None:
+    for maker in MAKERS:
+        maker.make(tmp_path)
+    made, kept = reports(tmp_path), reports(DATA)
+    assert made.keys() == kept.keys()
+    for name, path in kept.items():
+        assert lines(made[name]) == lines(path), f"{name} is not what its program makes"
+
+
+def test_the_reports_are_small() -> None:
+    sizes = [path.stat().st_size for path in reports(DATA).values()]
+    assert max(sizes) < MOST_BYTES
+    assert sum(sizes) < MOST_BYTES_IN_ALL
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=[maker.__name__ for maker in MAKERS])
+def test_its_program_says_that_a_report_s_times_are_simulated(maker: ModuleType) -> None:
+    assert re.search(r"\bsimulated\b", str(maker.__doc__))
+    assert f"`python -m {maker.__name__}`" in (DATA / "README.md").read_text("utf-8")
+
+
+def test_its_table_names_every_report() -> None:
+    table = (DATA / "README.md").read_text("utf-8")
+    named = set(re.findall(r"`([\w/]+\.sqlite)`", table))
+    named |= {f"llama_ranks/rank{rank}.sqlite" for rank in range(4)}
+    assert {name for name in reports(DATA) if "/" not in name} <= named
+    assert "`llama_ranks/rank0.sqlite` … `rank3.sqlite`" in table

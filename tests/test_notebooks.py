@@ -1,0 +1,144 @@
+"""The notebooks are the ones that the README names, and what they tell to do can be done; ``run_notebooks`` runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tracekit
+from tests.command import ROOT, command, separately
+from tests.notebooks import (
+    NOTEBOOKS,
+    arguments,
+    cells,
+    commands,
+    first_commands,
+    problems,
+    project,
+    source,
+)
+from tracekit.views.wording import records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+README = (ROOT / "README.md").read_text("utf-8")
+NAMES = [path.stem for path in NOTEBOOKS]
+CODE_CELLS = range(6, 13)
+MOST_BYTES = 150_000
+OWN = ROOT / "notebooks" / "your_own_analysis.ipynb"
+
+
+def read_by(notebook: Path) -> set[str]:
+    """The datasets that its cells name; a name in braces stands for any."""
+    code = "\n".join(map(source, cells(notebook, "code")))
+    return set(re.findall(r"[\w{}]+\.tracekit", code))
+
+
+def made_by(lines: list[str]) -> set[str]:
+    return {name for line in lines for name in re.findall(r"-o notebooks/(\w+\.tracekit)", line)}
+
+
+def test_the_readme_s_table_has_all_of_them_each_with_a_question() -> None:
+    section = README.split("## Notebooks\n", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| \[(\w+)\]\((\S+)\) \| (.*) \|$", section, re.MULTILINE)
+    assert sorted(name for name, _, _ in rows) == sorted(NAMES)
+    for name, link, question in rows:
+        assert (ROOT / link).name == f"{name}.ipynb"
+        assert (ROOT / link).exists()
+        assert question.endswith("?")
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=NAMES)
+def test_its_first_cell_names_the_commands_that_make_what_it_reads(notebook: Path) -> None:
+    first = json.loads(notebook.read_text("utf-8"))["cells"][0]
+    assert first["cell_type"] == "markdown"
+    assert source(first).startswith("# ")
+    assert "simulated" in source(first)
+    made = made_by(first_commands(notebook))
+    patterns = [re.sub(r"\{\w+\}", r"\\w+", name) for name in read_by(notebook)]
+    used = [{name for name in made if re.fullmatch(pattern, name)} for pattern in patterns]
+    assert all(used), "a cell reads what no command makes"
+    assert set(chain.from_iterable(used)) == made
+
+
+def test_all_their_commands_work_word_for_word_from_the_project_s_root(
+    tmp_path, monkeypatch
+) -> None:
+    root = project(tmp_path)
+    monkeypatch.chdir(root)
+    first = list(dict.fromkeys(chain.from_iterable(map(first_commands, NOTEBOOKS))))
+    for line in first:
+        done = command(*arguments(line, root))
+        assert (done.code, done.err) == (0, ""), line
+    assert {path.name for path in (root / "notebooks").glob("*.tracekit")} == made_by(first)
+    texts = [source(cell) for path in NOTEBOOKS for cell in cells(path, "markdown")[1:]]
+    later = list(chain.from_iterable(map(commands, texts)))
+    codes = {line: command(*arguments(line, root)).code for line in later}
+    assert {code for line, code in codes.items() if "--fail-over" in line} == {3}
+    assert {code for line, code in codes.items() if "--fail-over" not in line} == {0}
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=NAMES)
+def test_it_is_short_and_small_and_was_run_from_top_to_bottom(notebook: Path) -> None:
+    code = cells(notebook, "code")
+    assert len(code) in CODE_CELLS
+    assert notebook.stat().st_size < MOST_BYTES
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = list(chain.from_iterable(cell["outputs"] for cell in code))
+    assert not [output for output in outputs if output["output_type"] in {"error", "stream"}]
+    assert [output for output in outputs if "image/png" in output.get("data", ())]
+    assert not re.search(r"/(home|root|tmp|Users)/", notebook.read_text("utf-8"))
+
+
+def gave(text: str) -> dict[str, Any]:
+    return {"outputs": [{"data": {"text/plain": text}}]}
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "said"),
+    [
+        (gave("a  1.50\nb 20"), gave("b 20 a 1.5"), []),
+        (gave("a 1.5"), gave("a 1.6"), ["cell 0 gives other numbers"]),
+        (gave("a 1.5"), {"outputs": []}, ["cell 0 gives other numbers"]),
+        (
+            {"outputs": [{"name": "stderr", "text": ["FutureWarning\n"]}]},
+            {"outputs": []},
+            ["cell 0 warns: FutureWarning"],
+        ),
+    ],
+)
+def test_running_one_fails_on_warnings_and_on_other_numbers_than_are_in_its_file(
+    new: dict[str, Any], old: dict[str, Any], said: list[str]
+) -> None:
+    found = list(problems([new], [old]))
+    assert len(found) == len(said)
+    assert all(text.startswith(begin) for text, begin in zip(found, said, strict=True))
+
+
+def test_an_analysis_of_one_s_own_becomes_a_command_as_the_notebook_says(tmp_path) -> None:
+    dataset = tracekit.parse(ROOT / "data" / "llama_eager.sqlite", tmp_path / "eager.tracekit")
+    without = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "tracekit", tmp_path / "tracekit", ignore=without)
+    last = source(cells(OWN, "markdown")[-1])
+    [file] = re.findall(r"^```python\n(.*?)^```", last, re.DOTALL | re.MULTILINE)
+    place, room = re.findall(r"`(tracekit/analyses/\w+\.py)`", last)
+    (tmp_path / place).write_text(file, "utf-8")
+    members = (tmp_path / room).read_text("utf-8")
+    more = members.replace("    processes,\n", "    processes,\n    small_kernels,\n")
+    (tmp_path / room).write_text(more, "utf-8")
+
+    here: dict[str, Any] = {"cwd": tmp_path, "PYTHONPATH": str(tmp_path)}
+    shown = separately("show", "small_kernels", dataset.folder, "--json", **here)
+    assert (shown.code, shown.err) == (0, "")
+    assert "small_kernels" in separately("show", "--list", **here).out
+    [function] = [text for text in map(source, cells(OWN, "code")) if text.startswith("def frame")]
+    names: dict[str, Any] = {"SMALL_NS": 5_000}
+    exec(compile(function.rpartition("\n\n\n")[0], OWN.name, "exec"), names)
+    expected = json.loads(json.dumps(records(names["frame"](dataset))))
+    assert json.loads(shown.out) == expected != []
