@@ -382,7 +382,8 @@ def copies(plain: Plain) -> Iterable[Row]:
         }
 
 
-def communication(plain: Plain) -> Iterable[Row]:
+def talk(plain: Plain) -> tuple[list[Row], dict[int, int]]:
+    """The work that is NCCL's, and how much other work hides of each piece."""
     nccl = {row["range_id"] for row in plain.ranges if row["domain"] == "NCCL"}
 
     def talks(row: Row) -> bool:
@@ -400,7 +401,32 @@ def communication(plain: Plain) -> Iterable[Row]:
             start, end = row["start_ns"], row["end_ns"]
             inner = [(max(s, start), min(e, end)) for s, e in others if s < end and e > start]
             hidden[row["kernel_id"]] = length(inner)
-    keys = grouped(filter(talks, plain.kernels), lambda row: (row["name"], row["module_id"]))
+    return list(filter(talks, plain.kernels)), hidden
+
+
+def processes(plain: Plain) -> Iterable[Row]:
+    talking, hidden = talk(plain)
+
+    def key(row: Row) -> tuple:
+        return row.get("report"), row["rank"], row["pid"], row["device"]
+
+    heard = grouped(talking, key)
+    for one, rows in grouped(plain.kernels, key).items():
+        said = heard.get(one, [])
+        known = total(row for row in rows if row["module_id"] is not None)
+        yield {
+            **dict(zip(("report", "rank", "pid", "device"), one, strict=True)),
+            "kernels": len(rows),
+            "gpu_time_ns": total(rows),
+            "known": known / max(total(rows), 1),
+            "communication_ns": total(said),
+            "exposed_ns": total(said) - sum(hidden[row["kernel_id"]] for row in said),
+        }
+
+
+def communication(plain: Plain) -> Iterable[Row]:
+    talking, hidden = talk(plain)
+    keys = grouped(talking, lambda row: (row["name"], row["module_id"]))
     for (name, module), rows in keys.items():
         overlapped = sum(hidden[row["kernel_id"]] for row in rows)
         yield {
@@ -418,6 +444,6 @@ PLAIN: dict[str, Callable[[Plain], Iterable[Row]]] = {
     one.__name__: one
     for one in (
         modules, classes, shapes, kernels, module_kernels, launches, gaps, steps, phases, copies,
-        communication,
+        communication, processes,
     )
 }  # fmt: skip

@@ -192,8 +192,8 @@ def test_analyses_see_one_table(two: Dataset) -> None:
     ]
     rows = processes.frame(two)
     assert rows.drop(columns="known").values.tolist() == [
-        ["rank0", 0, 1, 0, 2, 40],
-        ["rank1", 1, 1, 1, 3, 51],
+        ["rank0", 0, 1, 0, 2, 40, 0, 0],
+        ["rank1", 1, 1, 1, 3, 51, 0, 0],
     ]
     assert rows["known"].tolist() == [1.0, 50 / 51]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,14 +37,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``share`` (of all GPU time), ``exposed_ns`` (part of that time in which its device ran no other kernel that is
         not NCCL's; copies hide nothing) and ``overlapped_ns`` (the rest).
     """
-    whole = load(dataset.folder)
-    table = kernels(whole, ["name", "kind", "module_id", "range_id", "dur_ns", *WHERE])
+    table, talking, exposed = talk(dataset, ["name", "module_id", "dur_ns"])
     modules, names = hierarchy(dataset), labels(table, "name")
     owner = modules.rows(table)
     asked = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
     time = integers(table, "dur_ns")
-    talking = _is_nccl(whole, table, names)
-    exposed = _exposed(axis(whole, table), talking, _computing(table) & ~talking)
     rows = np.flatnonzero(talking & asked)
     work = pd.DataFrame(
         {
@@ -71,6 +68,33 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         }
     )
     return answer.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+class Talk(NamedTuple):
+    """All work of a dataset, of whatever module, and which of it is communication.
+
+    Attributes:
+        table: Columns of ``kernels``.
+        talking: Which rows are NCCL's.
+        exposed: For each of these how much of it nothing hides, in ns; 0 for the others.
+    """
+
+    table: pa.Table
+    talking: Flags
+    exposed: Ints
+
+
+def talk(dataset: Dataset, columns: list[str]) -> Talk:
+    """What of a dataset's work, also outside of its root, is communication.
+
+    Args:
+        dataset: The dataset, or a subtree of it.
+        columns: Which of ``kernels`` the table must have.
+    """
+    whole = load(dataset.folder)
+    table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "range_id", *WHERE])))
+    talking = _is_nccl(whole, table, labels(table, "name"))
+    return Talk(table, talking, _exposed(axis(whole, table), talking, _computing(table) & ~talking))
 
 
 def _is_nccl(dataset: Dataset, table: pa.Table, names: Labels) -> Flags:

@@ -1,4 +1,4 @@
-"""Which process of which rank spent how much of which device."""
+"""Which process of which rank spent how much of which device, and how much of it in communication."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tracekit.schema import CATEGORY
+from tracekit.analyses.communication import talk
+from tracekit.analyses.subtrees import hierarchy, integers
 
 if TYPE_CHECKING:
     from tracekit.dataset import Dataset
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 NAME = "processes"
 
 _KEYS = ["report", "rank", "pid", "device"]
+_SUMMED = ("dur_ns", "known_ns", "talking_ns", "exposed_ns")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -23,27 +25,21 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row for each that did some: ``report`` (null if the dataset is of a single one), ``rank``, ``pid``,
-        ``device`` (null where not known), ``kernels``, ``gpu_time_ns`` (sum) and ``known`` (the share of that time
-        that has a module).
+        ``device`` (null where not known), ``kernels``, ``gpu_time_ns`` (sum), ``known`` (the share of that time that
+        has a module), ``communication_ns`` (the part of it in which NCCL's kernels ran; the rank that the others wait
+        for has the least) and ``exposed_ns`` (the part of that beside which nothing else ran).
     """
-    columns = [name for name in _KEYS if name != "report" or dataset.reports]
-    kernels = dataset.table("kernels", [*columns, "module_id", "dur_ns"])
-    if "report" not in columns:
-        kernels = kernels.append_column("report", pa.nulls(kernels.num_rows, CATEGORY))
-    known = np.where(
-        np.asarray(kernels.column("module_id").is_valid()), np.asarray(kernels.column("dur_ns")), 0
-    )
-    kernels = kernels.append_column("known_ns", pa.array(known, pa.int64()))
-    report = kernels.column("report").cast(pa.string())
-    kernels = kernels.set_column(kernels.column_names.index("report"), "report", report)
+    kernels = _work(dataset)
     sums = kernels.group_by(_KEYS, use_threads=False).aggregate(
-        [("dur_ns", "count"), ("dur_ns", "sum"), ("known_ns", "sum")]
+        [("dur_ns", "count"), *((name, "sum") for name in _SUMMED)]
     )
     found = pd.DataFrame({name: sums.column(name).to_pylist() for name in _KEYS}, dtype=object)
-    time = np.asarray(sums.column("dur_ns_sum"))
+    time, known, talking, exposed = (np.asarray(sums.column(f"{name}_sum")) for name in _SUMMED)
     found["kernels"] = np.asarray(sums.column("dur_ns_count"))
     found["gpu_time_ns"] = time
-    found["known"] = np.asarray(sums.column("known_ns_sum")) / np.maximum(time, 1)
+    found["known"] = known / np.maximum(time, 1)
+    found["communication_ns"] = talking
+    found["exposed_ns"] = exposed
     place = {name: at for at, name in enumerate(dataset.reports)}
     keys = [
         (place.get(report, 0), *((key is None, key or 0) for key in rest))
@@ -51,3 +47,24 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     ]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return found.iloc[order].reset_index(drop=True)
+
+
+def _work(dataset: Dataset) -> pa.Table:
+    """A dataset's device work: its keys, and what is added up of it."""
+    columns = ["rank", "pid", "device", "module_id", "dur_ns"]
+    table, talking, exposed = talk(dataset, columns)
+    names = table.column("report").cast(pa.string()) if dataset.reports else None
+    time = integers(table, "dur_ns")
+    owner = hierarchy(dataset).rows(table)
+    summed = {
+        "dur_ns": time,
+        "known_ns": np.where(np.asarray(table.column("module_id").is_valid()), time, 0),
+        "talking_ns": np.where(talking, time, 0),
+        "exposed_ns": exposed,
+    }
+    work = table.select(["rank", "pid", "device"]).append_column(
+        "report", pa.nulls(table.num_rows, pa.string()) if names is None else names
+    )
+    for name, values in summed.items():
+        work = work.append_column(name, pa.array(values, pa.int64()))
+    return work if dataset.root is None else work.filter(pa.array(owner >= 0))
