@@ -45,7 +45,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     ),
     "attribute": (
         attribute.METHODS,
-        {"base", "capturing", "causes", "graph_instances", "launching", "replay"},
+        {"base", "capturing", "causes", "graph_instances", "graph_pairing", "launching", "replay"},
     ),
     "cli": (cli.COMMANDS, {"base"}),
     "exports": (exports.FORMATS, {"base", "timeline", "tracks"}),
@@ -55,6 +55,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
         {
             "base",
             "foreign",
+            "nsight_diagnostics",
             "nsight_graphs",
             "nsight_ids",
             "nsight_lacks",
