@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
         {"base", "capturing", "causes", "graph_instances", "graph_pairing", "launching", "replay"},
     ),
     "cli": (cli.COMMANDS, {"base"}),
-    "exports": (exports.FORMATS, {"base", "timeline", "tracks"}),
+    "exports": (exports.FORMATS, {"base", "timeline", "times", "tracks"}),
     "markers": (markers.DIALECTS, {"base", "fields", "literal", "spelling"}),
     "readers": (
         readers.READERS,
