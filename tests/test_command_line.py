@@ -195,8 +195,22 @@ def test_schema_of_one_table_is_that_alone_with_types() -> None:
         ["kernel_id", "int64"],
         ["module_id", "int32"],
         ["weight", "double"],
+        ["report", "category"],
     ]
+    assert columns[-1].endswith("Only in datasets of several reports.")
     assert "module_id" not in command("schema", "steps").out
+
+
+def test_schema_says_which_column_tells_the_reports_of_a_dataset_of_several(tmp_path: Path) -> None:
+    reports = [report(tmp_path / f"{name}.sqlite", LINES) for name in "ab"]
+    one = tracekit.parse(reports[0], tmp_path / "one")
+    several = tracekit.parse(reports, tmp_path / "several")
+    for said in json.loads(command("schema", "--json").out):
+        more = [column["name"] for column in said["columns_of_several_reports"]]
+        promised = [column["name"] for column in said["columns"]]
+        assert several.schema(said["name"]).names == promised + more
+        assert one.schema(said["name"]).names == promised
+    assert "Only in datasets" not in command("schema", "modules").out
 
 
 def test_schema_as_json_is_the_specs() -> None:
