@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,6 +79,44 @@ def test_the_dataset_goes_beside_the_report_unless_told(small: Path, tmp_path: P
         "\n", ""
     )
     assert tracekit.load(tmp_path / "report.tracekit").manifest["source"]["name"] == "report.sqlite"
+
+
+UNMARKED = """
+    launch 1 20 30 #1 cudaLaunchKernel_v7000
+    kernel 1 40 140 #1 gemm
+    launch 1 150 160 #2 cudaGraphLaunch_v10000
+    graph  1 170 180 #2
+"""
+
+
+def test_where_nothing_is_marked_it_says_how_to_mark_and_nothing_of_more_modules(
+    tmp_path: Path,
+) -> None:
+    """And no advice is given twice."""
+    path = report(tmp_path / "report.sqlite", UNMARKED)
+    outcome = command("parse", path)
+    said = " ".join(outcome.out.split())
+    assert "no call of a module is in it: record with tracekit capture, or mark the model" in said
+    assert "mark more modules" not in said
+    assert said.count("--cuda-graph-trace=node") == 1
+    advice = [
+        row["cause"]
+        for row in json.loads(command("parse", path, "--force", "--json").out)["coverage"]
+    ]
+    assert set(advice) == {"outside_modules", "graph_not_expanded"}
+
+
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_the_devices_that_worked_are_named_and_no_others(tmp_path: Path, number: int) -> None:
+    path = report(tmp_path / "report.sqlite", f"launch 1 1 2 #1\nkernel:{number} 1 3 4 #1 gemm")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
+        gpus = [(0, "H100"), (1, "H100"), (2, "Intel UHD"), (3, "A100")]
+        db.executemany("INSERT INTO TARGET_INFO_GPU VALUES (?, ?)", gpus)
+    lines = command("parse", path).out.splitlines()
+    # A device that no row names may be any of them.
+    expected = {0: "H100", 3: "A100", 7: "2 x H100, Intel UHD, A100"}[number]
+    assert expected in [line.strip() for line in lines]
 
 
 def test_json_says_what_the_summary_says(small: Path, tmp_path: Path) -> None:
@@ -195,8 +235,22 @@ def test_schema_of_one_table_is_that_alone_with_types() -> None:
         ["kernel_id", "int64"],
         ["module_id", "int32"],
         ["weight", "double"],
+        ["report", "category"],
     ]
+    assert columns[-1].endswith("Only in datasets of several reports.")
     assert "module_id" not in command("schema", "steps").out
+
+
+def test_schema_says_which_column_tells_the_reports_of_a_dataset_of_several(tmp_path: Path) -> None:
+    reports = [report(tmp_path / f"{name}.sqlite", LINES) for name in "ab"]
+    one = tracekit.parse(reports[0], tmp_path / "one")
+    several = tracekit.parse(reports, tmp_path / "several")
+    for said in json.loads(command("schema", "--json").out):
+        more = [column["name"] for column in said["columns_of_several_reports"]]
+        promised = [column["name"] for column in said["columns"]]
+        assert several.schema(said["name"]).names == promised + more
+        assert one.schema(said["name"]).names == promised
+    assert "Only in datasets" not in command("schema", "modules").out
 
 
 def test_schema_as_json_is_the_specs() -> None:

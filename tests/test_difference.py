@@ -272,6 +272,23 @@ def test_few_steps_are_told(tmp_path: Path) -> None:
     assert "The first has 1 step: its spread is hardly known" in said(one, one)[1]
 
 
+def test_what_moved_in_too_few_steps_to_tell_is_told(tmp_path: Path) -> None:
+    """One slow step of three or four hides what is half as slow again; from five on it does not."""
+    for number, told in ((3, True), (4, True), (5, False)):
+        before, after = (
+            parsed(tmp_path, f"{name}{number}", steps(*(f"gemm {ns}" for ns in times)))
+            for name, times in (
+                ("a", [3000, *[1000] * (number - 1)]),
+                ("b", [1500] * number),
+            )
+        )
+        found = compare(before, after, Options())
+        assert set(found.rows["status"]) == ({"same"} if told else {"slower"})
+        few = "3 of 3 things compared moved by more than 1 %, but in fewer than 5 steps of one side"
+        assert any(note.startswith(few) for note in found.notes) == told
+        assert ("too few to tell" in said(before, after, "--fail-over", "5%")[1]) == told
+
+
 def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> None:
     before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3, module="top"))
     after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3, module="Net"))

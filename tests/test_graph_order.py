@@ -42,6 +42,13 @@ UNMAPPED = """
     memset  -       -       graph_unmapped  0
     kernel  -       -       graph_unmapped  0
 """
+#: What nsys says of a process of which it recorded all CUDA calls, from the first to the last.
+FROM_THE_START = """
+    said 1   -100 -100  Profiling has started.
+    said 1    -99  -99  Process was launched by the profiler, see stdout.log for program output
+    said 1    -50  -50  CUDA injection initialized successfully.
+    said 1  99999 99999 Profiling has stopped.
+"""
 
 
 def of_instance(number: int, lines: str = REPLAY) -> str:
@@ -126,10 +133,76 @@ def test_records_that_contradict_each_other_tell_nothing(parsed: Parse) -> None:
 
 
 @pytest.mark.parametrize("replay", [REPLAY, of_instance(2)])
-def test_one_capture_and_one_graph_belong_together_where_nothing_is_recorded(
+def test_one_capture_and_one_graph_belong_together_where_all_of_the_process_was_recorded(
     parsed: Parse, replay: str
 ) -> None:
-    check(parsed(CAPTURE + replay), "kernels", MAPPED)
+    check(parsed(FROM_THE_START + CAPTURE + replay), "kernels", MAPPED)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (FROM_THE_START, ""),  # older versions of nsys say nothing
+        (
+            "-100 -100  Profiling",
+            "-60 -60 Profiling",
+        ),  # launched, and waited for the window to open
+        ("-100 -100  Profiling", "150 150 Profiling"),  # the window opened after the capture
+        ("-50  -50  CUDA", "-120 -120 CUDA"),  # CUDA was there before the window
+        ("CUDA injection initialized successfully.", "NVTX injection initialized successfully."),
+        ("was launched by the profiler", "was attached to"),
+        ("Profiling has stopped.", "Profiling has started."),  # twice
+        (
+            "said 1  99999",
+            "said 0 5 5 Profiling started due to cudaProfilerStart API\nsaid 1 99999",
+        ),
+        (
+            "said 1  99999",
+            "said 1 9 9 Not all CUDA events might have been collected.\nsaid 1 99999",
+        ),
+        ("said 1    -50", "said 7/1 -50"),  # said of another process
+    ],
+)
+def test_a_graph_may_be_from_before_the_recording_unless_all_of_the_process_was_recorded(
+    parsed: Parse, old: str, new: str
+) -> None:
+    """A graph of the same shape may have been captured earlier, and this capture never replayed."""
+    assert old in FROM_THE_START
+    said = FROM_THE_START.replace(old, new) + "\n"
+    check(parsed(said + CAPTURE + REPLAY), "kernels", UNMAPPED)
+
+
+def test_a_capture_that_is_not_replayed_may_have_the_shape_of_another_s_graph(
+    parsed: Parse,
+) -> None:
+    """Another capture's launches may be recorded in part, so that its graph looks like the first one's."""
+    second = other(CAPTURE, 1000, 3).replace("'top", "'other").replace("cudaMemset", "cudaMemcpy")
+    replay = moved(REPLAY, 2000)
+    dataset = parsed(FROM_THE_START + CAPTURE + second + replay)
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+@pytest.mark.parametrize("call", ["cudaGraphCreate_v10000", "cuGraphAddKernelNode_v2"])
+def test_a_graph_may_be_built_by_hand_where_a_process_builds_any(parsed: Parse, call: str) -> None:
+    by_hand = f"launch 1 130 135 #50 {call}\n"
+    check(parsed(FROM_THE_START + CAPTURE + by_hand + REPLAY), "kernels", UNMAPPED)
+
+
+def test_two_captures_and_two_graphs_of_two_shapes_belong_together(parsed: Parse) -> None:
+    second = other(CAPTURE, 1000, 3).replace("'top", "'other").replace("cudaMemset", "cudaMemcpy")
+    replay = other(REPLAY, 2000, 4).replace("memset!12", "memcpy!12")
+    for node in (11, 12, 13):
+        replay = replay.replace(f"!{node} ", f"!{node + 20} ")
+    dataset = parsed(FROM_THE_START + CAPTURE + second + moved(REPLAY, 1500) + "\n" + replay)
+    check(dataset, "kernels", """
+        module   method
+        top.a    graph_order
+        top.b    graph_order
+        top.b    graph_order
+        other.a  graph_order
+        other.b  graph_order
+        other.b  graph_order
+    """)  # fmt: skip
 
 
 def test_the_driver_s_calls_inside_the_runtime_s_count_once(parsed: Parse) -> None:
@@ -140,7 +213,7 @@ def test_the_driver_s_calls_inside_the_runtime_s_count_once(parsed: Parse) -> No
         launch 1 76 79 #104 cuLaunchKernel
         launch 1 101 102 #105 cuStreamEndCapture
     """
-    check(parsed(CAPTURE + driver + REPLAY), "kernels", MAPPED)
+    check(parsed(FROM_THE_START + CAPTURE + driver + REPLAY), "kernels", MAPPED)
 
 
 def test_work_launched_to_another_stream_meanwhile_is_no_node(parsed: Parse) -> None:
@@ -148,7 +221,7 @@ def test_work_launched_to_another_stream_meanwhile_is_no_node(parsed: Parse) -> 
         launch 1  40  42 #99
         kernel 1 700 705 #99 aside
     """
-    dataset = parsed(CAPTURE + aside + REPLAY)
+    dataset = parsed(FROM_THE_START + CAPTURE + aside + REPLAY)
     check(dataset, "kernels", """
         name           module  method
         gemm           top.a   graph_order
@@ -173,7 +246,7 @@ def test_work_launched_to_another_stream_meanwhile_is_no_node(parsed: Parse) -> 
         ),  # two at once
     ],
 )
-@pytest.mark.parametrize("records", ["", LATE, GRAPHS])
+@pytest.mark.parametrize("records", [FROM_THE_START, LATE, GRAPHS])
 def test_a_capture_that_does_not_agree_with_the_graph_tells_nothing(
     parsed: Parse, old: str, new: str, records: str
 ) -> None:
@@ -184,7 +257,7 @@ def test_a_capture_that_does_not_agree_with_the_graph_tells_nothing(
 
 def test_two_captures_of_one_shape_without_records_are_not_told_apart(parsed: Parse) -> None:
     second = other(CAPTURE, 1000, 3).replace("'top", "'other")
-    dataset = parsed(CAPTURE + second + moved(REPLAY, 2000))
+    dataset = parsed(FROM_THE_START + CAPTURE + second + moved(REPLAY, 2000))
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
 
@@ -192,7 +265,7 @@ def test_two_graphs_of_one_shape_cannot_both_be_of_one_capture(parsed: Parse) ->
     earlier = other(REPLAY, 1000, 4)
     for node in (11, 12, 13):
         earlier = earlier.replace(f"!{node} ", f"!{node - 10} ")
-    dataset = parsed(CAPTURE + REPLAY + earlier)
+    dataset = parsed(FROM_THE_START + CAPTURE + REPLAY + earlier)
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
 
@@ -201,16 +274,16 @@ def test_a_graph_without_a_capture_shows_that_others_were_captured_before(parsed
         launch    1 810 820  #40 cudaGraphLaunch_v10000
         kernel!99 1 900 910  #40 alien
     """
-    dataset = parsed(CAPTURE + REPLAY + alien)
+    dataset = parsed(FROM_THE_START + CAPTURE + REPLAY + alien)
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
 
 def test_a_graph_that_ran_before_its_capture_is_another(parsed: Parse) -> None:
-    check(parsed(moved(CAPTURE, 1000) + "\n" + REPLAY), "kernels", UNMAPPED)
+    check(parsed(FROM_THE_START + moved(CAPTURE, 1000) + "\n" + REPLAY), "kernels", UNMAPPED)
 
 
 def test_a_graph_of_another_process_is_not_of_this_capture(parsed: Parse) -> None:
-    dataset = parsed(CAPTURE + REPLAY.replace(" 1 ", " 8/1 "))
+    dataset = parsed(FROM_THE_START + CAPTURE + REPLAY.replace(" 1 ", " 8/1 "))
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
-from time import process_time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.work import Counted, elements_of, lines_of, peak_bytes_of
 from tracekit import intervals as iv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Ints = np.ndarray
 Sorted = tuple[list[int], list[int]]
@@ -207,9 +212,12 @@ def test_one_axis_falls_back_to_ranks_for_huge_times() -> None:
 
 
 @pytest.mark.parametrize("deep", [200, 5_000])
-def test_a_deep_nest_is_answered_exactly_and_fast(deep: int) -> None:
-    began = process_time()
-    start, end = np.arange(deep), 3 * deep - np.arange(deep)
+def test_a_deep_nest_is_answered_exactly(deep: int) -> None:
+    of_a_deep_nest(deep)
+
+
+def of_a_deep_nest(deep: int) -> None:
+    start, end = Counted.of(np.arange(deep)), Counted.of(3 * deep - np.arange(deep))
     parent, depth = iv.parents(start, end)
     assert parent.tolist() == list(range(-1, deep - 1))
     assert depth.tolist() == list(range(deep))
@@ -221,20 +229,47 @@ def test_a_deep_nest_is_answered_exactly_and_fast(deep: int) -> None:
     assert iv.innermost(start, end, parent, query, end + deep).tolist() == [
         max(row - deep, -1) for row in range(deep)
     ]
-    total = iv.union_within(np.arange(deep), (parent, depth, subtree_end), start, start + 2)
+
+
+@pytest.mark.parametrize("deep", [200, 5_000])
+def test_the_union_within_a_deep_nest_is_exact(deep: int) -> None:
+    of_the_union_within_a_deep_nest(deep)
+
+
+def of_the_union_within_a_deep_nest(deep: int) -> None:
+    node = np.arange(deep)
+    start, forest = Counted.of(node), (node - 1, node, np.full(deep, deep))
+    total = iv.union_within(node, forest, start, start + 2)
     assert total.tolist() == [deep + 1 - row for row in range(deep)]
-    assert process_time() - began < 5
 
 
-def test_a_deep_nest_that_overlaps_in_part_is_answered_fast() -> None:
-    began = process_time()
-    deep = 5_000
-    start = np.append(np.arange(deep), 2 * deep)
-    end = np.append(3 * deep - np.arange(deep), 5 * deep)
+def test_work_on_a_union_grows_with_the_intervals_and_the_nodes_above_each() -> None:
+    """Which are 256 times as many here."""
+    few, many = (partial(of_the_union_within_a_deep_nest, deep) for deep in (300, 4_800))
+    assert lines_of(many) < 32 * lines_of(few)
+    assert 0 < elements_of(many) < 300 * elements_of(few)
+    assert peak_bytes_of(many) < 32 * peak_bytes_of(few)
+
+
+def test_a_deep_nest_that_overlaps_in_part_is_answered_exactly() -> None:
+    of_a_deep_nest_that_overlaps_in_part(5_000)
+
+
+def of_a_deep_nest_that_overlaps_in_part(deep: int) -> None:
+    start = Counted.of(np.append(np.arange(deep), 2 * deep))
+    end = Counted.of(np.append(3 * deep - np.arange(deep), 5 * deep))
     parent, depth = iv.parents(start, end)
     assert parent.tolist() == [*range(-1, deep - 1), -1]
     assert depth.tolist() == [*range(deep), 0]
-    assert process_time() - began < 5
+
+
+@pytest.mark.parametrize("nest", [of_a_deep_nest, of_a_deep_nest_that_overlaps_in_part])
+@pytest.mark.parametrize("work", [lines_of, elements_of, peak_bytes_of])
+def test_work_on_a_nest_grows_with_its_depth_alone(
+    nest: Callable[[int], None], work: Callable[[Callable[[], None]], int]
+) -> None:
+    """All intervals at every level, or every pair of them, would be 256 times as much."""
+    assert 0 < work(partial(nest, 4_800)) < 32 * work(partial(nest, 300))
 
 
 def test_nothing_gives_nothing() -> None:

@@ -45,16 +45,17 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     ),
     "attribute": (
         attribute.METHODS,
-        {"base", "capturing", "causes", "graph_instances", "launching", "replay"},
+        {"base", "capturing", "causes", "graph_instances", "graph_pairing", "launching", "replay"},
     ),
     "cli": (cli.COMMANDS, {"base"}),
-    "exports": (exports.FORMATS, {"base", "timeline", "tracks"}),
+    "exports": (exports.FORMATS, {"base", "timeline", "times", "tracks"}),
     "markers": (markers.DIALECTS, {"base", "fields", "literal", "spelling"}),
     "readers": (
         readers.READERS,
         {
             "base",
             "foreign",
+            "nsight_diagnostics",
             "nsight_graphs",
             "nsight_ids",
             "nsight_lacks",

@@ -15,6 +15,7 @@ import pytest
 
 import tracekit
 from tests.conftest import TRACES
+from tracekit.readers import nsight_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -270,3 +271,21 @@ def test_the_correlation_ids_that_two_processes_share_do_not_mix(
     for row in asked:
         found = (row["launch_start_ns"], row["launch_end_ns"], row["tid"])
         assert found == launch.get((row["pid"], row["correlation_id"]), (None, None, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "pids"),
+    [
+        ("graph_mode_v2025.5", 1),
+        ("no_nvtx_v2026.1", 1),
+        ("nvfuser_h200_v2025.1", 2),
+        ("windows_transformer_v2026.2", 1),
+        ("graph_mode_a100_v2024.6", 0),  # cudaProfilerApi, after graphs were captured
+        ("cupy_domains_v2025.3", 0),  # cudaProfilerApi
+        ("fsdp_2rank_h100_v2026.2", 0),  # a cut of a report, without its messages
+        ("saxpy_mpi_backtraces_v2022.2", 0),  # nsys wrote no messages then
+    ],
+)
+def test_it_is_known_of_which_processes_all_cuda_calls_were_recorded(name: str, pids: int) -> None:
+    recording = nsight_sqlite.read(NSYS / f"{name}.sqlite", lambda *_: None)
+    assert len(recording.from_the_start) == pids

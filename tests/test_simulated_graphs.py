@@ -265,6 +265,9 @@ VARIANTS = {
     "no nodes": {"faults": Faults(node_records="never")},
     "no nodes in 2023": {"faults": Faults(node_records="never"), "generation": "3.7.2"},
     "no nodes, lost work": {"faults": Faults(node_records="never", lost_work=0.2)},
+    "captured before": {"faults": Faults(captured_before=True)},
+    "captured before, no nodes": {"faults": Faults(captured_before=True, node_records="never")},
+    "captured before, late nodes": {"faults": Faults(captured_before=True, node_records="late")},
     "lost nodes": {"faults": Faults(lost_nodes=0.3)},
     "lost launches": {"faults": Faults(lost_launches=0.2)},
     "lost ranges": {"faults": Faults(lost_ranges=0.3)},
@@ -318,3 +321,45 @@ def test_without_any_record_of_captures_nothing_is_guessed_of_a_replay(version) 
     rows = [row for row in it.tables["kernels"] if row["graph_node_id"] is not None]
     assert rows
     assert {(row["module"], row["cause"]) for row in rows} == {(None, "graph_unmapped")}
+
+
+ONE_GRAPH = {
+    "graph_captures": 2,
+    "graph_extras": False,
+    "graph_clones": False,
+    "piecewise": False,
+    "threads": 1,
+}
+"""Programs simple enough for an order of launches to tell something without any record of a graph."""
+
+
+@pytest.mark.parametrize("version", GENERATIONS)
+@pytest.mark.parametrize("number", range(12))
+def test_without_records_a_graph_from_before_is_not_taken_for_its_capture_repeated(
+    version, number
+) -> None:
+    faults = Faults(node_records="never", captured_before=True)
+    it = parsed(
+        capturing(
+            number, actions=6, generation=version, faults=faults, graph_replays=False, **ONE_GRAPH
+        )
+    )
+    assert any(work.node is not None for work in it.truth.work)
+    assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
+
+
+def test_without_records_order_tells_where_the_program_was_recorded_from_its_start() -> None:
+    methods = {
+        row["method"]
+        for number in range(12)
+        for row in parsed(
+            capturing(
+                number,
+                actions=6,
+                faults=Faults(node_records="never"),
+                graph_replays=False,
+                **ONE_GRAPH,
+            )
+        ).tables["kernels"]
+    }
+    assert "graph_order" in methods

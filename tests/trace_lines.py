@@ -14,6 +14,7 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     made    1   30  30  exec 2 of 1           records that graph 1 was instantiated; ``graph 1``; ``clone 3 of 1``
     domain  1    0   -  2 NCCL                names domain 2 of the process; ``range@2`` is in it
     op      1   10  20  aten::addmm           an operator that ran on the CPU
+    said    1   10  10  CUDA injection …      what the profiler said of itself and the process
 
 ``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel!9`` (``memcpy!9``, ``memset!9``) is
 node 9 of a graph.
@@ -52,6 +53,11 @@ CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, ev
 """
 #: Our own table, in reports of runs without a GPU alone.
 OPERATORS = 'CREATE TABLE IF NOT EXISTS TRACEKIT_CPU_OPS (start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER)'
+#: In reports of 2024.5 and newer.
+DIAGNOSTICS = """
+CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (timestamp INTEGER NOT NULL, timestampType INTEGER NOT NULL,
+  source INTEGER NOT NULL, severity INTEGER NOT NULL, text TEXT NOT NULL, globalPid INTEGER)
+"""
 _LINE = re.compile(
     r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
     r"\s+(?P<start>-?\d+)\s+(?P<end>-?\d+|-)(\s+#(?P<id>-?\d+|-))?(\s(?P<rest>.*))?"
@@ -155,6 +161,13 @@ class _Writer:
         self.insert(
             "TRACEKIT_CPU_OPS", start=line["start"], end=line["end"], globalTid=line["tid"],
             nameId=self.string(line["rest"]),
+        )  # fmt: skip
+
+    def _said(self, line: dict[str, Any]) -> None:
+        self.db.execute(DIAGNOSTICS)
+        self.insert(
+            "DIAGNOSTIC_EVENT", timestamp=line["start"], timestampType=1, source=1, severity=1, text=line["rest"],
+            globalPid=line["pid"],
         )  # fmt: skip
 
     def _launch(self, line: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from typing_extensions import override
 
 from tracekit.errors import DatasetError, UsageError
-from tracekit.schema import CATEGORY
+from tracekit.schema import CATEGORY, Column
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
@@ -29,17 +29,15 @@ FORMAT_VERSION = 1
 SUFFIX = ".tracekit"
 FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
-#: Column of the dataset's tables that tells a row's report, where there are several.
 REPORT = "report"
+#: Column of all tables but one that tells a row's report, where there are several.
+REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report it is from.")
+#: The table that is one for all reports.
+UNITED = "modules"
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 TABLE_NAMES = tuple(_SPECS)
-#: One table for all reports.
-_UNITED = "modules"
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
-_REPORT_FIELD = pa.field(
-    REPORT, CATEGORY, nullable=False, metadata={"doc": "Name of the report it is from."}
-)
 
 
 def part_of(folder: Path, table: str, report: str) -> Path:
@@ -87,7 +85,7 @@ class Dataset:
         if name not in _SPECS:
             raise UsageError(f"there is no table {name}; there are {', '.join(_SPECS)}")
         with self._reading(name):
-            if not self.reports or name == _UNITED:
+            if not self.reports or name == UNITED:
                 return self._part(name, self.folder / f"{name}.parquet", columns)
             parts = []
             for report in self.reports:
@@ -97,18 +95,18 @@ class Dataset:
 
     def schema(self, name: str) -> pa.Schema:
         """The columns that :meth:`table` has, without reading a row."""
-        several = bool(self.reports) and name != _UNITED
+        several = bool(self.reports) and name != UNITED
         path = self.folder / f"{name}.parquet"
         with self._reading(name):
             schema = pq.read_schema(
                 part_of(self.folder, name, self.reports[0]) if several else path
             )
-            return schema.append(_REPORT_FIELD) if several else schema
+            return schema.append(REPORT_COLUMN.field()) if several else schema
 
     def pieces(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows of :meth:`table`, some ten thousand at a time, so that a large table never stands in memory whole."""
         parts: list[tuple[Path, str | None]] = [(self.folder / f"{name}.parquet", None)]
-        if self.reports and name != _UNITED:
+        if self.reports and name != UNITED:
             parts = [(part_of(self.folder, name, report), report) for report in self.reports]
         with self._reading(name):
             for path, report in parts:
@@ -229,7 +227,7 @@ def _named(table: pa.Table, report: str | None) -> pa.Table:
         return table
     same = pa.array(np.zeros(table.num_rows, np.int32))
     named = pa.DictionaryArray.from_arrays(same, pa.array([report], pa.string()))
-    return table.append_column(_REPORT_FIELD, named)
+    return table.append_column(REPORT_COLUMN.field(), named)
 
 
 def _between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:

@@ -64,6 +64,9 @@ GRAPH_NODE_EVENTS = _table(
 )
 PROCESSES = _table("PROCESSES", "globalPid pid", "name")
 THREADS = _table("ThreadNames", "nameId priority globalTid")
+DIAGNOSTICS = _table(
+    "DIAGNOSTIC_EVENT", "timestamp timestampType source severity globalPid", "text"
+)
 GPU = _table("TARGET_INFO_GPU", "id smCount totalMemory computeMajor computeMinor", "name")
 SESSION = _table("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcTime localTime")
 SYSTEM = _table("TARGET_INFO_SYSTEM_ENV", "", "name value")
@@ -102,6 +105,9 @@ BACKTRACE_CLASS = 67
 #: Events of CUDA graphs: a graph was instantiated, created or cloned; a node of an instance got new parameters.
 GRAPH_INSTANTIATED, GRAPH_CREATED, GRAPH_CLONED = 94, 95, 96
 NODE_CHANGED = 111
+
+#: Times of diagnostics that were taken on the machine that was profiled (ENUM_DIAGNOSTIC_TIMESTAMP_SOURCE).
+TARGET_TIME = 1
 
 #: ``globalTid`` holds the thread in bits 0-23, the process in 24-47, machine ids above; ``globalPid`` is the same
 #: with the thread's bits 0.

@@ -220,6 +220,8 @@ class Recording:
         ranks: Ranks of processes, where known.
         lacks: What the report does not hold.
         tally: What was lost or put right while reading.
+        from_the_start: Rows of the processes of which every CUDA call is recorded, from the first one on; of others it
+            is not known.
         inside_ns: Of every piece of work the time that it spent in others which it called, as operators do; None if
             there are only pieces of device work, which call none.
     """
@@ -239,6 +241,7 @@ class Recording:
     ranks: tuple[Rank, ...] = ()
     lacks: tuple[Lack, ...] = ()
     tally: Tally = field(default_factory=Tally)
+    from_the_start: frozenset[int] = frozenset()
     inside_ns: Ints | None = None
 
     @property

@@ -16,7 +16,7 @@ from tests.command import command, contents
 from tests.exports import postgres
 from tests.trace_lines import report
 from tracekit.dataset import TABLE_NAMES
-from tracekit.exports import xlsx
+from tracekit.exports import sql, xlsx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,6 +201,35 @@ def test_postgresql_takes_names_that_it_could_not_hold(tmp_path: Path, postgres_
     export(dataset, "sql", postgres_url, "--force")
     (row,) = in_database(postgres_url, dataset)["ranges"]
     assert row["text"] in ("a\N{REPLACEMENT CHARACTER}b", "a")
+
+
+NASTY_NAMES = [
+    r"a\tb", r"a\nb", r"a\r\nb", r"\\.x", r"a\n\\.\nb", r"\\N", r"a\\b", r"\\\\t", '"', '"a""b"', "é\U0001f600", "%s {} :x",
+]  # fmt: skip
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", NASTY_NAMES)
+def test_no_text_ends_a_row_or_a_value_of_a_database(
+    name: str, tmp_path: Path, postgres_url: str
+) -> None:
+    """As Python writes them in a marker; what each means stands in the dataset."""
+    line = f"range 1 0 9 {{'Module': 'top.{name}', 'Inputs': [[2, 3]]}}"
+    dataset = tracekit.parse(report(tmp_path / "r.sqlite", line))
+    assert len(dataset.table("modules")) > 1
+    export(dataset, "sql", postgres_url, "--force")
+    assert in_database(postgres_url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}
+
+
+@pytest.mark.postgres
+def test_a_row_that_postgresql_refuses_is_told_in_one_line(
+    dataset: Dataset, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "_lines", lambda _: b"1\n")
+    outcome = command("export", dataset.folder, "--format", "sql", "-o", postgres_url, "--force")
+    assert outcome.code == 1
+    assert "cannot be written (missing data for column" in outcome.err
+    assert outcome.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("where", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 import tracekit
 from tests.command import command
 from tests.trace_lines import report
+from tracekit.exports.times import for_sums, for_truncation
 from tracekit.exports.tracks import MOST_LANES, lanes
 
 if TYPE_CHECKING:
@@ -147,11 +148,61 @@ def test_names_with_quotes_html_and_line_breaks_are_json_all_the_same(
     assert name in names
 
 
-def test_times_before_the_session_s_start_are_negative(parsed: Parse, tmp_path: Path) -> None:
-    events = exported(
-        parsed("launch 1 -1500 -1400 #1\nkernel 1 -1234 -234 #1 early"), tmp_path / "out"
-    )
-    assert [(e["ts"], e["dur"]) for e in events if e["ph"] == "X"] == [(-1.234, 1.0)]
+def test_nothing_is_before_time_0_where_perfetto_draws_nothing(
+    parsed: Parse, tmp_path: Path
+) -> None:
+    trace = "launch 1 -1500 -1400 #1\nkernel 1 -1234 -234 #1 early\nkernel 1 766 866 #1 later"
+    events = exported(parsed(trace), tmp_path / "out")
+    assert [line[:11] for line in drawn(events).splitlines()] == ["0.000 1.000", "2.000 0.100"]
+    assert json.loads((tmp_path / "out").read_text())["otherData"]["times_moved_by_ns"] == 1234
+
+
+TIMES = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_size=1)
+
+
+@given(TIMES)
+def test_perfetto_s_arithmetic_gives_exact_nanoseconds(times: list[tuple[int, int]]) -> None:
+    """It multiplies by a thousand and drops the fraction."""
+    start, length = (np.array(column) for column in zip(*times, strict=True))
+    said = for_truncation(start, start + length)
+    for text, exact in zip(said, (start, length), strict=True):
+        assert [int(float(one) * 1000.0) for one in text.to_pylist()] == exact.tolist()
+
+
+@given(TIMES)
+def test_slices_that_touch_do_not_overlap_where_start_and_length_are_added(
+    times: list[tuple[int, int]],
+) -> None:
+    """As floating-point numbers, whatever is subtracted from both."""
+    start, length = (np.array(column) for column in zip(*times, strict=True))
+    ts, dur = (list(map(float, text.to_pylist())) for text in for_sums(start, start + length))
+    ts_of_first = [0, min(ts)]
+    for begin, end, at, long in zip(start, start + length, ts, dur, strict=True):
+        assert round(at * 1000) == begin
+        assert round((at + long) * 1000) == end
+        # Another slice that begins or ends then, on a track whose first slice is made its time 0.
+        (touching,), _ = for_sums(np.array([end]), np.array([end]))
+        for first in ts_of_first:
+            assert (at - first) + long == float(touching.as_py()) - first
+
+
+def test_back_to_back_kernels_stay_so_in_viewers(parsed: Parse, tmp_path: Path) -> None:
+    """Of times as these, 52.207 us is 52206.99… ns and 12.4 us + 39.807 us a hair more than 52.207 us."""
+    edges = [12400, 52207, 78563, 104948, 131362, 1001001, 1001002, 2002003]
+    kernels = "\n".join(f"kernel 1 {at} {to} #1 k" for at, to in pairwise(edges))
+    dataset = parsed("launch 1 1 2 #1\n" + kernels)
+    for kind, ends in (("chrome", _summed), ("perfetto", _truncated)):
+        events = exported(dataset, tmp_path / kind, kind)
+        slices = sorted(ends(e["ts"], e["dur"]) for e in events if e["ph"] == "X")
+        assert all(one[1] <= other[0] for one, other in pairwise(slices))
+
+
+def _summed(ts: float, dur: float) -> tuple[float, float]:
+    return ts, ts + dur
+
+
+def _truncated(ts: float, dur: float) -> tuple[float, float]:
+    return int(ts * 1000.0), int(ts * 1000.0) + int(dur * 1000.0)
 
 
 def test_the_same_process_of_two_reports_is_two(tmp_path: Path) -> None:
@@ -175,7 +226,9 @@ def test_reports_that_know_when_they_began_are_put_on_one_clock(tmp_path: Path) 
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     events = exported(dataset, tmp_path / "out")
     track = named(events)
-    starts = {track[e["pid"], e["tid"]][:5]: e["ts"] for e in events if e["name"] == "gemm"}
+    starts = {
+        track[e["pid"], e["tid"]][:5]: round(e["ts"], 3) for e in events if e["name"] == "gemm"
+    }
     assert starts == {"rank0": 6.001, "rank1": 1.001}
 
 

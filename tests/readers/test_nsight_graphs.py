@@ -8,6 +8,7 @@ import pytest
 
 from tests.golden import check
 from tests.readers.files import changed
+from tests.test_graph_order import FROM_THE_START
 from tests.test_graphs import CAPTURE, MAPPED, NODES, REPLAY
 from tests.trace_lines import report
 from tracekit.errors import ReportError
@@ -69,8 +70,8 @@ def test_the_columns_decide_what_a_table_means(rewritten: Rewrite, sql: str) -> 
     ],
 )
 def test_a_table_without_rows_or_meaning_is_as_good_as_none(rewritten: Rewrite, sql: str) -> None:
-    kernels = rewritten(sql, LINES).table("kernels").to_pylist()
-    # Order tells, since there is but one capture and one graph.
+    kernels = rewritten(sql, FROM_THE_START + LINES).table("kernels").to_pylist()
+    # Order tells, since there is but one capture and one graph, and nothing before them.
     assert [row["method"] for row in kernels] == ["graph_order"] * 3
     assert [row["original_graph_node_id"] for row in kernels] == [None] * 3
 

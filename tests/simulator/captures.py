@@ -43,6 +43,14 @@ class Capturing:
         if process.captured and script.chance(0.3):
             yield from self.executable(script.rng.choice(process.captured))
 
+    def before(self) -> Iterator[None]:
+        """Captures before the recording begins, and after that the same, which becomes no executable."""
+        model, shape = self.script.rng.choice(self.script.models), self.script.rng.choice(SHAPES)
+        graph = yield from self.capture(model, shape)
+        yield from self.executable(graph)
+        self.thread.forget()
+        yield from self.capture(model, shape)
+
     def capture(self, module: Module, shape: str) -> Generator[None, None, Graph]:
         """Captures a call of ``module``; one with the same ``shape`` in the same place is the same once more."""
         script, thread = self.script, self.thread

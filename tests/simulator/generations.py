@@ -25,6 +25,7 @@ GRAPH_NODE_EVENTS = "CUDA_GRAPH_NODE_EVENTS"
 STRINGS = "StringIds"
 THREAD_NAMES = "ThreadNames"
 PROCESSES = "PROCESSES"
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 
 _CREATION = "start!, end!, eventClass!, globalTid, nameId!"
 PRODUCTS = {"2.9.1": "2022.2.1.31-5fe97ab", "3.7.2": "2023.4.4.54-234433681190v0", "3.16.1": "2024.6.2.225",
@@ -72,6 +73,9 @@ def generation(version: str) -> Generation:
     if age >= GENERATIONS.index("3.16.1"):
         tables[GRAPH_TRACE] = _columns(f"{_where(age)}, graphId!, graphExecId!")
         tables[GRAPH_NODE_EVENTS] = nodes
+        tables[DIAGNOSTICS] = _columns(
+            "timestamp!, timestampType!, source!, severity!, text TEXT!, globalPid"
+        )
         tables[GRAPH_EVENTS] = _columns(f"{_CREATION}, graphId!, originalGraphId, graphExecId")
     else:
         tables[GRAPH_EVENTS] = nodes

@@ -27,6 +27,8 @@ class Faults:
     """API calls that begin and end captures are not recorded (``CUDA_SKIP_SOME_API_CALLS``)."""
     capture_range: bool = False
     """With ``late_start``: what says how graphs were made is there all the same."""
+    captured_before: bool = False
+    """Every thread captures a graph before the recording, and the same once more in it: only the first is replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,12 @@ class Plan:
 
     faults: Faults = field(default_factory=Faults)
     oddities: Oddities = field(default_factory=Oddities)
+
+    @property
+    def from_the_start(self) -> bool:
+        """Whether the recording holds all that the program asks of CUDA, as far as rows are not lost by chance."""
+        late = self.faults.late_start or self.faults.captured_before
+        return not (late or self.graph_replays or self.graph_traces)
 
     @property
     def writes_outputs(self) -> bool:

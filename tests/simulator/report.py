@@ -123,6 +123,7 @@ class _Rows:
         }
         tables[nsys.NVTX] += [self._mark(mark) for mark in run.marks] + self._domain_rows()
         tables |= self._graph_tables()
+        tables[nsys.DIAGNOSTICS] = self._diagnostics()
         for piece in run.work:
             if not piece.lost:
                 tables.setdefault(TABLE_OF[piece.kind], []).append(self._work(piece))
@@ -204,6 +205,27 @@ class _Rows:
             rows.append(row | {"start": launch.start_ns - around, "end": launch.end_ns + around,
                                "eventClass": BACKTRACE, "nameId": name, "callchainId": 3})  # fmt: skip
         return rows
+
+    def _diagnostics(self) -> list[Row]:
+        """The profiler's messages: with a window that opened late, the program and its CUDA were there before."""
+        plan, first = self.run.plan, self.run.plan.epoch_ns - 1_000
+        opened = first if plan.from_the_start else first + 900
+        said = [(opened, 0, "Profiling has started.")]
+        for process in self.run.processes:
+            said.append(
+                (
+                    first + 1,
+                    process.main.global_pid,
+                    f"Process {process.main.pid} was launched by the profiler",
+                )
+            )
+            said.append(
+                (first + 500, process.main.global_pid, "CUDA injection initialized successfully.")
+            )
+        return [
+            {"timestamp": at, "timestampType": 1, "source": 1, "severity": 1, "text": text, "globalPid": pid}
+            for at, pid, text in said
+        ]  # fmt: skip
 
     def _graph_tables(self) -> Tables:
         """How graphs and their nodes came to be; older schemas tell of nodes only."""

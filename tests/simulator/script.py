@@ -58,6 +58,8 @@ class Script:
         """The whole life of the thread."""
         if self.plan.plain_ranges:
             self.thread.mark(THREAD_NAME, "MPI Rank 0")
+        if self.plan.faults.captured_before and self.plan.graph_captures:
+            yield from self.capturing.before()
         for index in range(self.plan.iterations):
             if self.plan.graph_captures:
                 yield from self.capturing.warm_up()

@@ -43,8 +43,9 @@ WHEN_NODES = st.sampled_from(("in_time", "late", "never"))
 GRAPH_FAULTS = st.builds(
     Faults, lost_ranges=st.sampled_from((0.0, 0.0, 0.2)), lost_launches=st.sampled_from((0.0, 0.0, 0.1)),
     lost_work=st.sampled_from((0.0, 0.2)), late_start=SELDOM, cut_off=SELDOM, node_records=WHEN_NODES,
+    captured_before=SELDOM,
     lost_nodes=st.sampled_from((0.0, 0.0, 0.2)), skipped_capture_calls=SELDOM, capture_range=st.booleans(),
-) | st.builds(Faults, node_records=WHEN_NODES)  # fmt: skip
+) | st.builds(Faults, node_records=WHEN_NODES, captured_before=st.booleans())  # fmt: skip
 
 
 def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:

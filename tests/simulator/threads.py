@@ -170,6 +170,14 @@ class Thread:
         stream = self.rng.choice(self.process.streams)
         return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns, node=node)
 
+    def forget(self) -> None:
+        """What this thread did until now was before the recording."""
+        process = self.process
+        for event in [*process.recorded_ranges, *process.recorded_launches]:
+            event.lost |= event.thread == self.id
+        for record in [*process.recorded_nodes, *process.recorded_graphs]:
+            record.lost |= record.thread == self.id
+
     def cut_off(self) -> None:
         """Ends the recording of this thread in the middle, with ranges open and one last sign of life.
 

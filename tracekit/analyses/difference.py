@@ -100,9 +100,8 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         for dataset, naming in zip((before, after), names, strict=True)
     )
     rows = judge(one, other, options.threshold)
-    return Difference(
-        rows, _inside(_own(one, other), rows), notes + _notes(one, other, steps=steps)
-    )
+    notes += _notes(one, other, steps=steps) + _undecided(rows, options.threshold)
+    return Difference(rows, _inside(_own(one, other), rows), notes)
 
 
 def slower_than(rows: pd.DataFrame, share: float) -> pd.DataFrame:
@@ -172,8 +171,13 @@ def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> 
     return rows.iloc[order].reset_index(drop=True)
 
 
+def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
+    """Which medians moved by more than a share."""
+    return rows["change_ns"].abs() > threshold * rows["before_ns"]
+
+
 def _status(rows: pd.DataFrame, threshold: float) -> list[str]:
-    moved = rows["change_ns"].abs() > threshold * rows["before_ns"]
+    moved = _moved(rows, threshold)
     conditions = [
         rows["before_ns"].isna(),
         rows["after_ns"].isna(),
@@ -241,6 +245,20 @@ def _inside(own: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     found["shapes"] = found["shapes"].where(found["shapes"] != "", None)
     order = np.argsort(-found["change_ns"].abs().to_numpy(), kind="stable")
     return found.iloc[order].reset_index(drop=True)
+
+
+def _undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
+    """Says how many medians moved, but may have by the spread, since a few steps do not tell how large that is."""
+    both = rows["before_ns"].notna() & rows["after_ns"].notna()
+    few = rows[["before_steps", "after_steps"]].min(axis=1) < _FEW_STEPS
+    undecided = int((both & few & _moved(rows, threshold) & (rows["status"] == "same")).sum())
+    if not undecided:
+        return []
+    share = f"{threshold:.2%}".rstrip("0%").rstrip(".")
+    return [
+        f"{undecided} of {len(rows)} things compared moved by more than {share} %, but in fewer than {_FEW_STEPS} "
+        f"steps of one side: too few to tell that from noise; they count as same. Record {_FEW_STEPS} steps or more."
+    ]
 
 
 def _notes(before: StepTimes, after: StepTimes, *, steps: bool) -> list[str]:

@@ -6,7 +6,8 @@ made the graph, and where nodes and launches agree in number and, one by one, in
 * some of the graph's nodes are known to come from launches of that capture, or else
 * the report says which graph the capture made, or else
 * the graph's nodes were recorded after that capture had ended and before the next one began, or else
-* nothing of the process's graphs is recorded, and captures and graphs can be paired in one way only.
+* nothing of the process's graphs is recorded, but all that it asked of CUDA, from its first call on; and captures and
+  graphs are as many and can be paired in one way only (``graph_pairing.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from tracekit.attribute.capturing import call_at_capture
 from tracekit.attribute.graph_instances import instances
+from tracekit.attribute.graph_pairing import Capture, agree, only_pairs
 from tracekit.captures import OF_KERNEL, OF_MEMCPY, OF_MEMSET
 from tracekit.recording import (
     GRAPH_CLONED,
@@ -44,17 +46,6 @@ _MOST_CLONES = 64
 #: Stands for the graph of an instance some of whose nodes have their place.
 _PLACED = -1
 _KIND = {OF_KERNEL: KERNEL, OF_MEMCPY: MEMCPY, OF_MEMSET: MEMSET}
-
-
-class _Capture(NamedTuple):
-    """A capture whose launches are known: its window, process, end, and launches with the kinds of their work."""
-
-    window: int
-    process: int
-    end_ns: int
-    start: Ints
-    end: Ints
-    kinds: bytes
 
 
 class _Known(NamedTuple):
@@ -99,7 +90,7 @@ def owners(evidence: Evidence, work: Ints) -> Ints:
     return call_at_capture(evidence, work, by_order=True)
 
 
-def _captures(known: _Known) -> list[_Capture]:
+def _captures(known: _Known) -> list[Capture]:
     """The captures with launches that no other capture can have had."""
     captures, recording = known.captures, known.recording
     windows, asked = captures.windows, captures.asked
@@ -116,7 +107,7 @@ def _captures(known: _Known) -> list[_Capture]:
         own = rows[low[at] : high[at]]
         launches = asked[own]
         found.append(
-            _Capture(
+            Capture(
                 at,
                 int(process[launches[0]]),
                 int(end_ns[launches[-1]]),
@@ -129,8 +120,8 @@ def _captures(known: _Known) -> list[_Capture]:
 
 
 def _pairs(
-    known: _Known, captures: list[_Capture], found: list[Instance]
-) -> list[tuple[Instance, _Capture]]:
+    known: _Known, captures: list[Capture], found: list[Instance]
+) -> list[tuple[Instance, Capture]]:
     """Every instance with the capture that is certain to have made its graph."""
     by_window = {capture.window: capture for capture in captures}
     made = _made_graphs(known)
@@ -145,46 +136,17 @@ def _pairs(
         if window is not None
         and window in by_window
         and len(graphs[window] - {_PLACED}) <= 1  # a capture makes one graph
-        and _agree(instance, by_window[window])
+        and agree(instance, by_window[window])
         and _stands(known.origins, instance, by_window[window])
     ]
     silent = [instance for instance in found if instance.process not in made.recorded]
-    return pairs + _only_pairs(captures, silent)
+    return pairs + only_pairs(known.recording, known.captures, captures, silent)
 
 
-def _agree(instance: Instance, capture: _Capture) -> bool:
-    """Whether an instance may come of a capture: same process, same work in the same order, and replayed later."""
-    return (
-        instance.process == capture.process
-        and instance.kinds == capture.kinds
-        and instance.first_ns >= capture.end_ns
-    )
-
-
-def _stands(origins: Origins, instance: Instance, capture: _Capture) -> bool:
+def _stands(origins: Origins, instance: Instance, capture: Capture) -> bool:
     """Whether the nodes that have their place have the one that the order gives them."""
     start = origins.start[instance.nodes]
     return bool(((start == capture.start) | ~origins.known[instance.nodes]).all())
-
-
-def _only_pairs(
-    captures: list[_Capture], instances_: list[Instance]
-) -> list[tuple[Instance, _Capture]]:
-    """Instances and captures of processes in which each instance has one capture, and no two have the same."""
-    found: dict[int, list[tuple[Instance, _Capture]]] = {}
-    spoilt: set[int] = set()
-    by_shape: dict[tuple[int, bytes], list[_Capture]] = {}
-    for capture in captures:
-        by_shape.setdefault((capture.process, capture.kinds), []).append(capture)
-    taken: set[int] = set()
-    for instance in instances_:
-        fitting = by_shape.get((instance.process, instance.kinds), [])
-        if len(fitting) != 1 or fitting[0].window in taken or not _agree(instance, fitting[0]):
-            spoilt.add(instance.process)
-            continue
-        taken.add(fitting[0].window)
-        found.setdefault(instance.process, []).append((instance, fitting[0]))
-    return [pair for process, pairs in found.items() if process not in spoilt for pair in pairs]
 
 
 class _Made(NamedTuple):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
 
-    from tracekit.schema import TableSpec
+    from tracekit.schema import Column, TableSpec
 
 NAME = "schema"
 HELP = "print the promised tables with their columns"
@@ -37,22 +38,46 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _of_several_reports(spec: TableSpec) -> tuple[Column, ...]:
+    """The columns that a table has beside the promised ones in a dataset of several reports."""
+    from tracekit.dataset import REPORT_COLUMN, UNITED
+
+    if spec.name == UNITED:
+        return ()
+    said = f"{REPORT_COLUMN.doc} Only in datasets of several reports."
+    return (replace(REPORT_COLUMN, doc=said),)
+
+
 def _as_json(spec: TableSpec) -> dict[str, object]:
-    columns = [
-        {"name": c.name, "type": str(c.type), "nullable": c.nullable, "unit": c.unit, "doc": c.doc}
-        for c in spec.columns
-    ]
-    return {"name": spec.name, "doc": spec.doc, "sorted_by": spec.sorted_by, "columns": columns}
+    columns, more = (
+        [
+            {
+                "name": c.name,
+                "type": str(c.type),
+                "nullable": c.nullable,
+                "unit": c.unit,
+                "doc": c.doc,
+            }
+            for c in some
+        ]
+        for some in (spec.columns, _of_several_reports(spec))
+    )
+    return {
+        "name": spec.name,
+        "doc": spec.doc,
+        "sorted_by": spec.sorted_by,
+        "columns": columns,
+        "columns_of_several_reports": more,
+    }
 
 
 def _as_text(spec: TableSpec) -> str:
-    types = [
-        _type_name(str(column.type)) + ("?" if column.nullable else "") for column in spec.columns
-    ]
-    wide, wide_type = max(len(column.name) for column in spec.columns), max(map(len, types))
+    columns = spec.columns + _of_several_reports(spec)
+    types = [_type_name(str(column.type)) + ("?" if column.nullable else "") for column in columns]
+    wide, wide_type = max(len(column.name) for column in columns), max(map(len, types))
     lines = [
         f"  {column.name:<{wide}}  {type_:<{wide_type}}  {column.doc}"
-        for column, type_ in zip(spec.columns, types, strict=True)
+        for column, type_ in zip(columns, types, strict=True)
     ]
     return "\n".join([spec.name, f"  {spec.doc}", "", *lines])
 

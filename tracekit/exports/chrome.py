@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.exports.base import whole_file
 from tracekit.exports.timeline import write_timeline
+from tracekit.exports.times import for_sums
 
 if TYPE_CHECKING:
     from tracekit.dataset import Dataset
@@ -23,4 +24,4 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
         ExportError: If it cannot be written there.
     """
     with whole_file(dataset, target) as partial, partial.open("wb") as file:
-        write_timeline(file, dataset, progress)
+        write_timeline(file, dataset, progress, for_sums)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.exports.base import whole_file
 from tracekit.exports.timeline import write_timeline
+from tracekit.exports.times import for_truncation
 
 if TYPE_CHECKING:
     from tracekit.dataset import Dataset
@@ -35,4 +36,4 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
         partial.open("wb") as file,
         gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
     ):
-        write_timeline(packed, dataset, progress)
+        write_timeline(packed, dataset, progress, for_truncation)

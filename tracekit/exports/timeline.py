@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tracekit.arrays import Ints
     from tracekit.dataset import Dataset
+    from tracekit.exports.times import Spelling
     from tracekit.progress import Progress
 
 _STEP_COLUMNS = ["name", "start_ns", "end_ns", "pid", "rank", "tid"]
@@ -39,12 +40,27 @@ _WORK_ARGS = ["module", "cause", "step_id", "call_id", "kernel_id", "full_name",
 _OPERATOR = "cpu_op"
 
 
-def write_timeline(file: BufferedWriter | GzipFile, dataset: Dataset, progress: Progress) -> None:
-    """Writes the whole trace, row group by row group."""
-    said = {"tracekit": dataset.manifest.get("tracekit"), "dataset": dataset.folder.name}
-    file.write(f'{{"displayTimeUnit": "ns", "otherData": {json.dumps(said)},\n'.encode())
+def write_timeline(
+    file: BufferedWriter | GzipFile, dataset: Dataset, progress: Progress, spelled: Spelling
+) -> None:
+    """Writes the whole trace, row group by row group.
+
+    Args:
+        file: Where to.
+        dataset: The dataset.
+        progress: Told how far it is.
+        spelled: How times are written.
+    """
+    timeline = _Timeline(dataset, spelled)
+    said = {
+        "tracekit": dataset.manifest.get("tracekit"),
+        "dataset": dataset.folder.name,
+        "times_moved_by_ns": timeline.moved_by_ns,
+    }
+    # Perfetto's JSON knows no surrogates, by which ASCII would spell some letters.
+    other = json.dumps(said, ensure_ascii=False).encode("utf-8", "replace")
+    file.write(b'{"displayTimeUnit": "ns", "otherData": ' + other + b",\n")
     file.write(b'"traceEvents": [\n')
-    timeline = _Timeline(dataset)
     separator = b""
     for events in timeline.events(progress):
         if len(events):
@@ -64,12 +80,19 @@ def _lines(events: pa.Array) -> pa.Buffer:
 
 
 class _Timeline:
-    """The events of a dataset, and the tracks that they are on."""
+    """The events of a dataset, and the tracks that they are on.
 
-    def __init__(self, dataset: Dataset) -> None:
+    Attributes:
+        tracks: The tracks.
+        moved_by_ns: How much later all is drawn than it was: Perfetto leaves out what is before 0.
+    """
+
+    def __init__(self, dataset: Dataset, spelled: Spelling) -> None:
         self._dataset = dataset
+        self._spelled = spelled
         self.tracks = Tracks(dataset.reports)
         self._offset = _offsets(dataset)
+        self.moved_by_ns = max(0, -_earliest(dataset, self._offset))
         self._more = [REPORT] if dataset.reports else []
 
     def events(self, progress: Progress) -> Iterator[pa.Array]:
@@ -135,17 +158,18 @@ class _Timeline:
     ) -> pa.Array:
         """Complete events as JSON."""
         process, thread = self.tracks.numbered(piece, *track)
-        start, end = (np.asarray(piece.column(one)) for one in ("start_ns", "end_ns"))
+        later = self.moved_by_ns
         if REPORT in piece.column_names and piece.num_rows:
-            start, end = (
-                times + self._offset[piece.column(REPORT)[0].as_py()] for times in (start, end)
-            )
+            later += self._offset[piece.column(REPORT)[0].as_py()]
+        start, length = self._spelled(
+            *(np.asarray(piece.column(one)) + later for one in ("start_ns", "end_ns"))
+        )
         args = [column for column in piece.column_names if column in _ARGS[category]]
         texts = [json_text(piece.column(column)) for column in args]
         parts: list[str | pa.Array] = ['{"ph": "X", "cat": "', category, '", "pid": ']
         parts += [pa.array(process).cast(pa.string()), ', "tid": ']
-        parts += [pa.array(thread).cast(pa.string()), ', "ts": ', _microseconds(start)]
-        parts += [', "dur": ', _microseconds(end - start), ', "name": ', name, ', "args": {']
+        parts += [pa.array(thread).cast(pa.string()), ', "ts": ', start]
+        parts += [', "dur": ', length, ', "name": ', name, ', "args": {']
         for at, (column, text) in enumerate(zip(args, texts, strict=True)):
             parts += [f'{", " if at else ""}"{column}": ', pc.fill_null(text, "null")]
         return pc.binary_join_element_wise(*parts, "}}", "")
@@ -159,13 +183,18 @@ def _short(path: str, name: str) -> str:
     return ".".join(path.split(".")[-2:]) if name.isdecimal() else name
 
 
-def _microseconds(ns: Ints) -> pa.Array:
-    """Nanoseconds as exact decimal microseconds: ``-1234`` is ``-1.234``."""
-    whole, rest = np.divmod(np.abs(ns), 1_000)
-    sign = pc.if_else(pa.array(ns < 0), "-", "")
-    decimals = pc.utf8_lpad(pa.array(rest).cast(pa.string()), 3, "0")
-    number = pc.binary_join_element_wise(pa.array(whole).cast(pa.string()), decimals, ".")
-    return pc.binary_join_element_wise(sign, number, "")
+def _earliest(dataset: Dataset, offset: dict[str, int]) -> int:
+    """When the first slice begins, on the clock of all; 0 if there is none."""
+    return min(
+        (
+            pc.min(piece.column("start_ns")).as_py()
+            + (offset[piece.column(REPORT)[0].as_py()] if offset else 0)
+            for table in ("steps", "calls", "kernels")
+            for piece in dataset.pieces(table, ["start_ns", *([REPORT] if offset else [])])
+            if piece.num_rows
+        ),
+        default=0,
+    )
 
 
 def _offsets(dataset: Dataset) -> dict[str, int]:

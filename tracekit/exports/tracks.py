@@ -107,7 +107,7 @@ def _said(number: int) -> str:
 
 def _metadata(name: str, process: int, thread: int, args: dict[str, object]) -> str:
     event = {"ph": "M", "pid": process, "tid": thread, "name": name, "args": args}
-    return json.dumps(event)
+    return json.dumps(event, ensure_ascii=False)
 
 
 def _members(table: pa.Table, reports: list[str], kind: Ints, lane: Ints) -> list[Ints]:

@@ -18,6 +18,7 @@ from tracekit import nsight
 from tracekit.coverage import LOST_BY_RECORDER, TOO_LARGE, Tally
 from tracekit.errors import ReportError
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
+from tracekit.readers.nsight_diagnostics import processes_from_the_start
 from tracekit.readers.nsight_graphs import graph_requests, graph_tables
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
@@ -155,6 +156,7 @@ def _recording(
         process_names=_process_names(file, threads),
         devices=_devices(file),
         tally=tally,
+        from_the_start=processes_from_the_start(file, globals_),
         inside_ns=inside_ns,
     )
     found = ranks(file, recording, named, globals_)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _TOP = 10
 _MOST_PROCESSES = 64
+#: Causes of which the advice says what is said anyway: of a graph traced as a whole always, of the other in a report
+#: that marks nothing, where marking more is no answer.
+_WHOLE_GRAPH, _OUTSIDE = "graph_not_expanded", "outside_modules"
 
 
 def as_json(dataset: Dataset) -> dict[str, Any]:
@@ -48,8 +51,8 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
 
 def as_text(dataset: Dataset) -> RenderableType:
     """The summary for a person at a terminal."""
-    parts: list[RenderableType] = [_source(dataset)]
     by_process, words = records(processes.frame(dataset)), nouns(dataset)
+    parts: list[RenderableType] = [_source(dataset, by_process)]
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, named=bool(dataset.reports)))
     modules = modules_by_time.sums(dataset)
@@ -73,11 +76,11 @@ def _gpu_time_ns(dataset: Dataset) -> int:
     return pc.sum(dataset.table("kernels", ["dur_ns"]).column("dur_ns")).as_py() or 0
 
 
-def _source(dataset: Dataset) -> Text:
+def _source(dataset: Dataset, by_process: list[dict[str, Any]]) -> Text:
     reports, rows = dataset.manifest.get("reports", [dataset.manifest]), dataset.manifest["rows"]
     first, words = reports[0]["source"], nouns(dataset)
     name = plain(first["name"]) if not dataset.reports else count(len(reports), "report")
-    devices = ", ".join(_alike(plain(one["name"]) for its in reports for one in its["devices"]))
+    devices = ", ".join(_alike(map(plain, _devices(reports, by_process))))
     return Text.assemble(
         (name, "bold"), f"  {' and '.join(_alike(map(_exporter, reports)))}\n",
         f"{count(rows['kernels'], words.work)} ({duration(_gpu_time_ns(dataset))} on the {words.device}), "
@@ -85,6 +88,23 @@ def _source(dataset: Dataset) -> Text:
         f"{count(sum(len(its['processes']) for its in reports), 'process', 'processes')}\n",
         f"{_steps_line(dataset)}\n", f"{devices}\n" if devices else "",
     )  # fmt: skip
+
+
+def _devices(reports: list[dict[str, Any]], by_process: list[dict[str, Any]]) -> list[str]:
+    """Names of the devices that worked; of all that a machine has where that is not known."""
+    worked = {(row["report"], row["device"]) for row in by_process}
+    known = [
+        (its.get("name"), one["device"], one["name"]) for its in reports for one in its["devices"]
+    ]
+    unknown = {
+        report for report, device in worked if (report, device) not in {k[:2] for k in known}
+    }
+    idle = {report for report, *_ in known} - {report for report, _ in worked}
+    return [
+        name
+        for report, device, name in known
+        if (report, device) in worked or report in unknown | idle
+    ]
 
 
 def _exporter(report: dict[str, Any]) -> str:
@@ -190,19 +210,19 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
 
 
 def _advice(dataset: Dataset) -> list[str]:
-    lacks = _lacks(dataset.manifest)
-    rows = dataset.manifest["coverage"]
-    causes = [
-        f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"
-        for row in rows
-        if not row["known"] and row["advice"]
-    ]
-    if dataset.manifest["rows"]["ranges"] and not dataset.manifest["rows"]["calls"]:
+    lacks, said = _lacks(dataset.manifest), {_WHOLE_GRAPH}
+    if not dataset.manifest["rows"]["calls"]:
+        said.add(_OUTSIDE)
         lacks.append(
-            "no range is a module's call: mark modules with vLLM's --enable-layerwise-nvtx-tracing or SGLang's "
-            "--enable-layerwise-nvtx-marker"
+            "no call of a module is in it: record with tracekit capture, or mark the model "
+            "(tracekit.capture.layer_markers; vLLM's --enable-layerwise-nvtx-tracing; SGLang's "
+            "--enable-layerwise-nvtx-marker)"
         )
-    return lacks + causes
+    return lacks + [
+        f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"
+        for row in dataset.manifest["coverage"]
+        if not row["known"] and row["advice"] and row["cause"] not in said
+    ]
 
 
 def _lacks(manifest: dict[str, Any]) -> list[str]:

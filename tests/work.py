@@ -1,0 +1,113 @@
+"""How much work something is, counted: the same on every machine, however busy."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import tracekit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import FrameType, TracebackType
+
+PACKAGE = str(Path(tracekit.__file__).parent)
+
+
+class Lines:
+    """Counts the lines of the package that run inside the block, on all threads that it starts."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    @property
+    def number(self) -> int:
+        return self._counts.total()
+
+    def __enter__(self) -> Lines:
+        self._before = sys.gettrace(), threading.gettrace()
+        sys.settrace(self._called)
+        threading.settrace(self._called)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        sys.settrace(self._before[0])
+        threading.settrace(self._before[1])
+
+    def _called(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., object] | None:
+        return self._ran if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def _ran(self, _frame: FrameType, event: str, _arg: object) -> Callable[..., object]:
+        self._counts[threading.get_ident()] += event == "line"
+        return self._ran
+
+
+class Counted(np.ndarray):
+    """An array that counts the elements which it and all that comes of it are asked to look at."""
+
+    elements = 0
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Counted:
+        return array.view(cls)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
+        Counted.elements += _elements(inputs)
+        plain = {
+            name: tuple(map(_plain, value)) if name == "out" else _plain(value)
+            for name, value in more.items()
+        }
+        found = getattr(ufunc, method)(*map(_plain, inputs), **plain)
+        return found.view(Counted) if isinstance(found, np.ndarray) else found
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        Counted.elements += _elements(args)
+        return super().__array_function__(function, types, args, kwargs)
+
+    def __getitem__(self, chosen: Any) -> Any:
+        found = super().__getitem__(chosen)
+        Counted.elements += _elements([found])
+        return found
+
+
+def _elements(values: Iterable[Any]) -> int:
+    return sum(one.size for one in values if isinstance(one, np.ndarray))
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, Counted) else value
+
+
+def elements_of(function: Callable[[], object]) -> int:
+    """How many elements of ``Counted`` arrays a call looks at."""
+    before = Counted.elements
+    function()
+    return Counted.elements - before
+
+
+def lines_of(function: Callable[[], object]) -> int:
+    """How many lines of the package a call runs."""
+    with Lines() as lines:
+        function()
+    return lines.number
+
+
+def peak_bytes_of(function: Callable[[], object]) -> int:
+    """How much memory a call takes at once, arrays included."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

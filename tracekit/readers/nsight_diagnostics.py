@@ -1,0 +1,58 @@
+"""What nsys says of itself in a report: of which processes it recorded all that they asked of CUDA.
+
+Numbers do not tell. In reports whose window opened late, correlation ids begin at 4 (2024.6) as well as at 4,696
+(2025.3), although graphs had been captured by then; the oldest call that such a report holds may be any. Messages do:
+nsys started to record, then launched the program, then was loaded into the process when that initialised CUDA. In
+reports of a late window (``cudaProfilerApi``, an NVTX range, a delay) the last two come before the first. Versions
+older than 2024.5 write no messages into the file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit import nsight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracekit.readers.nsight_ids import GlobalIds
+    from tracekit.readers.sqlite import SqliteFile
+
+_STARTED = "Profiling has started."
+_LAUNCHED = "was launched by the profiler"
+_CUDA = "CUDA injection initialized successfully."
+#: Messages after which nothing is certain: a window that a program opens; rows that did not arrive.
+_WINDOW = "Profiling started due to"
+_LOST = "Not all CUDA events might have been collected."
+
+
+def processes_from_the_start(file: SqliteFile, ids: GlobalIds) -> frozenset[int]:
+    """Rows of the processes of which every CUDA call was recorded, from the first one on."""
+    columns = nsight.DIAGNOSTICS.c
+    rows: list[tuple[int, int, str, int]] = file.typed(
+        nsight.DIAGNOSTICS,
+        (columns.timestamp, int), (columns.timestampType, int), (columns.text, str), (columns.globalPid, int),
+    )  # fmt: skip
+    on_target = [row for row in rows if row[1] == nsight.TARGET_TIME]
+    started = [at for at, _, text, _ in on_target if text == _STARTED]
+    launched = [at for at, _, text, _ in on_target if _LAUNCHED in text]
+    in_time = len(started) == 1 and bool(launched) and started[0] <= min(launched)
+    if not in_time or any(text.startswith(_WINDOW) for _, _, text, _ in rows):
+        return frozenset()
+    loaded: defaultdict[int, list[int]] = defaultdict(list)
+    for at, _, text, process in on_target:
+        if text == _CUDA:
+            loaded[process & nsight.PROCESS_MASK].append(at)
+    lost = {process & nsight.PROCESS_MASK for _, _, text, process in rows if text == _LOST}
+    return _rows(
+        ids, (one for one, at in loaded.items() if min(at) >= started[0] and one not in lost)
+    )
+
+
+def _rows(ids: GlobalIds, processes: Iterable[int]) -> frozenset[int]:
+    wanted = np.fromiter(processes, dtype=np.int64)
+    return frozenset(np.flatnonzero(np.isin(ids.pids, wanted)).tolist())
