@@ -55,6 +55,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
         {
             "base",
             "foreign",
+            "nsight_gpus",
             "nsight_graphs",
             "nsight_ids",
             "nsight_lacks",

@@ -64,7 +64,11 @@ GRAPH_NODE_EVENTS = _table(
 )
 PROCESSES = _table("PROCESSES", "globalPid pid", "name")
 THREADS = _table("ThreadNames", "nameId priority globalTid")
-GPU = _table("TARGET_INFO_GPU", "id smCount totalMemory computeMajor computeMinor", "name")
+GPU = _table(
+    "TARGET_INFO_GPU",
+    "id smCount totalMemory memoryBandwidth clockRate computeMajor computeMinor",
+    "name",
+)
 SESSION = _table("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcTime localTime")
 SYSTEM = _table("TARGET_INFO_SYSTEM_ENV", "", "name value")
 COPY_KIND = _table("ENUM_CUDA_MEMCPY_OPER", "id", "name label")
