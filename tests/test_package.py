@@ -22,6 +22,7 @@ from tracekit import (
     coverage,
     errors,
     exports,
+    flops,
     markers,
     readers,
     recording,
@@ -41,13 +42,30 @@ HEAVY = {"adbc_driver_manager", "numpy", "nvtx", "pandas", "pyarrow", "rich", "s
 ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     "analyses": (
         analyses.ANALYSES,
-        {"base", "devices", "difference", "labels", "shapes", "spread", "step_times", "subtrees"},
+        {
+            "base",
+            "call_costs",
+            "devices",
+            "difference",
+            "labels",
+            "marked_operators",
+            "module_costs",
+            "own_work",
+            "shapes",
+            "spread",
+            "step_times",
+            "subtrees",
+        },
     ),
     "attribute": (
         attribute.METHODS,
         {"base", "capturing", "causes", "graph_instances", "launching", "replay"},
     ),
     "cli": (cli.COMMANDS, {"base"}),
+    "flops": (
+        flops.FORMULAS,
+        {"base", "dtypes", "judging", "kernels", "operators", "tensors"},
+    ),
     "exports": (exports.FORMATS, {"base", "timeline", "tracks"}),
     "markers": (markers.DIALECTS, {"base", "fields", "literal", "spelling"}),
     "readers": (
