@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _TOLD = ("inputs", "outputs", "kwargs", "input_types", "output_types", "kwarg_types")
 _WHERE = (
-    "call_id", "parent_call_id", "module_id", "phase", "pid", "tid", "start_ns", "end_ns", "gpu_self_time_ns",
+    "call_id", "parent_call_id", "module_id", "phase", "pid", "tid", "start_ns", "end_ns", "gpu_time_ns", "gpu_self_time_ns",
 )  # fmt: skip
 _OPERATORS, _UNCLEAR_OPERATORS = 1, 2
 

@@ -66,7 +66,9 @@ def told_by_operators(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Told 
 def _operators(dataset: Dataset) -> pa.Table | None:
     """The ranges that are operators; None if there are none."""
     text = dataset.table("ranges", ["text"]).column("text").combine_chunks()
-    matches = np.asarray(pc.match_substring_regex(text.dictionary, _OPERATOR).fill_null(fill_value=False))
+    matches = np.asarray(
+        pc.match_substring_regex(text.dictionary, _OPERATOR).fill_null(fill_value=False)
+    )
     if not matches.any():
         return None
     rows = np.flatnonzero(np.append(matches, [False])[np.asarray(text.indices.fill_null(-1))])

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.devices import places
+from tracekit.analyses.labels import labels
 from tracekit.analyses.subtrees import integers, summed
+from tracekit.intervals import by_level, depths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _LARGEST = 2.0**62
+#: Whole numbers up to this are exact as floating-point numbers.
+_EXACT = 2.0**53
 _TOO_LARGE = "a number too large to be true"
 _RUNS = "how often its graph was replayed is not known"
 
@@ -118,14 +123,38 @@ def _dtypes(found: Costs) -> tuple[list[str | None], Flags]:
     return [next(iter(its)) if len(its) == 1 else None for its in distinct], doubtful
 
 
-def sources(found: Costs) -> list[str | None]:
-    """What knows the FLOPs of each module's calls."""
+def inclusive_flops(found: Costs) -> tuple[Ints, Floats]:
+    """FLOPs of each call with all below it: of one run, -1 where not known, and of all its runs, NaN where not.
+
+    A call in which others were captured did not run them; their replays count in all its runs, as their time does.
+    """
+    parent = places(found.table, "parent_call_id", integers(found.table, "call_id"))
+    phases = labels(found.table, "phase")
+    captured = np.isin(phases.code, phases.of("capture"))
+    one = np.where(found.flops < 0, np.nan, found.flops)
+    whole = np.where(found.flops == 0, 0.0, one * np.where(found.runs < 0, np.nan, found.runs))
+    for rows in reversed(by_level(depths(parent))):
+        rows = rows[parent[rows] >= 0]
+        above = parent[rows]
+        apart = captured[rows] & ~captured[above]
+        np.add.at(one, above, np.where(apart, np.nan, one[rows]))
+        np.add.at(whole, above, whole[rows])
+    exact = one < _EXACT
+    return np.where(exact, np.nan_to_num(np.where(exact, one, 0)), -1).astype(np.int64), whole
+
+
+def sources(found: Costs, own: Own) -> list[str | None]:
+    """What knows the FLOPs of each module's calls, if they are known."""
     code, words = found.words("source")
     told: list[set[str]] = [set() for _ in found.modules.path]
     for module, at in {*zip(found.owner.tolist(), code.tolist(), strict=True)}:
         if (word := words[at]) is not None:
             told[module].add(word)
-    return [" and ".join(sorted(its)) or None for its in told]
+    known = own.flops.known.tolist()
+    return [
+        " and ".join(sorted(its)) or None if all_known else None
+        for its, all_known in zip(told, known, strict=True)
+    ]
 
 
 def reasons(found: Costs, own: Own) -> list[str | None]:

@@ -83,7 +83,7 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
             "runs": own.runs.column(),
             **_rates(own, of_device),
             **_inclusive(found, own, of_device),
-            "source": pd.array(sources(found), dtype=object),
+            "source": pd.array(sources(found, own), dtype=object),
             "unknown": pd.array(reasons(found, own), dtype=object),
         }
     )

@@ -40,8 +40,13 @@ def flops(call: Call) -> int | Unknown | None:
     batch, queries, keys, width, key_width, value_width = sizes
     projected = width * (2 * queries * width + keys * (key_width + value_width))
     attended = keys + ("bias_k" in call.params) + bool(call.settings.get("add_zero_attn"))
-    between = 0 if call.cpu_attention else 2 * queries * attended * width
+    between = 0 if _is_left_out(call) else 2 * queries * attended * width
     return 2 * batch * (projected + between)
+
+
+def _is_left_out(call: Call) -> bool:
+    """Whether torch would not count what lies between: it does where weights are returned, which nothing fused can."""
+    return call.cpu_attention and len(call.outputs or ()) < len(("output", "weights"))
 
 
 def _sizes(call: Call) -> _Sizes | None:

@@ -37,9 +37,14 @@ _HARMLESS_OPERATORS = re.compile(
     r"_fused_(dropout|rms_norm|adam|adamw|sgd)|_?upsample_|cudnn_batch_norm|cudnn_is_acceptable|miopen_batch_norm"
     r"|mkldnn_(max|adaptive_avg)_pool|unpack"
 )
+#: Nodes of autograd that torch generated: what they do is in operators of their own.
+_NODE = re.compile(
+    r"(autograd::engine::evaluate_function: )?(torch::autograd::)?(\w+Backward\d+|AccumulateGrad|GraphRoot)|detach_?"
+)
 #: Which ``flop_counter`` leaves out, whatever it multiplies.
 CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
-_CPU_ATTENTION = (CPU_ATTENTION, f"{CPU_ATTENTION}_backward")
+#: And what MultiheadAttention runs in place of all its operators while nothing is trained.
+_CPU_ATTENTION = (CPU_ATTENTION, f"{CPU_ATTENTION}_backward", "aten::_native_multi_head_attention")
 
 _MATRIX = re.compile(
     r"gemm|gemv|xmma|cutlass|cublas|matmul|mma_|_mm_|conv(?!ert)|wgrad|dgrad|winograd|flash|attention|attn|fmha|nvjet"
@@ -88,10 +93,11 @@ def kind_of(name: str) -> Kind:
 
 def operator_kind(name: str) -> Kind:
     """What the name of an operator on a CPU says."""
-    namespace, _, short = name.partition("::")
+    if _NODE.fullmatch(name):
+        return Kind(harmless=True, product=False)
     product = may_multiply(name)
     return Kind(
-        harmless=namespace == "aten" and bool(short) and not product,
+        harmless=name.startswith("aten::") and not product,
         product=product,
         cpu_attention=name in _CPU_ATTENTION,
         attention=_ATTENTION.search(name) is not None,

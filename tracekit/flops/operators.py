@@ -11,7 +11,7 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.flops.kernels import CPU_ATTENTION, may_multiply
+from tracekit.flops.kernels import CPU_ATTENTION, operator_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 _FORM = re.compile(r"(?P<name>[^,]+)(, sizes = (?P<sizes>\[[\[\]\d, ]*\]))?")
 _MOST_CHARACTERS = 8_192
 _LARGEST = 2**62
-#: Nodes of autograd that torch generated: what they do is in operators of their own.
-_NODE = re.compile(
-    r"(autograd::engine::evaluate_function: )?(torch::autograd::)?(\w+Backward\d+|AccumulateGrad|GraphRoot)"
-)
 
 
 class Operator(NamedTuple):
@@ -48,9 +44,8 @@ def operator(text: str) -> Operator:
     if name in _REGISTRY:
         flops = _flops(name, _sizes(found["sizes"] if found else None))
         return Operator(registered=True, flops=flops, harmless=False)
-    counts_nothing = name in (CPU_ATTENTION, f"{CPU_ATTENTION}_backward")
-    plain = name.startswith("aten::") and not may_multiply(name)
-    harmless = plain or counts_nothing or _NODE.fullmatch(name) is not None
+    left_out = name in (CPU_ATTENTION, f"{CPU_ATTENTION}_backward")
+    harmless = left_out or operator_kind(name).harmless
     return Operator(registered=False, flops=0, harmless=harmless)
 
 
