@@ -149,7 +149,7 @@ def _seen(
             cpu_attention=bool(bits[at] & its.CPU_ATTENTION),
             tensor_float=bool(bits[at] & its.TENSOR_FLOAT),
             single=bool(bits[at] & its.SINGLE),
-            attention=bool(bits[at] & its.ATTENTION),
+            unlike_linear=bool(bits[at] & its.UNLIKE_LINEAR),
             lost=bool(lost[at]),
             around=bool(around[at]),
             never=bool(never[at]),

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from tracekit.analyses.devices import report_codes
 from tracekit.analyses.labels import labels
 from tracekit.analyses.own_work import harmless
+from tracekit.analyses.shapes import joint
 from tracekit.analyses.subtrees import integers
 from tracekit.dataset import REPORT
 from tracekit.flops.operators import operator
@@ -91,9 +92,9 @@ def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows) -> 
     for table in (calls, ranges):
         keys.append((report_codes(dataset, table), integers(table, "pid"), integers(table, "tid")))
         times.append((integers(table, "start_ns"), integers(table, "end_ns")))
-    keyed = np.stack([np.concatenate(parts) for parts in zip(*keys, strict=True)])
+    keyed = [np.concatenate(parts) for parts in zip(*keys, strict=True)]
     start, end = (np.concatenate(parts) for parts in zip(*times, strict=True))
-    line = np.unique(keyed, axis=1, return_inverse=True)[1].reshape(-1)
+    line = joint(np.unique(key, return_inverse=True)[1] for key in keyed)
     start, end = one_axis([line, line], [start, end])
     order = nesting_order(start, end)
     # Of a call and an operator of the same extent the call is around: calls come first and the order is stable.
@@ -143,7 +144,7 @@ def _around(marked: _Marked, registered: Flags) -> _Around:
     up = np.append(marked.parent, -1)
     met = np.append(registered, [False])[up] & ~is_call[up]
     while not is_call[up].all():
-        met = met | np.where(is_call[up], False, met[up])
+        met |= met[up] & ~is_call[up]
         up = np.where(is_call[up], up, up[up])
     return _Around(call[up][:-1], met[:-1])
 

@@ -114,13 +114,18 @@ def _dtypes(found: Costs) -> tuple[list[str | None], Flags]:
     doubt = found.column("tf32_possible")
     distinct: list[set[str | None]] = [set() for _ in found.modules.path]
     multiplies = found.flops != 0
-    for module, word in {
-        *zip(found.owner[multiplies].tolist(), code[multiplies].tolist(), strict=True)
-    }:
+    for module, word in _pairs(found.owner[multiplies], code[multiplies], len(words)):
         distinct[module].add(words[word])
     doubtful = np.zeros(len(distinct), dtype=bool)
     doubtful[found.owner[multiplies & (doubt > 0)]] = True
     return [next(iter(its)) if len(its) == 1 else None for its in distinct], doubtful
+
+
+def _pairs(owner: Rows, code: Rows, words: int) -> list[list[int]]:
+    """The distinct pairs of a module and the code of a word."""
+    pairs = np.unique(owner * words + code)
+    found: list[list[int]] = np.stack(np.divmod(pairs, words), axis=1).tolist()
+    return found
 
 
 def inclusive_flops(found: Costs) -> tuple[Ints, Floats]:
@@ -133,8 +138,8 @@ def inclusive_flops(found: Costs) -> tuple[Ints, Floats]:
     captured = np.isin(phases.code, phases.of("capture"))
     one = np.where(found.flops < 0, np.nan, found.flops)
     whole = np.where(found.flops == 0, 0.0, one * np.where(found.runs < 0, np.nan, found.runs))
-    for rows in reversed(by_level(depths(parent))):
-        rows = rows[parent[rows] >= 0]
+    for level in reversed(by_level(depths(parent))):
+        rows = level[parent[level] >= 0]
         above = parent[rows]
         apart = captured[rows] & ~captured[above]
         np.add.at(one, above, np.where(apart, np.nan, one[rows]))
@@ -147,7 +152,7 @@ def sources(found: Costs, own: Own) -> list[str | None]:
     """What knows the FLOPs of each module's calls, if they are known."""
     code, words = found.words("source")
     told: list[set[str]] = [set() for _ in found.modules.path]
-    for module, at in {*zip(found.owner.tolist(), code.tolist(), strict=True)}:
+    for module, at in _pairs(found.owner, code, len(words)):
         if (word := words[at]) is not None:
             told[module].add(word)
     known = own.flops.known.tolist()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracekit.dataset import Dataset
 
 #: What is known of the own work of a call, as bits.
-(NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, ATTENTION) = (
+(NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR) = (
     1 << bit for bit in range(7)
 )
 _HARMLESS_KINDS = ("memcpy", "memset")
@@ -103,7 +103,7 @@ def _bits(kind: str | None, name: str) -> int:
         CPU_ATTENTION: found.cpu_attention,
         TENSOR_FLOAT: found.tensor_float,
         SINGLE: found.single,
-        ATTENTION: found.attention,
+        UNLIKE_LINEAR: found.unlike_linear,
     }
     return sum(bit for bit, is_so in bits.items() if is_so)
 

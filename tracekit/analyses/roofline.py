@@ -10,6 +10,7 @@ import pandas as pd
 from tracekit.analyses.call_costs import costs
 from tracekit.analyses.devices import report_codes
 from tracekit.analyses.module_costs import own_costs, reasons, sources
+from tracekit.analyses.shapes import joint
 from tracekit.analyses.spread import ratio
 from tracekit.analyses.subtrees import integers
 from tracekit.gpus import dtypes_stated, stated
@@ -103,7 +104,8 @@ def _peaks(dataset: Dataset, found: Costs, own: Own, said: Stated) -> _Limits:
     codes = report_codes(dataset, found.work.table)
     device = integers(found.work.table, "device", missing=-1)
     module = np.append(found.owner, -1)[found.work.call]
-    keys = np.unique(np.stack((module, codes, device)), axis=1).T.tolist()
+    _, first = np.unique(joint((module + 1, codes, device + 1)), return_index=True)
+    keys = zip(*(its[first].tolist() for its in (module, codes, device)), strict=True)
     of_module: list[set[tuple[float, float]]] = [set() for _ in found.modules.path]
     for row, report, number in keys:
         if row >= 0:

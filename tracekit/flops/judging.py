@@ -42,7 +42,7 @@ class Seen(NamedTuple):
         cpu_attention: Whether some of it is the fused attention of CPUs.
         tensor_float: Whether some of it multiplies float32 as TF32.
         single: Whether some of it multiplies float32 as such.
-        attention: Whether some of it has the name of attention.
+        unlike_linear: Whether some of it has the name of another kind of layer than a Linear.
         lost: Whether its module launched work that is nobody's.
         around: Whether it calls other modules.
         never: Whether it was captured and never replayed.
@@ -59,7 +59,7 @@ class Seen(NamedTuple):
     cpu_attention: bool
     tensor_float: bool
     single: bool
-    attention: bool
+    unlike_linear: bool
     lost: bool
     around: bool
     never: bool
@@ -148,7 +148,7 @@ def _contradicted(call: Call, formula: int, seen: Seen) -> Unknown | None:
     """Why a formula is not believed."""
     if formula and seen.recorded and seen.idle and not seen.never:
         return Unknown(_NOT_RECORDED)
-    if formula and (seen.harmless or (call.class_name is None and seen.attention)):
+    if formula and (seen.harmless or (call.class_name is None and seen.unlike_linear)):
         return Unknown("its shapes are those of a Linear, its kernels are not")
     if not formula and seen.product:
         return Unknown(f"a class that multiplies no matrices runs {seen.example}")

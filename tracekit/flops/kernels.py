@@ -52,7 +52,10 @@ _MATRIX = re.compile(
     re.IGNORECASE,
 )
 _TENSOR_FLOAT_32 = re.compile(r"tf32|tensorop_s\d+gemm|[^a-z]s1688")
-_ATTENTION = re.compile(r"flash|attention|attn|fmha", re.IGNORECASE)
+_UNLIKE_LINEAR = re.compile(
+    r"flash|attention|attn|fmha|norm|embed|rotary|rope_|softmax|argmax|argmin|kv_cache",
+    re.IGNORECASE,
+)
 _SINGLE = re.compile(r"sgemm|simt|ffma|gemv|gemmk1|gemmSN", re.IGNORECASE)
 
 
@@ -65,7 +68,7 @@ class Kind(NamedTuple):
         cpu_attention: Whether it is the fused attention of CPUs.
         tensor_float: Whether it multiplies float32 as TF32.
         single: Whether it multiplies float32 as such.
-        attention: Whether its name is that of attention.
+        unlike_linear: Whether its name is that of another kind of layer than a Linear.
     """
 
     harmless: bool
@@ -73,7 +76,7 @@ class Kind(NamedTuple):
     cpu_attention: bool = False
     tensor_float: bool = False
     single: bool = False
-    attention: bool = False
+    unlike_linear: bool = False
 
 
 def kind_of(name: str) -> Kind:
@@ -87,7 +90,7 @@ def kind_of(name: str) -> Kind:
         product=product,
         tensor_float=_TENSOR_FLOAT_32.search(name) is not None,
         single=_SINGLE.search(name) is not None,
-        attention=_ATTENTION.search(name) is not None,
+        unlike_linear=_UNLIKE_LINEAR.search(name) is not None,
     )
 
 
@@ -100,7 +103,7 @@ def operator_kind(name: str) -> Kind:
         harmless=name.startswith("aten::") and not product,
         product=product,
         cpu_attention=name in _CPU_ATTENTION,
-        attention=_ATTENTION.search(name) is not None,
+        unlike_linear=_UNLIKE_LINEAR.search(name) is not None,
     )
 
 
