@@ -148,7 +148,10 @@ def _rates(own: Own, limits: _Limits) -> dict[str, object]:
         (flops >= 0) & (size > 0) & ~np.isnan(limits.gb) & ((flops == 0) | ~np.isnan(limits.tflops))
     )
     shares = tflops / limits.tflops, gb / limits.gb
-    bound = np.where(memory, "memory", "compute")
+    bound = [
+        None if not known else "memory" if by_memory else "compute"
+        for known, by_memory in zip(told.tolist(), memory.tolist(), strict=True)
+    ]
     return {
         "self_ns": own.ns,
         "flops": own.flops.column(),
@@ -161,9 +164,7 @@ def _rates(own: Own, limits: _Limits) -> dict[str, object]:
         "peak_flops_share": shares[0],
         "peak_bandwidth_share": shares[1],
         "roof_share": np.where(told, np.where(memory, shares[1], shares[0]), np.nan),
-        "bound": pd.Series(
-            [word if one else None for word, one in zip(bound, told, strict=True)], dtype=object
-        ),
+        "bound": pd.array(bound, dtype=object),
     }
 
 

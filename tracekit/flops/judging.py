@@ -106,7 +106,8 @@ def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -
     call = call._replace(cpu_attention=seen.cpu_attention)
     formula = flops_of(call)
     flops, source, unknown = _flops(call, formula, seen)
-    if dtype is not None and tensors.untold and isinstance(formula, int) and formula:
+    believed = isinstance(formula, int) and unknown is None
+    if dtype is not None and tensors.untold and believed and formula:
         tensors = tensors.all_of(dtype, call)
     size = bytes_of(call, tensors)
     multiplied = tensors.computed_in(call)
@@ -114,7 +115,7 @@ def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -
         multiplied = "tfloat32"
     return Judged(
         flops=flops,
-        bytes=_least(call, formula, seen, size),
+        bytes=_least(call, seen, size, idle_is_nothing=flops == 0, believed=believed),
         param_bytes=size.params,
         input_bytes=size.inputs,
         output_bytes=size.outputs,
@@ -174,9 +175,11 @@ def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
     return 0 if seen.harmless else Unknown(otherwise)
 
 
-def _least(call: Call, formula: int | Unknown | None, seen: Seen, size: Bytes) -> int | None:
+def _least(
+    call: Call, seen: Seen, size: Bytes, *, idle_is_nothing: bool, believed: bool
+) -> int | None:
     """What one run must move at least. Of what several kernels do in turn, nobody tells what lies between them."""
-    if seen.recorded and seen.idle and not seen.never:
-        return None if seen.lost or (isinstance(formula, int) and formula) else 0
-    alone = isinstance(formula, int) and call.class_name != "MultiheadAttention"
-    return size.least if alone and not seen.backward else None
+    if seen.recorded and seen.idle and idle_is_nothing and not seen.lost:
+        return 0
+    alone = believed and call.class_name != "MultiheadAttention" and not seen.backward
+    return size.least if alone else None
