@@ -203,6 +203,15 @@ def test_a_subtree_has_the_figures_that_it_has_in_the_whole(program: Dataset) ->
         pd.testing.assert_frame_equal(below, launches.loc[below.index], check_dtype=False)
 
 
+@pytest.mark.parametrize("name", ["roofline", "memory"])
+def test_a_subtree_costs_what_it_costs_in_the_whole(program: Dataset, name: str) -> None:
+    whole = {row["path"]: row for row in records(FRAMES[name](program))}
+    for path in list(whole)[:: max(len(whole) // 6, 1)]:
+        part = records(FRAMES[name](program.subtree(path)))
+        assert part
+        assert part == [whole[row["path"]] for row in part]
+
+
 @pytest.mark.parametrize("name", sorted(set(FRAMES) - {"gaps", "coverage"}))
 def test_every_analysis_answers_for_a_subtree(program: Dataset, name: str) -> None:
     path = program.table("modules", ["path"]).column("path")[0].as_py()

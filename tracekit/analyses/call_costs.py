@@ -164,8 +164,7 @@ def _seen(
 def _lost(dataset: Dataset, modules: Hierarchy, work: OwnWork) -> Rows:
     """For each module whether it launched work that is nobody's."""
     found = np.zeros(len(modules.path) + 1, dtype=np.int64)
-    nobody = integers(work.table, "module_id", missing=-1) < 0
-    ids = np.unique(integers(work.table, "range_id", missing=-1)[nobody])
+    ids = np.unique(integers(work.nobodys, "range_id", missing=-1))
     if ids[ids >= 0].size:
         ranges = dataset.table("ranges", ["range_id", "module_id"])
         rows = np.flatnonzero(np.isin(integers(ranges, "range_id"), ids))
@@ -211,5 +210,10 @@ def _call(module: dict[str, Any], told: dict[str, Any]) -> tuple[Call, Tensors]:
         params=[one["dtype"] for one in module["params"]],
         inputs=told.get("input_types"),
         outputs=told.get("output_types"),
-        kwargs=[one for name in kwargs for one in types.get(name) or [""] * len(kwargs[name])],
+        kwargs=[one for name in kwargs for one in _as_many(types.get(name), kwargs[name])],
     )
+
+
+def _as_many(types: list[str] | None, shapes: list[object]) -> list[str]:
+    """The types of some tensors, if there are as many."""
+    return types if types is not None and len(types) == len(shapes) else [""] * len(shapes)

@@ -175,7 +175,7 @@ def reasons(found: Costs, own: Own) -> list[str | None]:
     pairs, at = np.unique(found.owner[rows] * len(words) + code[rows], return_inverse=True)
     for pair, ns in zip(pairs.tolist(), summed(at, time[rows], pairs.size).tolist(), strict=True):
         module, word = divmod(pair, len(words))
-        if ns > spent[module]:
+        if (-ns, words[word]) < (-spent[module], why[module] or ""):
             why[module], spent[module] = words[word], ns
     return _from_below(modules, why, spent)
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from tracekit.analyses.devices import from_graph, kernels, places, report_codes
 from tracekit.analyses.labels import labels
 from tracekit.analyses.shapes import joint
 from tracekit.analyses.subtrees import integers
 from tracekit.coverage import GRAPH_UPDATED
+from tracekit.dataset import load
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 from tracekit.intervals import by_level, depths
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tracekit.arrays import Flags, Ints, Rows
     from tracekit.dataset import Dataset
 
@@ -44,7 +44,8 @@ class OwnWork(NamedTuple):
         bits: What is known of the own work of each call.
         example: A piece of each call that may multiply matrices, or -1.
         runs: How often each call ran, -1 where that cannot be known.
-        recorded: Whether the dataset holds any work.
+        recorded: Whether the whole dataset holds any work.
+        nobodys: The work that is no module's, in the whole dataset.
     """
 
     table: pa.Table
@@ -53,6 +54,7 @@ class OwnWork(NamedTuple):
     example: Rows
     runs: Ints
     recorded: bool
+    nobodys: pa.Table
 
 
 def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
@@ -67,9 +69,24 @@ def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
     unlisted = owned[said[owned] & UNLISTED > 0]
     example = np.full(calls.num_rows, -1, dtype=np.int64)
     example[call[unlisted[::-1]]] = unlisted[::-1]
+    nobodys = _nobodys(dataset, table)
     return OwnWork(
-        table, call, bits, example, _runs(dataset, calls, table, call), table.num_rows > 0
+        table=table,
+        call=call,
+        bits=bits,
+        example=example,
+        runs=_runs(dataset, calls, (table, nobodys), call),
+        recorded=dataset.manifest["rows"]["kernels"] > 0,
+        nobodys=nobodys,
     )
+
+
+def _nobodys(dataset: Dataset, table: pa.Table) -> pa.Table:
+    """The work without a module, which the tables of a subtree lack."""
+    columns = ["module_id", "range_id", "graph_id", "graph_node_id"]
+    whole = table if dataset.root is None else load(dataset.folder).table("kernels", columns)
+    rows = np.flatnonzero(integers(whole, "module_id", missing=-1) < 0)
+    return whole.select(columns).take(pa.array(rows))
 
 
 def harmless(table: pa.Table) -> Flags:
@@ -108,8 +125,9 @@ def _bits(kind: str | None, name: str) -> int:
     return sum(bit for bit, is_so in bits.items() if is_so)
 
 
-def _runs(dataset: Dataset, calls: pa.Table, table: pa.Table, call: Rows) -> Ints:
+def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, pa.Table], call: Rows) -> Ints:
     """1, or of a captured call as often as its graph was replayed."""
+    table, nobodys = tables
     phases = labels(calls, "phase")
     captured = np.isin(phases.code, phases.of("capture"))
     runs = np.ones(captured.size, dtype=np.int64)
@@ -120,8 +138,8 @@ def _runs(dataset: Dataset, calls: pa.Table, table: pa.Table, call: Rows) -> Int
     parent = places(calls, "parent_call_id", integers(calls, "call_id"))
     _from_below(parent, captured, least, most)
     never = most == 0
-    if _some_lost(dataset, table, call):
-        never[:] = False
+    if from_graph(nobodys).any():
+        never[:] = False  # what is nobody's may be its work
     found = np.where(never, 0, np.where((least == most) & (most > 0), most, -1))
     if _updated(dataset):
         found[:] = -1
@@ -177,13 +195,6 @@ def _from_below(parent: Rows, captured: Flags, least: Ints, most: Ints) -> None:
         passed = passed[idle[parent[passed]]]
         np.minimum.at(least, parent[passed], least[passed])
         np.maximum.at(most, parent[passed], most[passed])
-
-
-def _some_lost(dataset: Dataset, table: pa.Table, call: Rows) -> bool:
-    """Whether work of graphs is nobody's, so that a call without work may have run all the same."""
-    if dataset.root is not None:
-        return True
-    return bool((from_graph(table) & (call < 0)).any())
 
 
 def _updated(dataset: Dataset) -> bool:
