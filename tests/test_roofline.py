@@ -234,6 +234,17 @@ def test_markers_without_class_are_understood_by_their_shapes(parsed: Parse) -> 
     )
 
 
+def test_the_dtype_that_is_stated_is_that_of_layers_that_multiply(parsed: Parse) -> None:
+    check_frame(traffic.frame(parsed(SERVED), dtype="bfloat16"), """
+        path              param_bytes  inclusive_param_bytes  bytes
+        top.qkv_proj      48           48                     208
+        top.attn          0            0                      -
+        top               0            -                      0
+        top.embed_tokens  -            -                      -
+        top.norm          -            -                      -
+    """)  # fmt: skip
+
+
 def test_the_dtype_of_the_product_is_that_which_comes_out_under_autocast(parsed: Parse) -> None:
     lines = STEP.replace(
         '"Types": ["bfloat16 cuda:0"]}\nlaunch 1   130',

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from tracekit.flops import FORMULAS, flops_of
 from tracekit.flops.base import Call, Unknown
+from tracekit.flops.kernels import kind_of
 from tracekit.flops.operators import operator
 
 torch = pytest.importorskip("torch")
@@ -278,7 +279,7 @@ def test_an_operator_whose_sizes_do_not_tell_is_not_known(text: str) -> None:
     ("name", "harmless"),
     [
         ("aten::sqrt", True), ("aten::relu_", True), ("aten::native_layer_norm", True), ("AddmmBackward0", True),
-        ("aten::weight_norm", True), ("aten::cummax", True), ("aten::upsample_bilinear2d", True), ("detach", True),
+        ("aten::weight_norm", True), ("aten::linalg_vector_norm", True), ("aten::cummax", True), ("aten::upsample_bilinear2d", True), ("detach", True),
         ("torch::autograd::AccumulateGrad", True), ("aten::_scaled_dot_product_flash_attention_for_cpu", True),
         ("aten::mv", False), ("aten::dot", False), ("aten::mkldnn_rnn_layer", False), ("aten::einsum", False),
         ("aten::linalg_qr", False), ("aten::_trilinear", False), ("aten::_native_multi_head_attention", False),
@@ -287,3 +288,27 @@ def test_an_operator_whose_sizes_do_not_tell_is_not_known(text: str) -> None:
 )  # fmt: skip
 def test_an_operator_is_harmless_only_where_it_is_known_to_be(name: str, *, harmless: bool) -> None:
     assert operator(name) == (False, 0, harmless)
+
+
+@pytest.mark.parametrize(
+    ("name", "harmless", "product"),
+    [
+        ("vectorized_elementwise_kernel", True, False), ("unrolled_elementwise_kernel", True, False),
+        ("elementwise_kernel_with_index", True, False), ("reduce_kernel", True, False),
+        ("CatArrayBatchedCopy_vectorized", True, False), ("softmax_warp_forward", True, False),
+        ("triton_poi_fused_add_silu_0", True, False), ("triton_red_fused__to_copy_add_mean_pow_1", True, False),
+        ("triton_per_fused_convert_element_type_2", True, False), ("reshape_and_cache_flash_kernel", True, False),
+        ("rms_norm_kernel", True, False), ("ncclDevKernel_AllReduce_Sum_f32", True, False),
+        ("triton_red_fused_mm_3", False, True), ("triton_per_fused_mv_sum_1", False, True),
+        ("triton_tem_fused_mm_4", False, True), ("ampere_sgemm_128x64_tn", False, True),
+        ("nvjet_tst_192x192_64x4", False, True), ("flash_fwd_splitkv_kernel", False, True),
+        ("conv_depthwise2d_forward_kernel", False, True), ("splitKreduce_kernel", False, True),
+        ("Kernel", False, False), ("kernel", False, False), ("", False, False), ("my_elementwise_kernel", False, False),
+        ("nvfuser_pointwise_f0_c1_r0_g4", False, False),
+    ],
+)  # fmt: skip
+def test_a_kernel_is_harmless_only_where_its_source_is_known(
+    name: str, *, harmless: bool, product: bool
+) -> None:
+    found = kind_of(name)
+    assert (found.harmless, found.product) == (harmless, product)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _LARGEST = 2.0**62
-#: Whole numbers up to this are exact as floating-point numbers.
-_EXACT = 2.0**53
 _TOO_LARGE = "a number too large to be true"
 _RUNS = "how often its graph was replayed is not known"
 
@@ -136,16 +134,17 @@ def inclusive_flops(found: Costs) -> tuple[Ints, Floats]:
     parent = places(found.table, "parent_call_id", integers(found.table, "call_id"))
     phases = labels(found.table, "phase")
     captured = np.isin(phases.code, phases.of("capture"))
+    exact = np.maximum(found.flops, 0)
     one = np.where(found.flops < 0, np.nan, found.flops)
     whole = np.where(found.flops == 0, 0.0, one * np.where(found.runs < 0, np.nan, found.runs))
     for level in reversed(by_level(depths(parent))):
         rows = level[parent[level] >= 0]
         above = parent[rows]
         apart = captured[rows] & ~captured[above]
+        np.add.at(exact, above, exact[rows])
         np.add.at(one, above, np.where(apart, np.nan, one[rows]))
         np.add.at(whole, above, whole[rows])
-    exact = one < _EXACT
-    return np.where(exact, np.nan_to_num(np.where(exact, one, 0)), -1).astype(np.int64), whole
+    return np.where(one < _LARGEST, exact, -1), whole
 
 
 def sources(found: Costs, own: Own) -> list[str | None]:

@@ -44,7 +44,7 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
     """
     found = costs(dataset, dtypes_stated(dtype))
     count = len(found.modules.path)
-    held, of_calls = _held(dataset), {name: found.column(name) for name in _FIGURES}
+    held, of_calls = _held(dataset, found), {name: found.column(name) for name in _FIGURES}
     sums = {name: totals(found.owner, one, found.runs, count) for name, one in of_calls.items()}
     runs = totals(found.owner, np.ones_like(found.runs), found.runs, count)
     own = summed(found.owner, integers(found.table, "gpu_self_time_ns"), count)
@@ -69,12 +69,15 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
 _FIGURES = ("input_bytes", "output_bytes", "bytes")
 
 
-def _held(dataset: Dataset) -> Sum:
-    """Bytes of the parameters of each module itself."""
+def _held(dataset: Dataset, found: Costs) -> Sum:
+    """Bytes of the parameters of each module itself: as told of it, or as found of its calls."""
+    of_calls = np.full(len(found.modules.path), -1, dtype=np.int64)
+    np.maximum.at(of_calls, found.owner, found.column("param_bytes"))
     params = dataset.table("modules", ["params"]).column("params").to_pylist()
     sizes = [param_bytes([(one["shape"], one["dtype"]) for one in its]) for its in params]
-    known = np.array([size is not None for size in sizes], dtype=bool)
-    return Sum(np.array([size or 0 for size in sizes], dtype=np.int64), known)
+    told = np.array([-1 if size is None else size for size in sizes], dtype=np.int64)
+    value = np.where(told < 0, of_calls, told)
+    return Sum(value, value >= 0)
 
 
 def _copied(found: Costs) -> dict[str, object]:

@@ -24,7 +24,7 @@ _HARMLESS = re.compile(
 #: Inductor names its kernels after the operators that it put into them.
 _FUSED = re.compile(r"triton_(poi|red|per)_")
 _PRODUCT_IN_FUSED = re.compile(
-    r"_(b|add|badd)?mm(_|$)|_(add)?mv(_|$)|conv|matmul|attention|dot|linear"
+    r"_(b|add|badd)?mm(_|$)|_(add)?mv(_|$)|conv(?!ert)|matmul|attention|dot|linear"
 )
 
 #: Operators that multiply matrices, or are wrapped around one that does.
@@ -35,7 +35,7 @@ _PRODUCT = re.compile(
 )
 _HARMLESS_OPERATORS = re.compile(
     r"_fused_(dropout|rms_norm|adam|adamw|sgd)|_?upsample_|cudnn_batch_norm|cudnn_is_acceptable|miopen_batch_norm"
-    r"|mkldnn_(max|adaptive_avg)_pool|unpack"
+    r"|mkldnn_(max|adaptive_avg)_pool|linalg_(vector_)?norm$|unpack"
 )
 #: Nodes of autograd that torch generated: what they do is in operators of their own.
 _NODE = re.compile(
@@ -47,7 +47,7 @@ CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 _CPU_ATTENTION = (CPU_ATTENTION, f"{CPU_ATTENTION}_backward", "aten::_native_multi_head_attention")
 
 _MATRIX = re.compile(
-    r"gemm|gemv|xmma|cutlass|cublas|matmul|mma_|_mm_|conv(?!ert)|wgrad|dgrad|winograd|flash|attention|attn|fmha|nvjet"
+    r"gemm|gemv|xmma|cutlass|cublas|matmul|mma_|_mm_|conv(?!ert)|wgrad|dgrad|winograd|flash(?!_kernel)|attention|attn|fmha|nvjet"
     r"|splitk|dot_kernel|triton_tem_|marlin|machete|awq|gptq|moe",
     re.IGNORECASE,
 )
