@@ -208,13 +208,25 @@ LLAMA = """
 """
 
 
+#: The same with torch's own attention, of which flop_counter counts nothing on a CPU.
+FUSED = LLAMA.replace(
+    """weights = (q @ k.transpose(2, 3) / 2).softmax(-1)
+                return self.o((weights @ v).transpose""",
+    "return self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose",
+)
+assert FUSED != LLAMA
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_flops_of_every_module_are_those_that_torch_counts(name: str, here: Place) -> None:
     check(*recorded(here, MODELS[name]))
 
 
-def test_attention_of_another_class_is_not_known_and_its_linears_are(here: Place) -> None:
-    rows, counts = recorded(here, LLAMA)
+@pytest.mark.parametrize("text", [LLAMA, FUSED], ids=["products", "fused"])
+def test_attention_of_another_class_is_not_known_and_its_linears_are(
+    text: str, here: Place
+) -> None:
+    rows, counts = recorded(here, text)
     check(rows, counts, unknown=(".attn",))
     linears = sum(
         STEPS * counts[path] for path, row in rows.items() if row["class_name"] == "Linear"
@@ -223,8 +235,9 @@ def test_attention_of_another_class_is_not_known_and_its_linears_are(here: Place
     assert 0 < rows["Llama"]["known_share"] < 1
 
 
-def test_marked_operators_tell_the_flops_of_any_class(here: Place) -> None:
-    rows, counts = recorded(here, LLAMA, "--ops")
+@pytest.mark.parametrize("text", [LLAMA, FUSED], ids=["products", "fused"])
+def test_marked_operators_tell_the_flops_of_any_class(text: str, here: Place) -> None:
+    rows, counts = recorded(here, text, "--ops")
     check(rows, counts)
     assert rows["Llama.layers.0.attn"]["source"] == "operators"
 

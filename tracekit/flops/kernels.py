@@ -42,9 +42,12 @@ _NODE = re.compile(
     r"(autograd::engine::evaluate_function: )?(torch::autograd::)?(\w+Backward\d+|AccumulateGrad|GraphRoot)|detach_?"
 )
 #: Which ``flop_counter`` leaves out, whatever it multiplies.
-CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
+CPU_ATTENTIONS = (
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+)
 #: And what MultiheadAttention runs in place of all its operators while nothing is trained.
-_CPU_ATTENTION = (CPU_ATTENTION, f"{CPU_ATTENTION}_backward", "aten::_native_multi_head_attention")
+_CPU_ATTENTION = (*CPU_ATTENTIONS, "aten::_native_multi_head_attention")
 
 _MATRIX = re.compile(
     r"gemm|gemv|xmma|cutlass|cublas|matmul|mma_|_mm_|conv(?!ert)|wgrad|dgrad|winograd|flash(?!_kernel)|attention|attn|fmha|nvjet"

@@ -11,7 +11,7 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.flops.kernels import CPU_ATTENTION, operator_kind
+from tracekit.flops.kernels import CPU_ATTENTIONS, operator_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Operator(NamedTuple):
     """What the text of an operator says.
 
     Attributes:
-        registered: Whether ``flop_counter`` has a formula for it.
+        registered: Whether it is known what ``flop_counter`` makes of it, and of all inside.
         flops: Its FLOPs; -1 where its sizes do not tell them, 0 where it has no formula.
         harmless: Whether it multiplies no matrices, for certain.
     """
@@ -44,9 +44,7 @@ def operator(text: str) -> Operator:
     if name in _REGISTRY:
         flops = _flops(name, _sizes(found["sizes"] if found else None))
         return Operator(registered=True, flops=flops, harmless=False)
-    left_out = name in (CPU_ATTENTION, f"{CPU_ATTENTION}_backward")
-    harmless = left_out or operator_kind(name).harmless
-    return Operator(registered=False, flops=0, harmless=harmless)
+    return Operator(registered=False, flops=0, harmless=operator_kind(name).harmless)
 
 
 def _sizes(text: str | None) -> list[Shape] | None:
@@ -114,8 +112,14 @@ def _not_told(*_sizes: Shape) -> int:
     return -1
 
 
+def _left_out(*_sizes: Shape) -> int:
+    """What ``flop_counter`` counts as nothing, whatever it multiplies."""
+    return 0
+
+
 _ATTENTIONS = ("efficient", "flash", "cudnn")
 _REGISTRY: dict[str, Callable[..., int]] = {
+    **dict.fromkeys(CPU_ATTENTIONS, _left_out),
     "aten::mm": _product,
     "aten::bmm": _product,
     "aten::_scaled_mm": _product,
