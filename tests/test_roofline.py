@@ -419,6 +419,9 @@ kernel 1  1200  1300  #3  softmax_warp_forward
 """
 
 
+UNCLEAR = "operators in it that are not understood, work outside of them, or none recorded"
+
+
 def test_of_operators_inside_each_other_the_outermost_that_counts_does(parsed: Parse) -> None:
     check_frame(roofline.frame(parsed(OPS)), """
         path  self_ns  flops  inclusive_flops  source
@@ -441,7 +444,32 @@ def test_an_operator_that_is_not_understood_leaves_its_call_unknown(
 ) -> None:
     row = row_of(parsed(OPS + more), "a")
     assert (row["flops"], row["inclusive_flops"], row["known_flops"]) == (None, None, 48)
-    assert row["unknown"] == "operators in it that are not understood, or work outside of them"
+    assert row["unknown"] == UNCLEAR
+
+
+def test_operators_whose_work_is_not_recorded_tell_nothing(parsed: Parse) -> None:
+    row = row_of(parsed("\n".join(line for line in OPS.splitlines() if "#2" not in line)), "a.b")
+    assert (row["flops"], row["unknown"]) == (None, UNCLEAR)
+
+
+def test_operators_of_a_captured_call_count_for_every_replay(parsed: Parse) -> None:
+    dataset = parsed("""
+        launch 1    1    2  #1 cudaStreamBeginCapture_v10000
+        range  1    5   80  {"Module": "a", "Class": "Attention", "Inputs": [[2, 4]]}
+        range  1    6   60  aten::mm, op_id = 8, sizes = [[2, 4], [4, 8]]
+        launch 1   10   20  #2
+        node!5 1   15   15
+        launch 1   90   94  #3 cudaStreamEndCapture_v10000
+        node!6 1   96   96  5
+        launch 1  110  120  #4 cudaGraphLaunch_v10000
+        kernel!6 1 130  170  #4  gemm
+        launch 1  410  420  #5 cudaGraphLaunch_v10000
+        kernel!6 1 430  490  #5  gemm
+    """)
+    check_frame(roofline.frame(dataset), """
+        path  runs  flops  source
+        a     2     256    operators
+    """)  # fmt: skip
 
 
 def test_operators_of_backward_calls_tell_their_flops(parsed: Parse) -> None:

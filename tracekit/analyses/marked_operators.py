@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tracekit.analyses.devices import report_codes
 from tracekit.analyses.labels import labels
-from tracekit.analyses.own_work import harmless
+from tracekit.analyses.own_work import NONE, harmless
 from tracekit.analyses.shapes import joint
 from tracekit.analyses.subtrees import integers
 from tracekit.dataset import REPORT, load
@@ -49,7 +49,8 @@ def told_by_operators(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Told 
     """The FLOPs of calls whose operators are marked; None if no operators are.
 
     Of registered operators inside each other the outermost counts, as it does for ``flop_counter``. A call is not
-    known if an operator in it may multiply and is not understood, or if it launched work outside of operators.
+    known if an operator in it may multiply and is not understood, if it launched work outside of operators, or if none of
+    its work is recorded.
 
     Args:
         dataset: The dataset.
@@ -126,6 +127,8 @@ def _told(marked: _Marked, kinds: list[Operator | None], calls: int, work: OwnWo
     unknown[of_call[counted[number < 0]]] = True
     unknown[of_call[inside[leaf_in_doubt[inside]]]] = True
     unknown |= _launched_outside(marked, work, calls)
+    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.recorded
+    unknown |= (total > 0) & unrecorded
     return Told(any_, np.where(any_ & ~unknown, total, -1))
 
 
@@ -167,7 +170,9 @@ def _launched_outside(marked: _Marked, work: OwnWork, calls: int) -> Flags:
     found = np.zeros(calls, dtype=bool)
     kinds = labels(work.table, "kind")
     ids = np.sort(marked.range_id[marked.operator >= 0])
-    launched = integers(work.table, "range_id", missing=-1)
+    # What is replayed was launched where it was captured.
+    launched = integers(work.table, "capture_range_id", missing=-1)
+    launched = np.where(launched < 0, integers(work.table, "range_id", missing=-1), launched)
     at = np.minimum(np.searchsorted(ids, launched), ids.size - 1)
     outside = (ids[at] != launched) & (work.call >= 0) & ~harmless(work.table)
     outside &= ~np.isin(kinds.code, kinds.of("cpu_op"))

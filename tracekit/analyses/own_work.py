@@ -31,7 +31,7 @@ _HARMLESS_KINDS = ("memcpy", "memset")
 _MANY = np.iinfo(np.int64).max
 _COLUMNS = [
     "call_id", "module_id", "kind", "name", "dur_ns", "bytes", "device", "pid", "tid", "launch_start_ns", "range_id",
-    "method", "graph_id", "graph_node_id", "original_graph_node_id",
+    "capture_range_id", "method", "graph_id", "graph_node_id", "original_graph_node_id",
 ]  # fmt: skip
 
 

@@ -27,7 +27,9 @@ MODULE, KERNELS, OPERATORS = "module", "kernels", "operators"
 _BACKWARD = "backward work, which no shapes tell; record operators (--ops)"
 _LOST = "it launched work of which it is not known whose it is"
 _NOT_RECORDED = "none of its work is recorded"
-_UNCLEAR_OPERATORS = "operators in it that are not understood, or work outside of them"
+_UNCLEAR_OPERATORS = (
+    "operators in it that are not understood, work outside of them, or none recorded"
+)
 
 
 class Seen(NamedTuple):
@@ -171,7 +173,7 @@ def _without_formula(call: Call, seen: Seen) -> int | Unknown:
 def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
     """Nothing, if nothing that it ran itself multiplies."""
     if seen.recorded and seen.idle:
-        return Unknown(_LOST) if seen.lost else 0
+        return Unknown(_LOST) if seen.lost or seen.operators_unclear else 0
     return 0 if seen.harmless else Unknown(otherwise)
 
 
