@@ -298,6 +298,8 @@ def test_work_that_nobody_owns_leaves_its_module_unknown(parsed: Parse) -> None:
          "a Linear whose shapes do not fit its weight, or are not told"),
         (('"Class": "Linear"', '"Class": "Mine"'),
          "it may multiply matrices itself, in sm90_xmma_gemm_bf16; record operators (--ops)"),
+        (('"Class": "Linear"', '"Class": "Sequential"'),
+         "it may multiply matrices itself, in sm90_xmma_gemm_bf16; record operators (--ops)"),
         (('"Class": "Linear"', '"Class": "ReLU"'), "a class that multiplies no matrices runs sm90_xmma_gemm_bf16"),
         (('"Class": "Linear"', '"Class": "LSTM"'), "no count is agreed on for LSTM"),
         (("[8, 4]], \"Types\": [\"bfloat16", "[4611686018427387904, 4]], \"Types\": [\"bfloat16"),

@@ -66,9 +66,10 @@ def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
     bits = np.full(calls.num_rows, NONE, dtype=np.int64)
     bits[call[owned]] = 0
     np.bitwise_or.at(bits, call[owned], said[owned])
-    unlisted = owned[said[owned] & UNLISTED > 0]
     example = np.full(calls.num_rows, -1, dtype=np.int64)
-    example[call[unlisted[::-1]]] = unlisted[::-1]
+    for what in (UNLISTED, PRODUCT):  # the first of them, at best one that multiplies by its name
+        rows = owned[said[owned] & what > 0][::-1]
+        example[call[rows]] = rows
     nobodys = _nobodys(dataset, table)
     return OwnWork(
         table=table,

@@ -7,8 +7,8 @@ each rank counts its part.
 
 To add a kind of layer: write ``flops/<kind>.py`` with the name of :class:`~tracekit.flops.base.Formula`, add the
 module to ``FORMULAS``, and a layer of that kind to ``tests/flops/test_formulas.py``, which compares it with torch's
-count. Beside them lie ``operators`` (the same by operator), ``kernels`` (names of work that multiplies no matrices) and
-``sizes`` (bytes of dtypes).
+count. Beside them lie ``operators`` (the same by operator), ``kernels`` (names of work that multiplies no matrices),
+``tensors`` and ``dtypes`` (bytes, and in what is multiplied) and ``judging`` (what of all that is believed).
 """
 
 from __future__ import annotations
