@@ -48,7 +48,8 @@ class Costs(NamedTuple):
         runs: How often it ran; -1 where that is not known.
         flops: FLOPs of one run itself, without the calls in it; -1 where they are not known.
         judged: What was found of each kind of call.
-        kind: The kind of each call.
+        kind: The kind of each call: calls of one kind are of one module, phase and shapes.
+        first: The first call of each kind.
         work: The work of the calls.
     """
 
@@ -59,6 +60,7 @@ class Costs(NamedTuple):
     flops: Ints
     judged: list[Judged]
     kind: Rows
+    first: Rows
     work: OwnWork
 
     def column(self, name: str) -> Ints:
@@ -105,7 +107,7 @@ def costs(dataset: Dataset, dtype: str | None = None) -> Costs:
     flops = np.array([-1 if one.flops is None else one.flops for one in found], np.int64)[kind]
     if operators is not None:
         flops = np.where(operators.flops >= 0, operators.flops, flops)
-    return Costs(calls, modules, owner, work.runs, flops, found, kind, work)
+    return Costs(calls, modules, owner, work.runs, flops, found, kind, first, work)
 
 
 def _evidence(calls: pa.Table, work: OwnWork, operators: Told | None) -> list[Rows]:

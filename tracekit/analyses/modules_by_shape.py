@@ -43,8 +43,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     cost = costs(dataset)
     calls, modules, owner = cost.table, cost.modules, cost.owner
     phases = labels(calls, "phase")
-    shapes = [codes(calls.column(name).combine_chunks()) for name in ("inputs", "kwargs")]
-    group, first = _groups(joint((owner, phases.code + 1, *shapes)))
+    group, first = _groups(cost, phases.code)
     time, count = integers(calls, "gpu_time_ns"), first.size
     lifted, replayed = _lifted(dataset, calls)
     often = replayed | np.isin(phases.code, phases.of("capture"))
@@ -87,10 +86,13 @@ def _speed(cost: Costs, group: Rows, time: Ints) -> dict[str, object]:
     }
 
 
-def _groups(code: Rows) -> tuple[Rows, Rows]:
-    """Numbers from 0 on instead of codes, and the first row of each."""
+def _groups(cost: Costs, phase: Rows) -> tuple[Rows, Rows]:
+    """A number for each call by module, phase and shapes, and the first call of each."""
+    of_kind = cost.table.select(["inputs", "kwargs"]).take(pa.array(cost.first))
+    shapes = [codes(column.combine_chunks()) for column in of_kind.columns]
+    code = joint((cost.owner[cost.first], phase[cost.first] + 1, *shapes))
     _, first, group = np.unique(code, return_index=True, return_inverse=True)
-    return group, first
+    return group[cost.kind], cost.first[first]
 
 
 def _lifted(dataset: Dataset, calls: pa.Table) -> tuple[Pairs, Flags]:
