@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tracekit
 from tests.joined import joined_here
-from tests.plain_answers import PLAIN, Plain
+from tests.plain_answers import PLAIN, Plain, grouped
+from tests.plain_costs import call_costs, inclusive, of_shape, roofline
 from tests.simulator import capturing, eventful, simulate, write_report
 from tests.simulator.strategies import capturing_plans, plans
 from tracekit.analyses import ANALYSES, module_tree, modules_by_time
@@ -25,13 +26,45 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 FRAMES = {analysis.NAME: analysis.frame for analysis in ANALYSES}
+#: Columns of the roofline that are added up.
+SUMS = (
+    "runs", "self_ns", "flops", "bytes", "tflops_per_s", "gb_per_s", "flops_per_byte", "inclusive_ns",
+    "inclusive_flops", "inclusive_tflops_per_s", "known_flops", "known_share",
+)  # fmt: skip
 ANY_PLAN = plans() | plans(faulty=True) | capturing_plans() | capturing_plans(faulty=True)
 
 
 def check_answers(dataset: Dataset) -> None:
     plain = Plain(dataset)
+    cost = call_costs(dataset, plain)
+    flops = inclusive(plain, cost)
     for name, answer in PLAIN.items():
-        check_rows(name, records(FRAMES[name](dataset)), list(answer(plain)))
+        found = records(FRAMES[name](dataset))
+        if name == "shapes":
+            check_flops(plain, found, flops)
+        check_rows(name, found, list(answer(plain)))
+    columns = ["path", *SUMS]
+    check_rows(
+        "roofline", records(FRAMES["roofline"](dataset)[columns]), list(roofline(plain, cost))
+    )
+
+
+def check_flops(
+    plain: Plain, found: list[Row], flops: dict[int, tuple[int | None, int | None]]
+) -> None:
+    """The FLOPs of calls by shape, which are taken out of the rows."""
+
+    def key(row: Row) -> str:
+        kwargs = row["kwargs"]
+        path = row["path"] if "path" in row else plain.path[row["module_id"]]
+        return repr((path, row["phase"], row["inputs"], None if kwargs is None else dict(kwargs)))
+
+    expected = {
+        key(calls[0]): of_shape(calls, flops) for calls in grouped(plain.calls, key).values()
+    }
+    for row in found:
+        for name, value in expected[key(row)].items():
+            assert alike(row.pop(name), value), (name, row)
 
 
 def check_rows(name: str, found: list[Row], expected: list[Row]) -> None:
@@ -129,6 +162,16 @@ def test_inclusive_is_self_plus_what_is_below_at_every_node(program: Dataset) ->
         assert row["busy_ns"] <= row["inclusive_ns"]
 
 
+def test_flops_of_a_module_are_its_own_and_those_of_the_modules_in_it(program: Dataset) -> None:
+    rows = {row["path"]: row for row in records(FRAMES["roofline"](program))}
+    for path, row in rows.items():
+        own = [one for name, one in rows.items() if name == path or name.startswith(f"{path}.")]
+        flops = [one["flops"] for one in own]
+        assert row["inclusive_flops"] == (None if None in flops else sum(flops))
+        assert (row["unknown"] is None) == (row["inclusive_flops"] is not None)
+        assert row["known_flops"] >= sum(filter(None, flops))
+
+
 def test_a_line_of_the_tree_has_the_sum_and_the_spread_of_its_modules(program: Dataset) -> None:
     time = {row["path"]: row["inclusive_ns"] for row in records(modules_by_time.frame(program))}
     lines = module_tree.frame(program)
@@ -158,6 +201,15 @@ def test_a_subtree_has_the_figures_that_it_has_in_the_whole(program: Dataset) ->
         pd.testing.assert_frame_equal(mine[columns], whole.loc[mine.index, columns])
         below = FRAMES["launches"](part).set_index("path")
         pd.testing.assert_frame_equal(below, launches.loc[below.index], check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["roofline", "memory"])
+def test_a_subtree_costs_what_it_costs_in_the_whole(program: Dataset, name: str) -> None:
+    whole = {row["path"]: row for row in records(FRAMES[name](program))}
+    for path in list(whole)[:: max(len(whole) // 6, 1)]:
+        part = records(FRAMES[name](program.subtree(path)))
+        assert part
+        assert part == [whole[row["path"]] for row in part]
 
 
 @pytest.mark.parametrize("name", sorted(set(FRAMES) - {"gaps", "coverage"}))

@@ -22,6 +22,7 @@ from tracekit import (
     coverage,
     errors,
     exports,
+    flops,
     markers,
     readers,
     recording,
@@ -41,7 +42,20 @@ HEAVY = {"adbc_driver_manager", "numpy", "nvtx", "pandas", "pyarrow", "rich", "s
 ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     "analyses": (
         analyses.ANALYSES,
-        {"base", "devices", "difference", "labels", "shapes", "spread", "step_times", "subtrees"},
+        {
+            "base",
+            "call_costs",
+            "devices",
+            "difference",
+            "labels",
+            "marked_operators",
+            "module_costs",
+            "own_work",
+            "shapes",
+            "spread",
+            "step_times",
+            "subtrees",
+        },
     ),
     "attribute": (
         attribute.METHODS,
@@ -49,6 +63,10 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     ),
     "cli": (cli.COMMANDS, {"base"}),
     "exports": (exports.FORMATS, {"base", "timeline", "times", "tracks"}),
+    "flops": (
+        flops.FORMULAS,
+        {"base", "dtypes", "judging", "kernels", "operators", "tensors"},
+    ),
     "markers": (markers.DIALECTS, {"base", "fields", "literal", "spelling"}),
     "readers": (
         readers.READERS,
@@ -56,6 +74,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
             "base",
             "foreign",
             "nsight_diagnostics",
+            "nsight_gpus",
             "nsight_graphs",
             "nsight_ids",
             "nsight_lacks",

@@ -196,3 +196,29 @@ def test_colour_only_where_it_is_wanted(folder: Path) -> None:
     assert "\x1b[" in separately("show", "tree", folder, FORCE_COLOR="1", TERM="xterm").out
     plain = separately("show", "tree", folder, FORCE_COLOR="1", NO_COLOR="1", TERM="xterm").out
     assert "\x1b[36m" not in plain
+
+
+def test_a_peak_and_a_dtype_are_stated_for_the_roofline(folder: Path) -> None:
+    stated = ("--peak", "bf16=2", "--peak", "memory=8", "--dtype", "bf16")
+    assert column("peak_gb_per_s", "roofline", folder, *stated).count(8) == 4
+    assert column("peak_gb_per_s", "roofline", folder) == [None] * 5
+    assert json.loads(show("memory", folder, "--dtype", "float16", "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("modules", "--peak", "memory=3"), "modules has no option --peak"),
+        (("memory", "--peak", "memory=3"), "memory has no option --peak"),
+        (("tree", "--dtype", "float16"), "tree has no option --dtype"),
+        (("roofline", "--peak", "fast"), "--peak fast: expected DTYPE=TFLOPS"),
+        (("roofline", "--dtype", "float17"), "--dtype float17: expected one of float64"),
+    ],
+)
+def test_an_option_that_an_analysis_lacks_or_cannot_read_is_a_wrong_call(
+    folder: Path, args: tuple[str, ...], said: str
+) -> None:
+    name, *options = args
+    outcome = command("show", name, folder, *options)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert outcome.err.startswith(f"tracekit: {said}")

@@ -67,7 +67,11 @@ THREADS = _table("ThreadNames", "nameId priority globalTid")
 DIAGNOSTICS = _table(
     "DIAGNOSTIC_EVENT", "timestamp timestampType source severity globalPid", "text"
 )
-GPU = _table("TARGET_INFO_GPU", "id smCount totalMemory computeMajor computeMinor", "name")
+GPU = _table(
+    "TARGET_INFO_GPU",
+    "id smCount totalMemory memoryBandwidth clockRate computeMajor computeMinor",
+    "name",
+)
 SESSION = _table("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcTime localTime")
 SYSTEM = _table("TARGET_INFO_SYSTEM_ENV", "", "name value")
 COPY_KIND = _table("ENUM_CUDA_MEMCPY_OPER", "id", "name label")

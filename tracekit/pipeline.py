@@ -105,7 +105,7 @@ def _about(recording: Recording) -> dict[str, object]:
             for pid in sorted(set(recording.threads.process_pid.tolist()))
         ],
         "devices": [
-            {"device": number, "name": name} for number, name in sorted(recording.devices.items())
+            {"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())
         ],
         "ranks": [
             {"pid": found.pid, "rank": found.rank, "source": found.source}

@@ -159,6 +159,27 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, as far as the report describes it; None where it does not say.
+
+    Attributes:
+        name: Its name, such as ``NVIDIA H100 80GB HBM3``.
+        compute_capability: Such as ``9.0``.
+        multiprocessors: How many it has.
+        memory_bytes: Size of its memory.
+        memory_bytes_per_s: Bandwidth of its memory.
+        clock_hz: Its highest clock.
+    """
+
+    name: str
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    memory_bytes_per_s: int | None = None
+    clock_hz: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lack:
     """Something that the report does not hold, and how to record it next time."""
 
@@ -216,7 +237,7 @@ class Recording:
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
         process_names: Name of the executable by process id, where known.
-        devices: Name of the GPU by device number, where known.
+        devices: The GPU by device number, where known.
         ranks: Ranks of processes, where known.
         lacks: What the report does not hold.
         tally: What was lost or put right while reading.
@@ -237,7 +258,7 @@ class Recording:
     graph_nodes: pa.Table = field(default_factory=GRAPH_NODES.empty)
     graphs: pa.Table = field(default_factory=GRAPHS.empty)
     process_names: dict[int, str] = field(default_factory=dict)
-    devices: dict[int, str] = field(default_factory=dict)
+    devices: dict[int, Gpu] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()
     lacks: tuple[Lack, ...] = ()
     tally: Tally = field(default_factory=Tally)

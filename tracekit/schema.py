@@ -14,6 +14,8 @@ import pyarrow as pa
 CATEGORY = pa.dictionary(pa.int32(), pa.string())
 #: The dimensions of one or more tensors: ``[[8, 4096], [8]]``.
 SHAPES = pa.list_(pa.list_(pa.int64()))
+#: The dtype and device of one or more tensors: ``["bfloat16 cuda:0", "int64 cuda:0"]``.
+TYPES = pa.list_(pa.string())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 To add an analysis: write ``analyses/<question>.py`` with the two names of :class:`~tracekit.analyses.base.Analysis`,
 add the module to ``ANALYSES``, and a report with the expected answer to the tests.
 Beside them lie what several use: ``subtrees`` (sums along the hierarchy), ``devices`` (work on one axis of time),
-``spread`` (quantiles of groups), ``labels`` and ``shapes`` (words and nested lists as numbers).
+``spread`` (quantiles of groups), ``labels`` and ``shapes`` (words and nested lists as numbers), ``call_costs`` (FLOPs and
+bytes of calls, by way of ``own_work`` and ``marked_operators``) and ``module_costs`` (their sums). An analysis that takes options names them in
+``OPTIONS``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from tracekit.analyses import (
     modules_by_time,
     phases,
     processes,
+    roofline,
     steps_by_time,
+    traffic,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ ANALYSES: tuple[Analysis, ...] = (
     modules_by_class,
     modules_by_shape,
     layers,
+    roofline,
+    traffic,
     kernels_by_time,
     kernels_by_module,
     launches,

@@ -16,5 +16,7 @@ class Analysis(Protocol):
     #: How the command line names it.
     NAME: str
 
+    # An analysis whose ``frame`` takes keywords that the command line has options for names these in ``OPTIONS``.
+
     def frame(self, dataset: Dataset, /) -> pd.DataFrame:
         """The answer, with units in the names of its columns."""

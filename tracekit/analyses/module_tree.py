@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tracekit.dataset import Dataset
 
 NAME = "tree"
+#: Keywords of :func:`frame` that the command line passes on.
+OPTIONS = ("sort",)
 
 _SUMMED = ("calls", "kernels", "self_ns", "inclusive_ns", "share")
 #: What siblings can be sorted by, other than their order in the model.

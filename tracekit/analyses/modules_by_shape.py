@@ -8,23 +8,24 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tracekit.analyses.call_costs import costs
 from tracekit.analyses.devices import from_graph, places, steps_of
 from tracekit.analyses.labels import labels
+from tracekit.analyses.module_costs import inclusive_flops
 from tracekit.analyses.shapes import codes, joint
 from tracekit.analyses.spread import ratio, spread
-from tracekit.analyses.subtrees import Pairs, hierarchy, inclusive_pairs, integers, summed, united
+from tracekit.analyses.subtrees import Pairs, inclusive_pairs, integers, summed, united
 from tracekit.dataset import load
 from tracekit.intervals import depths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tracekit.arrays import Flags, Rows
+    from tracekit.analyses.call_costs import Costs
+    from tracekit.arrays import Flags, Ints, Rows
     from tracekit.dataset import Dataset
 
 NAME = "shapes"
-
-_COLUMNS = ["call_id", "parent_call_id", "module_id", "phase", "inputs", "kwargs", "gpu_time_ns"]
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -36,13 +37,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         included), ``gpu_ns_per_token`` (of the steps that tell their tokens; NaN if none does), ``steps`` (in which
         they had work), ``step_median_ns`` and ``step_mean_ns`` (their time in each of these), and of a call
         ``median_ns`` and ``mean_ns`` (NaN where calls were captured: what they did ran as often as their graph was
-        replayed).
+        replayed), ``flops`` (of one run of a call with all below it; null where they are not known, or calls differ)
+        and ``tflops_per_s`` (in all their runs). Which FLOPs count: see :func:`tracekit.analyses.roofline.frame`.
     """
-    calls = dataset.table("calls", _COLUMNS)
-    modules, phases = hierarchy(dataset), labels(calls, "phase")
-    owner = modules.rows(calls)
-    shapes = [codes(calls.column(name).combine_chunks()) for name in ("inputs", "kwargs")]
-    group, first = _groups(joint((owner, phases.code + 1, *shapes)))
+    cost = costs(dataset)
+    calls, modules, owner = cost.table, cost.modules, cost.owner
+    phases = labels(calls, "phase")
+    group, first = _groups(cost, phases.code)
     time, count = integers(calls, "gpu_time_ns"), first.size
     lifted, replayed = _lifted(dataset, calls)
     often = replayed | np.isin(phases.code, phases.of("capture"))
@@ -64,15 +65,34 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             **_per_step(dataset, lifted, group, count),
             "median_ns": each.quantile(0.5),
             "mean_ns": each.mean(),
+            **_speed(cost, group, summed(group, time, count)),
         }
     )
     return found.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _groups(code: Rows) -> tuple[Rows, Rows]:
-    """Numbers from 0 on instead of codes, and the first row of each."""
+def _speed(cost: Costs, group: Rows, time: Ints) -> dict[str, object]:
+    """FLOPs of one call of each group, and of all in the time that they took."""
+    one, all_runs = inclusive_flops(cost)
+    least = np.full(time.size, np.iinfo(np.int64).max)
+    most = np.full(time.size, -1, dtype=np.int64)
+    np.minimum.at(least, group, one)
+    np.maximum.at(most, group, one)
+    whole = np.bincount(group, all_runs, minlength=time.size)
+    return {
+        "flops": pd.arrays.IntegerArray(most, (least < 0) | (least != most)),
+        # A FLOP in a nanosecond is 10^9 in a second.
+        "tflops_per_s": ratio(whole, time) / 1e3,
+    }
+
+
+def _groups(cost: Costs, phase: Rows) -> tuple[Rows, Rows]:
+    """A number for each call by module, phase and shapes, and the first call of each."""
+    of_kind = cost.table.select(["inputs", "kwargs"]).take(pa.array(cost.first))
+    shapes = [codes(column.combine_chunks()) for column in of_kind.columns]
+    code = joint((cost.owner[cost.first], phase[cost.first] + 1, *shapes))
     _, first, group = np.unique(code, return_index=True, return_inverse=True)
-    return group, first
+    return group[cost.kind], cost.first[first]
 
 
 def _lifted(dataset: Dataset, calls: pa.Table) -> tuple[Pairs, Flags]:

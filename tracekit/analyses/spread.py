@@ -60,7 +60,7 @@ def _in_order(group: Rows, value: Ints, groups: int) -> Ints:
     return np.remainder(key, span) + low
 
 
-def ratio(part: NDArray[Any], whole: Ints | int) -> NDArray[np.float64]:
+def ratio(part: NDArray[Any], whole: NDArray[Any] | int) -> NDArray[np.float64]:
     """One by the other, NaN where the other is 0."""
     divisor = np.broadcast_to(np.asarray(whole, np.float64), part.shape)
     found = np.full(part.shape, np.nan)

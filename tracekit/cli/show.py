@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 NAME = "show"
 HELP = "answer a question about a dataset"
+
+#: Options of single analyses, by the keyword of their ``frame``.
+_OWN = {"peaks": "--peak", "dtype": "--dtype"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +46,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--sort", metavar="COLUMN", help="by this column, largest first; the tree sorts siblings"
     )
     parser.add_argument("--top", type=_count, metavar="N", help="at most N rows")
+    parser.add_argument(
+        "--peak",
+        dest="peaks",
+        action="append",
+        metavar="PEAK",
+        help="roofline: what the device can do, bfloat16=989 (TFLOP/s), memory=3350 (GB/s) or the name of a GPU; may "
+        "be given several times",
+    )
+    parser.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help="roofline, memory: in which layers multiply whose markers do not say it, such as bfloat16",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,24 +72,44 @@ def run(args: argparse.Namespace) -> int:
     if analysis is None:
         names = ", ".join(one.NAME for one in ANALYSES)
         raise UsageError(f"there is no analysis {args.name}; there are {names}")
+    options = _options(analysis, args)
     dataset = load(args.dataset)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
-    _print(dataset, analysis, Choice(args.depth, args.min_share, args.sort, args.top), args)
+    choice = Choice(args.depth, args.min_share, args.sort, args.top)
+    if "sort" in options:
+        choice = choice._replace(sort=None)
+    _print(dataset, analysis, options, choice, args)
     return 0
 
 
-def _print(dataset: Dataset, analysis: Analysis, choice: Choice, args: argparse.Namespace) -> None:
+def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the analysis itself: the keywords of its ``frame``.
+
+    Raises:
+        UsageError: If it has no such option.
+    """
+    from tracekit.errors import UsageError
+
+    taken = getattr(analysis, "OPTIONS", ())
+    for name, option in _OWN.items():
+        if getattr(args, name) is not None and name not in taken:
+            raise UsageError(f"{analysis.NAME} has no option {option}")
+    given = {name: getattr(args, name) for name in taken}
+    return {name: said for name, said in given.items() if said is not None}
+
+
+def _print(
+    dataset: Dataset,
+    analysis: Analysis,
+    options: dict[str, Any],
+    choice: Choice,
+    args: argparse.Namespace,
+) -> None:
     from tracekit.analyses import module_tree
     from tracekit.views import answers
 
-    is_tree = analysis is module_tree
-    if is_tree:
-        frame = module_tree.frame(dataset, sort=choice.sort)
-        choice = choice._replace(sort=None)
-    else:
-        frame = analysis.frame(dataset)
-    frame = answers.chosen(analysis.NAME, frame, choice)
+    frame = answers.chosen(analysis.NAME, analysis.frame(dataset, **options), choice)
     if args.json:
         print(answers.as_json(frame))
         return
@@ -86,7 +122,7 @@ def _print(dataset: Dataset, analysis: Analysis, choice: Choice, args: argparse.
     from tracekit.views.wording import nouns
 
     console, words = Console(highlight=False, soft_wrap=False), nouns(dataset)
-    if is_tree and len(frame):
+    if analysis is module_tree and len(frame):
         console.print(tree.as_text(frame, words, console.width))
     else:
         console.print(answers.as_text(frame, words, console.width, whole=choice.top is not None))

@@ -19,6 +19,7 @@ from tracekit.coverage import LOST_BY_RECORDER, TOO_LARGE, Tally
 from tracekit.errors import ReportError
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
 from tracekit.readers.nsight_diagnostics import processes_from_the_start
+from tracekit.readers.nsight_gpus import gpus
 from tracekit.readers.nsight_graphs import graph_requests, graph_tables
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
@@ -154,7 +155,7 @@ def _recording(
         domains=domains,
         names=names.used,
         process_names=_process_names(file, threads),
-        devices=_devices(file),
+        devices=gpus(file),
         tally=tally,
         from_the_start=processes_from_the_start(file, globals_),
         inside_ns=inside_ns,
@@ -196,11 +197,6 @@ def _process_names(file: SqliteFile, threads: Threads) -> dict[int, str]:
     rows = file.typed(nsight.PROCESSES, (columns.pid, int), (columns.name, str))
     # Only the executable's own name: its folders are nobody's business.
     return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in rows if pid in seen}
-
-
-def _devices(file: SqliteFile) -> dict[int, str]:
-    columns = nsight.GPU.c
-    return dict(file.typed(nsight.GPU, (columns.id, int), (columns.name, str)))
 
 
 def _sha256(path: Path) -> str:

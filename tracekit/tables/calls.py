@@ -11,7 +11,7 @@ from tracekit.intervals import subtree_ends, union_within
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import PHASES
 from tracekit.recording import integers
-from tracekit.schema import CATEGORY, SHAPES, Column, TableSpec
+from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, TableSpec
 from tracekit.segments import maxima, minima, sums
 from tracekit.steps import step_at
 from tracekit.tables.base import category, lookup, or_null, pieces
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _KWARGS = pa.map_(pa.string(), SHAPES)
+_KWARG_TYPES = pa.map_(pa.string(), TYPES)
 _NEVER = np.iinfo(np.int64).min
 
 SPEC = TableSpec(
@@ -63,6 +64,24 @@ SPEC = TableSpec(
             nullable=True,
         ),
         Column("kwargs", _KWARGS, "Dimensions of its keyword tensors.", nullable=True),
+        Column(
+            "input_types",
+            TYPES,
+            "Dtype and device of each of its positional tensors, where a marker tells them.",
+            nullable=True,
+        ),
+        Column(
+            "output_types",
+            TYPES,
+            "Dtype and device of each of its results, where a marker tells them.",
+            nullable=True,
+        ),
+        Column(
+            "kwarg_types",
+            _KWARG_TYPES,
+            "Dtypes and devices of its keyword tensors, where a marker tells them.",
+            nullable=True,
+        ),
         Column(
             "gpu_start_ns", pa.int64(), "First start of the kernels in its subtree.", nullable=True
         ),
@@ -184,7 +203,7 @@ def _occurrence(process: Ints, module: Ints) -> Ints:
 
 
 class _Shapes:
-    """Shapes of calls, taken from the distinct markers."""
+    """Shapes and types of calls, taken from the distinct markers."""
 
     def __init__(self, trace: Trace) -> None:
         self._calls = trace.evidence.calls
@@ -192,15 +211,22 @@ class _Shapes:
         self._inputs = _of_markers(markers, lambda found: found.inputs, SHAPES)
         self._outputs = _of_markers(markers, lambda found: found.outputs, SHAPES)
         self._kwargs = _of_markers(markers, lambda found: list(found.kwargs.items()), _KWARGS)
+        self._types = _of_markers(markers, lambda found: found.types or None, TYPES)
+        self._kwarg_types = _of_markers(
+            markers, lambda found: list(found.kwarg_types.items()) or None, _KWARG_TYPES
+        )
 
     def of(self, rows: Rows) -> dict[str, object]:
-        """The shapes of some calls."""
+        """The shapes and types of some calls."""
         marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
         told = np.where(outputs >= 0, outputs, marker)
         return {
             "inputs": self._inputs.take(pa.array(marker)),
             "outputs": self._outputs.take(pa.array(told)),
             "kwargs": self._kwargs.take(pa.array(marker)),
+            "input_types": self._types.take(pa.array(marker)),
+            "output_types": self._types.take(pa.array(outputs, mask=outputs < 0)),
+            "kwarg_types": self._kwarg_types.take(pa.array(marker)),
         }
 
 

@@ -155,7 +155,8 @@ def _cell(name: str, value: object) -> str:
         return percent(value)
     if name.endswith(_NUMBERS):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+    exact = isinstance(value, int) and not name.endswith("flops")
+    return f"{value:,}" if exact else f"{value:,.3g}"
 
 
 def _shapes(value: object) -> str:

@@ -1,0 +1,116 @@
+"""Names of device work that multiplies no matrices, and of what may.
+
+What is not listed may multiply: a name is believed to be harmless only where the source of its kernel is known.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+#: PyTorch's (aten/src/ATen/native/cuda), vLLM's (csrc) and Thrust's and CUB's, by the beginnings of their short names.
+_HARMLESS = re.compile(
+    r"(vectorized_|unrolled_|index_|legacy_)?elementwise_kernel|vectorized_(templated_)?elementwise|reduce_kernel"
+    r"|(CatArrayBatchedCopy|indexSelect|indexFunc|indexing_backward|index_put|gatherTopK|radixFindKthValues|sbtopk)"
+    r"|(softmax_warp|cunn_SoftMax|cunn_SpatialSoftMax|softMaxForward|cuCompute|vectorized_layer_norm|RowwiseMoments)"
+    r"|(LayerNorm(Forward|Backward)|GroupNorm|ComputeInternalGradients|batch_norm_(collect|transform|backward)|bn_[fb]w)"
+    r"|(fused_dropout|embedding_|EmbeddingBag|compute_grad_weight|nll_loss|distribution_|max_pool|avg_pool|adaptive_)"
+    r"|(vectorized_gather|upsample|tensor_kernel_scan|radix_sort|DeviceRadixSort|DeviceScan|DeviceReduce|DeviceSelect|DeviceSegmented)"
+    r"|(multi_tensor_apply|fill_|arange|scatter_gather|_scatter_gather|write_indices|triu_tril|FillFunctor)"
+    r"|((fused_add_)?rms_norm_kernel|act_and_mul_kernel|rotary_embedding_kernel|reshape_and_cache|copy_blocks)"
+    r"|nccl(Dev)?Kernel",
+    re.IGNORECASE,
+)
+#: Inductor names its kernels after the operators that it put into them.
+_FUSED = re.compile(r"triton_(poi|red|per)_")
+_PRODUCT_IN_FUSED = re.compile(
+    r"_(b|add|badd)?mm(_|$)|_(add)?mv(_|$)|conv(?!ert)|matmul|attention|dot|linear"
+)
+
+#: Operators that multiply matrices, or are wrapped around one that does.
+_PRODUCT = re.compile(
+    r"mm(_|$|[^a-z])|matmul|mv(_|$)|dot|conv|attention|linear|rnn|lstm|gru|einsum|inner|kron|cholesky|(^|_)lu(_|$)"
+    r"|linalg|(^|_)qr$|geqrf|o[rm][gm]qr|(^|_)(svd|eig)|solve|inverse|det$|fft|cdist|_euclidean_dist|addr|(^|_)ger$"
+    r"|tensordot|mkldnn|cudnn|miopen|trilinear|multi_head|transformer|_fused|quantized|sparse|triton|grouped|pack|custom"
+)
+_HARMLESS_OPERATORS = re.compile(
+    r"_fused_(dropout|rms_norm|adam|adamw|sgd)|_?upsample_|cudnn_batch_norm|cudnn_is_acceptable|miopen_batch_norm"
+    r"|mkldnn_(max|adaptive_avg)_pool|linalg_(vector_)?norm$|unpack"
+)
+#: Nodes of autograd that torch generated: what they do is in operators of their own.
+_NODE = re.compile(
+    r"(autograd::engine::evaluate_function: )?(torch::autograd::)?(\w+Backward\d+|AccumulateGrad|GraphRoot)|detach_?"
+)
+#: Which ``flop_counter`` leaves out, whatever it multiplies.
+CPU_ATTENTIONS = (
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+)
+#: And what MultiheadAttention runs in place of all its operators while nothing is trained.
+_CPU_ATTENTION = (*CPU_ATTENTIONS, "aten::_native_multi_head_attention")
+
+_MATRIX = re.compile(
+    r"gemm|gemv|xmma|cutlass|cublas|matmul|mma_|_mm_|conv(?!ert)|wgrad|dgrad|winograd|flash(?!_kernel)|attention|attn|fmha|nvjet"
+    r"|splitk|dot_kernel|triton_tem_|marlin|machete|awq|gptq|moe",
+    re.IGNORECASE,
+)
+_TENSOR_FLOAT_32 = re.compile(r"tf32|tensorop_s\d+gemm|[^a-z]s1688")
+_UNLIKE_LINEAR = re.compile(
+    r"flash|attention|attn|fmha|norm|embed|rotary|rope_|softmax|argmax|argmin|kv_cache",
+    re.IGNORECASE,
+)
+_SINGLE = re.compile(r"sgemm|simt|ffma|gemv|gemmk1|gemmSN", re.IGNORECASE)
+
+
+class Kind(NamedTuple):
+    """What a name says of a piece of work.
+
+    Attributes:
+        harmless: Whether it multiplies no matrices, for certain.
+        product: Whether its name is that of a matrix product.
+        cpu_attention: Whether it is the fused attention of CPUs.
+        tensor_float: Whether it multiplies float32 as TF32.
+        single: Whether it multiplies float32 as such.
+        unlike_linear: Whether its name is that of another kind of layer than a Linear.
+    """
+
+    harmless: bool
+    product: bool
+    cpu_attention: bool = False
+    tensor_float: bool = False
+    single: bool = False
+    unlike_linear: bool = False
+
+
+def kind_of(name: str) -> Kind:
+    """What the name of a kernel on a GPU says."""
+    if _FUSED.match(name):
+        mixed = _PRODUCT_IN_FUSED.search(name) is not None
+        return Kind(not mixed, mixed)
+    product = _MATRIX.search(name) is not None
+    return Kind(
+        harmless=not product and _HARMLESS.match(name) is not None,
+        product=product,
+        tensor_float=_TENSOR_FLOAT_32.search(name) is not None,
+        single=_SINGLE.search(name) is not None,
+        unlike_linear=_UNLIKE_LINEAR.search(name) is not None,
+    )
+
+
+def operator_kind(name: str) -> Kind:
+    """What the name of an operator on a CPU says."""
+    if _NODE.fullmatch(name):
+        return Kind(harmless=True, product=False)
+    product = may_multiply(name)
+    return Kind(
+        harmless=name.startswith("aten::") and not product,
+        product=product,
+        cpu_attention=name in _CPU_ATTENTION,
+        unlike_linear=_UNLIKE_LINEAR.search(name) is not None,
+    )
+
+
+def may_multiply(operator: str) -> bool:
+    """Whether an operator multiplies matrices, or may."""
+    short = operator.rpartition("::")[2]
+    return _PRODUCT.search(short) is not None and _HARMLESS_OPERATORS.match(short) is None

@@ -1,0 +1,186 @@
+"""What GPUs can do at most, by NVIDIA's own figures: products of dense matrices by dtype, and memory bandwidth.
+
+``tflops`` are 10^12 operations in a second, a multiplication and an addition as two, on tensor cores where there are
+some for the dtype (accumulating in float32 where a choice matters), without structured sparsity: datasheets that show
+figures with it are halved. ``float32`` is that of ordinary cores, ``tfloat32`` that of tensor cores. What the sources do
+not say, or say differently, is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from tracekit.errors import UsageError
+from tracekit.flops.dtypes import MULTIPLIED, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Gpu(NamedTuple):
+    """A model of GPU.
+
+    Attributes:
+        names: Its names as drivers tell them, without ``NVIDIA``; the first is shown.
+        tflops: Most TFLOP/s by dtype.
+        gb_per_s: Most GB/s of its memory.
+        source: Where the figures are from.
+    """
+
+    names: tuple[str, ...]
+    tflops: Mapping[str, float]
+    gb_per_s: float
+    source: str
+
+
+class Peaks(NamedTuple):
+    """The most that a device can do; of what is not known there is nothing."""
+
+    tflops: Mapping[str, float]
+    gb_per_s: float | None
+
+
+class Stated(NamedTuple):
+    """Peaks that somebody states instead of those of the report's devices."""
+
+    gpu: Gpu | None = None
+    tflops: Mapping[str, float] = {}
+    gb_per_s: float | None = None
+
+    def of(self, name: str | None, bytes_per_s: int | None) -> Peaks:
+        """Peaks of a device of a report.
+
+        Args:
+            name: Its name.
+            bytes_per_s: Bandwidth of its memory, as the report tells it.
+        """
+        gpu = self.gpu or gpu_named(name or "")
+        told = None if self.gpu or not bytes_per_s else bytes_per_s / 1e9
+        known = gpu.gb_per_s if gpu else None
+        return Peaks({**(gpu.tflops if gpu else {}), **self.tflops}, self.gb_per_s or told or known)
+
+
+def _tensor(half: float, **others: float) -> dict[str, float]:
+    return {"float16": half, "bfloat16": half, **others}
+
+
+_VOLTA = "NVIDIA V100 datasheet, https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
+_TURING = "NVIDIA T4 datasheet, https://www.nvidia.com/en-us/data-center/tesla-t4/"
+_A100 = "NVIDIA A100 datasheet, https://www.nvidia.com/en-us/data-center/a100/"
+_GA102 = "NVIDIA Ampere GA102 whitepaper, https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
+_ADA = "NVIDIA Ada whitepaper, https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
+_H100 = "NVIDIA H100 datasheet, https://www.nvidia.com/en-us/data-center/h100/"
+_H200 = "NVIDIA H200 datasheet, https://www.nvidia.com/en-us/data-center/h200/"
+_BLACKWELL = (
+    "NVIDIA Blackwell architecture brief, https://resources.nvidia.com/en-us-blackwell-architecture"
+)
+
+_AMPERE_LARGE = _tensor(312, float64=19.5, float32=19.5, tfloat32=156, int8=624)
+_HOPPER_SXM = _tensor(989.4, float64=66.9, float32=66.9, tfloat32=494.7, float8=1978.9, int8=1978.9)
+_HOPPER_NVL = _tensor(835.5, float64=60, float32=60, tfloat32=417.5, float8=1670.5, int8=1670.5)
+
+GPUS: tuple[Gpu, ...] = (
+    Gpu(("V100-SXM2-16GB", "V100-SXM2-32GB"), {"float64": 7.8, "float32": 15.7, "float16": 125}, 900, _VOLTA),
+    Gpu(("V100-PCIE-16GB", "V100-PCIE-32GB"), {"float64": 7, "float32": 14, "float16": 112}, 900, _VOLTA),
+    Gpu(("T4",), {"float32": 8.1, "float16": 65, "int8": 130}, 320, _TURING),
+    Gpu(("A100-SXM4-40GB",), _AMPERE_LARGE, 1555, _A100),
+    Gpu(("A100-SXM4-80GB",), _AMPERE_LARGE, 2039, _A100),
+    Gpu(("A100-PCIE-40GB",), _AMPERE_LARGE, 1555, _A100),
+    Gpu(("A100 80GB PCIe",), _AMPERE_LARGE, 1935, _A100),
+    Gpu(("A10",), _tensor(125, float32=31.2, tfloat32=62.5, int8=250), 600,
+        "NVIDIA A10 datasheet, https://www.nvidia.com/en-us/data-center/products/a10-gpu/"),
+    Gpu(("A30",), _tensor(165, float64=10.3, float32=10.3, tfloat32=82, int8=330), 933,
+        "NVIDIA A30 datasheet, https://www.nvidia.com/en-us/data-center/products/a30-gpu/"),
+    Gpu(("A40",), _tensor(149.7, float32=37.4, tfloat32=74.8, int8=299.3), 696,
+        "NVIDIA A40 datasheet, https://www.nvidia.com/en-us/data-center/a40/"),
+    Gpu(("RTX A6000",), _tensor(154.8, float32=38.7, tfloat32=77.4, int8=309.7), 768, _GA102),
+    Gpu(("GeForce RTX 3090",), _tensor(71, float32=35.6, tfloat32=35.6, int8=284), 936, _GA102),
+    Gpu(("L4",), _tensor(121, float32=30.3, tfloat32=60, float8=242.5, int8=242.5), 300,
+        "NVIDIA L4 datasheet, https://www.nvidia.com/en-us/data-center/l4/"),
+    Gpu(("L40",), _tensor(181.05, float32=90.5, tfloat32=90.5, float8=362, int8=362), 864,
+        "NVIDIA L40 datasheet, https://www.nvidia.com/en-us/data-center/l40/"),
+    Gpu(("L40S",), _tensor(362.05, float32=91.6, tfloat32=183, float8=733, int8=733), 864,
+        "NVIDIA L40S datasheet, https://www.nvidia.com/en-us/data-center/l40s/"),
+    Gpu(("RTX 6000 Ada Generation",), _tensor(364.2, float32=91.1, tfloat32=182.1, float8=728.5, int8=728.5), 960, _ADA),
+    Gpu(("GeForce RTX 4090",), _tensor(165.2, float32=82.6, tfloat32=82.6, float8=330.3, int8=660.6), 1008, _ADA),
+    Gpu(("GeForce RTX 5090",), _tensor(209.5, float32=104.8, tfloat32=104.8, float8=419, int8=838), 1792,
+        "NVIDIA RTX Blackwell whitepaper, https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"),
+    Gpu(("H100 80GB HBM3", "H100 SXM"), _HOPPER_SXM, 3350, _H100),
+    Gpu(("H100 PCIe",), _tensor(756, float64=51, float32=51, tfloat32=378, float8=1513, int8=1513), 2000, _H100),
+    Gpu(("H100 NVL",), _HOPPER_NVL, 3900, _H100),
+    Gpu(("H200",), _HOPPER_SXM, 4800, _H200),
+    Gpu(("H200 NVL",), _HOPPER_NVL, 4800, _H200),
+    Gpu(("GH200 480GB",), _HOPPER_SXM, 4000,
+        "NVIDIA GH200 datasheet, https://resources.nvidia.com/en-us-grace-cpu/grace-hopper-superchip"),
+    Gpu(("B200",), _tensor(2250, float8=4500, int8=4500), 8000, _BLACKWELL),
+    Gpu(("GB200",), _tensor(2500, tfloat32=1250, float8=5000, int8=5000), 8000, _BLACKWELL),
+)  # fmt: skip
+_EXPECTED = f"expected DTYPE=TFLOPS ({', '.join(MULTIPLIED)}), memory=GB_PER_S or the name of a GPU"
+_MAKERS = ("nvidia ", "tesla ")
+
+
+def gpu_named(name: str) -> Gpu | None:
+    """The GPU of that name, if the table has just that one: a slice of a GPU, or a relative, is another."""
+    short = _short(name)
+    found = [gpu for gpu in GPUS if short in map(_short, gpu.names)]
+    return found[0] if len(found) == 1 else None
+
+
+def stated(texts: Iterable[str]) -> Stated:
+    """What texts such as ``bfloat16=989`` (TFLOP/s), ``memory=3350`` (GB/s) or ``H100 PCIe`` state.
+
+    Raises:
+        UsageError: If one of them is no such text, or two of them contradict each other.
+    """
+    gpu: Gpu | None = None
+    said: dict[str, float] = {}
+    for text in texts:
+        key, equals, number = text.partition("=")
+        name = plain(key) if equals else "gpu"
+        if name in said:
+            raise UsageError(f"--peak {text}: there is another for {name}; state each once")
+        said[name] = _number(text, name, number) if equals else math.nan
+        gpu = gpu if equals else _named(text)
+    tflops = {name: figure for name, figure in said.items() if name in MULTIPLIED}
+    return Stated(gpu, tflops, said.get("memory"))
+
+
+def dtypes_stated(dtype: str | None) -> str | None:
+    """The dtype that somebody states, by its usual name.
+
+    Raises:
+        UsageError: If no GPU multiplies in it.
+    """
+    if dtype is None:
+        return None
+    if (known := plain(dtype)) not in MULTIPLIED:
+        raise UsageError(f"--dtype {dtype}: expected one of {', '.join(MULTIPLIED)}")
+    return known
+
+
+def _number(text: str, name: str, number: str) -> float:
+    try:
+        found = float(number)
+    except ValueError:
+        found = math.nan
+    if name not in (*MULTIPLIED, "memory") or not 0 < found < math.inf:
+        raise UsageError(f"--peak {text}: {_EXPECTED}")
+    return found
+
+
+def _named(text: str) -> Gpu:
+    if (gpu := gpu_named(text)) is None:
+        raise UsageError(f"--peak {text}: {_EXPECTED}; there are {', '.join(_labels(GPUS))}")
+    return gpu
+
+
+def _labels(gpus: Sequence[Gpu]) -> list[str]:
+    return [gpu.names[0] for gpu in gpus]
+
+
+def _short(name: str) -> str:
+    short = " ".join(name.lower().split())
+    for maker in _MAKERS:
+        short = short.removeprefix(maker)
+    return short
