@@ -18,6 +18,7 @@ from tracekit.schema import Column, TableSpec
 
 if TYPE_CHECKING:
     from tracekit.arrays import Flags, Ints
+    from tracekit.provenance import Gpu, Lack, Rank, Source
 
 PUSH_POP, START_END = 0, 1
 RANGE_KINDS = ("push_pop", "start_end")
@@ -136,75 +137,6 @@ GRAPHS = TableSpec(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a recording came from.
-
-    Attributes:
-        name: File name of the report, without its folder.
-        size_bytes: Its size.
-        sha256: Its digest.
-        format: Name of the reader.
-        exporter: Product and version that wrote the file, where it says so.
-        schema_version: Version of the file's schema, where it says so.
-        started_utc_ns: Start of the session, nanoseconds since 1970, where it says so.
-    """
-
-    name: str
-    size_bytes: int
-    sha256: str
-    format: str
-    exporter: str | None = None
-    schema_version: str | None = None
-    started_utc_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU, as far as the report describes it; None where it does not say.
-
-    Attributes:
-        name: Its name, such as ``NVIDIA H100 80GB HBM3``.
-        compute_capability: Such as ``9.0``.
-        multiprocessors: How many it has.
-        memory_bytes: Size of its memory.
-        memory_bytes_per_s: Bandwidth of its memory.
-        clock_hz: Its highest clock.
-    """
-
-    name: str
-    compute_capability: str | None = None
-    multiprocessors: int | None = None
-    memory_bytes: int | None = None
-    memory_bytes_per_s: int | None = None
-    clock_hz: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lack:
-    """Something that the report does not hold, and how to record it next time."""
-
-    what: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Which rank of its job a process is.
-
-    Attributes:
-        process: Row of processes.
-        pid: Its process id.
-        rank: The rank.
-        source: Where it is said.
-    """
-
-    process: int
-    pid: int
-    rank: int
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Threads:
     """The threads and processes that ranges, launches and work refer to by row.
 
@@ -241,8 +173,7 @@ class Recording:
         ranks: Ranks of processes, where known.
         lacks: What the report does not hold.
         tally: What was lost or put right while reading.
-        from_the_start: Rows of the processes of which every CUDA call is recorded, from the first one on; of others it
-            is not known.
+        from_the_start: Rows of the processes of which every CUDA call, from the first one on, is known to be recorded.
         inside_ns: Of every piece of work the time that it spent in others which it called, as operators do; None if
             there are only pieces of device work, which call none.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from tracekit import nsight
-from tracekit.recording import Gpu
+from tracekit.provenance import Gpu
 
 if TYPE_CHECKING:
     from tracekit.readers.sqlite import SqliteFile

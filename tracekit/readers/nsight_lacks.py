@@ -8,7 +8,8 @@ import numpy as np
 
 from tracekit import nsight
 from tracekit.intervals import one_axis
-from tracekit.recording import GRAPH, Lack, graph_launch_names, integers
+from tracekit.provenance import Lack
+from tracekit.recording import GRAPH, graph_launch_names, integers
 
 if TYPE_CHECKING:
     from tracekit.readers.sqlite import SqliteFile

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from tracekit import nsight
 from tracekit.coverage import RANK_CONTRADICTED
+from tracekit.provenance import Rank
 from tracekit.readers.nsight_ids import sorted_strings, texts_at
-from tracekit.recording import Rank, integers
+from tracekit.recording import integers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tracekit import nsight
 from tracekit.coverage import LOST_BY_RECORDER, TOO_LARGE, Tally
 from tracekit.errors import ReportError
+from tracekit.provenance import Source
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
 from tracekit.readers.nsight_diagnostics import processes_from_the_start
 from tracekit.readers.nsight_gpus import gpus
@@ -29,7 +30,7 @@ from tracekit.readers.nsight_ranks import named_threads, ranks
 from tracekit.readers.nsight_rows import DamagedRows
 from tracekit.readers.nsight_work import WORK_TABLES, launches_table, work_requests, work_table
 from tracekit.readers.sqlite import DAMAGED, SQLITE_MAGIC, SqliteFile
-from tracekit.recording import Recording, Source
+from tracekit.recording import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path

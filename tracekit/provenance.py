@@ -1,0 +1,74 @@
+"""Where a recording comes from: the report, its GPUs and ranks, and what the report does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a recording came from.
+
+    Attributes:
+        name: File name of the report, without its folder.
+        size_bytes: Its size.
+        sha256: Its digest.
+        format: Name of the reader.
+        exporter: Product and version that wrote the file, where it says so.
+        schema_version: Version of the file's schema, where it says so.
+        started_utc_ns: Start of the session, nanoseconds since 1970, where it says so.
+    """
+
+    name: str
+    size_bytes: int
+    sha256: str
+    format: str
+    exporter: str | None = None
+    schema_version: str | None = None
+    started_utc_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, as far as the report describes it; None where it does not say.
+
+    Attributes:
+        name: Its name, such as ``NVIDIA H100 80GB HBM3``.
+        compute_capability: Such as ``9.0``.
+        multiprocessors: How many it has.
+        memory_bytes: Size of its memory.
+        memory_bytes_per_s: Bandwidth of its memory.
+        clock_hz: Its highest clock.
+    """
+
+    name: str
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    memory_bytes_per_s: int | None = None
+    clock_hz: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Something that the report does not hold, and how to record it next time."""
+
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Which rank of its job a process is.
+
+    Attributes:
+        process: Row of processes.
+        pid: Its process id.
+        rank: The rank.
+        source: Where it is said.
+    """
+
+    process: int
+    pid: int
+    rank: int
+    source: str
