@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 import tracekit
 from tests.command import command
 from tests.trace_lines import report
-from tracekit.exports.tracks import MOST_LANES, lanes
+from tracekit.intervals import MOST_LANES, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -60,10 +60,10 @@ def as_text(dataset: Dataset) -> RenderableType:
             _modules(f"Modules by {words.device} time of their subtree", modules, words.works),
         ]
     parts.append(_coverage(dataset, words))
-    if advice := _advice(dataset):
+    if more := advice(dataset):
         parts += [
             Text("To know more next time", style="bold"),
-            *(Padding(Text(f"• {line}"), (0, 1)) for line in advice),
+            *(Padding(Text(f"• {line}"), (0, 1)) for line in more),
         ]
     parts.append(Text.from_markup(f"\nTables are in [bold]{escape(plain(str(dataset.folder)))}[/]"))
     return Group(*parts)
@@ -79,7 +79,7 @@ def _source(dataset: Dataset) -> Text:
     name = plain(first["name"]) if not dataset.reports else count(len(reports), "report")
     devices = ", ".join(_alike(plain(one["name"]) for its in reports for one in its["devices"]))
     return Text.assemble(
-        (name, "bold"), f"  {' and '.join(_alike(map(_exporter, reports)))}\n",
+        (name, "bold"), f"  {' and '.join(_alike(map(exporter, reports)))}\n",
         f"{count(rows['kernels'], words.work)} ({duration(_gpu_time_ns(dataset))} on the {words.device}), "
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')}, {count(rows['ranges'], 'range')}, "
         f"{count(sum(len(its['processes']) for its in reports), 'process', 'processes')}\n",
@@ -87,7 +87,8 @@ def _source(dataset: Dataset) -> Text:
     )  # fmt: skip
 
 
-def _exporter(report: dict[str, Any]) -> str:
+def exporter(report: dict[str, Any]) -> str:
+    """What wrote a report, by the manifest: ``Nsight Systems 2023.4.4, schema 3.7.2``."""
     source = report["source"]
     schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
     version = source["exporter"] or "of unknown version"
@@ -189,7 +190,8 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
     return table
 
 
-def _advice(dataset: Dataset) -> list[str]:
+def advice(dataset: Dataset) -> list[str]:
+    """What to record otherwise so that more is known, a sentence for each."""
     lacks = _lacks(dataset.manifest)
     rows = dataset.manifest["coverage"]
     causes = [
