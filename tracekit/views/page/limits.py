@@ -17,6 +17,8 @@ STEPS = 16
 NAMES = 2_000
 #: Streams drawn of one step.
 STREAMS = 48
+#: Points of the roofline.
+ROOF_POINTS = 600
 #: Rows of modules by shape.
 SHAPES = 6_000
 #: Bars of the overview of steps.

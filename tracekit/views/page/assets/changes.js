@@ -49,8 +49,8 @@ function addChanges() {
     ["before", (row) => timeText(row.before_ns), true],
     ["after", (row) => timeText(row.after_ns), true],
     ["change", changeText, true],
-    ["", (row) => changeBar(row, most)],
-    ["", (row) => el("span", { class: `status ${STATUS[row.status]}` }, row.status)],
+    ["bar", (row) => changeBar(row, most), false, true],
+    ["status", (row) => el("span", { class: `status ${STATUS[row.status]}` }, row.status), false, true],
     [WORDS.works, numberText, true],
   ], shown);
   const place = el("div", { class: "changed" }, table(rows.slice(0, FIRST_CHANGES)));

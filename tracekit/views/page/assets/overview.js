@@ -1,7 +1,7 @@
 // The top of the page: what was run, what it came to, and how much of it is accounted for.
 
 function tile(name, value, said, share) {
-  return el("div", { class: "tile" }, el("h3", {}, name), el("p", { class: "value" }, value),
+  return el("div", { class: "tile" }, el("p", { class: "label" }, name), el("p", { class: "value" }, value),
     share === undefined ? null : bar(share), el("p", { class: "muted" }, said));
 }
 

@@ -94,10 +94,11 @@ class SortedTable {
 
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-// A table of few rows, in the order given.
+// A table of few rows, in the order given. columns: [title, row → shown, whether it is a number, whether the title is not seen].
 function plainTable(caption, columns, rows) {
   const cells = (row) => columns.map(([, of, isNumber]) => el("td", { class: isNumber ? "number" : "words" }, of(row)));
-  const head = columns.map(([title, , isNumber]) => el("th", { scope: "col", class: isNumber ? "number" : null }, title));
+  const head = columns.map(([title, , isNumber, isUnseen]) =>
+    el("th", { scope: "col", class: isNumber ? "number" : null }, isUnseen ? el("span", { class: "unseen" }, title) : title));
   return el(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },

@@ -35,7 +35,7 @@ function addProcesses() {
   const columns = [
     ["report", (row) => row.report ?? ""], ["rank", (row) => String(row.rank ?? ""), true], ["process", (row) => String(row.pid ?? ""), true],
     ["device", (row) => String(row.device ?? ""), true], [WORDS.works, (row) => integer(row.kernels), true],
-    ["time", (row) => duration(row.gpu_time_ns), true], ["", (row) => bar(row.gpu_time_ns / most)], ["accounted for", (row) => percent(row.known), true],
+    ["time", (row) => duration(row.gpu_time_ns), true], ["bar", (row) => bar(row.gpu_time_ns / most), false, true], ["accounted for", (row) => percent(row.known), true],
   ];
   const needed = { report: "report", rank: "rank", device: "device" };
   const more = left ? [el("p", { class: "muted" }, `and ${grouped(left)} more: tracekit show processes has all`)] : [];

@@ -1,0 +1,309 @@
+"""The page in a real browser: what it shows, what can be done with it, and that it loads and runs nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tracekit
+from tests.command import ROOT
+from tests.page.browser import CHROMIUM, Looking, errors_of
+from tests.trace_lines import report
+from tracekit.views.page.document import document, page
+from tracekit.views.wording import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from tracekit.dataset import Dataset
+
+pytestmark = pytest.mark.browser
+
+BAD = "<img src=x onerror=alert(1)>"
+WORSE = "</script><script>alert(2)</script>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    source = ROOT / "data" / "small_llama.sqlite"
+    return tracekit.parse(source, tmp_path_factory.mktemp("llama") / "small_llama.tracekit")
+
+
+@pytest.fixture
+def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Looking]]:
+    """Opens a page from disk; in the end nothing may have gone wrong in it."""
+    opened: list[Looking] = []
+
+    def at(text: bytes, **context: Any) -> Looking:
+        path = tmp_path / f"page{len(opened)}.html"
+        path.write_bytes(text)
+        opened.append(Looking(browser.new_context(**context), path))
+        return opened[-1]
+
+    yield at
+    for one in opened:
+        one.context.close()
+        assert one.said == []
+        assert one.requests == [one.path.as_uri()]
+
+
+def cell(shown: Page, name: str) -> Any:
+    return shown.locator("#icicle [role=treeitem]", has_text=name).first
+
+
+def test_a_click_looks_into_a_module_everywhere_and_a_crumb_goes_back(look, llama) -> None:
+    shown = look(page(llama)).page
+    assert shown.locator("h1").inner_text() == "small_llama"
+    assert "5.92 ms" in shown.locator("#tiles").inner_text()
+    cell(shown, "mlp").click()
+    crumbs = shown.locator("#crumbs li")
+    assert crumbs.all_inner_texts()[-1] == "mlp"
+    assert shown.locator("#card .value").inner_text().startswith("62.0 %")
+    rows = shown.locator("#modules-table tbody tr")
+    assert rows.count() == 3
+    assert all(".mlp" in text for text in rows.all_inner_texts())
+    kernels = shown.locator("#kernels-table tbody tr")
+    assert [text.split()[0] for text in kernels.all_inner_texts()] == [
+        "gate_up_proj_kernel",
+        "down_proj_kernel",
+    ]
+    crumbs.nth(0).locator("button").click()
+    assert shown.locator("#crumbs li").count() == 1
+    assert rows.count() == 14
+
+
+def test_layers_that_are_alike_can_be_unfolded(look, llama) -> None:
+    shown = look(page(llama)).page
+    assert shown.locator("#icicle [role=treeitem]", has_text="0 … 3").count() == 1
+    cell(shown, "attn").click()
+    shown.locator("#fold").click()
+    names = shown.locator("#crumbs li").all_inner_texts()
+    assert names[-2:] == ["0", "self_attn"]
+    shown.locator("#crumbs button", has_text="layers").click()
+    layers = shown.locator("#icicle [role=treeitem][aria-level='5']")
+    assert [text.split()[0] for text in layers.all_inner_texts()] == ["0", "1", "2", "3"]
+
+
+def test_the_keyboard_alone_reaches_everything(look, llama) -> None:
+    shown = look(page(llama)).page
+    focused = "document.activeElement.textContent"
+    shown.locator("#icicle [tabindex='0']").focus()
+    for key, expected in [
+        ("ArrowDown", "LlamaForCausalLM"),
+        ("ArrowDown", "model"),
+        ("ArrowUp", "LlamaForCausalLM"),
+    ]:
+        shown.keyboard.press(key)
+        assert shown.evaluate(focused).startswith(expected)
+    shown.keyboard.press("Enter")
+    assert shown.locator("#crumbs li").all_inner_texts()[-1] == "LlamaForCausalLM"
+    shown.keyboard.press("Escape")
+    assert shown.locator("#crumbs li").count() == 1
+    shown.keyboard.press("/")
+    shown.keyboard.type("ATTN")
+    assert shown.locator("#modules-table tbody tr").count() == 4
+    shown.keyboard.press("Tab")
+    shown.locator("#modules-table th[data-column=calls] button").focus()
+    shown.keyboard.press("Enter")
+    assert shown.locator("th[data-column=calls]").first.get_attribute("aria-sort") == "descending"
+    assert shown.evaluate(focused) == "calls"
+    shown.locator("#canvas").focus()
+    shown.keyboard.press("ArrowRight")
+    assert "kernel" in shown.locator("#timeline-piece").inner_text()
+    before = shown.evaluate("document.querySelector('#said').textContent")
+    shown.keyboard.press("ArrowRight")
+    assert shown.evaluate("document.querySelector('#said').textContent") != before
+    shown.keyboard.press("Enter")
+    assert shown.locator("#crumbs li").count() > 3
+
+
+def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_modules(
+    look, llama
+) -> None:
+    shown = look(page(llama)).page
+    head = shown.locator("#modules-table th[data-column=self_ns]")
+    column = shown.locator("#modules-table tbody td:nth-child(5)")
+    head.locator("button").click()
+    descending = column.all_inner_texts()
+    assert descending[0] == "1.91 ms"
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert column.all_inner_texts() == descending[::-1] or column.first.inner_text() == "0 ns"
+    shown.locator("#search-modules").fill("layers.2.mlp")
+    shown.locator("#unfold-place button").click()
+    paths = shown.locator("#modules-table tbody .path").all_inner_texts()
+    assert len(paths) == 3
+    assert all("layers.2.mlp" in path for path in paths)
+    shown.locator("#search-kernels").fill("no such thing")
+    assert "nothing of that kind" in shown.locator("#kernels-table").inner_text()
+
+
+def test_the_timeline_tells_what_is_under_the_pointer_and_zooms(look, llama) -> None:
+    shown = look(page(llama)).page
+    canvas = shown.locator("#canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    shown.mouse.move(box["x"] + 60, box["y"] + box["height"] - 25)
+    assert "LlamaForCausalLM.model.layers" in shown.locator("#tip").inner_text()
+    shown.mouse.click(box["x"] + 60, box["y"] + box["height"] - 25)
+    assert shown.locator("#crumbs li").count() > 4
+    pixels = "document.querySelector('#canvas').toDataURL()"
+    before = shown.evaluate(pixels)
+    shown.locator("#zoom-in").click()
+    shown.wait_for_timeout(50)
+    assert shown.evaluate(pixels) != before
+    options = shown.locator("#drawn option").all_inner_texts()
+    assert options[0].startswith("Median decode step")
+    assert any("whole recording" in option for option in options)
+    shown.locator("#drawn").select_option(str(len(options) - 1))
+    assert "500 kernels" in shown.locator("#timeline-said").inner_text()
+
+
+def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
+    marker = json.dumps({"Module": f"top.{BAD}", "Class": WORSE})
+    lines = f"""
+        range  1   0 1000 {json.dumps({"Module": "top", "Class": BAD})}
+        range  1  10  500 {marker}
+        launch 1  20   30 #1
+        kernel 1  40  140 #1 {WORSE}{BAD}
+        kernel 1 500  600 #9 {BAD}
+    """
+    one = tracekit.parse(report(tmp_path / f"{BAD.replace('/', '')}.sqlite", lines), tmp_path / BAD)
+    other = tracekit.parse(
+        report(tmp_path / "b.sqlite", lines.replace(" 140 ", " 240 ")),
+        tmp_path / f"{BAD}2.tracekit",
+    )
+    several = tracekit.parse(
+        [tmp_path / f"{BAD.replace('/', '')}.sqlite", tmp_path / "b.sqlite"], tmp_path / "c"
+    )
+    for dataset, before in ((one, other), (several, None)):
+        looking = look(page(dataset, before))
+        shown = looking.page
+        assert shown.locator("img, main script").count() == 0
+        text = shown.locator("body").inner_text()
+        assert BAD in text
+        assert WORSE in text
+        shown.locator("#canvas").focus()
+        shown.keyboard.press("ArrowRight")
+        assert WORSE in shown.locator("#timeline-piece").inner_text()
+
+
+def test_light_and_dark_follow_the_system_until_told_otherwise(look, llama) -> None:
+    text = page(llama)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = look(text, color_scheme="light").page
+    dark = look(text, color_scheme="dark").page
+    colours = [light.evaluate(ground), dark.evaluate(ground)]
+    assert colours[0] != colours[1]
+    light.locator("#theme").click()
+    assert light.evaluate(ground) == colours[1]
+    assert light.locator("#theme").get_attribute("aria-pressed") == "true"
+    dark.locator("#theme").click()
+    assert dark.evaluate(ground) == colours[0]
+
+
+def test_motion_is_only_where_it_is_wanted(look, llama) -> None:
+    behaviour = "getComputedStyle(document.documentElement).scrollBehavior"
+    text = page(llama)
+    assert look(text, reduced_motion="reduce").page.evaluate(behaviour) == "auto"
+    assert look(text, reduced_motion="no-preference").page.evaluate(behaviour) == "smooth"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 800])
+def test_axe_finds_nothing_that_keeps_somebody_out(
+    look, llama, tmp_path: Path, scheme: str, width: int
+) -> None:
+    lines = "range 1 0 50 {'Module': 'LlamaForCausalLM'}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
+    before = tracekit.parse(report(tmp_path / "before.sqlite", lines))
+    shown = look(
+        page(llama, before), color_scheme=scheme, viewport={"width": width, "height": 900}
+    ).page
+    assert errors_of(shown) == []
+    shown.locator("#icicle [role=treeitem]", has_text="self_attn").first.click()
+    shown.locator("#timeline summary").click()
+    assert errors_of(shown) == []
+    assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_numbers_read_as_in_the_terminal(look, llama) -> None:
+    shown = look(page(llama)).page
+    rng = np.random.default_rng(6)
+    times = [0, 1, 999, 1000, 12_250, 12_350, 999_499, 999_500, 999_999, 10**12, 123.25, 0.5]
+    times += [int(one) for one in 10 ** rng.uniform(0, 13, 500)]
+    shares = [
+        0,
+        1,
+        0.0005,
+        0.00049,
+        0.9995,
+        0.99951,
+        0.1225,
+        0.0625,
+        0.03125,
+        *rng.uniform(0, 1, 300).tolist(),
+    ]
+    told = {"about": {"title": "t"}, "times": times, "shares": shares}
+    found = wording(shown, told)
+    assert found == [[duration(one) for one in times], [percent(one) for one in shares]]
+
+
+def wording(shown: Page, told: dict[str, Any]) -> Any:
+    """What the page's own functions make of numbers."""
+    source = (ROOT / "tracekit" / "views" / "page" / "assets" / "wording.js").read_text("utf-8")
+    call = "[told.times.map(duration), told.shares.map(percent)]"
+    return shown.evaluate(f"(told) => {{ {source}\n return {call}; }}", told)
+
+
+LEFT_OUT = {
+    "operators": "op 1 10 20 aten::addmm\nop 1 12 15 aten::mm\n",
+    "no modules": "kernel 1 40 140 #1 gemm\n",
+    "modules without work": "range 1 0 50 {'Module': 'top'}\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_page_of_little_says_what_is_missing(look, tmp_path: Path, name: str) -> None:
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", LEFT_OUT[name]), tmp_path / "out")
+    shown = look(page(dataset)).page
+    assert errors_of(shown) == []
+    text = shown.locator("main").inner_text()
+    assert ("CPU time" if name == "operators" else "GPU time") in text
+    assert "null" not in text
+    assert "undefined" not in text
+    assert "NaN" not in text
+    if name in ("nothing", "modules without work"):
+        assert "There is no GPU work" in text
+    else:
+        assert "no module" in text
+
+
+def test_a_roofline_stands_where_one_is_known(look, llama) -> None:
+    from tests.page.test_roofline import KNOWN, UNKNOWN, data_with
+
+    shown = look(document(data_with(llama, KNOWN))).page
+    points = shown.locator("#roofline circle")
+    assert points.count() == 2
+    assert "62.5 TFLOP/s" in points.first.get_attribute("aria-label")
+    points.first.press("Enter")
+    assert shown.locator("#crumbs li").count() > 3
+    shown = look(document(data_with(llama, UNKNOWN))).page
+    assert shown.locator("#roofline circle").count() == 0
+    assert "--peak" in shown.locator("#roofline").inner_text()
