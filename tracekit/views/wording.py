@@ -55,6 +55,8 @@ def percent(share: float) -> str:
 
 def plain(text: str) -> str:
     """Text of unknown origin without what would command the terminal."""
+    if text.isprintable():
+        return text
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )

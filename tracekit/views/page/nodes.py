@@ -102,14 +102,14 @@ def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> Nodes
         line[rows] = at
     of_lines = _of_lines(lines, members, line, figures)
     first = np.array([rows[0] for rows in members], dtype=np.int64)
-    names = [clipped(name) for name in modules.name]
-    labels = [clipped(label) for label in lines["label"]]
     own_line = folded.place[line] if line.size else line
     data = {
         "types": types,
-        "modules": _columns(figures, single, (names, type_))
+        "modules": _columns(figures, single, (modules.name, type_))
         | {"line": own_line[single.rows].tolist()},
-        "lines": _columns(of_lines, folded, (labels, type_[first] if first.size else first)),
+        "lines": _columns(
+            of_lines, folded, (list(lines["label"]), type_[first] if first.size else first)
+        ),
     }
     return Nodes(data, single.place, own_line, single.rows)
 
@@ -129,7 +129,9 @@ def _types(dataset: Dataset, modules: Hierarchy) -> tuple[list[dict[str, Any]], 
 
 def _in_order(frame: pd.DataFrame, modules: Hierarchy) -> pd.DataFrame:
     """The rows of modules, in pre-order; a row of no module is left out."""
-    return frame.set_index("path").loc[modules.path].reset_index()
+    # pandas would look up long paths in an array as wide as the longest of them.
+    row = {path: at for at, path in enumerate(frame["path"])}
+    return frame.iloc[[row[path] for path in modules.path]].reset_index(drop=True)
 
 
 def _parents(depth: list[int]) -> Rows:
@@ -167,7 +169,7 @@ def _columns(
     shown = found[[*numbers, *(name for name in folds if name in found)]]
     values = shown.astype(object).where(shown.notna(), None)
     return {
-        "name": [names[row] for row in chosen.rows.tolist()],
+        "name": [clipped(names[row]) for row in chosen.rows.tolist()],
         "parent": chosen.parent.tolist(),
         "type": types[chosen.rows].tolist(),
         **{str(name): values[name].tolist() for name in values},

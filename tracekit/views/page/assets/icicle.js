@@ -57,7 +57,8 @@ function cellOf(cell) {
     const said = cell.own ? "self" : `${counted(cell.small.count, "narrow one")}`;
     const title = cell.own ? `${node.name} itself: ${duration(node.self_ns)}` : `${said} below ${node.name}: ${duration(cell.small.ns)}`;
     const tone = cell.own ? `own ${ownTone(node)}` : "tone-small";
-    return styled(el("div", { class: `cell ${tone}`, title, "aria-hidden": "true" }, width > LABEL_PX && cell.own ? "self" : ""), box);
+    const isNamed = width > LABEL_PX && cell.own;
+    return styled(el("div", { class: `cell ${tone} ${isNamed ? "" : "narrow"}`, title, "aria-hidden": "true" }, isNamed ? "self" : ""), box);
   }
   const item = el("div", {
     class: `cell ${node.kind === "rest" ? "tone-small" : toneOf(node)} ${cell.above ? "above" : ""}`,
@@ -68,6 +69,7 @@ function cellOf(cell) {
   });
   cell.element = item;
   if (width > LABEL_PX) item.append(...cellText(node, width));
+  else item.classList.add("narrow");
   return styled(item, box);
 }
 

@@ -29,7 +29,7 @@ function drawKernels() {
 
 function addKernels() {
   if (!DATA.kernels.name.length) return;
-  kernelTable = new SortedTable({ id: "kernels-table", caption: `${capital(WORDS.works)} by time`, columns: KERNEL_COLUMNS, sort: "gpu_time_ns" });
+  kernelTable = new SortedTable({ id: "kernels-table", caption: `${capital(WORDS.works)} by time`, columns: KERNEL_COLUMNS, sort: "gpu_time_ns", pageRows: FEW_ROWS });
   const field = searchField(`Search ${WORDS.works}`, "search-kernels", (query) => { kernelQuery = query; drawKernels(); });
   byId("kernels").querySelector("h2").textContent = capital(WORDS.works);
   section("kernels", el("div", { class: "tools" }, field), kernelTable.element);

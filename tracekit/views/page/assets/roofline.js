@@ -47,7 +47,7 @@ function roofPoint(point, scales, most) {
 }
 
 function roofTable(points) {
-  const table = new SortedTable({ id: "roofline-table", caption: "Modules against the device's limits", sort: "self_ns", columns: [
+  const table = new SortedTable({ id: "roofline-table", caption: "Modules against the device's limits", sort: "self_ns", pageRows: FEW_ROWS, columns: [
     { name: "path", title: "module", of: (row) => row.path, cell: (row) => el("span", { class: "path" }, ...breakable(row.path)) },
     { name: "dtype", title: "dtype", of: (row) => row.dtype, as: (dtype) => dtype ?? "" },
     { name: "self_ns", title: "self", number: true, of: (row) => row.self_ns, as: duration },

@@ -1,11 +1,12 @@
 // Tables that sort by a click on a heading, show a page of rows at a time, and can be taken away as CSV.
 
 const PAGE_ROWS = 20;
+const FEW_ROWS = 10;
 
 // columns: { name, title, of: row → value, as: value → text, cell: row → node or text, number, hidden }.
 class SortedTable {
-  constructor({ id, caption, columns, sort, rowProperties = () => ({}) }) {
-    Object.assign(this, { id, columns, rowProperties, rows: [], page: 0 });
+  constructor({ id, caption, columns, sort, pageRows = PAGE_ROWS, rowProperties = () => ({}) }) {
+    Object.assign(this, { id, columns, pageRows, rowProperties, rows: [], page: 0 });
     this.sort = { name: sort, down: true };
     this.head = el("tr");
     this.body = el("tbody");
@@ -48,8 +49,8 @@ class SortedTable {
   draw() {
     const columns = this.shownColumns;
     this.head.replaceChildren(...columns.map((column) => this.heading(column)));
-    const from = this.page * PAGE_ROWS;
-    const rows = this.sorted.slice(from, from + PAGE_ROWS);
+    const from = this.page * this.pageRows;
+    const rows = this.sorted.slice(from, from + this.pageRows);
     this.body.replaceChildren(...rows.map((row) => el("tr", this.rowProperties(row), ...columns.map((column) =>
       this.cell(column, row)))));
     if (!rows.length) this.body.append(el("tr", {}, el("td", { colspan: columns.length, class: "nothing" }, this.note || "nothing of that kind")));
@@ -71,12 +72,12 @@ class SortedTable {
   drawPager(from, count) {
     const total = this.rows.length;
     const turn = (by) => { this.page += by; this.draw(); };
-    const said = total > PAGE_ROWS ? `${grouped(from + 1)}\u2013${grouped(from + count)} of ${grouped(total)}` : counted(total, "row");
+    const said = total > this.pageRows ? `${grouped(from + 1)}\u2013${grouped(from + count)} of ${grouped(total)}` : counted(total, "row");
     this.pager.replaceChildren(...[
       el("span", { class: "muted" }, total && this.note ? `${said} \u00b7 ${this.note}` : said),
       el("span", { class: "spacer" }),
-      total > PAGE_ROWS ? el("button", { type: "button", disabled: from === 0, onclick: () => turn(-1) }, "Previous") : null,
-      total > PAGE_ROWS ? el("button", { type: "button", disabled: from + count >= total, onclick: () => turn(1) }, "Next") : null,
+      total > this.pageRows ? el("button", { type: "button", disabled: from === 0, onclick: () => turn(-1) }, "Previous") : null,
+      total > this.pageRows ? el("button", { type: "button", disabled: from + count >= total, onclick: () => turn(1) }, "Next") : null,
       total ? el("button", { type: "button", onclick: () => this.save(), "aria-label": `Save ${this.id} as CSV` }, "CSV") : null,
     ].filter(Boolean));
   }

@@ -12,7 +12,7 @@ function addIdle() {
     ["device", deviceName], ["gaps", (row) => integer(row.gaps), true], ["idle", (row) => duration(row.idle_ns), true],
     ["of its time", (row) => percent(row.share), true], ["longest", (row) => duration(row.longest_ns), true],
   ], devices)] : [];
-  const table = new SortedTable({ id: "idle-table", caption: "Idle time by the modules before and after", sort: "idle_ns", columns: [
+  const table = new SortedTable({ id: "idle-table", caption: "Idle time by the modules before and after", sort: "idle_ns", pageRows: FEW_ROWS, columns: [
     ...(devices.length > 1 ? [{ name: "device", title: "device", of: deviceName, as: (name) => name }] : []),
     { name: "before", title: "after work of", of: (row) => row.before, cell: (row) => el("span", { class: "path" }, ...breakable(row.before ?? "no module")) },
     { name: "after", title: "before work of", of: (row) => row.after, cell: (row) => el("span", { class: "path" }, ...breakable(row.after ?? "no module")) },
