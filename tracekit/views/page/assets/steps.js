@@ -1,11 +1,12 @@
 // What steps cost: a bar for each in their order, and sums by kind and batch size.
 
 const BARS_PX = 64;
+const WIDEST_BAR = 16;
 
 function stepBars() {
   const { bars, count, kinds } = DATA.steps;
   const most = Math.max(...bars.gpu_time_ns, 1);
-  const wide = 600 / Math.max(bars.step.length, 1);
+  const wide = Math.min(600 / Math.max(bars.step.length, 1), WIDEST_BAR);
   const drawn = new Set(DATA.timeline.drawn.filter((one) => one.step).map((one) => one.step.row));
   const rects = bars.gpu_time_ns.map((ns, at) => {
     const high = (ns / most) * BARS_PX;

@@ -7,6 +7,7 @@ const LANE_PX = 20;
 const TEXT_PX = 26;
 const GAP_PX = 10;
 const TEXT_ROWS = 100;
+const STREAM = WORDS.device === "CPU" ? "thread" : "stream";
 
 const timeline = { drawn: null, rows: [], from: 0, to: 1, piece: null, pending: false, height: 0 };
 
@@ -60,8 +61,8 @@ function tellTimeline() {
   const { drawn } = timeline;
   const { pieces } = drawn;
   const merged = drawn.work > pieces.name.length ? `; neighbours are drawn as one, ${counted(pieces.name.length, "piece")} in all` : "";
-  const left = drawn.left_out ? `; ${counted(drawn.left_out, "stream")} of least time not drawn` : "";
-  const text = `${counted(drawn.work, WORDS.work)} in ${duration(drawn.span_ns)} on ${counted(drawn.streams.length, "stream")}${merged}${left}.`;
+  const left = drawn.left_out ? `; ${counted(drawn.left_out, STREAM)} of least time not drawn` : "";
+  const text = `${counted(drawn.work, WORDS.work)} in ${duration(drawn.span_ns)} on ${counted(drawn.streams.length, STREAM)}${merged}${left}.`;
   byId("timeline-said").textContent = text;
   byId("canvas").setAttribute("aria-label", `Timeline: ${drawnName(drawn)}. ${text} Arrow keys go from one to the next, plus and minus zoom.`);
   const order = pieces.start_ns.map((_, at) => at).sort((one, other) => pieces.start_ns[one] - pieces.start_ns[other]).slice(0, TEXT_ROWS);

@@ -23,6 +23,7 @@ function addIdle() {
     { name: "longest_ns", title: "longest", number: true, of: (row) => row.longest_ns, as: duration },
   ] });
   table.setRows(pairs);
+  if (WORDS.device === "CPU") byId("idle").querySelector("h2").textContent = "Between operators";
   const more = left ? [el("p", { class: "muted" }, `and ${counted(left, "pair")} of less idle time: tracekit show gaps has all`)] : [];
   section("idle", ...several, table.element, ...more);
 }
