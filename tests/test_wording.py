@@ -7,7 +7,7 @@ import pytest
 from tracekit.views.wording import duration, percent, plain
 
 TIMES = {
-    0: "0 ns", 999: "999 ns", 1_000: "1 µs", 12_250: "12.2 µs", 999_499: "999 µs", 999_500: "1,000 µs",
+    0: "0 ns", 999: "999 ns", 1_000: "1 \N{MICRO SIGN}s", 12_250: "12.2 \N{MICRO SIGN}s", 999_499: "999 \N{MICRO SIGN}s", 999_500: "1,000 \N{MICRO SIGN}s",
     1_000_000: "1 ms", 1_234_567_890: "1.23 s", 999_500_000_000: "1,000 s", 4_000_000_000_000: "4,000 s",
 }  # fmt: skip
 

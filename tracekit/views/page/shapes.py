@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracekit.views.page.nodes import Nodes
 
 _EACH = 6
-_FIGURES = ("calls", "gpu_time_ns", "gpu_ns_per_token", "median_ns")
+_FIGURES = ("calls", "gpu_time_ns", "gpu_ns_per_token", "median_ns", "rows")
 
 
 def shapes(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
@@ -25,10 +25,11 @@ def shapes(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]
 
     Returns:
         Columns: ``module`` (its place among the modules on the page), ``phase``, ``inputs`` (shapes, as text),
-        ``calls``, ``gpu_time_ns``, ``gpu_ns_per_token`` and ``median_ns``.
+        ``calls``, ``gpu_time_ns``, ``gpu_ns_per_token``, ``median_ns``, and ``rows``: how many the module has in all.
     """
     found = modules_by_shape.frame(dataset)
-    found = found[found.groupby("path", sort=False).cumcount() < _EACH]
+    of_module = found.groupby("path", sort=False)
+    found = found.assign(rows=of_module["path"].transform("size"))[of_module.cumcount() < _EACH]
     row = {path: at for at, path in enumerate(modules.path)}
     alone = nodes.module.tolist()
     own = nodes.rows.tolist()

@@ -38,9 +38,11 @@ function cardShapes(node) {
   const { shapes } = DATA;
   const rows = shapes.module.flatMap((module, at) => (module === node.index ? [rowOf(shapes, at)] : []));
   if (!rows.length) return null;
+  const more = rows[0].rows - rows.length;
+  const others = more ? el("li", { class: "muted" }, `and ${grouped(more)} more: tracekit show shapes`) : null;
   return el("div", {}, el("h4", {}, "By shapes of inputs"), el("ul", { class: "inside" }, ...rows.map((row) => el("li", {},
     el("span", { class: "path" }, row.inputs, row.phase && row.phase !== "forward" ? el("span", { class: "muted" }, ` ${row.phase}`) : ""),
-    el("span", { class: "figures" }, [duration(row.gpu_time_ns), `${grouped(row.calls)} \u00d7`, row.gpu_ns_per_token ? `${duration(row.gpu_ns_per_token)} a token` : ""].filter(Boolean).join(" \u00b7 "))))));
+    el("span", { class: "figures" }, [duration(row.gpu_time_ns), `${grouped(row.calls)} \u00d7`, row.gpu_ns_per_token ? `${duration(row.gpu_ns_per_token)} a token` : ""].filter(Boolean).join(" \u00b7 ")))), others));
 }
 
 function kernelName(at) {

@@ -62,16 +62,14 @@ function addOverview() {
   addCoverage();
 }
 
-const METHODS = {
-  range: "by the call around it",
-  graph_node: "replayed from CUDA graphs, by their nodes",
-  graph_order: "replayed from CUDA graphs, by the order of their launches",
-  compiled: "in compiled pieces",
-  backward: "backward, by the forward call",
-};
+const METHODS = new Map([
+  ["range", "by the call around it"],
+  ["graph_node", "replayed from CUDA graphs, by their nodes"],
+  ["graph_order", "replayed from CUDA graphs, by the order of their launches"],
+]);
 
 function causeText(row) {
-  return row.known ? METHODS[row.cause] ?? `by ${row.cause}` : row.cause.replaceAll("_", " ");
+  return row.known ? METHODS.get(row.cause) ?? `by ${row.cause}` : row.cause.replaceAll("_", " ");
 }
 
 function addCoverage() {
