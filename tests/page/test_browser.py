@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -168,6 +171,20 @@ def test_the_timeline_tells_what_is_under_the_pointer_and_zooms(look, llama) -> 
     shown.locator("#zoom-in").click()
     shown.wait_for_timeout(50)
     assert shown.evaluate(pixels) != before
+    before = shown.evaluate(pixels)
+    shown.mouse.move(box["x"] + 60, box["y"] + 20)
+    canvas.focus()
+    shown.mouse.wheel(0, 300)
+    shown.wait_for_timeout(50)
+    assert shown.evaluate(pixels) != before
+    shown.locator("#zoom-in").click()
+    before = shown.evaluate(pixels)
+    shown.mouse.move(box["x"] + 300, box["y"] + 20)
+    shown.mouse.down()
+    shown.mouse.move(box["x"] + 200, box["y"] + 20)
+    shown.mouse.up()
+    shown.wait_for_timeout(50)
+    assert shown.evaluate(pixels) != before
     options = shown.locator("#drawn option").all_inner_texts()
     assert options[0].startswith("Median decode step")
     assert any("whole recording" in option for option in options)
@@ -202,6 +219,57 @@ def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
         shown.locator("#canvas").focus()
         shown.keyboard.press("ArrowRight")
         assert WORSE in shown.locator("#timeline-piece").inner_text()
+
+
+def test_a_type_of_layer_finds_its_modules(look, llama) -> None:
+    shown = look(page(llama)).page
+    shown.locator("#types button", has_text="down_proj").click()
+    paths = shown.locator("#modules-table tbody .path").all_inner_texts()
+    assert [path.rpartition(".")[2] for path in paths] == ["down_proj"]
+    assert shown.evaluate("document.activeElement.id") == "search-modules"
+
+
+def test_what_changed_is_told_in_words_and_opened_for_its_kernels(
+    look, llama, tmp_path: Path
+) -> None:
+    slower = tmp_path / "slower.sqlite"
+    shutil.copy(ROOT / "data" / "small_llama.sqlite", slower)
+    with closing(sqlite3.connect(slower)) as db:
+        db.execute(
+            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) * 2 WHERE shortName IN "
+            "(SELECT id FROM StringIds WHERE value = 'o_proj_kernel')"
+        )
+        db.commit()
+    shown = look(page(tracekit.parse(slower), llama)).page
+    text = shown.locator("#changes").inner_text()
+    assert "small_llama → slower" in text
+    assert "+100.0 %" in text
+    shown.locator("#changes tbody summary").first.click()
+    assert "o_proj_kernel" in shown.locator("#changes details[open]").inner_text()
+    rows = shown.locator("#changes tbody tr").count()
+    shown.locator("#changes button", has_text="more").click()
+    assert shown.locator("#changes tbody tr").count() > rows
+
+
+def test_nothing_that_gets_into_the_page_is_fetched_or_run(browser, llama, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_bytes(page(llama))
+    shown = Looking(browser.new_context(), path)
+    refused = """new Promise((told) => {
+        document.addEventListener("securitypolicyviolation", (event) => told(event.effectiveDirective));
+        document.body.append(Object.assign(document.createElement(NAME), PROPERTIES));
+    })"""
+    for name, properties, directive in (
+        ("img", {"src": "http://127.0.0.1:9/x.png"}, "img-src"),
+        ("script", {"textContent": "window.ran = true"}, "script-src-elem"),
+        ("style", {"textContent": "body { display: none }"}, "style-src-elem"),
+    ):
+        script = refused.replace("NAME", json.dumps(name)).replace(
+            "PROPERTIES", json.dumps(properties)
+        )
+        assert shown.page.evaluate(script) == directive
+    assert shown.page.evaluate("window.ran") is None
+    shown.context.close()
 
 
 def test_light_and_dark_follow_the_system_until_told_otherwise(look, llama) -> None:

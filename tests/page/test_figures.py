@@ -22,7 +22,7 @@ from tests.simulator.strategies import capturing_plans, plans
 from tests.trace_lines import report
 from tracekit.analyses import difference
 from tracekit.views.page import limits
-from tracekit.views.page.document import embedded, page
+from tracekit.views.page.document import SCRIPTS, STYLES, embedded, page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.simulator import Plan
     from tracekit.dataset import Dataset
 
+ASSETS = ROOT / "tracekit" / "views" / "page" / "assets"
 SMALL = {
     "MODULES": 3, "TYPES": 2, "KERNELS": 2, "PAIRS": 4, "PIECES": 5, "STEPS": 3, "NAMES": 1, "STREAMS": 1,
     "BARS": 2, "ROWS": 2, "SHAPES": 3,
@@ -276,8 +277,17 @@ def test_a_page_lets_nothing_be_loaded_and_no_other_script_run(tmp_path: Path) -
     )
 
 
+def test_every_script_and_style_is_in_the_page() -> None:
+    there = {path.name for path in ASSETS.iterdir()}
+    assert there == {
+        "page.html",
+        *(f"{name}.js" for name in SCRIPTS),
+        *(f"{name}.css" for name in STYLES),
+    }
+
+
 def test_scripts_make_no_markup_out_of_text() -> None:
-    for path in sorted((ROOT / "tracekit" / "views" / "page" / "assets").glob("*.js")):
+    for path in sorted(ASSETS.glob("*.js")):
         text = path.read_text("utf-8")
         assert not re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", text

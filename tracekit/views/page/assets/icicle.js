@@ -1,6 +1,7 @@
 // The hierarchy as an icicle: what is below a module stands below it, as wide as the time that it took with all below.
 
 const ROW_PX = 34;
+const ABOVE_PX = 26;
 const LEVELS = 11;
 const NARROWEST_PX = 3;
 const LABEL_PX = 34;
@@ -50,9 +51,15 @@ function nodeLabel(node) {
   return `${node.name}${type && `, ${type}`}${often}: ${duration(node.inclusive_ns)}, ${percent(node.share)} of ${WORDS.device} time`;
 }
 
+// Rows above the selected one are lower than the others.
+function topOf(depth) {
+  const above = Math.min(depth, selection.node.ancestors.length);
+  return above * ABOVE_PX + (depth - above) * ROW_PX;
+}
+
 function cellOf(cell) {
   const { node, depth, left, width } = cell;
-  const box = { left: `${left}px`, top: `${depth * ROW_PX}px`, width: `${Math.max(width - 1, 1)}px` };
+  const box = { left: `${left}px`, top: `${topOf(depth)}px`, width: `${Math.max(width - 1, 1)}px` };
   if (cell.own || cell.small) {
     const said = cell.own ? "self" : `${counted(cell.small.count, "narrow one")}`;
     const title = cell.own ? `${node.name} itself: ${duration(node.self_ns)}` : `${said} below ${node.name}: ${duration(cell.small.ns)}`;
@@ -65,7 +72,7 @@ function cellOf(cell) {
     role: "treeitem", tabindex: "-1", id: `node-${treeIndex(node)}`, "aria-label": nodeLabel(node), "aria-level": String(depth + 1),
     "aria-selected": String(node === selection.node), "aria-posinset": String((node.parent?.children.indexOf(node) ?? 0) + 1),
     "aria-setsize": String(node.parent?.children.length ?? 1), "aria-expanded": node.children.length ? String(depth >= selection.node.ancestors.length || Boolean(cell.above)) : null,
-    onclick: () => select(node), onmouseenter: () => show(node), onmouseleave: () => show(null), onfocus: () => show(node), onblur: () => show(null),
+    onclick: () => select(node), onfocus: () => show(node), onblur: () => show(null),
   });
   cell.element = item;
   if (width > LABEL_PX) item.append(...cellText(node, width));
@@ -91,7 +98,7 @@ function drawIcicle() {
   if (!width) return;
   icicle.cells = layout(width);
   const rows = Math.max(...icicle.cells.map((cell) => cell.depth)) + 1;
-  styled(icicle.place, { height: `${rows * ROW_PX}px` });
+  styled(icicle.place, { height: `${topOf(rows)}px` });
   const hadFocus = icicle.place.contains(document.activeElement);
   icicle.place.replaceChildren(...icicle.cells.map(cellOf));
   rove(selection.node, hadFocus);
@@ -145,6 +152,13 @@ function onIcicleKey(event) {
   event.preventDefault();
 }
 
+// Only where the pointer itself moves: what a click draws anew under it is not looked at.
+function onIcicleMove(event) {
+  if (!event.movementX && !event.movementY) return;
+  const item = event.target.closest("[role=treeitem]");
+  show(icicle.cells.find((cell) => cell.element && cell.element === item)?.node ?? null);
+}
+
 function addIcicle() {
   icicle.place = byId("icicle");
   if (FOLDS) {
@@ -152,6 +166,8 @@ function addIcicle() {
     fold.addEventListener("change", () => setMode(fold.checked ? "lines" : "modules"));
     byId("fold-place").append(el("label", { for: "fold" }, fold, " fold layers that are alike"));
   }
+  icicle.place.addEventListener("mousemove", onIcicleMove);
+  icicle.place.addEventListener("mouseleave", () => show(null));
   icicle.place.addEventListener("keydown", onIcicleKey);
   onSelected(drawIcicle);
   new ResizeObserver(() => { if (icicle.place.clientWidth !== icicle.drawn) { icicle.drawn = icicle.place.clientWidth; drawIcicle(); } }).observe(icicle.place);

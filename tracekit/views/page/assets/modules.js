@@ -7,12 +7,22 @@ function addTypes() {
   const rows = TYPES.filter((type) => type.self_ns).slice(0, 12);
   if (!rows.length) return;
   const most = rows[0].self_ns;
-  const list = rows.map((type) => el("li", {}, swatch(TYPE_TONES[TYPES.indexOf(type)]), el("span", { class: "path" }, typeName(type)),
+  const list = rows.map((type) => el("li", {}, swatch(TYPE_TONES[TYPES.indexOf(type)]),
+    el("button", { type: "button", class: "path link", title: "Search modules for it", onclick: () => searchFor(typeName(type)) }, typeName(type)),
     bar(type.self_ns / most, TYPE_TONES[TYPES.indexOf(type)]),
     el("span", { class: "figures" }, `${percent(type.self_share)} \u00b7 ${duration(type.self_ns)} \u00b7 ${counted(type.modules, "module")}`)));
   const others = TYPES.filter((type) => type.self_ns).length - rows.length;
   const more = others > 0 ? [el("p", { class: "muted" }, `and ${counted(others, "type")} of less time`)] : [];
   section("types", el("ul", { class: "types" }, ...list), ...more);
+}
+
+// Types that are numbered below another module are named layers.*: their paths say layers.
+function searchFor(type) {
+  const field = byId("search-modules");
+  field.value = type.replace(/\.\*$/, ".");
+  field.dispatchEvent(new Event("input"));
+  byId("modules").scrollIntoView();
+  field.focus({ preventScroll: true });
 }
 
 function moduleCell(node) {
