@@ -157,39 +157,52 @@ def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_mod
     assert "nothing of that kind" in shown.locator("#kernels-table").inner_text()
 
 
-def test_the_timeline_tells_what_is_under_the_pointer_and_zooms(look, llama) -> None:
+PIXELS = "document.querySelector('#canvas').toDataURL()"
+
+
+def timeline_of(shown: Page) -> tuple[float, float, float]:
+    """Where the timeline is: its left, its top and its bottom."""
+    shown.locator("#canvas").scroll_into_view_if_needed()
+    box = shown.locator("#canvas").bounding_box()
+    assert box is not None
+    return box["x"], box["y"], box["y"] + box["height"]
+
+
+def test_the_timeline_tells_and_chooses_what_is_under_the_pointer(look, llama) -> None:
     shown = look(page(llama)).page
-    canvas = shown.locator("#canvas")
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    shown.mouse.move(box["x"] + 60, box["y"] + box["height"] - 25)
+    left, _, bottom = timeline_of(shown)
+    shown.mouse.move(left + 60, bottom - 25)
     assert "LlamaForCausalLM.model.layers" in shown.locator("#tip").inner_text()
-    shown.mouse.click(box["x"] + 60, box["y"] + box["height"] - 25)
+    shown.mouse.click(left + 60, bottom - 25)
     assert shown.locator("#crumbs li").count() > 4
-    pixels = "document.querySelector('#canvas').toDataURL()"
-    before = shown.evaluate(pixels)
-    shown.locator("#zoom-in").click()
-    shown.wait_for_timeout(50)
-    assert shown.evaluate(pixels) != before
-    before = shown.evaluate(pixels)
-    shown.mouse.move(box["x"] + 60, box["y"] + 20)
-    canvas.focus()
-    shown.mouse.wheel(0, 300)
-    shown.wait_for_timeout(50)
-    assert shown.evaluate(pixels) != before
-    shown.locator("#zoom-in").click()
-    before = shown.evaluate(pixels)
-    shown.mouse.move(box["x"] + 300, box["y"] + 20)
-    shown.mouse.down()
-    shown.mouse.move(box["x"] + 200, box["y"] + 20)
-    shown.mouse.up()
-    shown.wait_for_timeout(50)
-    assert shown.evaluate(pixels) != before
     options = shown.locator("#drawn option").all_inner_texts()
     assert options[0].startswith("Median decode step")
     assert any("whole recording" in option for option in options)
     shown.locator("#drawn").select_option(str(len(options) - 1))
     assert "500 kernels" in shown.locator("#timeline-said").inner_text()
+
+
+def test_the_timeline_zooms_and_moves(look, llama) -> None:
+    shown = look(page(llama)).page
+    left, top, _ = timeline_of(shown)
+
+    def wheel() -> None:
+        shown.mouse.move(left + 60, top + 20)
+        shown.locator("#canvas").focus()
+        shown.mouse.wheel(0, -300)
+
+    def drag() -> None:
+        shown.mouse.move(left + 300, top + 20)
+        shown.mouse.down()
+        shown.mouse.move(left + 200, top + 20)
+        shown.mouse.up()
+
+    keys = [lambda key=key: shown.locator("#canvas").press(key) for key in "wds0"]
+    for move in (shown.locator("#zoom-in").click, wheel, drag, *keys):
+        before = shown.evaluate(PIXELS)
+        move()
+        shown.wait_for_timeout(50)
+        assert shown.evaluate(PIXELS) != before, move
 
 
 def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ def test_the_page_goes_beside_the_dataset_and_a_line_says_where(
     assert contents(folder) == before
 
 
+def test_the_page_of_the_folder_that_one_is_in_goes_beside_it(folder: Path, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    outcome = command("report", ".")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert folder.with_suffix(".html").exists()
+
+
 def test_two_datasets_make_a_page_of_the_second(folder: Path, tmp_path: Path) -> None:
     later = shutil.copytree(folder, tmp_path / "later.tracekit")
     assert command("report", folder, later, "--quiet") == (0, "", "")

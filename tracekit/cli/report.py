@@ -62,8 +62,10 @@ def _beside(dataset: Dataset) -> Path:
     """Beside the dataset, under its name."""
     from tracekit.dataset import SUFFIX
 
-    folder = dataset.folder.resolve()
-    return dataset.folder.parent / f"{folder.name.removesuffix(SUFFIX)}.html"
+    folder = dataset.folder
+    if folder.name in {"", ".."}:
+        folder = folder.resolve()
+    return folder.parent / f"{folder.name.removesuffix(SUFFIX)}.html"
 
 
 def _outside(before: list[Dataset], out: Path) -> None:

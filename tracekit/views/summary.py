@@ -39,9 +39,9 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "dataset": str(dataset.folder),
         **{key: manifest[key] for key in (several if dataset.reports else single)},
         **{key: manifest[key] for key in ("rows", "coverage")},
-        "gpu_time_ns": _gpu_time_ns(dataset),
+        "gpu_time_ns": total_ns(dataset),
         "by_process": by_process,
-        "steps": _steps(dataset),
+        "steps": steps_by_kind(dataset),
         "modules": records(modules.head(_TOP)),
     }
 
@@ -69,7 +69,8 @@ def as_text(dataset: Dataset) -> RenderableType:
     return Group(*parts)
 
 
-def _gpu_time_ns(dataset: Dataset) -> int:
+def total_ns(dataset: Dataset) -> int:
+    """The time of all work, known or not."""
     return pc.sum(dataset.table("kernels", ["dur_ns"]).column("dur_ns")).as_py() or 0
 
 
@@ -80,7 +81,7 @@ def _source(dataset: Dataset) -> Text:
     devices = ", ".join(_alike(plain(one["name"]) for its in reports for one in its["devices"]))
     return Text.assemble(
         (name, "bold"), f"  {' and '.join(_alike(map(exporter, reports)))}\n",
-        f"{count(rows['kernels'], words.work)} ({duration(_gpu_time_ns(dataset))} on the {words.device}), "
+        f"{count(rows['kernels'], words.work)} ({duration(total_ns(dataset))} on the {words.device}), "
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')}, {count(rows['ranges'], 'range')}, "
         f"{count(sum(len(its['processes']) for its in reports), 'process', 'processes')}\n",
         f"{_steps_line(dataset)}\n", f"{devices}\n" if devices else "",
@@ -121,7 +122,7 @@ def _processes(rows: list[dict[str, Any]], words: Nouns, *, named: bool) -> Tabl
     return table
 
 
-def _steps(dataset: Dataset) -> list[dict[str, Any]]:
+def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
     """Steps by kind: how many, and the median of their host time."""
     table = dataset.table("steps", ["kind", "start_ns", "end_ns"])
     kinds = [kind or "step" for kind in table.column("kind").to_pylist()]
@@ -139,7 +140,7 @@ def _steps(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _steps_line(dataset: Dataset) -> str:
-    steps = _steps(dataset)
+    steps = steps_by_kind(dataset)
     if not steps:
         return "no steps"
     said = [

@@ -24,7 +24,6 @@ def title(dataset: Dataset) -> str:
 
 def about(dataset: Dataset) -> dict[str, Any]:
     """What was run and recorded."""
-    said = summary.as_json(dataset)
     reports = dataset.manifest.get("reports", [dataset.manifest])
     devices = Counter(clipped(device["name"]) for one in reports for device in one["devices"])
     exporters = Counter(clipped(summary.exporter(one)) for one in reports)
@@ -32,9 +31,11 @@ def about(dataset: Dataset) -> dict[str, Any]:
         "title": title(dataset),
         "tracekit": __version__,
         "words": nouns(dataset)._asdict(),
-        "total_ns": said["gpu_time_ns"],
-        "rows": said["rows"],
-        "steps": [{**step, "kind": clipped(step["kind"])} for step in said["steps"]][: limits.ROWS],
+        "total_ns": summary.total_ns(dataset),
+        "rows": dataset.manifest["rows"],
+        "steps": [
+            {**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(dataset)
+        ][: limits.ROWS],
         "sources": [clipped(one["source"]["name"]) for one in reports[: limits.ROWS]],
         "reports": len(dataset.reports),
         "devices": devices.most_common(limits.ROWS),

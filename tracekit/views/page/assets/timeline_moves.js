@@ -164,7 +164,7 @@ function addTimeline() {
   if (!drawn.length) return;
   byId("timeline").hidden = false;
   const chooser = byId("drawn");
-  chooser.append(...drawn.map((one, at) => el("option", { value: String(at) }, capital(drawnName(one)))));
+  chooser.append(...drawn.map((one, at) => el("option", { value: String(at) }, one.report ? drawnName(one) : capital(drawnName(one)))));
   chooser.addEventListener("change", () => choose(Number(chooser.value)));
   const canvas = byId("canvas");
   canvas.addEventListener("mousemove", onHover);
