@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 from tracekit.views.wording import count, percent, records
@@ -34,7 +36,7 @@ def roofline(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str,
         ``points``: rows of the modules whose figures are known, the most own time first, with ``module``, their place
         among the modules on the page; ``roofs``: the peaks, each once; ``notes``: what is missing, and what to do.
     """
-    worked = frame[frame["self_ns"] > 0]
+    worked = frame[frame["self_ns"] > 0].replace([np.inf, -np.inf], np.nan)
     known = worked[worked[_POINT].notna().all(axis=1) & (worked[_POINT] > 0).all(axis=1)]
     known = known.sort_values("self_ns", ascending=False, kind="stable")
     peaks = known[_PEAKS].dropna(subset=_PEAKS[1:]).drop_duplicates().head(_ROOFS)

@@ -3,21 +3,23 @@
 const ROW_PX = 34;
 const ABOVE_PX = 26;
 const LEVELS = 11;
+const MOST_ABOVE = 8;
 const NARROWEST_PX = 3;
 const LABEL_PX = 34;
 
-const icicle = { cells: [], place: null, focused: null };
+const icicle = { cells: [], above: 0, place: null, focused: null };
 
 // Where each node that can be seen is drawn: those above the selected one as wide as all, then what is below it.
 function layout(width) {
   const { node } = selection;
-  const cells = node.ancestors.map((above, depth) => ({ node: above, depth, left: 0, width, above: true }));
+  const cells = node.ancestors.slice(-MOST_ABOVE).map((above, depth) => ({ node: above, depth, left: 0, width, above: true }));
+  icicle.above = cells.length;
   const ahead = [{ node, depth: cells.length, left: 0, width }];
   while (ahead.length) {
     const cell = ahead.pop();
     cells.push(cell);
     const whole = !cell.own && !cell.small;
-    if (whole && cell.depth - node.ancestors.length < LEVELS) ahead.push(...below(cell).reverse());
+    if (whole && cell.depth - icicle.above < LEVELS) ahead.push(...below(cell).reverse());
   }
   return cells;
 }
@@ -53,7 +55,7 @@ function nodeLabel(node) {
 
 // Rows above the selected one are lower than the others.
 function topOf(depth) {
-  const above = Math.min(depth, selection.node.ancestors.length);
+  const above = Math.min(depth, icicle.above);
   return above * ABOVE_PX + (depth - above) * ROW_PX;
 }
 
@@ -69,9 +71,9 @@ function cellOf(cell) {
   }
   const item = el("div", {
     class: `cell ${node.kind === "rest" ? "tone-small" : toneOf(node)} ${cell.above ? "above" : ""}`,
-    role: "treeitem", tabindex: "-1", id: `node-${treeIndex(node)}`, "aria-label": nodeLabel(node), "aria-level": String(depth + 1),
+    role: "treeitem", tabindex: "-1", id: `node-${treeIndex(node)}`, "aria-label": nodeLabel(node), "aria-level": String(selection.node.ancestors.length - icicle.above + depth + 1),
     "aria-selected": String(node === selection.node), "aria-posinset": String((node.parent?.children.indexOf(node) ?? 0) + 1),
-    "aria-setsize": String(node.parent?.children.length ?? 1), "aria-expanded": node.children.length ? String(depth >= selection.node.ancestors.length || Boolean(cell.above)) : null,
+    "aria-setsize": String(node.parent?.children.length ?? 1), "aria-expanded": node.children.length ? String(depth - icicle.above < LEVELS) : null,
     onclick: () => select(node), onfocus: () => show(node), onblur: () => show(null),
   });
   cell.element = item;
@@ -115,11 +117,11 @@ function rove(node, focus = true) {
 }
 
 function drawCrumbs() {
-  const path = [...selection.node.ancestors, selection.node];
-  const crumbs = path.map((node, at) => el("li", {}, at < path.length - 1
-    ? el("button", { type: "button", onclick: () => select(node) }, node.name)
-    : el("span", { "aria-current": "location" }, node.name)));
-  byId("crumbs").replaceChildren(...crumbs);
+  const { ancestors } = selection.node;
+  const shown = ancestors.length > MOST_ABOVE ? [ancestors[0], null, ...ancestors.slice(1 - MOST_ABOVE)] : ancestors;
+  const crumbs = shown.map((node) => el("li", {}, node
+    ? el("button", { type: "button", onclick: () => select(node) }, node.name) : "\u2026"));
+  byId("crumbs").replaceChildren(...crumbs, el("li", {}, el("span", { "aria-current": "location" }, selection.node.name)));
 }
 
 const ICICLE_KEYS = {

@@ -41,14 +41,18 @@ function roofPoint(point, scales, most) {
   const node = TREES.modules.nodes[point.module];
   const share = point.roof_share === null ? "" : `, ${percent(point.roof_share)} of the roof`;
   const label = `${point.path}: ${figure(point.tflops_per_s)} TFLOP/s, ${figure(point.flops_per_byte)} FLOPs per byte, ${duration(point.self_ns)}${share}`;
-  const choose = () => { if (node) select(counterpart(node, selection.mode)); };
   return svg("circle", { cx: scales.x(point.flops_per_byte), cy: scales.y(point.tflops_per_s), r: 3 + 17 * Math.sqrt(point.self_ns / most), class: node ? toneOf(node) : NEUTRAL,
-    tabindex: "0", role: "button", "aria-label": label, onclick: choose, onkeydown: (event) => { if (event.key === "Enter") choose(); } }, svg("title", {}, label));
+    onclick: () => chooseModule(point) }, svg("title", {}, label));
+}
+
+function chooseModule(point) {
+  const node = TREES.modules.nodes[point.module];
+  if (node) select(counterpart(node, selection.mode));
 }
 
 function roofTable(points) {
   const table = new SortedTable({ id: "roofline-table", caption: "Modules against the device's limits", sort: "self_ns", pageRows: FEW_ROWS, columns: [
-    { name: "path", title: "module", of: (row) => row.path, cell: (row) => el("span", { class: "path" }, ...breakable(row.path)) },
+    { name: "path", title: "module", of: (row) => row.path, cell: (row) => el("button", { type: "button", class: "path link", onclick: () => chooseModule(row) }, ...breakable(row.path)) },
     { name: "dtype", title: "dtype", of: (row) => row.dtype, as: (dtype) => dtype ?? "" },
     { name: "self_ns", title: "self", number: true, of: (row) => row.self_ns, as: duration },
     { name: "tflops_per_s", title: "TFLOP/s", number: true, of: (row) => row.tflops_per_s, as: figure },
@@ -73,7 +77,7 @@ function addRoofline() {
   const scales = roofScales(points, roofs);
   const most = Math.max(...points.map((point) => point.self_ns), 1);
   const drawn = [...points].sort((one, other) => other.self_ns - one.self_ns);
-  const chart = svg("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, class: "chart", role: "group", "aria-label": "Roofline: the table below has its figures" },
+  const chart = svg("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, class: "chart", role: "img", "aria-label": "Roofline: the table below has its figures" },
     ...roofAxes(scales), ...roofs.flatMap((roof) => roofLine(roof, scales)), ...drawn.map((point) => roofPoint(point, scales, most)));
   section("roofline", ...said, chart, roofTable(points));
 }
