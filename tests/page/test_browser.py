@@ -15,6 +15,7 @@ import tracekit
 from tests.command import ROOT
 from tests.page.browser import CHROMIUM, Looking, errors_of
 from tests.trace_lines import report
+from tracekit.views.page import limits
 from tracekit.views.page.document import document, page
 from tracekit.views.wording import duration, percent
 
@@ -262,6 +263,19 @@ def test_what_changed_is_told_in_words_and_opened_for_its_kernels(
     rows = shown.locator("#changes tbody tr").count()
     shown.locator("#changes button", has_text="more").click()
     assert shown.locator("#changes tbody tr").count() > rows
+
+
+def test_each_step_that_is_drawn_is_marked_under_its_bar(look, llama, monkeypatch) -> None:
+    for most, marks in ((600, [0, 1, 2, 7, 9]), (5, [0, 1, 3, 4])):
+        monkeypatch.setattr(limits, "BARS", most)
+        shown = look(page(llama)).page
+        bars = shown.locator("#steps rect:not(.mark)")
+        wide = float(bars.nth(1).get_attribute("x"))
+        found = shown.locator("#steps rect.mark").evaluate_all(
+            "(all) => all.map((one) => one.getAttribute('x'))"
+        )
+        assert sorted(round(float(left) / wide) for left in found) == marks
+        assert bars.count() == min(most, 10)
 
 
 def test_nothing_that_gets_into_the_page_is_fetched_or_run(browser, llama, tmp_path: Path) -> None:

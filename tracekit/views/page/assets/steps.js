@@ -3,18 +3,23 @@
 const BARS_PX = 64;
 const WIDEST_BAR = 16;
 
+// The bar that a step is in, as Python puts neighbours together.
+function barOf(row) {
+  const { bars, count } = DATA.steps;
+  return Math.floor((row * bars.step.length) / count);
+}
+
 function stepBars() {
   const { bars, count, kinds } = DATA.steps;
   const most = Math.max(...bars.gpu_time_ns, 1);
   const wide = Math.min(600 / Math.max(bars.step.length, 1), WIDEST_BAR);
-  const drawn = new Set(DATA.timeline.drawn.filter((one) => one.step).map((one) => one.step.row));
+  const drawn = new Set(DATA.timeline.drawn.filter((one) => one.step).map((one) => barOf(one.step.row)));
   const rects = bars.gpu_time_ns.map((ns, at) => {
     const high = (ns / most) * BARS_PX;
     const name = `step ${grouped(bars.step[at])}, ${kinds[bars.kind[at]] ?? "other"}: ${duration(ns)}`;
     return svg("rect", { x: at * wide, y: BARS_PX - high, width: Math.max(wide * 0.86, 0.4), height: high, class: `kind-${Math.min(bars.kind[at], 3)}` }, svg("title", {}, name));
   });
-  const marks = bars.step.flatMap((step, at) => (drawn.has(step)
-    ? [svg("rect", { x: at * wide, y: BARS_PX + 2, width: Math.max(wide * 0.86, 2), height: 4, class: "mark" })] : []));
+  const marks = [...drawn].map((at) => svg("rect", { x: at * wide, y: BARS_PX + 2, width: Math.max(wide * 0.86, 2), height: 4, class: "mark" }));
   const label = `${WORDS.device} time of ${counted(count, "step")} in their order, the longest ${duration(most)}`;
   const chart = svg("svg", { viewBox: `0 0 600 ${BARS_PX + 8}`, preserveAspectRatio: "none", class: "bars", role: "img", "aria-label": label }, ...rects, ...marks);
   const keys = kinds.slice(0, 3).map((kind, at) => el("span", { class: "key" }, swatch(`kind-${at}`), kind));
