@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 import tracekit
 from tests.exports import postgres
+from tests.page import browser
 from tests.trace_lines import report
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ NEEDS = {
     "traces": (TRACES.is_dir(), f"the real traces in {TRACES}"),
     "torch": (find_spec("torch") is not None, "torch: pip install torch==2.13.0"),
     "postgres": (postgres.available(), "PostgreSQL's server and psycopg"),
+    "browser": (browser.available(), "Debian's package chromium, playwright and axe"),
     "nsys": ("TRACEKIT_NSYS" in os.environ, "the variable TRACEKIT_NSYS with the path of nsys"),
 }
 

@@ -17,7 +17,7 @@ import tracekit
 from tests.command import command
 from tests.trace_lines import report
 from tracekit.exports.times import for_sums, for_truncation
-from tracekit.exports.tracks import MOST_LANES, lanes
+from tracekit.intervals import MOST_LANES, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

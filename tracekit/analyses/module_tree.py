@@ -78,6 +78,11 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
     return found if sort is None else _siblings_by(found, sort)
 
 
+def members(modules: Hierarchy) -> list[list[int]]:
+    """The rows of the modules that each line of :func:`frame` stands for, in its order."""
+    return [line.rows for line in _Folding(modules).lines()]
+
+
 def _figures(times: dict[str, object], lines: list[_Line], inclusive: Ints) -> dict[str, object]:
     """Sums and spread of the modules of each line."""
     size = np.array([len(line.rows) for line in lines], dtype=np.int64)

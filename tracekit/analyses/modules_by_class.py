@@ -31,20 +31,20 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """
     work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
     times = modules_by_time.times(dataset, modules, work, modules.rows(work))
-    types, code = _types(modules)
+    kinds, code = types(modules)
     whole = int(integers(work, "dur_ns").sum())
     outermost = _outermost(code, modules.end)
     sums = {
-        name: summed(code, np.asarray(times[name]), len(types))
+        name: summed(code, np.asarray(times[name]), len(kinds))
         for name in ("calls", "kernels", "self_ns")
     }
     inclusive = np.where(outermost, np.asarray(times["inclusive_ns"]), 0)
-    total = summed(code, inclusive, len(types))
+    total = summed(code, inclusive, len(kinds))
     found = pd.DataFrame(
         {
-            "class_name": pd.array([class_name for class_name, _ in types], dtype=object),
-            "name": pd.array([name for _, name in types], dtype=object),
-            "modules": np.bincount(code, minlength=len(types)),
+            "class_name": pd.array([class_name for class_name, _ in kinds], dtype=object),
+            "name": pd.array([name for _, name in kinds], dtype=object),
+            "modules": np.bincount(code, minlength=len(kinds)),
             **sums,
             "self_share": share(sums["self_ns"], whole),
             "inclusive_ns": total,
@@ -54,8 +54,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     return found.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _types(modules: Hierarchy) -> tuple[list[tuple[str | None, str | None]], Rows]:
-    """The types there are, by class or else by name, and the place of each module's among them."""
+def types(modules: Hierarchy) -> tuple[list[tuple[str | None, str | None]], Rows]:
+    """The types of layers there are, by class or else by name, and the place of each module's among them."""
     known: dict[tuple[str | None, str | None], int] = {}
     code = np.empty(len(modules.path), dtype=np.int64)
     for row, (class_name, name) in enumerate(zip(modules.class_name, modules.name, strict=True)):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from typing_extensions import override
 
-from tracekit.cli import capture, demo, diff, doctor, export, parse, schema, show
+from tracekit.cli import capture, demo, diff, doctor, export, parse, report, schema, show
 from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from tracekit.cli.base import Command
 
-COMMANDS: tuple[Command, ...] = (capture, parse, show, diff, export, demo, doctor, schema)
+COMMANDS: tuple[Command, ...] = (
+    capture, parse, show, diff, report, export, demo, doctor, schema,
+)  # fmt: skip
 
 _INTERRUPTED = 128 + signal.SIGINT
 

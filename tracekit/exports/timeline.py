@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.dataset import REPORT
-from tracekit.exports.tracks import MODULES, OPERATORS, STEPS, WORK, Tracks, lanes
+from tracekit.exports.tracks import MODULES, OPERATORS, STEPS, WORK, Tracks
+from tracekit.intervals import lanes
 from tracekit.json_text import json_text
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
     from tracekit.arrays import Ints
 
-#: More slices than these at once on one stream are drawn over each other.
-MOST_LANES = 128
 _UNKNOWN = -1
 
 
@@ -149,34 +146,3 @@ def _distinct(columns: list[Ints]) -> tuple[Ints, Ints]:
         _, code = np.unique(code, return_inverse=True)
     _, first = np.unique(code, return_index=True)
     return code, first
-
-
-def lanes(stream: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The lane of every slice, so that none of one lane of a stream overlap: 0 unless another still runs.
-
-    Args:
-        stream: Which stream each is on.
-        start_ns: When it begins.
-        end_ns: When it ends.
-    """
-    lane = np.zeros(stream.size, np.int64)
-    order = np.lexsort((end_ns, start_ns, stream))
-    same = stream[order][1:] == stream[order][:-1]
-    # Where no slice overlaps the one before, none overlaps any.
-    overlapping = same & (start_ns[order][1:] < end_ns[order][:-1])
-    crowded = np.unique(stream[order][1:][overlapping])
-    rows = order[np.isin(stream[order], crowded)]
-    open_: list[tuple[int, int]] = []
-    free: list[int] = []
-    last = None
-    for row, its, start, end in zip(
-        rows.tolist(), stream[rows].tolist(), start_ns[rows].tolist(), end_ns[rows].tolist(),
-        strict=True,
-    ):  # fmt: skip
-        if its != last:
-            open_, free, last = [], [], its
-        while open_ and open_[0][0] <= start:
-            heapq.heappush(free, heapq.heappop(open_)[1])
-        lane[row] = heapq.heappop(free) if free else min(len(open_), MOST_LANES - 1)
-        heapq.heappush(open_, (end, int(lane[row])))
-    return lane

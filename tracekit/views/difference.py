@@ -49,12 +49,11 @@ def as_text(found: Difference, most: int) -> RenderableType:
     rows = records(found.rows)
     steps = [row for row in rows if row["what"] == "step"]
     changed = [row for row in rows if row["what"] != "step" and row["status"] != "same"]
-    lines = sorted(_folded(changed), key=lambda line: -abs(line["own_change_ns"]))
+    lines = sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in found.notes]
-    inside: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for kernel in records(found.kernels):
-        inside.setdefault(tuple(kernel[key] for key in KEYS), []).append(kernel)
-    parts.append(_table([dict(row, copies=[row]) for row in steps] + lines[:most], inside))
+    parts.append(
+        _table([dict(row, copies=[row]) for row in steps] + lines[:most], by_module(found))
+    )
     tally = Counter(row["status"] for row in changed)
     said = ", ".join(f"{tally[status]} {status}" for status in _STYLE if status in tally)
     parts.append(Text(f"Modules: {said}" if said else "No module changed beyond the spread."))
@@ -76,7 +75,15 @@ def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
     return lines
 
 
-def _folded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def by_module(found: Difference) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """The kernels that changed, by what is compared."""
+    inside: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for kernel in records(found.kernels):
+        inside.setdefault(tuple(kernel[key] for key in KEYS), []).append(kernel)
+    return inside
+
+
+def folded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Modules whose paths differ in a number alone, of the same shapes and status, with the sums of their times."""
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -113,13 +120,13 @@ def _table(
             name.append(f" {plain(line['shapes'])}", style="dim")
         status = Text(line["status"], style=_STYLE.get(line["status"], "dim"))
         table.add_row(name, *_figures(line), status, _numbers(line))
-        for kernel in _kernels(line, inside)[:_MOST_KERNELS]:
+        for kernel in kernels_of(line, inside)[:_MOST_KERNELS]:
             own = Text(f"    {plain(kernel['name'])}", style="dim")
             table.add_row(own, *_figures(kernel), "", _numbers(kernel))
     return table
 
 
-def _kernels(
+def kernels_of(
     line: dict[str, Any], inside: dict[tuple[Any, ...], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
     """The kernels that changed in the modules of a line, summed by name."""

@@ -42,9 +42,9 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "dataset": str(dataset.folder),
         **{key: manifest[key] for key in (several if dataset.reports else single)},
         **{key: manifest[key] for key in ("rows", "coverage")},
-        "gpu_time_ns": _gpu_time_ns(dataset),
+        "gpu_time_ns": total_ns(dataset),
         "by_process": by_process,
-        "steps": _steps(dataset),
+        "steps": steps_by_kind(dataset),
         "modules": records(modules.head(_TOP)),
     }
 
@@ -63,16 +63,17 @@ def as_text(dataset: Dataset) -> RenderableType:
             _modules(f"Modules by {words.device} time of their subtree", modules, words.works),
         ]
     parts.append(_coverage(dataset, words))
-    if advice := _advice(dataset):
+    if more := advice(dataset):
         parts += [
             Text("To know more next time", style="bold"),
-            *(Padding(Text(f"• {line}"), (0, 1)) for line in advice),
+            *(Padding(Text(f"• {line}"), (0, 1)) for line in more),
         ]
     parts.append(Text.from_markup(f"\nTables are in [bold]{escape(plain(str(dataset.folder)))}[/]"))
     return Group(*parts)
 
 
-def _gpu_time_ns(dataset: Dataset) -> int:
+def total_ns(dataset: Dataset) -> int:
+    """The time of all work, known or not."""
     return pc.sum(dataset.table("kernels", ["dur_ns"]).column("dur_ns")).as_py() or 0
 
 
@@ -82,8 +83,8 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]]) -> Text:
     name = plain(first["name"]) if not dataset.reports else count(len(reports), "report")
     devices = ", ".join(_alike(map(plain, _devices(reports, by_process))))
     return Text.assemble(
-        (name, "bold"), f"  {' and '.join(_alike(map(_exporter, reports)))}\n",
-        f"{count(rows['kernels'], words.work)} ({duration(_gpu_time_ns(dataset))} on the {words.device}), "
+        (name, "bold"), f"  {' and '.join(_alike(map(exporter, reports)))}\n",
+        f"{count(rows['kernels'], words.work)} ({duration(total_ns(dataset))} on the {words.device}), "
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')}, {count(rows['ranges'], 'range')}, "
         f"{count(sum(len(its['processes']) for its in reports), 'process', 'processes')}\n",
         f"{_steps_line(dataset)}\n", f"{devices}\n" if devices else "",
@@ -107,7 +108,8 @@ def _devices(reports: list[dict[str, Any]], by_process: list[dict[str, Any]]) ->
     ]
 
 
-def _exporter(report: dict[str, Any]) -> str:
+def exporter(report: dict[str, Any]) -> str:
+    """What wrote a report, by the manifest: ``Nsight Systems 2023.4.4, schema 3.7.2``."""
     source = report["source"]
     schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
     version = source["exporter"] or "of unknown version"
@@ -140,7 +142,7 @@ def _processes(rows: list[dict[str, Any]], words: Nouns, *, named: bool) -> Tabl
     return table
 
 
-def _steps(dataset: Dataset) -> list[dict[str, Any]]:
+def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
     """Steps by kind: how many, and the median of their host time."""
     table = dataset.table("steps", ["kind", "start_ns", "end_ns"])
     kinds = [kind or "step" for kind in table.column("kind").to_pylist()]
@@ -158,7 +160,7 @@ def _steps(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _steps_line(dataset: Dataset) -> str:
-    steps = _steps(dataset)
+    steps = steps_by_kind(dataset)
     if not steps:
         return "no steps"
     said = [
@@ -209,7 +211,8 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
     return table
 
 
-def _advice(dataset: Dataset) -> list[str]:
+def advice(dataset: Dataset) -> list[str]:
+    """What to record otherwise so that more is known, a sentence for each."""
     lacks, said = _lacks(dataset.manifest), {_WHOLE_GRAPH}
     if not dataset.manifest["rows"]["calls"]:
         said.add(_OUTSIDE)

@@ -39,7 +39,8 @@ def duration(ns: float) -> str:
     """Nanoseconds in the largest unit that fits, three digits: ``1.23 ms``."""
     for size, unit in _UNITS:
         if ns >= size:
-            return f"{ns / size:.3g} {unit}" if ns < 1_000 * size else f"{ns / size:,.0f} {unit}"
+            # From 999.5 on three digits would be 1e+03.
+            return f"{ns / size:.3g} {unit}" if ns < 999.5 * size else f"{ns / size:,.0f} {unit}"
     return f"{ns:.3g} ns"
 
 
@@ -54,6 +55,8 @@ def percent(share: float) -> str:
 
 def plain(text: str) -> str:
     """Text of unknown origin without what would command the terminal."""
+    if text.isprintable():
+        return text
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )

@@ -1,0 +1,97 @@
+"""How fast a page is written, how large it is, and what memory that takes: of a dataset like a serving engine's.
+
+``python -m tests.benchmarks.report_speed [--kernels 1000000] [--runs 3] [--dataset DIR]``. Each run is a process of
+its own, imports included. The floor is what reading the columns takes that a page needs, once. Where there is
+Chromium (Debian's package) and playwright, it also measures when the page can be used, and a click.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tracekit
+from tests.benchmarks.serving_report import write_report
+from tests.command import environment
+from tests.page import browser
+
+_MEASURED = """
+import resource, sys, time
+begin = time.perf_counter()
+{body}
+print(time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+"""
+_PAGE = "from tracekit.cli import main; main(['report', sys.argv[1], '-o', sys.argv[2], '--force', '--quiet'])"
+_FLOOR = """
+import pandas, tracekit
+dataset = tracekit.load(sys.argv[1])
+columns = ["name", "kind", "module_id", "step_id", "start_ns", "end_ns", "dur_ns", "device", "stream", "launch_end_ns"]
+work, calls = dataset.table("kernels", columns), dataset.table("calls", ["module_id", "inputs", "kwargs", "gpu_time_ns"])
+"""
+
+
+def measured(body: str, folder: Path, out: Path, runs: int) -> tuple[float, float]:
+    """Median seconds and the highest memory in MB of some runs."""
+    found = []
+    for _ in range(runs):
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURED.format(body=body), folder, out],
+            capture_output=True, text=True, check=True, env=environment(),
+        )  # fmt: skip
+        found.append([float(one) for one in done.stdout.split()])
+    seconds, memory = zip(*found, strict=True)
+    return statistics.median(seconds), max(memory)
+
+
+def opened(path: Path) -> tuple[float, float]:
+    """Seconds until the page can be used, and until a click on a module is drawn."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=browser.CHROMIUM, args=["--no-sandbox"])
+        page = started.new_page()
+        begin = time.perf_counter()
+        page.goto(path.resolve().as_uri())
+        page.wait_for_selector("[data-ready]")
+        ready = time.perf_counter() - begin
+        begin = time.perf_counter()
+        page.locator("#icicle [role=treeitem]").last.click()
+        page.evaluate(
+            "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+        )
+        return ready, time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--dataset", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = args.dataset
+        if folder is None:
+            folder = tracekit.parse(
+                write_report(Path(place) / "report.sqlite", kernels=args.kernels)
+            ).folder
+        out = Path(place) / "page.html"
+        floor, floor_mb = measured(_FLOOR, folder, out, args.runs)
+        seconds, memory = measured(_PAGE, folder, out, args.runs)
+        print(f"reading the columns {floor:6.2f} s {floor_mb:6.0f} MB of memory")
+        print(
+            f"writing the page    {seconds:6.2f} s {memory:6.0f} MB of memory, {out.stat().st_size / 1e6:.2f} MB of page"
+        )
+        if browser.available():
+            ready, click = opened(out)
+            print(
+                f"in Chromium         {ready:6.2f} s until it can be used, {click:.2f} s for a click"
+            )
+
+
+if __name__ == "__main__":
+    main()

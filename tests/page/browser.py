@@ -1,0 +1,47 @@
+"""Chromium without a window, opened on a page from disk."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import BrowserContext, Page
+
+#: Debian's package chromium; playwright's own browsers would be hundreds of megabytes more.
+CHROMIUM = shutil.which("chromium")
+
+
+def available() -> bool:
+    return CHROMIUM is not None and all(map(find_spec, ("playwright", "axe_playwright_python")))
+
+
+class Looking:
+    """One page that is looked at, with all that its console said and all that it asked for."""
+
+    def __init__(self, context: BrowserContext, path: Path) -> None:
+        self.context, self.path = context, path
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        self.page: Page = context.new_page()
+        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("[data-ready]")
+
+
+def errors_of(page: Page) -> list[Any]:
+    """What axe finds wrong, a line each: the rule and where."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        (one["id"], node["target"], node["failureSummary"])
+        for one in found
+        for node in one["nodes"]
+    ]

@@ -1,0 +1,73 @@
+"""What was run, and how much of its time is accounted for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from tracekit.analyses import coverage_by_cause, processes
+from tracekit.dataset import SUFFIX
+from tracekit.version import __version__
+from tracekit.views import summary
+from tracekit.views.page import limits
+from tracekit.views.page.limits import clipped
+from tracekit.views.wording import nouns, records
+
+if TYPE_CHECKING:
+    from tracekit.dataset import Dataset
+
+
+def title(dataset: Dataset) -> str:
+    """The dataset's name, for people."""
+    return clipped(dataset.folder.resolve().name.removesuffix(SUFFIX))
+
+
+def about(dataset: Dataset) -> dict[str, Any]:
+    """What was run and recorded."""
+    reports = dataset.manifest.get("reports", [dataset.manifest])
+    devices = Counter(clipped(device["name"]) for one in reports for device in one["devices"])
+    exporters = Counter(clipped(summary.exporter(one)) for one in reports)
+    return {
+        "title": title(dataset),
+        "tracekit": __version__,
+        "words": nouns(dataset)._asdict(),
+        "total_ns": summary.total_ns(dataset),
+        "rows": dataset.manifest["rows"],
+        "steps": [
+            {**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(dataset)
+        ][: limits.ROWS],
+        "sources": [clipped(one["source"]["name"]) for one in reports[: limits.ROWS]],
+        "reports": len(dataset.reports),
+        "devices": devices.most_common(limits.ROWS),
+        "exporters": exporters.most_common(limits.ROWS),
+        "processes": sum(len(one["processes"]) for one in reports),
+    }
+
+
+def coverage(dataset: Dataset) -> dict[str, Any]:
+    """How much of the time has a module, by method and cause, and what to do about the rest.
+
+    ``kernels`` are the rows of all reports together; ``others`` are those of what is no device work, and not known.
+    """
+    found = coverage_by_cause.frame(dataset)
+    keys = ["what", "cause", "known", "advice"]
+    summed = found.groupby(keys, sort=False, dropna=False)[["count", "time_ns"]].sum()
+    rows = [
+        {**row, "cause": clipped(row["cause"]), "advice": clipped(row["advice"], limits.TEXT)}
+        for row in records(summed.reset_index())
+    ]
+    work = [row for row in rows if row["what"] == "kernels"]
+    others = [row for row in rows if row["what"] != "kernels" and not row["known"]]
+    return {
+        "kernels": sorted(work, key=lambda row: (not row["known"], -row["time_ns"])),
+        "others": others[: limits.ROWS],
+        "advice": [clipped(line, limits.TEXT) for line in summary.advice(dataset)[: limits.ROWS]],
+    }
+
+
+def by_process(dataset: Dataset) -> dict[str, Any]:
+    """Work by report, rank, process and device."""
+    rows = records(processes.frame(dataset))
+    for row in rows:
+        row["report"] = row["report"] and clipped(row["report"])
+    return {"rows": rows[: limits.ROWS], "left_out": max(len(rows) - limits.ROWS, 0)}

@@ -1,0 +1,69 @@
+// What is known of one module: its figures, the kernels inside, and the shapes that it was called with.
+
+const CARD_ROWS = 6;
+
+function cardFacts(node) {
+  const each = node.median_ns !== undefined && node.modules > 1
+    ? `${duration(node.median_ns)} (${duration(node.min_ns)} to ${duration(node.max_ns)})` : "";
+  const step = node.step_median_ns === null || node.step_median_ns === undefined ? "" : `${duration(node.step_median_ns)} (p95 ${duration(node.step_p95_ns)})`;
+  const bound = node.launched_ns ? `${percent(shareOf(node.launch_bound_ns, node.launched_ns))} of what it launched` : "";
+  return facts([
+    ["itself", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.inclusive_ns))})` : ""],
+    ["busy", node.busy_ns ? duration(node.busy_ns) : ""],
+    ["one of them", each],
+    ["in a step, median", step],
+    ["calls", integer(node.calls)],
+    [`${WORDS.works} of its own`, node.kind === "module" ? integer(node.kernels) : ""],
+    ["launches", node.launches ? `${integer(node.launches)}, ${duration(node.launch_ns)} of the host` : ""],
+    ["launch-bound", bound],
+    ["device waited for it", node.waiting_ns ? duration(node.waiting_ns) : ""],
+  ]);
+}
+
+function cardKernels(node) {
+  if (node.kind === "rest" || node.kind === "cause") return null;
+  const { rows, rest } = kernelsOf(node);
+  if (!rows.length) return null;
+  const shown = rows.slice(0, CARD_ROWS).map((row) => el("li", {},
+    el("span", { class: "path" }, kernelName(row.kernel)),
+    el("span", { class: "figures" }, `${duration(row.gpu_time_ns)} \u00b7 ${grouped(row.kernels)} \u00d7`),
+    bar(shareOf(row.gpu_time_ns, node.inclusive_ns))));
+  const others = rows.slice(CARD_ROWS).reduce((sum, row) => sum + row.gpu_time_ns, rest);
+  const more = others > 0 ? el("li", { class: "muted" }, `others ${duration(others)}`) : null;
+  return el("div", {}, el("h4", {}, `Top ${WORDS.works}`), el("ul", { class: "inside" }, ...shown, more));
+}
+
+function cardShapes(node) {
+  if (node.kind !== "module" || node.tree !== TREES.modules) return null;
+  const { shapes } = DATA;
+  const rows = shapes.module.flatMap((module, at) => (module === node.index ? [rowOf(shapes, at)] : []));
+  if (!rows.length) return null;
+  const more = rows[0].rows - rows.length;
+  const others = more ? el("li", { class: "muted" }, `and ${grouped(more)} more: tracekit show shapes`) : null;
+  return el("div", {}, el("h4", {}, "By shapes of inputs"), el("ul", { class: "inside" }, ...rows.map((row) => el("li", {},
+    el("span", { class: "path" }, row.inputs, row.phase && row.phase !== "forward" ? el("span", { class: "muted" }, ` ${row.phase}`) : ""),
+    el("span", { class: "figures" }, [duration(row.gpu_time_ns), `${grouped(row.calls)} \u00d7`, row.gpu_ns_per_token ? `${duration(row.gpu_ns_per_token)} a token` : ""].filter(Boolean).join(" \u00b7 ")))), others));
+}
+
+function kernelName(at) {
+  return DATA.kernels.name[at] ?? DATA.kernels.kind[at];
+}
+
+function drawCard() {
+  const node = selection.shown ?? selection.node;
+  const type = className(node);
+  byId("card").replaceChildren(...[
+    el("h3", { class: "path" }, swatch(toneOf(node)), ...breakable(node.path), node.copies > 1 ? el("span", { class: "times" }, `${grouped(node.modules)} \u00d7`) : null),
+    type ? el("p", { class: "muted" }, type) : null,
+    el("p", { class: "value" }, percent(node.share), el("span", { class: "muted" }, ` ${duration(node.inclusive_ns)}`)),
+    bar(node.share, toneOf(node)),
+    node.advice ? el("p", { class: "muted" }, capital(node.advice)) : null,
+    cardFacts(node), cardKernels(node), cardShapes(node),
+  ].filter(Boolean));
+}
+
+function addCard() {
+  onSelected(drawCard);
+  onShown(drawCard);
+  drawCard();
+}

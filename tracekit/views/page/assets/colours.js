@@ -1,0 +1,58 @@
+// Every type of layer has a tone: the one that its name asks for, or the next that is free. The types of the most time
+// choose first, so that a model keeps its tones from one page to the next.
+
+const TONES = 12;
+const NEUTRAL = "tone-none";
+const MOSTLY_OWN = 0.1;
+
+function toneNumber(text) {
+  let hash = 2166136261;
+  for (let at = 0; at < text.length; at += 1) {
+    hash = Math.imul(hash ^ text.charCodeAt(at), 16777619);
+  }
+  return (hash >>> 0) % TONES;
+}
+
+const TYPE_TONES = (() => {
+  const taken = new Set();
+  return TYPES.map((type) => {
+    if (!type.self_ns || taken.size === TONES) return NEUTRAL;
+    let tone = toneNumber(type.class_name ?? type.name);
+    while (taken.has(tone)) tone = (tone + 1) % TONES;
+    taken.add(tone);
+    return `tone-${tone}`;
+  });
+})();
+
+// What markers say that a module is; "" where they say nothing.
+function className(node) {
+  return node.type?.class_name ?? "";
+}
+
+function typeName(type) {
+  return type ? type.class_name ?? type.name : "";
+}
+
+// The tone of a module's own work.
+function ownTone(node) {
+  if (node.kind === "unknown" || node.kind === "cause") return "tone-unknown";
+  return TYPE_TONES[node.typeIndex] ?? NEUTRAL;
+}
+
+// What mostly holds other modules has no colour: that is for where time was spent.
+function toneOf(node) {
+  return node.kind === "module" && node.self_ns < MOSTLY_OWN * node.inclusive_ns ? NEUTRAL : ownTone(node);
+}
+
+// Of work that has no module, where nothing has: by its name, the most frequent first.
+function nameTone(name) {
+  return TREES.modules.nodes.length || name < 0 || name >= TONES ? "tone-unknown" : `tone-${name}`;
+}
+
+// What the styles say the tones are, for the canvas.
+function palette() {
+  const styles = getComputedStyle(document.documentElement);
+  const names = [...Array(TONES).keys()].map((tone) => `tone-${tone}`).concat(NEUTRAL, "tone-unknown");
+  const words = ["ink", "muted", "line", "surface", "tone-ink", "accent", "sunken"];
+  return Object.fromEntries([...names, ...words].map((name) => [name, styles.getPropertyValue(`--${name}`).trim()]));
+}

@@ -1,0 +1,177 @@
+// The hierarchy as an icicle: what is below a module stands below it, as wide as the time that it took with all below.
+
+const ROW_PX = 34;
+const ABOVE_PX = 26;
+const LEVELS = 11;
+const MOST_ABOVE = 8;
+const NARROWEST_PX = 3;
+const LABEL_PX = 34;
+
+const icicle = { cells: [], above: 0, place: null, focused: null };
+
+// Where each node that can be seen is drawn: those above the selected one as wide as all, then what is below it.
+function layout(width) {
+  const { node } = selection;
+  const cells = node.ancestors.slice(-MOST_ABOVE).map((above, depth) => ({ node: above, depth, left: 0, width, above: true }));
+  icicle.above = cells.length;
+  const ahead = [{ node, depth: cells.length, left: 0, width }];
+  while (ahead.length) {
+    const cell = ahead.pop();
+    cells.push(cell);
+    const whole = !cell.own && !cell.small;
+    if (whole && cell.depth - icicle.above < LEVELS) ahead.push(...below(cell).reverse());
+  }
+  return cells;
+}
+
+function below({ node, depth, left, width }) {
+  const found = [];
+  const scale = node.inclusive_ns ? width / node.inclusive_ns : 0;
+  let at = left;
+  let small = { count: 0, ns: 0 };
+  for (const child of node.children) {
+    const wide = child.inclusive_ns * scale;
+    if (wide < NARROWEST_PX) small = { count: small.count + 1, ns: small.ns + child.inclusive_ns };
+    else {
+      found.push({ node: child, depth: depth + 1, left: at, width: wide });
+      at += wide;
+    }
+  }
+  if (small.ns * scale >= 1) {
+    found.push({ node, small, depth: depth + 1, left: at, width: small.ns * scale });
+    at += small.ns * scale;
+  }
+  if (node.children.length && node.self_ns * scale >= 1) {
+    found.push({ node, own: true, depth: depth + 1, left: at, width: node.self_ns * scale });
+  }
+  return found;
+}
+
+function nodeLabel(node) {
+  const often = node.modules > 1 ? `, ${counted(node.modules, "module")}` : "";
+  const type = className(node);
+  return `${node.name}${type && `, ${type}`}${often}: ${duration(node.inclusive_ns)}, ${percent(node.share)} of ${WORDS.device} time`;
+}
+
+// Rows above the selected one are lower than the others.
+function topOf(depth) {
+  const above = Math.min(depth, icicle.above);
+  return above * ABOVE_PX + (depth - above) * ROW_PX;
+}
+
+function cellOf(cell) {
+  const { node, depth, left, width } = cell;
+  const box = { left: `${left}px`, top: `${topOf(depth)}px`, width: `${Math.max(width - 1, 1)}px` };
+  if (cell.own || cell.small) {
+    const said = cell.own ? "self" : `${counted(cell.small.count, "narrow one")}`;
+    const title = cell.own ? `${node.name} itself: ${duration(node.self_ns)}` : `${said} below ${node.name}: ${duration(cell.small.ns)}`;
+    const tone = cell.own ? `own ${ownTone(node)}` : "tone-small";
+    const isNamed = width > LABEL_PX && cell.own;
+    return styled(el("div", { class: `cell ${tone} ${isNamed ? "" : "narrow"}`, title, "aria-hidden": "true" }, isNamed ? "self" : ""), box);
+  }
+  const item = el("div", {
+    class: `cell ${node.kind === "rest" ? "tone-small" : toneOf(node)} ${cell.above ? "above" : ""}`,
+    role: "treeitem", tabindex: "-1", id: `node-${treeIndex(node)}`, "aria-label": nodeLabel(node), "aria-level": String(selection.node.ancestors.length - icicle.above + depth + 1),
+    "aria-selected": String(node === selection.node), "aria-posinset": String((node.parent?.children.indexOf(node) ?? 0) + 1),
+    "aria-setsize": String(node.parent?.children.length ?? 1), "aria-expanded": node.children.length ? String(depth - icicle.above < LEVELS) : null,
+    onclick: () => select(node), onfocus: () => show(node), onblur: () => show(null),
+  });
+  cell.element = item;
+  if (width > LABEL_PX) item.append(...cellText(node, width));
+  else item.classList.add("narrow");
+  return styled(item, box);
+}
+
+// A name for a node that differs from those of others in the page.
+function treeIndex(node) {
+  return node.kind === "module" ? node.index : `${node.kind}-${node.parent?.index ?? "all"}-${node.parent?.children.indexOf(node) ?? 0}`;
+}
+
+function cellText(node, width) {
+  const parts = [el("span", { class: "name" }, node.name)];
+  if (node.copies > 1) parts.push(el("span", { class: "times" }, `${grouped(node.copies)} \u00d7`));
+  if (width > 110) parts.push(el("span", { class: "part" }, percent(node.share)));
+  if (width > 200 && className(node)) parts.splice(1, 0, el("span", { class: "class" }, className(node)));
+  return parts;
+}
+
+function drawIcicle() {
+  const width = icicle.place.clientWidth;
+  if (!width) return;
+  icicle.cells = layout(width);
+  const rows = Math.max(...icicle.cells.map((cell) => cell.depth)) + 1;
+  styled(icicle.place, { height: `${topOf(rows)}px` });
+  const hadFocus = icicle.place.contains(document.activeElement);
+  icicle.place.replaceChildren(...icicle.cells.map(cellOf));
+  rove(selection.node, hadFocus);
+  drawCrumbs();
+}
+
+// One cell is in the order of the Tab key: the others are reached with the arrows.
+function rove(node, focus = true) {
+  const cell = icicle.cells.find((one) => one.element && one.node === node) ?? icicle.cells[0];
+  icicle.focused?.element?.setAttribute("tabindex", "-1");
+  icicle.focused = cell;
+  cell.element.setAttribute("tabindex", "0");
+  if (focus) cell.element.focus({ preventScroll: true });
+}
+
+function drawCrumbs() {
+  const { ancestors } = selection.node;
+  const shown = ancestors.length > MOST_ABOVE ? [ancestors[0], null, ...ancestors.slice(1 - MOST_ABOVE)] : ancestors;
+  const crumbs = shown.map((node) => el("li", {}, node
+    ? el("button", { type: "button", onclick: () => select(node) }, node.name) : "\u2026"));
+  byId("crumbs").replaceChildren(...crumbs, el("li", {}, el("span", { "aria-current": "location" }, selection.node.name)));
+}
+
+const ICICLE_KEYS = {
+  ArrowDown: (cell) => visibleChild(cell.node),
+  ArrowUp: (cell) => cell.node.parent,
+  ArrowLeft: (cell) => beside(cell, -1),
+  ArrowRight: (cell) => beside(cell, 1),
+  Home: () => icicle.cells[0].node,
+  End: () => icicle.cells.findLast((cell) => cell.element).node,
+};
+
+function visibleChild(node) {
+  return node.children.find((child) => icicle.cells.some((cell) => cell.element && cell.node === child));
+}
+
+// The next one of the same row.
+function beside(cell, step) {
+  const row = icicle.cells.filter((one) => one.element && one.depth === cell.depth).sort((one, other) => one.left - other.left);
+  return row[row.indexOf(cell) + step]?.node;
+}
+
+function onIcicleKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key in ICICLE_KEYS) {
+    const next = ICICLE_KEYS[event.key](icicle.focused);
+    if (next) rove(next);
+  } else if (event.key === "Enter" || event.key === " ") select(icicle.focused.node);
+  else if (event.key === "Escape" || event.key === "Backspace") select(selection.node.parent ?? selection.node);
+  else return;
+  event.preventDefault();
+}
+
+// Only where the pointer itself moves: what a click draws anew under it is not looked at.
+function onIcicleMove(event) {
+  if (!event.movementX && !event.movementY) return;
+  const item = event.target.closest("[role=treeitem]");
+  show(icicle.cells.find((cell) => cell.element && cell.element === item)?.node ?? null);
+}
+
+function addIcicle() {
+  icicle.place = byId("icicle");
+  if (FOLDS) {
+    const fold = el("input", { type: "checkbox", role: "switch", id: "fold", checked: true });
+    fold.addEventListener("change", () => setMode(fold.checked ? "lines" : "modules"));
+    byId("fold-place").append(el("label", { for: "fold" }, fold, " fold layers that are alike"));
+  }
+  icicle.place.addEventListener("mousemove", onIcicleMove);
+  icicle.place.addEventListener("mouseleave", () => show(null));
+  icicle.place.addEventListener("keydown", onIcicleKey);
+  onSelected(drawIcicle);
+  new ResizeObserver(() => { if (icicle.place.clientWidth !== icicle.drawn) { icicle.drawn = icicle.place.clientWidth; drawIcicle(); } }).observe(icicle.place);
+  drawIcicle();
+}

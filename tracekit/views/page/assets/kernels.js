@@ -1,0 +1,38 @@
+// The table of kernels: of all, or of the module that is looked at.
+
+let kernelTable = null;
+let kernelQuery = "";
+const ALL_ONLY = () => selection.node.kind !== "all";
+
+const KERNEL_COLUMNS = [
+  { name: "name", title: WORDS.work, of: (row) => row.name, cell: (row) => el("span", { class: "path" }, ...breakable(row.name)) },
+  { name: "kind", title: "kind", of: (row) => row.kind, as: (kind) => kind },
+  { name: "kernels", title: "times", number: true, of: (row) => row.kernels, as: integer },
+  { name: "gpu_time_ns", title: "time", number: true, of: (row) => row.gpu_time_ns, as: duration },
+  { name: "share", title: "share", number: true, of: (row) => row.share, cell: (row) => el("span", { class: "share" }, percent(row.share), bar(row.share)) },
+  { name: "mean_ns", title: "mean", number: true, of: (row) => row.gpu_time_ns / row.kernels, as: duration },
+  { name: "median_ns", title: "median", number: true, of: (row) => row.median_ns, as: duration, hidden: ALL_ONLY },
+  { name: "max_ns", title: "longest", number: true, of: (row) => row.max_ns, as: duration, hidden: ALL_ONLY },
+  { name: "modules", title: "modules", number: true, of: (row) => row.modules, as: integer, hidden: ALL_ONLY },
+];
+
+function drawKernels() {
+  const { node } = selection;
+  const { rows, rest } = kernelsOf(node);
+  const whole = node.inclusive_ns;
+  const found = rows.map((row) => ({ ...rowOf(DATA.kernels, row.kernel), name: kernelName(row.kernel), kind: DATA.kernels.kind[row.kernel],
+    kernels: row.kernels, gpu_time_ns: row.gpu_time_ns, share: shareOf(row.gpu_time_ns, whole) }));
+  const left = rest > 0 && DATA.kernels.left_out ? `${duration(rest)} in others, of the ${counted(DATA.kernels.left_out, WORDS.work)} of least time` : "";
+  const where = node.kind === "all" ? "" : `inside ${node.path}`;
+  kernelTable.setRows(found.filter((row) => !kernelQuery || matches(kernelQuery, row.name)), [where, left].filter(Boolean).join(" \u00b7 "));
+}
+
+function addKernels() {
+  if (!DATA.kernels.name.length) return;
+  kernelTable = new SortedTable({ id: "kernels-table", caption: `${capital(WORDS.works)} by time`, columns: KERNEL_COLUMNS, sort: "gpu_time_ns", pageRows: FEW_ROWS });
+  const field = searchField(`Search ${WORDS.works}`, "search-kernels", (query) => { kernelQuery = query; drawKernels(); });
+  byId("kernels").querySelector("h2").textContent = capital(WORDS.works);
+  section("kernels", el("div", { class: "tools" }, field), kernelTable.element);
+  onSelected(drawKernels);
+  drawKernels();
+}

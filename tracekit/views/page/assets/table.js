@@ -1,0 +1,120 @@
+// Tables that sort by a click on a heading, show a page of rows at a time, and can be taken away as CSV.
+
+const PAGE_ROWS = 20;
+const FEW_ROWS = 10;
+
+// columns: { name, title, of: row → value, as: value → text, cell: row → node or text, number, hidden }.
+class SortedTable {
+  constructor({ id, caption, columns, sort, pageRows = PAGE_ROWS, rowProperties = () => ({}) }) {
+    Object.assign(this, { id, columns, pageRows, rowProperties, rows: [], page: 0 });
+    this.sort = { name: sort, down: true };
+    this.head = el("tr");
+    this.body = el("tbody");
+    this.pager = el("div", { class: "pager" });
+    const table = el("table", { id }, el("caption", { class: "unseen" }, caption), el("thead", {}, this.head), this.body);
+    this.element = el("div", {}, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table), this.pager);
+  }
+
+  setRows(rows, note = "") {
+    Object.assign(this, { rows, note, page: 0 });
+    this.draw();
+  }
+
+  get shownColumns() {
+    return this.columns.filter((column) => !column.hidden?.());
+  }
+
+  get sorted() {
+    const column = this.shownColumns.find((one) => one.name === this.sort.name) ?? this.shownColumns[0];
+    const direction = this.sort.down ? -1 : 1;
+    const keyed = this.rows.map((row, at) => [column.of(row), at, row]);
+    const missing = (value) => value === null || value === undefined || Number.isNaN(value);
+    keyed.sort(([one, first], [other, second]) => {
+      if (missing(one) || missing(other)) return missing(one) - missing(other) || first - second;
+      const order = typeof one === "string" ? COLLATOR.compare(one, other) : one - other;
+      return direction * order || first - second;
+    });
+    return keyed.map(([, , row]) => row);
+  }
+
+  sortBy(column) {
+    const same = this.sort.name === column.name;
+    this.sort = { name: column.name, down: same ? !this.sort.down : Boolean(column.number) };
+    this.page = 0;
+    this.draw();
+    announce(`sorted by ${column.title}, ${this.sort.down ? "descending" : "ascending"}`);
+    this.head.querySelector(`[data-column="${column.name}"] button`)?.focus();
+  }
+
+  draw() {
+    const columns = this.shownColumns;
+    this.head.replaceChildren(...columns.map((column) => this.heading(column)));
+    const from = this.page * this.pageRows;
+    const rows = this.sorted.slice(from, from + this.pageRows);
+    this.body.replaceChildren(...rows.map((row) => el("tr", this.rowProperties(row), ...columns.map((column) =>
+      this.cell(column, row)))));
+    if (!rows.length) this.body.append(el("tr", {}, el("td", { colspan: columns.length, class: "nothing" }, this.note || "nothing of that kind")));
+    this.drawPager(from, rows.length);
+  }
+
+  heading(column) {
+    const sorted = this.sort.name === column.name;
+    const button = el("button", { type: "button", title: column.help ?? null, onclick: () => this.sortBy(column) }, column.title);
+    const order = sorted ? (this.sort.down ? "descending" : "ascending") : "none";
+    return el("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": order, "data-column": column.name }, button);
+  }
+
+  cell(column, row) {
+    const shown = column.cell ? column.cell(row) : column.as(column.of(row), row);
+    return el("td", { class: column.number ? "number" : "words" }, shown);
+  }
+
+  drawPager(from, count) {
+    const total = this.rows.length;
+    const turn = (by) => { this.page += by; this.draw(); };
+    const said = total > this.pageRows ? `${grouped(from + 1)}\u2013${grouped(from + count)} of ${grouped(total)}` : counted(total, "row");
+    this.pager.replaceChildren(...[
+      el("span", { class: "muted" }, total && this.note ? `${said} \u00b7 ${this.note}` : said),
+      el("span", { class: "spacer" }),
+      total > this.pageRows ? el("button", { type: "button", disabled: from === 0, onclick: () => turn(-1) }, "Previous") : null,
+      total > this.pageRows ? el("button", { type: "button", disabled: from + count >= total, onclick: () => turn(1) }, "Next") : null,
+      total ? el("button", { type: "button", onclick: () => this.save(), "aria-label": `Save ${this.id} as CSV` }, "CSV") : null,
+    ].filter(Boolean));
+  }
+
+  // All rows, in the order shown, with plain numbers.
+  save() {
+    const quoted = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+    const lines = this.sorted.map((row) => this.shownColumns.map((column) => quoted(String(column.of(row) ?? ""))).join(","));
+    const text = [this.shownColumns.map((column) => column.name).join(","), ...lines].join("\n");
+    const address = URL.createObjectURL(new Blob([`${text}\n`], { type: "text/csv" }));
+    el("a", { href: address, download: `${this.id}.csv` }).click();
+    URL.revokeObjectURL(address);
+  }
+}
+
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
+// A table of few rows, in the order given. columns: [title, row → shown, whether it is a number, whether the title is not seen].
+function plainTable(caption, columns, rows) {
+  const cells = (row) => columns.map(([, of, isNumber]) => el("td", { class: isNumber ? "number" : "words" }, of(row)));
+  const head = columns.map(([title, , isNumber, isUnseen]) =>
+    el("th", { scope: "col", class: isNumber ? "number" : null }, isUnseen ? el("span", { class: "unseen" }, title) : title));
+  return el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {}, el("caption", { class: "unseen" }, caption), el("thead", {}, el("tr", {}, ...head)),
+      el("tbody", {}, ...rows.map((row) => el("tr", {}, ...cells(row))))),
+  );
+}
+
+function searchField(label, id, onsearch) {
+  const field = el("input", { type: "search", id, placeholder: label, "aria-label": label, autocomplete: "off", spellcheck: "false" });
+  field.addEventListener("input", () => onsearch(field.value.trim().toLowerCase()));
+  return field;
+}
+
+// Whether all words of a query are in a text.
+function matches(query, text) {
+  return query.split(/\s+/).every((word) => text.toLowerCase().includes(word));
+}

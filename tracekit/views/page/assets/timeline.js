@@ -1,0 +1,175 @@
+// Work as it ran: of one step, or of a whole recording. Drawn on a canvas, with a text beside it.
+
+const AXIS_PX = 22;
+const TITLE_PX = 18;
+const BAND_PX = 17;
+const LANE_PX = 20;
+const TEXT_PX = 26;
+const GAP_PX = 10;
+const TEXT_ROWS = 100;
+const STREAM = WORDS.device === "CPU" ? "thread" : "stream";
+
+const timeline = { drawn: null, rows: [], from: 0, to: 1, piece: null, pending: false, height: 0 };
+
+function drawnName(one) {
+  const { step } = one;
+  const report = one.report ? `${one.report}: ` : "";
+  if (!step) return `${report}the whole recording, ${duration(one.span_ns)}`;
+  const batch = step.batch_size === null ? "" : `, batch ${step.batch_size}`;
+  return `${report}${step.why} ${step.kind} step (number ${step.index}${batch}), ${duration(step.gpu_time_ns)} of ${WORDS.device} time`;
+}
+
+function streamName(stream) {
+  const said = [stream.report, stream.device === null ? null : `device ${stream.device}`, stream.stream === null ? null : `stream ${stream.stream}`,
+    stream.tid === null ? null : `thread ${stream.tid}`, stream.pid === null ? null : `process ${stream.pid}`];
+  return said.filter((part) => part !== null).join(", ") || "device";
+}
+
+// From top to bottom: of each stream its name, the modules, and its lanes of kernels.
+function rowsOf(drawn) {
+  const rows = [];
+  let top = AXIS_PX;
+  const { pieces } = drawn;
+  drawn.streams.forEach((stream, at) => {
+    const own = pieces.stream.flatMap((its, piece) => (its === at ? [piece] : []));
+    rows.push({ kind: "title", top, text: streamName(stream) });
+    top += TITLE_PX;
+    for (const runs of drawn.work === pieces.name.length ? bandsOf(pieces, own) : []) {
+      rows.push({ kind: "band", top, high: BAND_PX, runs });
+      top += BAND_PX;
+    }
+    const lanes = Array.from({ length: stream.lanes }, () => []);
+    for (const piece of own) lanes[pieces.lane[piece]].push(piece);
+    for (const lane of lanes) {
+      rows.push({ kind: "lane", top, high: LANE_PX, pieces: lane.sort((one, other) => pieces.start_ns[one] - pieces.start_ns[other]) });
+      top += LANE_PX;
+    }
+    top += GAP_PX;
+  });
+  timeline.height = top;
+  return rows;
+}
+
+function choose(at) {
+  const drawn = DATA.timeline.drawn[at];
+  Object.assign(timeline, { drawn, rows: rowsOf(drawn), from: 0, to: Math.max(drawn.span_ns, 1), piece: null });
+  tellTimeline();
+  redraw();
+}
+
+function tellTimeline() {
+  const { drawn } = timeline;
+  const { pieces } = drawn;
+  const merged = drawn.work > pieces.name.length ? `; neighbours are drawn as one, ${counted(pieces.name.length, "piece")} in all` : "";
+  const left = drawn.left_out ? `; ${counted(drawn.left_out, STREAM)} of least time not drawn` : "";
+  const text = `${counted(drawn.work, WORDS.work)} in ${duration(drawn.span_ns)} on ${counted(drawn.streams.length, STREAM)}${merged}${left}.`;
+  byId("timeline-said").textContent = text;
+  byId("canvas").setAttribute("aria-label", `Timeline: ${drawnName(drawn)}. ${text} Arrow keys go from one to the next, plus and minus zoom.`);
+  const order = pieces.start_ns.map((_, at) => at).sort((one, other) => pieces.start_ns[one] - pieces.start_ns[other]).slice(0, TEXT_ROWS);
+  byId("timeline-rows").replaceChildren(plainTable(`The first ${TEXT_ROWS} pieces of work`, [
+    ["start", (at) => duration(pieces.start_ns[at]), true], ["length", (at) => duration(pieces.length_ns[at]), true],
+    [WORDS.work, (at) => pieceName(at)], ["module", (at) => pieceModule(at)], ["on", (at) => streamName(drawn.streams[pieces.stream[at]])],
+  ], order));
+}
+
+function pieceName(at) {
+  const { pieces } = timeline.drawn;
+  return DATA.timeline.names[pieces.name[at]] ?? `a ${WORDS.work} not named here`;
+}
+
+function pieceModule(at) {
+  return TREES.modules.nodes[timeline.drawn.pieces.module[at]]?.path ?? "no module";
+}
+
+function redraw() {
+  if (timeline.pending || !timeline.drawn) return;
+  timeline.pending = true;
+  requestAnimationFrame(() => { timeline.pending = false; paint(); });
+}
+
+function paint() {
+  const canvas = byId("canvas");
+  const width = canvas.clientWidth;
+  const scale = window.devicePixelRatio || 1;
+  styled(canvas, { height: `${timeline.height}px` });
+  Object.assign(canvas, { width: Math.round(width * scale), height: Math.round(timeline.height * scale) });
+  const pen = canvas.getContext("2d");
+  const tones = palette();
+  const perNs = width / (timeline.to - timeline.from);
+  const brush = { pen, tones, width, x: (ns) => (ns - timeline.from) * perNs };
+  pen.scale(scale, scale);
+  pen.font = "11px system-ui, sans-serif";
+  pen.textBaseline = "middle";
+  paintAxis(brush);
+  for (const row of timeline.rows) PAINT[row.kind](brush, row);
+}
+
+function paintAxis({ pen, tones, width, x }) {
+  const step = tickStep((timeline.to - timeline.from) / Math.max(width / 110, 1));
+  for (let at = Math.ceil(timeline.from / step) * step; at <= timeline.to; at += step) {
+    pen.fillStyle = tones.line;
+    pen.fillRect(Math.round(x(at)), AXIS_PX - 5, 1, timeline.height);
+    pen.fillStyle = tones.muted;
+    pen.fillText(at ? duration(at) : "0", x(at) + 4, AXIS_PX / 2);
+  }
+}
+
+// 1, 2 or 5 times a power of ten, not less than what is given.
+function tickStep(least) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least);
+}
+
+function paintBox(brush, { start, end, row, tone, text, dim }) {
+  const { pen, tones, x, width } = brush;
+  const left = Math.max(x(start), 0);
+  const wide = Math.max(Math.min(x(end), width) - left, 0.7);
+  if (x(end) < 0 || left > width) return;
+  pen.globalAlpha = dim ? 0.18 : 1;
+  pen.fillStyle = tones[tone];
+  pen.fillRect(left, row.top, wide > 3 ? wide - 0.7 : wide, row.high - 2);
+  if (wide > TEXT_PX) {
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, row.top, wide - 3, row.high);
+    pen.clip();
+    pen.fillStyle = tone === NEUTRAL ? tones.ink : tones["tone-ink"];
+    pen.fillText(text(), left + 4, row.top + row.high / 2 - 0.5);
+    pen.restore();
+  }
+  pen.globalAlpha = 1;
+}
+
+const PAINT = {
+  title({ pen, tones }, row) {
+    pen.fillStyle = tones.muted;
+    pen.fillText(row.text, 4, row.top + TITLE_PX / 2);
+  },
+  band(brush, row) {
+    const { node } = selection;
+    for (const run of row.runs) {
+      const other = counterpart(run.node, selection.mode);
+      const dim = node.kind !== "all" && !node.holds(other.index) && !other.holds(node.index);
+      paintBox(brush, { ...run, row, tone: toneOf(run.node), text: () => run.node.name, dim });
+    }
+  },
+  lane(brush, row) {
+    const { pieces } = timeline.drawn;
+    for (const at of row.pieces) {
+      const module = TREES.modules.nodes[pieces.module[at]];
+      const tone = module ? ownTone(module) : nameTone(pieces.name[at]);
+      const start = pieces.start_ns[at];
+      const dim = selection.node.kind !== "all" && !isSelected(pieces.module[at], pieces.line[at]);
+      paintBox(brush, { start, end: start + pieces.length_ns[at], row, tone, text: () => pieceName(at), dim });
+      if (at === timeline.piece) outline(brush, row, at);
+    }
+  },
+};
+
+function outline({ pen, tones, x }, row, at) {
+  const { pieces } = timeline.drawn;
+  const left = x(pieces.start_ns[at]);
+  pen.strokeStyle = tones.ink;
+  pen.lineWidth = 2;
+  pen.strokeRect(left, row.top, Math.max(x(pieces.start_ns[at] + pieces.length_ns[at]) - left, 3), row.high - 2);
+}
