@@ -20,7 +20,12 @@ _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', 
 
 def shown(dataset: Dataset, before: Dataset | None = None) -> dict[str, Any]:
     """The data of a dataset's page."""
-    found = _DATA.findall(page(dataset, before).decode())
+    return data_of(page(dataset, before))
+
+
+def data_of(html: bytes) -> dict[str, Any]:
+    """The data of a page."""
+    found = _DATA.findall(html.decode())
     assert len(found) == 1
     data: dict[str, Any] = json.loads(found[0])
     return data

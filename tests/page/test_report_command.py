@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import pandas as pd
 import pytest
 
 import tracekit
-from tests.command import LINES, command, contents, refusal, separately, without_privileges
-from tests.page.pages import shown
-from tests.page.test_roofline import COLUMNS
+from tests.command import LINES, ROOT, command, contents, refusal, separately, without_privileges
+from tests.page.pages import data_of, shown
 from tests.trace_lines import report
-from tracekit.views.page import contents as contents_of_page, limits
+from tracekit.analyses import roofline
+from tracekit.views.page import limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +108,26 @@ def test_a_page_stays_small_whatever_the_names_and_numbers(tmp_path: Path, monke
     assert (tmp_path / "page.html").stat().st_size < 500_000
 
 
-def test_an_analysis_of_the_device_s_limits_is_on_the_page(folder: Path, monkeypatch) -> None:
-    made = SimpleNamespace(NAME="roofline", frame=lambda dataset: pd.DataFrame(COLUMNS))
-    monkeypatch.setattr(contents_of_page, "ANALYSES", (made,))
-    assert len(shown(tracekit.load(folder))["roofline"]["points"]) == 1
+def test_the_roofline_is_that_of_the_analysis_with_the_peaks_that_are_said(tmp_path: Path) -> None:
+    dataset = tracekit.parse(ROOT / "data" / "llama_batches.sqlite", tmp_path / "llama")
+    said = ("--peak", "bfloat16=300", "--peak", "memory=2000")
+    assert command("report", dataset.folder, *said, "-o", tmp_path / "page.html").code == 0
+    frame = roofline.frame(dataset, peaks=["bfloat16=300", "memory=2000"])
+    known = frame[frame.flops.notna() & frame.bytes.notna() & (frame.self_ns > 0)]
+    found = data_of((tmp_path / "page.html").read_bytes())["roofline"]
+    assert {
+        (one["path"], one["self_ns"], one["tflops_per_s"], one["roof_share"])
+        for one in found["points"]
+    } == set(
+        known[["path", "self_ns", "tflops_per_s", "roof_share"]].itertuples(index=False, name=None)
+    )
+    assert len(found["points"]) > 10
+    assert found["roofs"] == [
+        {"dtype": "bfloat16", "peak_tflops_per_s": 300.0, "peak_gb_per_s": 2000.0}
+    ]
+
+
+def test_a_peak_that_is_none_is_refused_before_anything_is_written(folder: Path, tmp_path) -> None:
+    done = command("report", folder, "--peak", "fast", "-o", tmp_path / "page.html")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert not (tmp_path / "page.html").exists()

@@ -13,7 +13,7 @@ from tests.page.pages import shown
 from tracekit.analyses import launches
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.views.page.nodes import nodes
-from tracekit.views.page.roofline import roofline
+from tracekit.views.page.roofline import roof
 
 if TYPE_CHECKING:
     from tracekit.dataset import Dataset
@@ -30,7 +30,7 @@ COLUMNS = {
     "peak_tflops_per_s": [312.0, float("nan"), 312.0],
     "peak_gb_per_s": [1555.0, float("nan"), 1555.0],
     "roof_share": [0.52, float("nan"), float("nan")],
-    "bound": ["bandwidth", None, None],
+    "bound": ["memory", None, None],
     "unknown": [None, "no FLOPs are known of attn", None],
 }
 KNOWN = pd.DataFrame(COLUMNS)
@@ -47,7 +47,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def drawn(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:
     modules = hierarchy(dataset)
-    return roofline(frame, modules, nodes(dataset, modules, launches.frame(dataset)))
+    return roof(frame, modules, nodes(dataset, modules, launches.frame(dataset)))
 
 
 def data_with(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_points_are_the_modules_of_which_all_is_known(llama: Dataset) -> None:
 
 def test_what_is_not_known_is_said_with_its_share(llama: Dataset) -> None:
     notes = drawn(llama, SOME)["notes"]
-    assert notes[1] == "Not on the chart: 35.4 % of that time, no FLOPs are known of attn"
+    assert notes[1] == "Not known: 35.4 % of that time, no FLOPs are known of attn"
     assert "64.6 %" in notes[0]
     assert not any("--peak" in note for note in notes)
 

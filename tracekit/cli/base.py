@@ -87,6 +87,27 @@ def report_place(path: Path, *, force: bool) -> Path:
     return report
 
 
+#: What is said of devices and dtypes: options by the keywords of the analyses that take them.
+DEVICE_OPTIONS = {"peaks": "--peak", "dtype": "--dtype"}
+
+
+def device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares :data:`DEVICE_OPTIONS`."""
+    parser.add_argument(
+        "--peak",
+        dest="peaks",
+        action="append",
+        metavar="PEAK",
+        help="roofline: what the device can do, bfloat16=989 (TFLOP/s), memory=3350 (GB/s) or the name of a GPU; may "
+        "be given several times",
+    )
+    parser.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help="roofline, memory: in which layers multiply whose markers do not say it, such as bfloat16",
+    )
+
+
 class _NoPandas(MetaPathFinder):
     """Finds no pandas."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import progress_bar
+from tracekit.cli.base import DEVICE_OPTIONS, device_arguments, progress_bar
 
 if TYPE_CHECKING:
     import argparse
@@ -33,6 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="the page (default: DIR with the suffix .html, of two datasets that of the second)",
     )
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    device_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -48,11 +49,13 @@ def run(args: argparse.Namespace) -> int:
     *before, dataset = map(load, args.datasets)
     out = args.out or _beside(dataset)
     _outside(before, out)
+    said = {name: getattr(args, name) for name in DEVICE_OPTIONS}
+    options = {name: one for name, one in said.items() if one is not None}
     with (
         progress_bar(quiet=args.quiet) as progress,
         whole_file(dataset, Target(str(out), args.force)) as partial,
     ):
-        partial.write_bytes(page(dataset, *before, progress=progress))
+        partial.write_bytes(page(dataset, *before, progress=progress, options=options))
     if not args.quiet:
         print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
     return 0

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
+from tracekit.cli.base import DEVICE_OPTIONS, device_arguments
+
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
     from tracekit.dataset import Dataset
@@ -15,9 +17,6 @@ if TYPE_CHECKING:
 
 NAME = "show"
 HELP = "answer a question about a dataset"
-
-#: Options of single analyses, by the keyword of their ``frame``.
-_OWN = {"peaks": "--peak", "dtype": "--dtype"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,19 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--sort", metavar="COLUMN", help="by this column, largest first; the tree sorts siblings"
     )
     parser.add_argument("--top", type=_count, metavar="N", help="at most N rows")
-    parser.add_argument(
-        "--peak",
-        dest="peaks",
-        action="append",
-        metavar="PEAK",
-        help="roofline: what the device can do, bfloat16=989 (TFLOP/s), memory=3350 (GB/s) or the name of a GPU; may "
-        "be given several times",
-    )
-    parser.add_argument(
-        "--dtype",
-        metavar="DTYPE",
-        help="roofline, memory: in which layers multiply whose markers do not say it, such as bfloat16",
-    )
+    device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,7 +79,7 @@ def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
     from tracekit.errors import UsageError
 
     taken = getattr(analysis, "OPTIONS", ())
-    for name, option in _OWN.items():
+    for name, option in DEVICE_OPTIONS.items():
         if getattr(args, name) is not None and name not in taken:
             raise UsageError(f"{analysis.NAME} has no option {option}")
     given = {name: getattr(args, name) for name in taken}

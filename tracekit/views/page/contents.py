@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracekit.analyses import ANALYSES, launches, steps_by_time
+from tracekit.analyses import launches, roofline, steps_by_time
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.views.page.about import about, by_process, coverage
 from tracekit.views.page.changes import changes
 from tracekit.views.page.idle import idle, launched
 from tracekit.views.page.kernels import kernels
 from tracekit.views.page.nodes import nodes
-from tracekit.views.page.roofline import roofline
+from tracekit.views.page.roofline import roof
 from tracekit.views.page.shapes import shapes
 from tracekit.views.page.steps import steps
 from tracekit.views.page.timeline import timelines
 
 if TYPE_CHECKING:
-    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.dataset import Dataset
     from tracekit.progress import Progress
-    from tracekit.views.page.nodes import Nodes
 
 
-def contents(dataset: Dataset, before: Dataset | None, progress: Progress) -> dict[str, Any]:
+def contents(
+    dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any]
+) -> dict[str, Any]:
     """What is known of a dataset, part by part.
 
     Args:
         dataset: The dataset.
         before: An earlier one to compare it with.
         progress: Told how far this is.
+        options: What is said of devices and dtypes: keywords of the analysis ``roofline``.
 
     Raises:
         DatasetError: If a dataset cannot be read, or the two cannot be compared.
+        UsageError: If a peak or dtype is not understood.
     """
-    told = _Stages(progress, 8 if before is None else 9)
+    told = _Stages(progress, 9 if before is None else 10)
     found: dict[str, Any] = {"about": about(dataset), "coverage": coverage(dataset)}
     told.next()
     modules, host, frame = hierarchy(dataset), launches.frame(dataset), steps_by_time.frame(dataset)
@@ -52,19 +54,12 @@ def contents(dataset: Dataset, before: Dataset | None, progress: Progress) -> di
     told.next()
     found |= {"idle": idle(dataset), "launched": launched(host)}
     told.next()
-    found |= _roofline(dataset, modules, its)
+    found["roofline"] = roof(roofline.frame(dataset, **options), modules, its)
+    told.next()
     if before is not None:
         found["changes"] = changes(before, dataset)
         told.next()
     return found
-
-
-def _roofline(dataset: Dataset, modules: Hierarchy, its: Nodes) -> dict[str, Any]:
-    """The part on the device's limits, where there is an analysis of that name."""
-    analysis = next((one for one in ANALYSES if one.NAME == "roofline"), None)
-    if analysis is None:
-        return {}
-    return {"roofline": roofline(analysis.frame(dataset), modules, its)}
 
 
 class _Stages:

@@ -33,13 +33,26 @@ STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
 
-def page(dataset: Dataset, before: Dataset | None = None, *, progress: Progress = silent) -> bytes:
+def page(
+    dataset: Dataset,
+    before: Dataset | None = None,
+    *,
+    progress: Progress = silent,
+    options: dict[str, Any] | None = None,
+) -> bytes:
     """The page of a dataset, compared with an earlier one if that is given.
+
+    Args:
+        dataset: The dataset.
+        before: An earlier one.
+        progress: Told how far this is.
+        options: What is said of devices and dtypes: keywords of the analysis ``roofline``.
 
     Raises:
         DatasetError: If a dataset cannot be read, or the two cannot be compared.
+        UsageError: If a peak or dtype is not understood.
     """
-    return document(contents(dataset, before, progress))
+    return document(contents(dataset, before, progress, options or {}))
 
 
 def document(data: dict[str, Any]) -> bytes:

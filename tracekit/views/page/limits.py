@@ -19,6 +19,8 @@ NAMES = 2_000
 STREAMS = 48
 #: Points of the roofline.
 ROOF_POINTS = 600
+#: Reasons why figures are not known.
+NOTES = 6
 #: Rows of modules by shape.
 SHAPES = 6_000
 #: Bars of the overview of steps.

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from tracekit.arrays import Ints
     from tracekit.views.page.nodes import Nodes
 
-_POINT = ["tflops_per_s", "flops_per_byte"]
+_POINT = ["tflops_per_s", "gb_per_s"]
 _PEAKS = ["dtype", "peak_tflops_per_s", "peak_gb_per_s"]
 _SHOWN = ("dtype", "self_ns", "tflops_per_s", "gb_per_s", "flops_per_byte", "roof_share", "bound")
 _WORDS = ("dtype", "bound")
 _ROOFS = 8
+_NO_BYTES = "bytes, since the markers tell no dtypes: --dtype bfloat16 says them"
 
 
-def roofline(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
+def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
     """Modules with their FLOPs and traffic against the peaks of their devices.
 
     Args:
@@ -33,11 +34,12 @@ def roofline(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str,
         nodes: What of it is on the page.
 
     Returns:
-        ``points``: rows of the modules whose figures are known, the most own time first, with ``module``, their place
-        among the modules on the page; ``roofs``: the peaks, each once; ``notes``: what is missing, and what to do.
+        ``points``: rows of the modules whose FLOPs and bytes are known, the most own time first, with ``module``,
+        their place among the modules on the page; those of no FLOPs are limited by memory alone and cannot be drawn.
+        ``roofs``: the peaks, each once; ``notes``: what is missing, and what to do.
     """
     worked = frame[frame["self_ns"] > 0].replace([np.inf, -np.inf], np.nan)
-    known = worked[worked[_POINT].notna().all(axis=1) & (worked[_POINT] > 0).all(axis=1)]
+    known = worked[worked[_POINT].notna().all(axis=1)]
     known = known.sort_values("self_ns", ascending=False, kind="stable")
     peaks = known[_PEAKS].dropna(subset=_PEAKS[1:]).drop_duplicates().head(_ROOFS)
     place = dict(zip(modules.path, nodes.module.tolist(), strict=True))
@@ -64,18 +66,22 @@ def _notes(worked: pd.DataFrame, known: pd.DataFrame, peaks: pd.DataFrame) -> li
         notes = ["Of no module both FLOPs and bytes are known."]
     else:
         share = percent(own / whole) if whole else percent(0.0)
-        many = count(len(known), "row", "rows")
-        notes = [f"{many} of modules with {share} of the modules' time: area is own time."]
+        many = count(len(known), "module")
+        notes = [
+            f"FLOPs and bytes are known of {many} with {share} of the modules' own time, which is a circle's area. "
+            "What multiplies no matrices is in the table alone."
+        ]
     unknown = worked.drop(known.index)
-    causes = (
-        unknown["unknown"].fillna("not counted").groupby(unknown["unknown"].fillna("not counted"))
-    )
-    for cause, rows in list(causes)[: limits.ROWS]:
-        time = percent(_sum(worked.loc[rows.index]) / whole) if whole else percent(0.0)
-        notes.append(clipped(f"Not on the chart: {time} of that time, {cause}", limits.TEXT))
+    causes = unknown.groupby(unknown["unknown"].fillna(_NO_BYTES))
+    longest = sorted(causes, key=lambda one: -_sum(one[1]))
+    for cause, rows in longest[: limits.NOTES]:
+        time = percent(_sum(rows) / whole) if whole else percent(0.0)
+        notes.append(clipped(f"Not known: {time} of that time, {cause}", limits.TEXT))
+    if (more := len(longest) - limits.NOTES) > 0:
+        notes.append(f"and for {count(more, 'more reason')}: tracekit show roofline")
     if not len(peaks):
         notes.append(
-            "The device's peaks are not known: tracekit show roofline --peak tells how to give them."
+            "What the device can do is not known: say it with --peak bfloat16=989 --peak memory=3350 (TFLOP/s, GB/s)."
         )
     return notes
 

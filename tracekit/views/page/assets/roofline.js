@@ -74,9 +74,13 @@ function addRoofline() {
     section("roofline", ...said);
     return;
   }
-  const scales = roofScales(points, roofs);
-  const most = Math.max(...points.map((point) => point.self_ns), 1);
-  const drawn = [...points].sort((one, other) => other.self_ns - one.self_ns);
+  const drawn = points.filter((point) => point.tflops_per_s > 0).sort((one, other) => other.self_ns - one.self_ns);
+  if (!drawn.length) {
+    section("roofline", ...said, roofTable(points));
+    return;
+  }
+  const scales = roofScales(drawn, roofs);
+  const most = Math.max(...drawn.map((point) => point.self_ns), 1);
   const chart = svg("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, class: "chart", role: "img", "aria-label": "Roofline: the table below has its figures" },
     ...roofAxes(scales), ...roofs.flatMap((roof) => roofLine(roof, scales)), ...drawn.map((point) => roofPoint(point, scales, most)));
   section("roofline", ...said, chart, roofTable(points));
