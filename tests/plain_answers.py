@@ -262,7 +262,9 @@ def _included(rows: list[Row]) -> Row:
     columns = (
         "launches", "launch_ns", "gpu_time_ns", "replayed_ns", "launch_bound_ns", "waiting_ns",
     )  # fmt: skip
-    return {f"inclusive_{name}": sum(row[name] for row in rows) for name in columns}
+    found = {f"inclusive_{name}": sum(row[name] for row in rows) for name in columns}
+    bound, time = found["inclusive_launch_bound_ns"], found["inclusive_gpu_time_ns"]
+    return found | {"inclusive_launch_bound_share": ratio(bound, time)}
 
 
 def _waits(plain: Plain) -> dict[int, int | None]:

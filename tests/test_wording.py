@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracekit.views.wording import duration, percent, plain
+from tracekit.views.wording import duration, flops, percent, plain, rounded, size
 
 TIMES = {
     0: "0 ns", 999: "999 ns", 1_000: "1 \N{MICRO SIGN}s", 12_250: "12.2 \N{MICRO SIGN}s", 999_499: "999 \N{MICRO SIGN}s", 999_500: "1,000 \N{MICRO SIGN}s",
@@ -25,6 +25,19 @@ def test_a_share_is_called_all_or_nothing_only_if_it_is() -> None:
         ">99.9 %",
         "100.0 %",
     ]
+
+
+def test_bytes_and_operations_are_in_the_largest_unit_that_fits() -> None:
+    assert [size(one) for one in (0, 999, 1_000, 999_499, 999_500, 643_813_376, 2e15)] == [
+        "0 B", "999 B", "1 kB", "999 kB", "1 MB", "644 MB", "2 PB",
+    ]  # fmt: skip
+    assert [flops(one) for one in (0, 195_124_000_000)] == ["0 FLOP", "195 GFLOP"]
+
+
+def test_figures_have_three_digits_and_no_exponent() -> None:
+    assert [rounded(one) for one in (0, 0.195, 26.64, 1_466.4, 0.00004, -2.5)] == [
+        "0", "0.195", "26.6", "1,466", "0.000", "-2.5",
+    ]  # fmt: skip
 
 
 def test_what_would_command_the_terminal_is_replaced() -> None:

@@ -24,6 +24,7 @@ COLUMNS = {
     "class_name": ["Linear", None, "MLP"],
     "dtype": ["bfloat16", None, "bfloat16"],
     "self_ns": [477_000, 261_000, 0],
+    "flops": [2.98e10, float("nan"), 0.0],
     "tflops_per_s": [62.5, float("nan"), float("nan")],
     "gb_per_s": [812.0, float("nan"), float("nan")],
     "flops_per_byte": [77.0, float("nan"), float("nan")],

@@ -40,7 +40,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         A row per module, and one with a null ``path`` for work that no module owns, if there is some: ``path``,
         ``class_name``, ``launches``, ``launch_ns`` (host time in them), ``gpu_time_ns`` (of what they started),
         ``launch_per_gpu`` (host time by GPU time; above 1 the host is slower), ``launch_bound_share`` (of
-        ``gpu_time_ns``), ``launch_bound_ns`` (GPU time of launch-bound work), ``waiting_ns`` (for how long devices
+        ``gpu_time_ns``), ``inclusive_launch_bound_share`` (the same of its subtree), ``launch_bound_ns`` (GPU time of launch-bound work), ``waiting_ns`` (for how long devices
         stood idle before it was launched), ``queue_median_ns`` and ``queue_p95_ns`` (from the launch's return to the
         start; negative if it started before), ``replayed_ns``; then the sums of the whole subtree,
         named ``inclusive_…``.
@@ -66,6 +66,9 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             "gpu_time_ns": own["gpu_time_ns"],
             "launch_per_gpu": ratio(own["launch_ns"], own["gpu_time_ns"]),
             "launch_bound_share": ratio(own["launch_bound_ns"], own["gpu_time_ns"]),
+            "inclusive_launch_bound_share": ratio(
+                *(_inclusive(modules, own[name]) for name in ("launch_bound_ns", "gpu_time_ns"))
+            ),
             "launch_bound_ns": own["launch_bound_ns"],
             "waiting_ns": own["waiting_ns"],
             "queue_median_ns": delays.quantile(0.5),

@@ -159,12 +159,12 @@ def _rates(own: Own, limits: _Limits) -> dict[str, object]:
         "tflops_per_s": tflops,
         "gb_per_s": gb,
         "flops_per_byte": intensity,
+        "roof_share": np.where(told, np.where(memory, shares[1], shares[0]), np.nan),
+        "bound": pd.array(bound, dtype=object),
         "peak_tflops_per_s": limits.tflops,
         "peak_gb_per_s": limits.gb,
         "peak_flops_share": shares[0],
         "peak_bandwidth_share": shares[1],
-        "roof_share": np.where(told, np.where(memory, shares[1], shares[0]), np.nan),
-        "bound": pd.array(bound, dtype=object),
     }
 
 

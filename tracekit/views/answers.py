@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.errors import UsageError
-from tracekit.views.wording import duration, percent, plain, records
+from tracekit.views.wording import duration, flops, percent, plain, records, rounded, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,6 +24,10 @@ _NUMBERS = ("_id", "pid", "rank", "device", "index")
 _NARROWEST = 24
 _SHARES = ("share", "spread")
 _GAP = 2
+_RATES = {
+    "tflops_per_s": "TFLOP/s", "gb_per_s": "GB/s", "flops_per_byte": "FLOP/byte",
+    "peak_tflops_per_s": "peak TFLOP/s", "peak_gb_per_s": "peak GB/s", "inclusive_tflops_per_s": "inclusive TFLOP/s",
+}  # fmt: skip
 
 
 class Choice(NamedTuple):
@@ -132,6 +136,8 @@ def _caption(rows: int, columns: list[str]) -> str | None:
 
 
 def _heading(name: str, words: Nouns) -> str:
+    if name in _RATES:
+        return _RATES[name]
     for unit in ("_ns", "_bytes"):
         name = name.removesuffix(unit)
     name = name.replace("_ns_per_", "_per_")
@@ -149,14 +155,21 @@ def _cell(name: str, value: object) -> str:
     if isinstance(value, list | dict | bool):
         return plain(_shapes(value))
     assert isinstance(value, int | float)
+    return _figure(name, value)
+
+
+def _figure(name: str, value: float) -> str:
     if name.endswith(("_ns", "_ns_per_token")):
         return f"-{duration(-value)}" if value < 0 else duration(value)
     if name.endswith(_SHARES) or name == "known":
         return percent(value)
     if name.endswith(_NUMBERS):
         return str(value)
-    exact = isinstance(value, int) and not name.endswith("flops")
-    return f"{value:,}" if exact else f"{value:,.3g}"
+    if name.endswith("bytes"):
+        return size(value)
+    if name.endswith("flops"):
+        return flops(value)
+    return f"{value:,}" if isinstance(value, int) else rounded(value)
 
 
 def _shapes(value: object) -> str:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"))
 _SHOWN_AS_ZERO = 0.0005
+#: What three digits would make 1e+03 of, and the least that is not shown with a power of ten.
+_FOUR_DIGITS, _LEAST = 999.5, 0.001
+_PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
 
 
 class Nouns(NamedTuple):
@@ -42,6 +45,30 @@ def duration(ns: float) -> str:
             # From 999.5 on three digits would be 1e+03.
             return f"{ns / size:.3g} {unit}" if ns < 999.5 * size else f"{ns / size:,.0f} {unit}"
     return f"{ns:.3g} ns"
+
+
+def size(number_of_bytes: float) -> str:
+    """Bytes in the largest decimal unit that fits, three digits: ``1.23 MB``."""
+    return _scaled(number_of_bytes, "B")
+
+
+def flops(number: float) -> str:
+    """Operations in the largest unit that fits, three digits: ``1.23 GFLOP``."""
+    return _scaled(number, "FLOP")
+
+
+def _scaled(number: float, unit: str) -> str:
+    for power, prefix in _PREFIXES:
+        if number >= 0.9995 * 10**power:
+            return f"{rounded(number / 10**power)} {prefix}{unit}"
+    return f"{rounded(number)} {unit}"
+
+
+def rounded(number: float) -> str:
+    """Three digits, never as a power of ten: ``1,470``, ``0.123``, ``0.000``."""
+    if number == 0 or abs(number) >= _FOUR_DIGITS:
+        return f"{number:,.0f}"
+    return f"{number:.3g}" if abs(number) >= _LEAST else f"{number:.3f}"
 
 
 def percent(share: float) -> str:

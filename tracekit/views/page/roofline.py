@@ -22,7 +22,7 @@ _PEAKS = ["dtype", "peak_tflops_per_s", "peak_gb_per_s"]
 _SHOWN = ("dtype", "self_ns", "tflops_per_s", "gb_per_s", "flops_per_byte", "roof_share", "bound")
 _WORDS = ("dtype", "bound")
 _ROOFS = 8
-_NO_BYTES = "bytes, since the markers tell no dtypes: --dtype bfloat16 says them"
+_NO_BYTES = "the bytes it moves: markers tell no dtypes (--dtype bfloat16 says them), or several kernels run in turn"
 
 
 def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
@@ -72,7 +72,8 @@ def _notes(worked: pd.DataFrame, known: pd.DataFrame, peaks: pd.DataFrame) -> li
             "What multiplies no matrices is in the table alone."
         ]
     unknown = worked.drop(known.index)
-    causes = unknown.groupby(unknown["unknown"].fillna(_NO_BYTES))
+    # Where its own FLOPs are known, the reason is that of a module below.
+    causes = unknown.groupby(unknown["unknown"].where(unknown["flops"].isna(), _NO_BYTES))
     longest = sorted(causes, key=lambda one: -_sum(one[1]))
     for cause, rows in longest[: limits.NOTES]:
         time = percent(_sum(rows) / whole) if whole else percent(0.0)
