@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 
+import tracekit
 from tests.golden import check
 from tests.test_graphs import CAPTURE, REPLAY, moved
+from tests.trace_lines import report
 from tracekit.dataset import Dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Parse = Callable[..., Dataset]
 
@@ -180,6 +188,33 @@ def test_a_capture_that_is_not_replayed_may_have_the_shape_of_another_s_graph(
     replay = moved(REPLAY, 2000)
     dataset = parsed(FROM_THE_START + CAPTURE + second + replay)
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+def counted(folder: Path, lines: str, figures: dict[str, int]) -> Dataset:
+    """A report of the embedded recorder, which says no messages but what it counted."""
+    path = report(folder / "report.sqlite", lines)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE TRACEKIT_RECORDER (name TEXT, value INTEGER)")
+        db.executemany("INSERT INTO TRACEKIT_RECORDER VALUES (?, ?)", figures.items())
+    return tracekit.parse(path)
+
+
+def test_a_recorder_that_counted_all_graphs_leaves_no_earlier_one(tmp_path: Path) -> None:
+    figures = {"graphs_before": 0, "graph_replays": 1}
+    check(counted(tmp_path, CAPTURE + REPLAY, figures), "kernels", MAPPED)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {},
+        {"graphs_before": 1, "graph_replays": 1},  # torch had captured one before
+        {"graphs_before": 0, "graph_replays": 0},  # the graph that was launched is not torch's
+        {"graph_replays": 1},
+    ],
+)
+def test_a_recorder_that_may_have_missed_a_capture_says_nothing(tmp_path, figures) -> None:
+    check(counted(tmp_path, CAPTURE + REPLAY, figures), "kernels", UNMAPPED)
 
 
 @pytest.mark.parametrize("call", ["cudaGraphCreate_v10000", "cuGraphAddKernelNode_v2"])

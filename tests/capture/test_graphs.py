@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tracekit.capture.graphs import told_of_graphs
+from tracekit.capture.graphs import counted_graphs, told_of_graphs
 
 pytestmark = pytest.mark.torch
 
@@ -36,3 +36,20 @@ def test_nobody_is_told_afterwards_also_if_the_program_failed(said: list[str]) -
         raise ValueError("no")
     begin()
     assert said == ["capture"]
+
+
+def test_captures_before_a_recording_and_replays_while_it_goes_on_are_counted(
+    said, monkeypatch
+) -> None:
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda _: said.append("replay"))
+    recording = [False]
+    with counted_graphs(lambda: recording[0]) as counts:
+        begin()
+        torch.cuda.CUDAGraph.replay(None)
+        recording[0] = True
+        begin()
+        torch.cuda.CUDAGraph.replay(None)
+        torch.cuda.CUDAGraph.replay(None)
+    torch.cuda.CUDAGraph.replay(None)
+    assert said == ["capture", "replay", "capture", "replay", "replay", "replay"]
+    assert counts == {"graphs_before": 1, "graph_replays": 2}

@@ -110,6 +110,11 @@ class Recorder:
         """Whether the window was ever opened."""
         return self._profile is not None
 
+    @property
+    def recording(self) -> bool:
+        """Whether the window is open."""
+        return self._open
+
     def open(self) -> None:
         """Begins to record; what an earlier window held is dropped."""
         self.close()

@@ -4,7 +4,7 @@ Numbers do not tell. In reports whose window opened late, correlation ids begin 
 (2025.3), although graphs had been captured by then; the oldest call that such a report holds may be any. Messages do:
 nsys started to record, then launched the program, then was loaded into the process when that initialised CUDA. In
 reports of a late window (``cudaProfilerApi``, an NVTX range, a delay) the last two come before the first. Versions
-older than 2024.5 write no messages into the file.
+older than 2024.5 write no messages into the file. The embedded recorder counts torch's graphs instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit import nsight
+from tracekit.recording import graph_launch_names, integers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracekit.readers.nsight_ids import GlobalIds
     from tracekit.readers.sqlite import SqliteFile
+    from tracekit.recording import Recording
 
 _STARTED = "Profiling has started."
 _LAUNCHED = "was launched by the profiler"
@@ -51,6 +53,20 @@ def processes_from_the_start(file: SqliteFile, ids: GlobalIds) -> frozenset[int]
     return _rows(
         ids, (one for one, at in loaded.items() if min(at) >= started[0] and one not in lost)
     )
+
+
+def recorder_saw_every_graph(file: SqliteFile, recording: Recording) -> bool:
+    """Whether a report of the embedded recorder holds the capture of every graph that is replayed in it.
+
+    The recorder counted torch's captures before it began, which are none, and torch's replays, which are all.
+    """
+    columns = nsight.RECORDER.c
+    figures: dict[str, int] = dict(
+        file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int))
+    )
+    names = np.asarray(graph_launch_names(recording.names), dtype=np.int64)
+    launched = int(np.isin(integers(recording.launches, "name"), names).sum())
+    return figures.get("graphs_before") == 0 and figures.get("graph_replays") == launched
 
 
 def _rows(ids: GlobalIds, processes: Iterable[int]) -> frozenset[int]:

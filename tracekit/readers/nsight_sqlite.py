@@ -19,7 +19,7 @@ from tracekit.coverage import LOST_BY_RECORDER, TOO_LARGE, Tally
 from tracekit.errors import ReportError
 from tracekit.provenance import Source
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
-from tracekit.readers.nsight_diagnostics import processes_from_the_start
+from tracekit.readers.nsight_diagnostics import processes_from_the_start, recorder_saw_every_graph
 from tracekit.readers.nsight_gpus import gpus
 from tracekit.readers.nsight_graphs import graph_requests, graph_tables
 from tracekit.readers.nsight_ids import Names, global_threads
@@ -161,6 +161,8 @@ def _recording(
         from_the_start=processes_from_the_start(file, globals_),
         inside_ns=inside_ns,
     )
+    if recorder_saw_every_graph(file, recording):
+        recording = replace(recording, from_the_start=frozenset(range(len(threads.process_pid))))
     found = ranks(file, recording, named, globals_)
     return replace(recording, ranks=found, lacks=lacks(file, recording))
 

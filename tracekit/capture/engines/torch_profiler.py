@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, NoReturn
 from tracekit.capture import machine, target
 from tracekit.capture.emit import routed_to
 from tracekit.capture.engines.base import Outcome
+from tracekit.capture.graphs import counted_graphs
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.run import run
 from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tracekit.capture.engines.base import Job
 
 NAME = "torch"
@@ -32,7 +35,7 @@ def record(job: Job) -> Outcome:
     figures: dict[str, int] = {}
     code, problem = 0, None
     process = os.getpid()
-    with routed_to(recorder.emitter):
+    with routed_to(recorder.emitter), counted_graphs(lambda: recorder.recording) as graphs:
         try:
             wanted = target.load(job.target, job.arguments)
             figures = run(wanted, job.settings, recorder, nullcontext())
@@ -48,7 +51,7 @@ def record(job: Job) -> Outcome:
         raise problem or CaptureError(
             f"{job.target}: left before anything was recorded (exit code {code})", code or 1
         )
-    _write(job, recorder)
+    _write(job, recorder, graphs)
     return Outcome(code, problem, recorder.figures | figures)
 
 
@@ -61,11 +64,13 @@ def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
     os._exit(code)
 
 
-def _write(job: Job, recorder: Recorder) -> None:
+def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
     from tracekit import nsight_file  # noqa: PLC0415 - SQLAlchemy; who only marks needs none
 
     rows = recorder.rows()
-    figures = [{"name": name, "value": value} for name, value in recorder.figures.items()]
+    figures = [
+        {"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()
+    ]
     tables = rows.tables() | machine.about(rows) | {"TRACEKIT_RECORDER": figures}
     nsight_file.write(job.report, tables)
 
