@@ -153,6 +153,6 @@ def of_shape(calls: list[Row], flops: dict[int, tuple[int | None, int | None]]) 
     whole = added(flops[call["call_id"]][1] for call in calls)
     time = total(calls, "gpu_time_ns")
     return {
-        "flops": each.pop() if len(each) == 1 else None,
+        "flops_per_call": each.pop() if len(each) == 1 else None,
         "tflops_per_s": ratio(None if whole is None else whole / 1e3, time),
     }

@@ -173,7 +173,7 @@ def test_loading_a_dataset_gives_what_parsing_gave(small: Dataset) -> None:
 
 
 FOREIGN = {
-    "no folder": (None, "is no dataset: it has no manifest.json; make one with tracekit parse"),
+    "no folder": (None, "is no dataset: there is no such folder; make one with tracekit parse"),
     "no JSON": ("{", "its manifest cannot be read"),
     "no UTF-8": (b"\xff\xfe", "its manifest cannot be read"),
     "no object": ("[]", "its manifest.json is not tracekit's"),
@@ -187,6 +187,20 @@ FOREIGN = {
         "has format version None, this tracekit reads 1",
     ),
 }
+
+
+def test_a_report_is_no_dataset_yet(tmp_path: Path) -> None:
+    report = tmp_path / "run.sqlite"
+    report.write_bytes(b"")
+    with pytest.raises(
+        tracekit.DatasetError,
+        match=r"is a file, and no dataset; tracekit parse .*run\.sqlite makes one",
+    ):
+        tracekit.load(report)
+
+
+def test_analyses_are_there_by_their_name() -> None:
+    assert tracekit.analyses.modules_by_class.NAME == "classes"
 
 
 @pytest.mark.parametrize("what", FOREIGN)

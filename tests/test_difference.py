@@ -219,7 +219,7 @@ def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
     console = Console(width=200, file=io.StringIO())
     console.print(view.as_text(compare(before, slow, Options()), 1))
     text = " ".join(console.file.getvalue().split())
-    assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
+    assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 together [[8, 4096]]" in text
 
 
 def test_replayed_kernels_count_in_the_steps_of_their_replays(tmp_path: Path) -> None:

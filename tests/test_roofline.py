@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tracekit
+from tests.command import ROOT
 from tests.golden import check_frame
 from tests.trace_lines import report
 from tracekit.analyses import modules_by_shape, roofline, traffic
@@ -371,7 +372,7 @@ def test_a_captured_call_ran_as_often_as_its_graph_was_replayed(parsed: Parse) -
         top     2     0        0      0      768              -
     """)  # fmt: skip
     check_frame(modules_by_shape.frame(dataset), """
-        path    calls  gpu_time_ns  flops  tflops_per_s
+        path    calls  gpu_time_ns  flops_per_call  tflops_per_s
         top     1      120          384    0.0064
         top.up  1      120          384    0.0064
     """)  # fmt: skip
@@ -549,3 +550,25 @@ def test_the_table_of_gpus_is_in_itself_consistent() -> None:
         )
         assert peak.get("float8", peak["float16"]) >= peak["float16"]
     assert json.loads(json.dumps([gpu._asdict() for gpu in GPUS]))
+
+
+def test_each_call_has_the_limit_of_its_own_shape(tmp_path: Path) -> None:
+    """Decode steps are bound by memory, long prefills by products: averages over both would be bound by neither."""
+    dataset = tracekit.parse(ROOT / "data" / "llama_batches.sqlite", tmp_path / "llama")
+    path = "LlamaForCausalLM.model.layers.0.mlp.down_proj"
+    calls = dataset.calls(["module", "inputs", "outputs", "gpu_self_time_ns"])
+    ideal, words, taken = 0.0, set(), 0
+    for call in calls[calls.module == path].itertuples():
+        [given], [result] = call.inputs, call.outputs
+        rows, inner, outer = given[0] * given[1], given[2], result[2]
+        computing = 2 * rows * inner * outer / 312e3
+        moving = 2 * (rows * inner + rows * outer + inner * outer) / 2039
+        ideal += max(computing, moving)
+        words.add("compute" if computing > moving else "memory")
+        taken += call.gpu_self_time_ns
+    row = row_of(dataset, path, peaks=["bfloat16=312", "memory=2039"])
+    assert words == {"compute", "memory"}
+    assert row["bound"] == "mixed"
+    assert row["roof_share"] == pytest.approx(ideal / taken)
+    part = row_of(dataset, path.replace("down", "gate_up"), peaks=["bfloat16=1e9", "memory=2039"])
+    assert part["bound"] == "memory"

@@ -154,6 +154,10 @@ def test_nothing_found_is_said(folder: Path) -> None:
 
 WRONG = {
     "no such analysis": (["colours", "DIR"], 2, "there is no analysis colours; there are tree, "),
+    "a name misspelt": (["clases", "DIR"], 2, "there is no analysis clases; did you mean classes?"),
+    "a module of Python": (["modules_by_class", "DIR"], 2, "did you mean classes?"),
+    "the wrong way round": (["run.tracekit", "tree"], 2, "did you mean tracekit show tree run."),
+    "a column misspelt": (["kernels", "DIR", "--sort", "gpu_tim"], 2, "did you mean gpu_time_ns?"),
     "no dataset named": (["tree"], 2, "the following arguments are required: DIR"),
     "no dataset": (["tree", "absent"], 1, "absent: is no dataset"),
     "no such module": (["tree", "DIR", "--path", "topp"], 1, "it has no module topp"),
@@ -222,3 +226,13 @@ def test_an_option_that_an_analysis_lacks_or_cannot_read_is_a_wrong_call(
     outcome = command("show", name, folder, *options)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert outcome.err.startswith(f"tracekit: {said}")
+
+
+def test_a_column_can_be_called_as_its_heading_and_is_shown_if_rows_are_sorted_by_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "queue p95" not in show("launches", folder).out
+    by_heading = show("launches", folder, "--sort", "queue p95").out
+    assert by_heading == show("launches", folder, "--sort", "queue_p95_ns").out
+    assert by_heading.split("\n")[1].split()[:3] == ["path", "queue", "p95"]

@@ -142,6 +142,11 @@ def test_a_subtree_knows_no_coverage_and_no_module_that_is_not_there(small: Data
             small.subtree(path)
 
 
+def test_the_end_of_a_path_is_answered_with_the_whole(small: Dataset) -> None:
+    with pytest.raises(tracekit.DatasetError, match=r"no module a; did you mean top\.a\?"):
+        small.subtree("a")
+
+
 def test_a_module_without_work_has_empty_tables(parsed) -> None:
     part = parsed("range 1 0 9 {'Module': 'a'}\nlaunch 1 20 21 #1\nkernel 1 30 31 #1").subtree("a")
     assert part.table("kernels").num_rows == part.table("kernel_modules").num_rows == 0

@@ -43,13 +43,17 @@ __all__ = [
     "parse",
 ]
 
+#: Parts of the package that users ask for by name.
+_ROOMS = ("analyses",)
 _LATE = {"parse": "tracekit.pipeline", "load": "tracekit.dataset", "Dataset": "tracekit.dataset"}
 
 
 def __getattr__(name: str) -> object:
     """Loads the heavy parts when they are first asked for: ``import tracekit`` alone costs nothing."""
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LATE[name]), name)

@@ -206,8 +206,10 @@ class Dataset:
         modules = Dataset(self.folder).table("modules", ["path", "module_id", "subtree_end_id"])
         paths = modules.column("path").to_pylist()
         if path not in paths:
-            problem = f"it has no module {path}"
-            raise DatasetError(self.folder, problem, "see the paths in its table modules")
+            longer = next((one for one in paths if one.endswith(f".{path}")), None)
+            remedy = "see the paths in its table modules"
+            remedy = remedy if longer is None else f"did you mean {longer}?"
+            raise DatasetError(self.folder, f"it has no module {path}", remedy)
         low, high = (modules.column(name)[paths.index(path)] for name in modules.column_names[1:])
         return low.as_py(), high.as_py()
 
@@ -258,9 +260,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    except NotADirectoryError:
+        problem = "is a file, and no dataset"
         raise DatasetError(
-            folder, "is no dataset: it has no manifest.json", "make one with tracekit parse"
+            folder, problem, f"tracekit parse {folder} makes one of a report"
+        ) from None
+    except FileNotFoundError:
+        lack = "it has no manifest.json" if folder.exists() else "there is no such folder"
+        raise DatasetError(
+            folder, f"is no dataset: {lack}", "make one with tracekit parse"
         ) from None
     except (OSError, ValueError) as error:
         raise DatasetError(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class Analysis(Protocol):
     """A module that asks one question of a dataset."""
 
+    __name__: str
     #: How the command line names it.
     NAME: str
 

@@ -105,8 +105,20 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
 
 
 def slower_than(rows: pd.DataFrame, share: float) -> pd.DataFrame:
-    """The rows that became slower by more than a share, beyond the spread between steps."""
-    return rows[(rows["status"] == "slower") & (rows["change"] > share)]
+    """The rows that became slower by more than a share, beyond the spread between steps.
+
+    What was seen in one step of several has no spread, and is left out.
+    """
+    return rows[(rows["status"] == "slower") & (rows["change"] > share) & ~_alone(rows)]
+
+
+def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
+    """What is in one step of a side whose other things are in more."""
+    both = rows["before_ns"].notna() & rows["after_ns"].notna()
+    found: pd.Series[bool] = both & False
+    for side in (rows["before_steps"], rows["after_steps"]):
+        found |= both & (side == 1) & (side.max() > 1)
+    return found
 
 
 def _check_alike(before: Dataset, after: Dataset) -> None:
@@ -250,14 +262,21 @@ def _inside(own: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 def _undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
     """Says how many medians moved, but may have by the spread, since a few steps do not tell how large that is."""
     both = rows["before_ns"].notna() & rows["after_ns"].notna()
+    found = []
+    if alone := int((_alone(rows) & rows["status"].isin(("slower", "faster"))).sum()):
+        found.append(
+            f"{alone} of the changes were seen in a single step of one side, which has no spread: --fail-over leaves "
+            "them out. With --ignore-shapes modules are compared over all steps."
+        )
     few = rows[["before_steps", "after_steps"]].min(axis=1) < _FEW_STEPS
     undecided = int((both & few & _moved(rows, threshold) & (rows["status"] == "same")).sum())
     if not undecided:
-        return []
+        return found
     share = f"{threshold:.2%}".rstrip("0%").rstrip(".")
     return [
+        *found,
         f"{undecided} of {len(rows)} things compared moved by more than {share} %, but in fewer than {_FEW_STEPS} "
-        f"steps of one side: too few to tell that from noise; they count as same. Record {_FEW_STEPS} steps or more."
+        f"steps of one side: too few to tell that from noise; they count as same. Record {_FEW_STEPS} steps or more.",
     ]
 
 

@@ -38,9 +38,10 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per module, and one with a null ``path`` for work that no module owns, if there is some: ``path``,
-        ``class_name``, ``launches``, ``launch_ns`` (host time in them), ``gpu_time_ns`` (of what they started),
+        ``class_name``, ``inclusive_launch_bound_share`` (``launch_bound_share`` of the whole subtree), ``launches``,
+        ``launch_ns`` (host time in them), ``gpu_time_ns`` (of what they started),
         ``launch_per_gpu`` (host time by GPU time; above 1 the host is slower), ``launch_bound_share`` (of
-        ``gpu_time_ns``), ``inclusive_launch_bound_share`` (the same of its subtree), ``launch_bound_ns`` (GPU time of launch-bound work), ``waiting_ns`` (for how long devices
+        ``gpu_time_ns``), ``launch_bound_ns`` (GPU time of launch-bound work), ``waiting_ns`` (for how long devices
         stood idle before it was launched), ``queue_median_ns`` and ``queue_p95_ns`` (from the launch's return to the
         start; negative if it started before), ``replayed_ns``; then the sums of the whole subtree,
         named ``inclusive_…``.
@@ -61,14 +62,14 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         {
             "path": [*modules.path, None],
             "class_name": [*modules.class_name, None],
+            "inclusive_launch_bound_share": ratio(
+                *(_inclusive(modules, own[name]) for name in ("launch_bound_ns", "gpu_time_ns"))
+            ),
             "launches": own["launches"],
             "launch_ns": own["launch_ns"],
             "gpu_time_ns": own["gpu_time_ns"],
             "launch_per_gpu": ratio(own["launch_ns"], own["gpu_time_ns"]),
             "launch_bound_share": ratio(own["launch_bound_ns"], own["gpu_time_ns"]),
-            "inclusive_launch_bound_share": ratio(
-                *(_inclusive(modules, own[name]) for name in ("launch_bound_ns", "gpu_time_ns"))
-            ),
             "launch_bound_ns": own["launch_bound_ns"],
             "waiting_ns": own["waiting_ns"],
             "queue_median_ns": delays.quantile(0.5),

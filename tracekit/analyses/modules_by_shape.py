@@ -37,7 +37,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         included), ``gpu_ns_per_token`` (of the steps that tell their tokens; NaN if none does), ``steps`` (in which
         they had work), ``step_median_ns`` and ``step_mean_ns`` (their time in each of these), and of a call
         ``median_ns`` and ``mean_ns`` (NaN where calls were captured: what they did ran as often as their graph was
-        replayed), ``flops`` (of one run of a call with all below it; null where they are not known, or calls differ)
+        replayed), ``flops_per_call`` (of one run with all below it; null where they are not known, or calls differ)
         and ``tflops_per_s`` (in all their runs). Which FLOPs count: see :func:`tracekit.analyses.roofline.frame`.
     """
     cost = costs(dataset)
@@ -80,7 +80,7 @@ def _speed(cost: Costs, group: Rows, time: Ints) -> dict[str, object]:
     np.maximum.at(most, group, one)
     whole = np.bincount(group, all_runs, minlength=time.size)
     return {
-        "flops": pd.arrays.IntegerArray(most, (least < 0) | (least != most)),
+        "flops_per_call": pd.arrays.IntegerArray(most, (least < 0) | (least != most)),
         # A FLOP in a nanosecond is 10^9 in a second.
         "tflops_per_s": ratio(whole, time) / 1e3,
     }

@@ -57,17 +57,18 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         dtype: In which layers multiply whose markers tell no dtype (vLLM's, SGLang's), ``bfloat16``.
 
     Returns:
-        A row per module that was called: ``path``, ``class_name``, ``dtype`` (in which it multiplies; null if its
-        calls differ), ``runs`` (calls, those that were captured as often as their graph was replayed), ``self_ns``
-        (GPU time of its own work), and of that work ``flops`` and ``bytes`` of all runs, ``tflops_per_s``,
-        ``gb_per_s``, ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``, ``peak_flops_share``,
-        ``peak_bandwidth_share``, ``roof_share`` (of the lower of both limits: what its FLOPs per byte allow) and
-        ``bound`` (by which one: ``compute`` or ``memory``). Then, with all modules below: ``inclusive_ns``,
-        ``inclusive_flops`` (null where any of them is not known), ``inclusive_tflops_per_s``,
-        ``inclusive_peak_share``, ``known_flops`` (what is known of them), ``known_share`` (the part of
-        ``inclusive_ns`` whose FLOPs are known). ``source`` says what knows the module's own FLOPs (``module``: class
-        and shapes, ``kernels``: the names of its kernels, ``operators``), ``unknown`` why they or, with the path
-        of a module below, those of the subtree are not known.
+        A row per module that was called: ``path``, ``class_name``, ``self_ns`` (GPU time of its own work),
+        ``roof_share`` (for which part of it the device would be busy if each call ran at its limit, the lower of what
+        multiplies and what memory allows for its FLOPs per byte), ``bound`` (by which: ``compute``, ``memory``, or
+        ``mixed`` where calls differ, as prefill and decode do), then over all its calls ``flops`` and ``bytes``,
+        ``tflops_per_s``, ``gb_per_s``, ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``,
+        ``peak_flops_share``, ``peak_bandwidth_share``, ``dtype`` (in which it multiplies; null if its calls differ)
+        and ``runs`` (calls, those that were captured as often as their graph was replayed). Then, with all modules
+        below: ``inclusive_ns``, ``inclusive_flops`` (null where any of them is not known),
+        ``inclusive_tflops_per_s``, ``inclusive_peak_share``, ``known_flops`` (what is known of them), ``known_share``
+        (the part of ``inclusive_ns`` whose FLOPs are known). ``source`` says what knows the module's own FLOPs
+        (``module``: class and shapes, ``kernels``: the names of its kernels, ``operators``), ``unknown`` why they or,
+        with the path of a module below, those of the subtree are not known.
 
     Raises:
         UsageError: If a peak or dtype is not understood.
@@ -80,9 +81,9 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         {
             "path": pd.array(found.modules.path, dtype=object),
             "class_name": pd.array(found.modules.class_name, dtype=object),
+            **_rates(found, own, of_device),
             "dtype": pd.array(own.dtype, dtype=object),
             "runs": own.runs.column(),
-            **_rates(own, of_device),
             **_inclusive(found, own, of_device),
             "source": pd.array(sources(found, own), dtype=object),
             "unknown": pd.array(reasons(found, own), dtype=object),
@@ -136,36 +137,59 @@ def _devices(dataset: Dataset, said: Stated) -> dict[tuple[int, int], Peaks]:
     }
 
 
-def _rates(own: Own, limits: _Limits) -> dict[str, object]:
+def _rates(found: Costs, own: Own, limits: _Limits) -> dict[str, object]:
     """How fast each module is by itself, and what share of what is possible."""
     flops, size = own.flops.floats(), own.bytes.floats()
     tflops, gb = ratio(flops, own.ns) / _GIGA_IN_TERA, ratio(size, own.ns)
-    intensity = ratio(flops, size)
-    allowed = intensity * limits.gb / _GIGA_IN_TERA
-    memory = np.where(flops == 0, size > 0, allowed < limits.tflops)
-    # Without FLOPs memory is the only limit, whatever the device could multiply.
-    told = (
-        (flops >= 0) & (size > 0) & ~np.isnan(limits.gb) & ((flops == 0) | ~np.isnan(limits.tflops))
-    )
-    shares = tflops / limits.tflops, gb / limits.gb
-    bound = [
-        None if not known else "memory" if by_memory else "compute"
-        for known, by_memory in zip(told.tolist(), memory.tolist(), strict=True)
-    ]
+    roof = _roof(found, own, limits)
     return {
         "self_ns": own.ns,
+        "roof_share": ratio(roof.computing_ns + roof.moving_ns, own.ns),
+        "bound": pd.array(roof.bound(), dtype=object),
         "flops": own.flops.column(),
         "bytes": own.bytes.column(),
         "tflops_per_s": tflops,
         "gb_per_s": gb,
-        "flops_per_byte": intensity,
-        "roof_share": np.where(told, np.where(memory, shares[1], shares[0]), np.nan),
-        "bound": pd.array(bound, dtype=object),
+        "flops_per_byte": ratio(flops, size),
         "peak_tflops_per_s": limits.tflops,
         "peak_gb_per_s": limits.gb,
-        "peak_flops_share": shares[0],
-        "peak_bandwidth_share": shares[1],
+        "peak_flops_share": tflops / limits.tflops,
+        "peak_bandwidth_share": gb / limits.gb,
     }
+
+
+class _Roof(NamedTuple):
+    """For how long each module's calls would run at what limits each: products, or memory; NaN where not known."""
+
+    computing_ns: Floats
+    moving_ns: Floats
+
+    def bound(self) -> list[str | None]:
+        """What limits the calls of each module; ``mixed`` where some are limited by the one, some by the other."""
+        words = {(True, True): "mixed", (True, False): "compute", (False, True): "memory"}
+        computing, moving = (self.computing_ns > 0).tolist(), (self.moving_ns > 0).tolist()
+        return [words.get(both) for both in zip(computing, moving, strict=True)]
+
+
+def _roof(found: Costs, own: Own, limits: _Limits) -> _Roof:
+    """Call by call: a module may be limited by memory in a decode step, and by products in a prefill."""
+    often = np.maximum(found.runs, 0)
+    flops = np.where(found.flops > 0, found.flops, 0).astype(np.float64) * often
+    size = np.maximum(found.column("bytes"), 0).astype(np.float64) * often
+    tflops, gb = (limit[found.owner] for limit in limits)
+    # Without FLOPs memory is the only limit, whatever the device could multiply.
+    computing = np.where(flops > 0, flops / (tflops * _GIGA_IN_TERA), 0.0)
+    moving = size / gb
+    by_memory = moving >= computing
+    modules = own.ns.size
+    told = own.flops.known & own.bytes.known & (own.bytes.value > 0) & ~np.isnan(limits.gb)
+    told &= (own.flops.value == 0) | ~np.isnan(limits.tflops)
+    sums = [
+        np.bincount(found.owner, np.where(rows, ns, 0.0), minlength=modules)
+        for rows, ns in ((~by_memory, computing), (by_memory, moving))
+    ]
+    computing_ns, moving_ns = (np.where(told, ns, np.nan) for ns in sums)
+    return _Roof(computing_ns, moving_ns)
 
 
 def _inclusive(found: Costs, own: Own, limits: _Limits) -> dict[str, object]:

@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     analysis = {one.NAME: one for one in ANALYSES}.get(args.name)
     if analysis is None:
-        names = ", ".join(one.NAME for one in ANALYSES)
-        raise UsageError(f"there is no analysis {args.name}; there are {names}")
+        raise UsageError(f"there is no analysis {args.name}; {_meant(args)}")
     options = _options(analysis, args)
     dataset = load(args.dataset)
     if args.path is not None:
@@ -68,6 +67,21 @@ def run(args: argparse.Namespace) -> int:
         choice = choice._replace(sort=None)
     _print(dataset, analysis, options, choice, args)
     return 0
+
+
+def _meant(args: argparse.Namespace) -> str:
+    """What may have been meant by a name that no analysis has."""
+    from difflib import get_close_matches
+
+    from tracekit.analyses import ANALYSES
+
+    names = [one.NAME for one in ANALYSES]
+    if str(args.dataset) in names:
+        return f"did you mean tracekit show {args.dataset} {args.name}?"
+    meant = {one.__name__.rpartition(".")[2]: one.NAME for one in ANALYSES}
+    near = [meant.get(args.name), *get_close_matches(args.name, names, 1)]
+    near = [name for name in near if name]
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
 
 def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
@@ -112,7 +126,7 @@ def _print(
     if analysis is module_tree and len(frame):
         console.print(tree.as_text(frame, words, console.width))
     else:
-        console.print(answers.as_text(frame, words, console.width, whole=choice.top is not None))
+        console.print(answers.as_text(frame, words, console.width, choice))
 
 
 class _List(argparse.Action):

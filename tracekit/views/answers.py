@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
@@ -61,14 +62,33 @@ def chosen(name: str, frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
         if any(isinstance(value, list | dict) for value in by):
             raise UsageError(f"{name} cannot be sorted by {choice.sort}: it holds lists")
         down = pd.api.types.is_numeric_dtype(by)
-        frame = frame.sort_values(choice.sort, ascending=not down, kind="stable")
+        frame = frame.sort_values(str(by.name), ascending=not down, kind="stable")
     return frame.head(choice.top) if choice.top is not None else frame
 
 
 def _column(name: str, frame: pd.DataFrame, column: str) -> pd.Series:
-    if column not in frame.columns:
-        raise UsageError(f"{name} has no column {column}; it has {', '.join(frame.columns)}")
-    return frame[column]
+    return frame[named(name, frame, column)]
+
+
+def named(name: str, frame: pd.DataFrame, column: str) -> str:
+    """The column that is meant, also if it is called as the table in the terminal heads it: ``gpu time``.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    words = column.replace(" ", "_")
+    for meant in (
+        column,
+        words,
+        f"{words}_ns",
+        words.replace("_per_", "_ns_per_"),
+        f"{words}_bytes",
+    ):
+        if meant in frame.columns:
+            return meant
+    near = get_close_matches(words, frame.columns, 1)
+    said = f"did you mean {near[0]}? It has" if near else "it has"
+    raise UsageError(f"{name} has no column {column}; {said} {', '.join(frame.columns)}")
 
 
 def as_json(frame: pd.DataFrame) -> str:
@@ -88,11 +108,17 @@ def as_csv(frame: pd.DataFrame) -> str:
     return frame.assign(**nested).to_csv(index=False, lineterminator="\n")
 
 
-def as_text(frame: pd.DataFrame, words: Nouns, width: int, *, whole: bool) -> RenderableType:
-    """The first rows (or the whole), with as many of the columns, from the left, as ``width`` letters hold."""
+def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> RenderableType:
+    """The first rows (or as many as are wanted), with as many of the columns, from the left, as ``width`` letters hold.
+
+    The column that they are sorted by is there in any case, after the first one.
+    """
     if frame.empty:
         return Text("nothing of that kind is in this dataset")
-    shown = frame if whole else frame.head(_ROWS)
+    shown = frame if choice.top is not None else frame.head(_ROWS)
+    if choice.sort is not None:
+        first, by = str(shown.columns[0]), named("", shown, choice.sort)
+        shown = shown[list(dict.fromkeys([first, by, *shown.columns]))]
     rows = records(shown)
     columns = {name: [_cell(name, row[name]) for row in rows] for name in shown.columns}
     columns = {name: cells for name, cells in columns.items() if any(cells)}
@@ -167,7 +193,7 @@ def _figure(name: str, value: float) -> str:
         return str(value)
     if name.endswith("bytes"):
         return size(value)
-    if name.endswith("flops"):
+    if name.endswith(("flops", "flops_per_call")):
         return flops(value)
     return f"{value:,}" if isinstance(value, int) else rounded(value)
 

@@ -115,7 +115,7 @@ def _table(
     for line in lines:
         name = Text(plain(line["path"]), style="bold" if line["what"] == "step" else "")
         if len(line["copies"]) > 1:
-            name.append(f"  {len(line['copies'])} x")
+            name.append(f"  {len(line['copies'])} together")
         if line["shapes"]:
             name.append(f" {plain(line['shapes'])}", style="dim")
         status = Text(line["status"], style=_STYLE.get(line["status"], "dim"))
@@ -155,7 +155,11 @@ def _time(ns: float | None) -> str:
     return "" if ns is None else duration(round(ns))
 
 
+def _number(one: float) -> str:
+    return f"{one:,.0f}" if one == round(one) else f"{one:,.1f}"
+
+
 def _numbers(row: dict[str, Any]) -> str:
     numbers = [row[f"{side}_kernels"] for side in ("before", "after")]
-    before, after = ("0" if one is None else f"{one:,.10g}" for one in numbers)
+    before, after = ("0" if one is None else _number(one) for one in numbers)
     return before if before == after else f"{before} → {after}"
