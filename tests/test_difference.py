@@ -99,7 +99,7 @@ def test_the_command_shows_it(tmp_path: Path) -> None:
             "gelu 0 ns 20 ns +20 ns 0 → 1",
             "relu 10 ns 0 ns -10 ns (-100.0 %) 1 → 0",
             "top [] 110 ns 170 ns +60 ns (+54.5 %) slower 2",
-            "Modules: 2 slower",
+            "Modules: 2 slower (1 by those below)",
         )
     )
 
@@ -287,6 +287,31 @@ def test_what_moved_in_too_few_steps_to_tell_is_told(tmp_path: Path) -> None:
         few = "3 of 3 things compared moved by more than 1 %, but in fewer than 5 steps of one side"
         assert any(note.startswith(few) for note in found.notes) == told
         assert ("too few to tell" in said(before, after, "--fail-over", "5%")[1]) == told
+
+
+ONCE = """
+range  1 90000 99000 ProfilerStep#9
+range  1 90001 98000 {'Module': 'once'}
+launch 1 90100 90101 #91
+kernel 1 90110 END   #91 gemm
+"""
+
+
+def test_what_was_seen_in_one_step_of_several_is_shown_and_fails_nothing(tmp_path: Path) -> None:
+    often = steps(*["gemm 100"] * 5)
+    before, after = (
+        parsed(tmp_path, name, often + ONCE.replace("END", end))
+        for name, end in (("a", "90210"), ("b", "90310"))
+    )
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 0
+    assert "once [] 100 ns 200 ns +100 ns (+100.0 %) slower" in text
+    assert "1 of the changes were seen in a single step of one side" in text
+
+
+def test_where_all_there_is_are_single_steps_they_are_compared(tmp_path: Path) -> None:
+    before, after = (parsed(tmp_path, name, steps(f"gemm {name}00")) for name in ("1", "2"))
+    assert said(before, after, "--fail-over", "5%")[0] == 3
 
 
 def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import tracekit
 from tests.command import command
-from tracekit.analyses import ANALYSES
+from tracekit.analyses import ANALYSES, modules_by_class
 from tracekit.cli import COMMANDS
 from tracekit.tables import TABLES
 
@@ -32,8 +32,14 @@ def test_its_python_runs_on_the_dataset_of_its_first_command(tmp_path, monkeypat
     tree = command(*block("show").strip().split()[1:])
     assert (tree.code, tree.err) == (0, "")
     assert "LlamaForCausalLM" in tree.out
-    exec(compile(block("python"), "README.md", "exec"), {})
+    names: dict[str, Any] = {}
+    exec(compile(block("python"), "README.md", "exec"), names)
     assert "LlamaForCausalLM.model.layers" in capsys.readouterr().out
+    exec(compile(block("analyses"), "README.md", "exec"), names)
+    exec(compile(block("pandas"), "README.md", "exec"), names)
+    by_pandas = capsys.readouterr().out
+    expected = modules_by_class.frame(names["dataset"]).nlargest(3, "self_ns")
+    assert [line.split()[0] for line in by_pandas.splitlines()[1:4]] == [*expected.class_name]
 
 
 @pytest.mark.torch

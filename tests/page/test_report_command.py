@@ -45,7 +45,7 @@ def test_two_datasets_make_a_page_of_the_second(folder: Path, tmp_path: Path) ->
     later = shutil.copytree(folder, tmp_path / "later.tracekit")
     assert command("report", folder, later, "--quiet") == (0, "", "")
     text = (tmp_path / "later.html").read_text("utf-8")
-    assert "<title>later - tracekit</title>" in text
+    assert "<title>run \N{RIGHTWARDS ARROW} later - tracekit</title>" in text
     assert '"before":"run","after":"later"' in text
 
 

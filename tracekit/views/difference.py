@@ -55,7 +55,13 @@ def as_text(found: Difference, most: int) -> RenderableType:
         _table([dict(row, copies=[row]) for row in steps] + lines[:most], by_module(found))
     )
     tally = Counter(row["status"] for row in changed)
-    said = ", ".join(f"{tally[status]} {status}" for status in _STYLE if status in tally)
+    above = Counter(row["status"] for row in changed if not row["own_change_ns"])
+    said = ", ".join(
+        f"{tally[status]} {status}"
+        + (f" ({above[status]} by those below)" if above[status] else "")
+        for status in _STYLE
+        if status in tally
+    )
     parts.append(Text(f"Modules: {said}" if said else "No module changed beyond the spread."))
     if len(lines) > most:
         parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit", style="dim"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.analyses import launches, roofline, steps_by_time
 from tracekit.analyses.subtrees import hierarchy
-from tracekit.views.page.about import about, by_process, coverage
+from tracekit.views.page.about import about, by_process, coverage, title
 from tracekit.views.page.changes import changes
 from tracekit.views.page.idle import idle, launched
 from tracekit.views.page.kernels import kernels
@@ -58,6 +58,7 @@ def contents(
     told.next()
     if before is not None:
         found["changes"] = changes(before, dataset)
+        found["about"]["title"] = f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
         told.next()
     return found
 
