@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from hypothesis import given, strategies as st
 
 from tracekit.lineage import lineage_of
+from tracekit.provenance import Source
 from tracekit.recording import (
     GRAPH_NODES,
     LAUNCHES,
     RANGES,
     WORK,
     Recording,
-    Source,
     Threads,
 )
 

@@ -69,6 +69,7 @@ def _notes(worked: pd.DataFrame, known: pd.DataFrame, peaks: pd.DataFrame) -> li
         many = count(len(known), "module")
         notes = [
             f"FLOPs and bytes are known of {many} with {share} of the modules' own time, which is a circle's area. "
+            "A circle is where all calls of a module are on the whole; its share of the roof is of each call's own. "
             "What multiplies no matrices is in the table alone."
         ]
     unknown = worked.drop(known.index)

@@ -46,7 +46,7 @@ function launchTile() {
   const sums = DATA.launched;
   if (!sums.launches) return null;
   const share = shareOf(sums.launch_bound_ns, sums.gpu_time_ns);
-  const said = `${counted(sums.launches, "launch", "launches")} took the host ${duration(sums.launch_ns)}`;
+  const said = `${counted(sums.launches, "launch", "launches")} took the host ${duration(sums.launch_ns)}; of all work that was launched, with a module or without`;
   return tile("Launch-bound", percent(share), said, share);
 }
 
