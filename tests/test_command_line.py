@@ -14,8 +14,10 @@ import pytest
 import tracekit
 from tests.command import LINES, ROOT, command, contents, environment, separately
 from tests.trace_lines import report
+from tracekit.analyses import module_tree
 from tracekit.cli import COMMANDS
 from tracekit.tables import TABLES
+from tracekit.views.wording import duration, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +74,22 @@ def test_the_summary_of_a_small_report(
     outcome = command("parse", "report.sqlite", "-o", "out")
     assert (outcome.code, outcome.err) == (0, "")
     assert squeezed(outcome.out) == SUMMARY
+
+
+def test_the_summary_gives_layers_that_are_alike_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    said = command("parse", ROOT / "data" / "llama_eager.sqlite", "-o", tmp_path / "out").out
+    joined = "".join(said.split())
+    assert "LlamaForCausalLM.model.layers.0…3.mlp.gate_up_proj4xLinear" in joined
+    assert "layers.1.mlp" not in joined
+    [line] = [
+        row
+        for row in records(module_tree.frame(tracekit.load(tmp_path / "out")))
+        if row["label"] == "gate_up_proj"
+    ]
+    assert duration(line["self_ns"]).replace(" ", "") in joined
 
 
 def test_the_dataset_goes_beside_the_report_unless_told(small: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import modules_by_time, processes
+from tracekit.analyses import module_tree, modules_by_time, processes
 from tracekit.views.wording import count, duration, nouns, percent, plain, records
 
 if TYPE_CHECKING:
@@ -55,12 +55,15 @@ def as_text(dataset: Dataset) -> RenderableType:
     parts: list[RenderableType] = [_source(dataset, by_process)]
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, named=bool(dataset.reports)))
-    modules = modules_by_time.sums(dataset)
-    if len(modules):
-        by_self = modules.sort_values("self_ns", ascending=False, kind="stable")
+    lines = module_tree.frame(dataset)
+    if len(lines):
+        own, subtree = (
+            lines.sort_values(by, ascending=False, kind="stable")
+            for by in ("self_ns", "inclusive_ns")
+        )
         parts += [
-            _modules(f"Modules by {words.device} time of their own", by_self, words.works),
-            _modules(f"Modules by {words.device} time of their subtree", modules, words.works),
+            _modules(f"Modules by {words.device} time of their own", own, words.works),
+            _modules(f"Modules by {words.device} time of their subtree", subtree, words.works),
         ]
     parts.append(_coverage(dataset, words))
     if more := advice(dataset):
@@ -177,9 +180,9 @@ def _modules(title: str, modules: pd.DataFrame, works: str) -> Table:
     for heading in ("calls", works, "self", "subtree", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in records(modules.head(_TOP)):
-        name = escape(plain(row["path"])) + (
-            f" [dim]{escape(plain(row['class_name']))}[/]" if row["class_name"] else ""
-        )
+        alike = f"  {row['modules']} x" if row["modules"] > 1 else ""
+        name = escape(plain(row["pattern"] if alike else row["path"])) + alike
+        name += f" [dim]{escape(plain(row['class_name']))}[/]" if row["class_name"] else ""
         times = (duration(row["self_ns"]), duration(row["inclusive_ns"]), percent(row["share"]))
         table.add_row(name, f"{row['calls']:,}", f"{row['kernels']:,}", *times)
     return table
