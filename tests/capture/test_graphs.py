@@ -38,18 +38,18 @@ def test_nobody_is_told_afterwards_also_if_the_program_failed(said: list[str]) -
     assert said == ["capture"]
 
 
-def test_captures_before_a_recording_and_replays_while_it_goes_on_are_counted(
-    said, monkeypatch
+def test_captures_outside_of_the_last_window_and_replays_in_it_are_counted(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What an earlier window held is dropped: a graph captured in it is as old as one from before."""
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda _: said.append("replay"))
-    recording = [False]
-    with counted_graphs(lambda: recording[0]) as counts:
-        begin()
-        torch.cuda.CUDAGraph.replay(None)
-        recording[0] = True
-        begin()
-        torch.cuda.CUDAGraph.replay(None)
+    window = [0]
+    with counted_graphs(lambda: window[0]) as counts:
+        for number in (0, 1, 2):
+            window[0] = number
+            begin()
+            torch.cuda.CUDAGraph.replay(None)
         torch.cuda.CUDAGraph.replay(None)
     torch.cuda.CUDAGraph.replay(None)
-    assert said == ["capture", "replay", "capture", "replay", "replay", "replay"]
-    assert counts == {"graphs_before": 1, "graph_replays": 2}
+    assert said == ["capture", "replay"] * 3 + ["replay", "replay"]
+    assert counts.figures(2) == {"graphs_before": 2, "graph_replays": 2}

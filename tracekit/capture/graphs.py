@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Figures of a report: captures before the recording began, and replays while it went on.
+#: Figures of a report: captures outside of the recording, and replays while it went on.
 BEFORE, REPLAYS = "graphs_before", "graph_replays"
 
 
@@ -25,26 +26,40 @@ def told_of_graphs(listener: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def counted_graphs(recording: Callable[[], bool]) -> Iterator[Counter[str]]:
-    """Counts what tells whether a recording holds the capture of every graph that it saw replayed.
+@dataclass(slots=True)
+class GraphCounts:
+    """How many graphs torch captured and replayed, by the window of the recording that was open; 0 for none."""
 
-    It does if torch captured none before, and all graphs that were launched were torch's.
+    captured: Counter[int] = field(default_factory=Counter)
+    replayed: Counter[int] = field(default_factory=Counter)
+
+    def figures(self, window: int) -> dict[str, int]:
+        """What tells whether a window holds the capture of every graph that is replayed in it.
+
+        It does if torch captured none outside of it, and all graphs that were launched in it were torch's.
+        """
+        return {
+            BEFORE: self.captured.total() - self.captured[window],
+            REPLAYS: self.replayed[window],
+        }
+
+
+@contextmanager
+def counted_graphs(window: Callable[[], int]) -> Iterator[GraphCounts]:
+    """Counts torch's graphs while the block runs.
 
     Args:
-        recording: Whether something is being recorded.
+        window: The number of the window that is open, from 1 on; 0 if none is.
     """
-    counts: Counter[str] = Counter({BEFORE: 0, REPLAYS: 0})
+    counts = GraphCounts()
 
     def captured() -> None:
-        counts[BEFORE] += not recording()
+        counts.captured[window()] += 1
 
     def replayed() -> None:
-        counts[REPLAYS] += recording()
+        counts.replayed[window()] += 1
 
-    with ExitStack() as stack:
-        stack.enter_context(_told("capture_begin", captured))
-        stack.enter_context(_told("replay", replayed))
+    with _told("capture_begin", captured), _told("replay", replayed):
         yield counts
 
 

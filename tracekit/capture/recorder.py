@@ -95,6 +95,7 @@ class Recorder:
     Attributes:
         emitter: Where markers must go.
         figures: What recording cost, in nanoseconds, and what it held and lost, by name.
+        windows: How many were opened; the last one is what is recorded.
     """
 
     def __init__(self, *, ops: bool = False) -> None:
@@ -104,6 +105,7 @@ class Recorder:
         self._profile: profile | None = None
         self._open = False
         self._opened = 0
+        self.windows = 0
 
     @property
     def recorded(self) -> bool:
@@ -111,9 +113,9 @@ class Recorder:
         return self._profile is not None
 
     @property
-    def recording(self) -> bool:
-        """Whether the window is open."""
-        return self._open
+    def window(self) -> int:
+        """The number of the window that is open, from 1 on; 0 if none is."""
+        return self.windows if self._open else 0
 
     def open(self) -> None:
         """Begins to record; what an earlier window held is dropped."""
@@ -132,6 +134,7 @@ class Recorder:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         with self._timed("start_ns"):
             self._profile.start()
+        self.windows += 1
         self._open = True
 
     def close(self) -> None:

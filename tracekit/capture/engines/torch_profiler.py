@@ -35,7 +35,7 @@ def record(job: Job) -> Outcome:
     figures: dict[str, int] = {}
     code, problem = 0, None
     process = os.getpid()
-    with routed_to(recorder.emitter), counted_graphs(lambda: recorder.recording) as graphs:
+    with routed_to(recorder.emitter), counted_graphs(lambda: recorder.window) as graphs:
         try:
             wanted = target.load(job.target, job.arguments)
             figures = run(wanted, job.settings, recorder, nullcontext())
@@ -51,7 +51,7 @@ def record(job: Job) -> Outcome:
         raise problem or CaptureError(
             f"{job.target}: left before anything was recorded (exit code {code})", code or 1
         )
-    _write(job, recorder, graphs)
+    _write(job, recorder, graphs.figures(recorder.windows))
     return Outcome(code, problem, recorder.figures | figures)
 
 
