@@ -199,10 +199,6 @@ def test_a_report_is_no_dataset_yet(tmp_path: Path) -> None:
         tracekit.load(report)
 
 
-def test_analyses_are_there_by_their_name() -> None:
-    assert tracekit.analyses.modules_by_class.NAME == "classes"
-
-
 @pytest.mark.parametrize("what", FOREIGN)
 def test_a_folder_that_is_no_dataset_is_not_loaded(what: str, tmp_path: Path) -> None:
     manifest, problem = FOREIGN[what]

@@ -133,6 +133,13 @@ def test_importing_it_loads_no_heavy_package(statement: str) -> None:
     assert not HEAVY & {name.partition(".")[0] for name in loaded_by(statement)}
 
 
+def test_analyses_are_there_when_they_are_asked_for() -> None:
+    assert "tracekit.analyses" not in loaded_by("import tracekit")
+    assert "tracekit.analyses.launches" in loaded_by(
+        "import tracekit; tracekit.analyses.launches.NAME"
+    )
+
+
 def test_importing_it_loads_hardly_a_module() -> None:
     more = loaded_by("import tracekit") - loaded_by("pass")
     assert len({name for name in more if name.startswith("tracekit")}) <= 5
