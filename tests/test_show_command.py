@@ -235,4 +235,8 @@ def test_a_column_can_be_called_as_its_heading_and_is_shown_if_rows_are_sorted_b
     assert "queue p95" not in show("launches", folder).out
     by_heading = show("launches", folder, "--sort", "queue p95").out
     assert by_heading == show("launches", folder, "--sort", "queue_p95_ns").out
+    for heading, column in (("FLOP/byte", "flops_per_byte"), ("cpu time", "gpu_time_ns")):
+        name = "roofline" if "/" in heading else "kernels"
+        found = show(name, folder, "--sort", heading)
+        assert (found.code, found.out) == (0, show(name, folder, "--sort", column).out)
     assert by_heading.split("\n")[1].split()[:3] == ["path", "queue", "p95"]

@@ -12,7 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.errors import UsageError
-from tracekit.views.wording import duration, flops, percent, plain, records, rounded, size
+from tracekit.views.wording import (
+    ON_CPU,
+    ON_GPU,
+    duration,
+    flops,
+    percent,
+    plain,
+    records,
+    rounded,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -76,17 +86,12 @@ def named(name: str, frame: pd.DataFrame, column: str) -> str:
     Raises:
         UsageError: If there is none.
     """
-    words = column.replace(" ", "_")
-    for meant in (
-        column,
-        words,
-        f"{words}_ns",
-        words.replace("_per_", "_ns_per_"),
-        f"{words}_bytes",
-    ):
-        if meant in frame.columns:
-            return meant
-    near = get_close_matches(words, frame.columns, 1)
+    if column in frame.columns:
+        return column
+    for one in map(str, frame.columns):
+        if column in (_heading(one, words) for words in (ON_GPU, ON_CPU)):
+            return one
+    near = get_close_matches(column.replace(" ", "_"), frame.columns, 1)
     said = f"did you mean {near[0]}? It has" if near else "it has"
     raise UsageError(f"{name} has no column {column}; {said} {', '.join(frame.columns)}")
 

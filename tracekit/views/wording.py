@@ -24,12 +24,16 @@ class Nouns(NamedTuple):
     device: str
 
 
+ON_GPU = Nouns("kernel", "kernels", "GPU")
+ON_CPU = Nouns("operator", "operators", "CPU")
+
+
 def nouns(dataset: Dataset) -> Nouns:
     """Kernels on the GPU; operators on the CPU if there is nothing else."""
     kinds = dataset.table("kernels", ["kind"]).column("kind").unique().to_pylist()
     if kinds == ["cpu_op"]:
-        return Nouns("operator", "operators", "CPU")
-    return Nouns("kernel", "kernels", "GPU")
+        return ON_CPU
+    return ON_GPU
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
