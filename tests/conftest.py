@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import tracekit
+from tests import nsys
 from tests.exports import postgres
 from tests.page import browser
 from tests.trace_lines import report
@@ -36,6 +37,10 @@ NEEDS = {
     "postgres": (postgres.available(), "PostgreSQL's server and psycopg"),
     "browser": (browser.available(), "Debian's package chromium, playwright and axe"),
     "nsys": ("TRACEKIT_NSYS" in os.environ, "the variable TRACEKIT_NSYS with the path of nsys"),
+    "heard_nvtx": (
+        nsys.import_heard_nvtx() is not None,
+        f"nvtx {nsys.HEARD}, installed, or in a folder of that name in the one that {nsys.RELEASES} names",
+    ),
 }
 
 

@@ -1,11 +1,31 @@
-"""Records and exports a program with NVIDIA's own nsys."""
+"""Records and exports a program with NVIDIA's own nsys, and with the release of nvtx that a test is about."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+
+#: Names a folder with releases of the nvtx package, each in a folder that is named by its number.
+RELEASES = "TRACEKIT_NVTX"
+#: The last one whose own ranges are heard by every nsys; later ones first ask it, and older nsys do not answer.
+HEARD = "0.2.11"
+
+
+def nvtx_release(number: str) -> Path | None:
+    """Where this release can be imported from, before the installed one; None if it is not there."""
+    folder = Path(os.environ.get(RELEASES, "/absent")) / number
+    return folder if folder.is_dir() else None
+
+
+def import_heard_nvtx() -> str | None:
+    """The line of a program that imports an nvtx whose own ranges are heard; None if there is none."""
+    if version("nvtx") == HEARD:
+        return "import nvtx\n"
+    folder = nvtx_release(HEARD)
+    return f"import sys; sys.path.insert(0, {str(folder)!r}); import nvtx\n" if folder else None
 
 
 def nsys() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -260,45 +260,68 @@ def launches(plain: Plain) -> Iterable[Row]:
 
 def _included(rows: list[Row]) -> Row:
     columns = (
-        "launches", "launch_ns", "gpu_time_ns", "replayed_ns", "launch_bound_ns", "waiting_ns",
+        "launches", "launch_ns", "blocked_ns", "gpu_time_ns", "replayed_ns", "launch_bound_ns", "waiting_ns",
     )  # fmt: skip
     found = {f"inclusive_{name}": sum(row[name] for row in rows) for name in columns}
     bound, time = found["inclusive_launch_bound_ns"], found["inclusive_gpu_time_ns"]
     return found | {"inclusive_launch_bound_share": ratio(bound, time)}
 
 
-def _waits(plain: Plain) -> dict[int, int | None]:
-    """For how long each launch-bound piece of work kept its device waiting; None for others."""
-    found: dict[int, int | None] = {}
-    for rows in plain.by_device(plain.kernels):
-        reach = None
-        for row in sorted(rows, key=lambda row: row["start_ns"]):
-            launched = row["launch_end_ns"]
-            found[row["kernel_id"]] = None
-            if launched is not None and (reach is None or reach < launched):
-                until = min(launched, row["start_ns"])
-                found[row["kernel_id"]] = 0 if reach is None else max(until - reach, 0)
-            reach = row["end_ns"] if reach is None else max(reach, row["end_ns"])
-    return found
+class _Found(NamedTuple):
+    """What a piece of work found on its device.
+
+    Attributes:
+        waited_ns: For how long the device had waited for the launch; None if the work is not launch-bound.
+        blocked_ns: For how long the launch was blocked, if this is the first work of it.
+    """
+
+    waited_ns: int | None
+    blocked_ns: int
 
 
-def _launch_sums(rows: list[Row], waits: dict[int, int | None]) -> Row:
-    launched = [row for row in rows if row["launch_end_ns"] is not None and not of_graph(row)]
-    calls = {
-        (row.get("report"), row["pid"], row["tid"], row["launch_start_ns"], row["launch_end_ns"])
-        for row in launched
+def _waits(plain: Plain) -> dict[int, _Found]:
+    return {
+        row["kernel_id"]: _found(row, [other for other in rows if other is not row])
+        for rows in plain.by_device(plain.kernels)
+        for row in rows
     }
-    host = sum(end - start for *_, start, end in calls)
-    bound = [row for row in launched if waits[row["kernel_id"]] is not None]
+
+
+def _found(row: Row, others: list[Row]) -> _Found:
+    start, begun, returned = (
+        row[name] for name in ("start_ns", "launch_start_ns", "launch_end_ns")
+    )
+    if returned is None:
+        return _Found(None, 0)
+    ended = max((other["end_ns"] for other in others if other["end_ns"] <= start), default=begun)
+    queued = returned > start and ended > begun and ended - begun >= start - ended
+    blocked = max(returned - max(start, begun), 0) + (ended - begun if queued else 0)
+    key = (start, row["kernel_id"])
+    earlier = [other for other in others if (other["start_ns"], other["kernel_id"]) < key]
+    if not earlier:
+        return _Found(0, blocked)
+    idle = min(start, returned) - max(other["end_ns"] for other in earlier)
+    return _Found(None if idle <= 0 or queued else idle, blocked)
+
+
+def _launch_sums(rows: list[Row], waits: dict[int, _Found]) -> Row:
+    launched = [row for row in rows if row["launch_end_ns"] is not None and not of_graph(row)]
+    keys = ("report", "pid", "tid", "launch_start_ns", "launch_end_ns")
+    calls = grouped(launched, lambda row: tuple(row.get(key) for key in keys))
+    first = [min(ones, key=lambda row: row["start_ns"]) for ones in calls.values()]
+    blocked = sum(waits[row["kernel_id"]].blocked_ns for row in first)
+    host = sum(row["launch_end_ns"] - row["launch_start_ns"] for row in first) - blocked
+    bound = [row for row in launched if waits[row["kernel_id"]].waited_ns is not None]
     delays = [row["start_ns"] - row["launch_end_ns"] for row in launched]
     return {
         "launches": len(calls),
         "launch_ns": host,
+        "blocked_ns": blocked,
         "gpu_time_ns": total(launched),
         "launch_per_gpu": ratio(host, total(launched)),
         "launch_bound_share": ratio(total(bound), total(launched)),
         "launch_bound_ns": total(bound),
-        "waiting_ns": sum(waits[row["kernel_id"]] or 0 for row in bound),
+        "waiting_ns": sum(waits[row["kernel_id"]].waited_ns or 0 for row in bound),
         "queue_median_ns": quantile(delays, 0.5),
         "queue_p95_ns": quantile(delays, 0.95),
         "replayed_ns": total(row for row in rows if of_graph(row)),

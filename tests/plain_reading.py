@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+#: It starts nothing and may have the id of a launch.
+IDLE = "cudaMalloc_v3020"
+
+
 class FileRange(NamedTuple):
     start: int
     end: int
@@ -33,7 +37,14 @@ class File:
             }
         strings = {row["id"]: row["value"] for row in self.rows("StringIds")}
         nvtx = [row for row in self.rows("NVTX_EVENTS") if row["eventType"] in {59, 60}]
-        calls = [row for row in self.rows("CUPTI_ACTIVITY_KIND_RUNTIME") if row["eventClass"] != 67]
+        calls = [
+            row
+            for row in self.rows("CUPTI_ACTIVITY_KIND_RUNTIME")
+            if row["eventClass"] != 67
+            and row["correlationId"] is not None
+            and not row["returnValue"]
+            and strings[row["nameId"]] != IDLE
+        ]
         last: dict[int, int] = {}
         for row in [*nvtx, *calls]:
             last[row["globalTid"]] = max(
@@ -58,6 +69,11 @@ class File:
     def work(self) -> list[dict]:
         names = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
         return [row for name in names for row in self.rows(f"CUPTI_ACTIVITY_KIND_{name}")]
+
+    def launch_of(self, work: dict) -> dict | None:
+        """The API call with the id of a piece of work, if it began no later."""
+        launch = self.launches.get((work["globalPid"], work["correlationId"]))
+        return launch if launch and launch["start"] <= work["start"] else None
 
     def around(self, thread: int, start: int, end: int) -> list[FileRange]:
         """The push/pop ranges that contain an interval, outermost first."""

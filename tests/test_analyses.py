@@ -252,6 +252,101 @@ def test_work_is_launch_bound_if_its_device_was_idle_when_its_launch_returned(
     """)  # fmt: skip
 
 
+GEMMS = "".join(
+    f"launch 1 {at}00 {at}50 #{at}\nkernel 1 {at}000 {at + 1}000 #{at} gemm\n"
+    for at in range(1, 11)
+)
+
+
+@pytest.mark.parametrize(("begins", "gap"), [(11_000, 0), (11_100, 100)])
+def test_a_copy_that_blocks_behind_queued_kernels_waits_for_them_and_not_they_for_it(
+    parsed: Parse, begins: int, gap: int
+) -> None:
+    """Such as .item(): the call returns after its work, most of its time is not spent on launching."""
+    dataset = parsed(f"""
+        range  1     0 20000  {{"Module": "top", "Inputs": [[1]]}}
+        {GEMMS}
+        range  1  1190 19000  {{"Module": "top.item", "Inputs": [[1]]}}
+        launch 1  1200 12000  #11 cudaMemcpyAsync_v3020
+        memcpy 1  {begins} {begins + 20}  #11 8
+    """)
+    check_frame(launches.frame(dataset), f"""
+        path      launches  launch_ns  blocked_ns     gpu_time_ns  launch_bound_ns  waiting_ns
+        top       10        500        0              10000        1000             0
+        top.item  1         {gap}      {10800 - gap}  20           0                0
+    """)  # fmt: skip
+
+
+def test_a_call_that_prepares_its_work_while_the_device_runs_dry_is_launch_bound(
+    parsed: Parse,
+) -> None:
+    dataset = parsed("""
+        range  1   0 9000  {"Module": "top", "Inputs": [[1]]}
+        launch 1  10   30  #1
+        kernel 1  40  190  #1
+        launch 1 100 1000  #2 cudaMemcpy_v3020
+        memcpy 1 600  900  #2 8   ## it copied pageable memory first: the device waited from 190 to 600
+    """)
+    check_frame(launches.frame(dataset), """
+        path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
+        top   2         520        400         450          450              410
+    """)  # fmt: skip
+
+
+def test_a_call_that_returns_after_its_work_began_on_an_idle_device_is_launch_bound(
+    parsed: Parse,
+) -> None:
+    dataset = parsed("""
+        range  1   0 9000  {"Module": "top", "Inputs": [[1]]}
+        launch 1  10   30  #1
+        kernel 1  40   90  #1
+        launch 1 100  130  #2
+        kernel 1 120  160  #2   ## the device was idle from 90 to 120
+        launch 1 200  900  #3 cudaMemcpy_v3020
+        memcpy 1 230  890  #3 8 ## and from 160 to 230
+    """)
+    check_frame(launches.frame(dataset), """
+        path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
+        top   3         70         680         750          750              100
+    """)  # fmt: skip
+
+
+def test_a_blocked_copy_beside_another_stream_waits_for_what_ended_and_not_for_what_runs_on(
+    parsed: Parse,
+) -> None:
+    dataset = parsed("""
+        range  1    0 9000  {"Module": "top", "Inputs": [[1]]}
+        launch 1   10   30  #1
+        kernel 1   40 5000  #1   ## runs on, on a stream of its own
+        launch 1   40   60  #2
+        kernel 1   70 2000  #2
+        launch 1  100 2500  #3 cudaMemcpy_v3020
+        memcpy 1 2010 2400  #3 8
+    """)
+    check_frame(launches.frame(dataset), """
+        path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
+        top   3         50         2390        7280         4960             0
+    """)  # fmt: skip
+
+
+@pytest.mark.traces
+def test_nearly_all_time_in_the_launches_of_a_real_program_that_copies_is_blocked(
+    tmp_path: Path,
+) -> None:
+    name = "two_gpu_p2p_v2020.5.export_v2023.4.4"
+    dataset = tracekit.parse(TRACES / "nsys" / f"{name}.sqlite", tmp_path / "out")
+    calls = dataset.kernels(["tid", "launch_name", "launch_start_ns", "launch_end_ns"])
+    calls = calls.drop_duplicates()
+    host = (
+        (calls["launch_end_ns"] - calls["launch_start_ns"])
+        .groupby(calls["launch_name"] == "cudaMemcpy")
+        .sum()
+    )
+    found = launches.frame(dataset)[["launch_ns", "blocked_ns"]].sum()
+    assert found.sum() == host.sum()
+    assert 0.99 < found["blocked_ns"] / host[True] < 1
+
+
 def test_a_launch_that_started_several_pieces_counts_once(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 900  {"Module": "top", "Inputs": [[1]]}

@@ -136,7 +136,7 @@ def test_a_launch_that_cannot_be_told_leaves_a_cause(parsed: Parse) -> None:
         runtime-around-driver  top     -                 cudaLaunchKernel  30
         claimed-twice          -       ambiguous_launch  -                 -
         claimed-never          -       no_launch         -                 -
-        [CUDA memcpy Host-to-Device]  -  no_launch       -                 -
+        [CUDA memcpy Host-to-Device]  -  managed_memory  -                 -
     """)  # fmt: skip
 
 

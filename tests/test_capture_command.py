@@ -99,11 +99,12 @@ def test_a_report_that_is_there_stays_unless_forced(place: Place) -> None:
 
 
 @torch
-def test_a_report_of_nsys_that_lies_where_ours_would_go_stays_too(place: Place) -> None:
+@pytest.mark.parametrize("name", ["make.nsys-rep", "make.qdstrm"])
+def test_a_report_of_nsys_that_lies_where_ours_would_go_stays_too(name: str, place: Place) -> None:
     place.write(MODEL)
-    (place.folder / "make.nsys-rep").write_text("mine")
-    assert "make.nsys-rep: is there already" in one_line(place.capture("model.py:make"))
-    assert place.left() == {"model.py", "make.nsys-rep"}
+    (place.folder / name).write_text("mine")
+    assert f"{name}: is there already" in one_line(place.capture("model.py:make"))
+    assert place.left() == {"model.py", name}
 
 
 @torch

@@ -71,7 +71,7 @@ def test_every_file_is_sorted_as_its_spec_says_nulls_last(name: str, served: Dat
     keys = SPECS[name].sorted_by
     table = served.table(name, list(keys))
     assert table.num_rows > 1
-    order = pc.sort_indices(table, sort_keys=[(key, "ascending", "at_end") for key in keys])
+    order = pc.sort_indices(table, sort_keys=[(key, "ascending") for key in keys])
     assert table.take(order).combine_chunks().equals(table.combine_chunks())
 
 

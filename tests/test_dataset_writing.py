@@ -176,6 +176,43 @@ def test_the_old_dataset_comes_back_if_the_run_is_stopped_while_it_is_replaced(
     assert contents(tmp_path) == before
 
 
+def test_a_run_that_is_stopped_while_it_removes_the_old_dataset_leaves_the_new_one_alone(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracekit.parse(small, tmp_path / "out")
+    rmtree, stops = shutil.rmtree, [KeyboardInterrupt()]
+
+    def stopping(path: Path, *, ignore_errors: bool) -> None:
+        if stops:
+            raise stops.pop()
+        rmtree(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        tracekit.parse(small, tmp_path / "out", force=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
+    assert tracekit.load(tmp_path / "out").table("kernels").num_rows == 3
+
+
+def test_a_dataset_that_another_parse_put_there_meanwhile_stays_and_nothing_hidden_is_left(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    tracekit.parse(small, out)
+    other = tracekit.parse(small, tmp_path / "other").folder
+    rename = Path.rename
+
+    def beaten(path: Path, target: Path) -> Path:
+        if ".partial-" in path.name:
+            rename(other, out)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", beaten)
+    refusal(command("parse", small, "-o", out, "--force"), out)
+    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
+    assert tracekit.load(out).table("kernels").num_rows == 3
+
+
 def test_a_dataset_appears_whole_in_one_moment(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

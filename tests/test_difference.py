@@ -19,6 +19,7 @@ from tracekit.analyses import difference
 from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.step_times import step_times
 from tracekit.views import difference as view
+from tracekit.views.wording import records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -260,11 +261,201 @@ def test_without_steps_totals_are_compared_and_it_says_so(tmp_path: Path) -> Non
     assert rows(before, with_steps)[0][:6] == ("step", "all", None, "same", 20.0, 20.0)
 
 
-def test_work_between_steps_is_left_out_and_it_says_so(tmp_path: Path) -> None:
-    lines = steps(*["gemm 100"] * 5) + "\nlaunch 1 9500 9501 #99\nkernel 1 9600 9607 #99 between"
+def between(*times: int) -> str:
+    """Work that is launched after each step, before the next one."""
+    lines = []
+    for at, time in enumerate(times):
+        start = at * 10_000 + 9_500
+        if time:
+            lines.append(f"\nlaunch 1 {start} {start + 1} #9{at}")
+            lines.append(f"\nkernel 1 {start + 10} {start + 10 + time} #9{at} adam")
+    return "".join(lines)
+
+
+def test_work_between_steps_is_compared_as_a_whole_and_it_says_so(tmp_path: Path) -> None:
+    body = steps(*["gemm 100"] * 5)
+    before = parsed(tmp_path, "a", body + between(7, 7, 7, 7, 7))
+    after = parsed(tmp_path, "b", body + between(9, 9, 9, 9, 9))
+    whole = ("between", "(between steps)", None)
+    assert rows(before, before)[0][4:6] == (100.0, 100.0)
+    assert (*whole, "slower", 7.0, 9.0, 2.0) in rows(before, after)
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 3
+    assert "35 ns of the first lie between steps: compared as a whole, not by module." in text
+    assert "slower by 28.6%, more than 5.0%: between (between steps)" in text
+    assert "adam 7 ns 9 ns +2 ns (+28.6 %) 1" in text
+    for one, other in ((before, before), (after, before)):
+        assert said(one, other, "--fail-over", "5%")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ((0, 0, 0, 0, 0), (7, 7, 7, 7, 7), 3),  # it is new
+        ((7, 7, 7, 7, 7), (0, 0, 0, 0, 0), 0),
+        ((0, 7, 0, 0, 0), (7, 7, 7, 7, 7), 3),  # it comes more often
+        ((0, 0, 7, 0, 0), (0, 0, 300, 0, 0), 3),  # once, but much
+        ((0, 0, 7, 0, 0), (0, 0, 9, 0, 0), 0),  # once, and next to nothing of all the time
+        ((7, 0, 7, 0, 0, 0), (70, 0, 70, 0, 0, 0), 3),  # now and then
+        ((50, 70, 90, 40, 95), (60, 80, 95, 45, 99), 0),  # as it spreads anyway
+    ],
+)
+def test_only_what_work_between_steps_takes_beyond_its_spread_is_too_much(
+    tmp_path: Path, old: tuple[int, ...], new: tuple[int, ...], code: int
+) -> None:
+    body = steps(*["gemm 100"] * len(old))
+    before, after = (
+        parsed(tmp_path, name, body + between(*times)) for name, times in (("a", old), ("b", new))
+    )
+    assert said(before, after, "--fail-over", "5%")[0] == code
+
+
+def test_work_before_the_first_step_is_left_out_and_it_says_so(tmp_path: Path) -> None:
+    lines = steps(*["gemm 100"] * 5) + "\nlaunch 1 -50 -40 #99\nkernel 1 -30 -23 #99 load"
     one = parsed(tmp_path, "a", lines)
-    assert rows(one, one)[0][4:6] == (100.0, 100.0)
-    assert "7 ns of the first are of no step and left out." in said(one, one)[1]
+    assert {row[0] for row in rows(one, one)} == {"step", "module"}
+    assert (
+        "7 ns of the first were launched before the first step of their process and are left out."
+        in said(one, one)[1].replace("\n", " ")
+    )
+
+
+def serving(*sizes: tuple[str, int, int]) -> str:
+    """Steps of a kind, batch size and time; their module tells no shapes."""
+    lines = []
+    for at, (kind, size, time) in enumerate(sizes):
+        start = at * 10_000
+        lines += [
+            f"range 1 {start} {start + 9_000} step[{kind} bs={size} toks={size}]",
+            f"range 1 {start + 1} {start + 8_000} {{'Module': 'top'}}",
+            f"launch 1 {start + 10} {start + 11} #{at}1",
+            f"kernel 1 {start + 20} {start + 20 + time} #{at}1 gemm",
+        ]
+    return "\n".join(lines)
+
+
+FEW, MANY = ("DECODE", 1, 100), ("DECODE", 16, 400)
+
+
+def test_another_mix_of_sizes_is_no_slow_down_and_it_says_so(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", serving(*[FEW] * 8, *[MANY] * 2))
+    after = parsed(tmp_path, "b", serving(*[FEW] * 2, *[MANY] * 8))
+    assert {row[3] for row in rows(before, after)} == {"same"}
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 0
+    assert (
+        "Compared are steps of like kind and size: 100.0 % of the time in steps of the first, 100.0 % of the second."
+        in text.replace("\n", " ")
+    )
+    assert (
+        "The mix of steps changed, which is no change of their speed: "
+        "decode of batch_size 1, tokens 1: 80.0 % of the steps, then 20.0 %; "
+        "decode of batch_size 16, tokens 16: 20.0 % of the steps, then 80.0 %."
+    ) in text.replace("\n", " ")
+
+
+def test_what_got_slower_at_one_size_or_at_all_is_found_in_any_mix(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", serving(*[FEW] * 8, *[MANY] * 3))
+    one = parsed(tmp_path, "b", serving(*[FEW] * 3, *[("DECODE", 16, 480)] * 4))
+    found = {row[:3]: row[3:6] for row in rows(before, one)}
+    assert found["step", "decode", '{"batch_size": 1, "tokens": 1}'] == ("same", 100.0, 100.0)
+    assert found["step", "decode", '{"batch_size": 16, "tokens": 16}'] == ("slower", 400.0, 480.0)
+    code, text = said(before, one, "--fail-over", "5%")
+    assert code == 3
+    assert 'slower by 20.0%, more than 5.0%: step decode {"batch_size": 16, "tokens": 16}' in text
+    every = parsed(tmp_path, "c", serving(*[("DECODE", 1, 120)] * 3, *[("DECODE", 16, 480)] * 8))
+    changes = {
+        row["path"]: row["change"]
+        for row in records(difference.frame(before, every))
+        if row["shapes"] in (None, "[]")
+    }
+    assert changes == {"decode": pytest.approx(0.2), "top": pytest.approx(0.2)}
+
+
+def test_sizes_that_one_side_lacks_are_not_compared_and_it_says_so(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", serving(*[FEW] * 5, *[("DECODE", 2, 500)] * 5))
+    after = parsed(tmp_path, "b", serving(*[FEW] * 5, *[("DECODE", 4, 900)] * 5))
+    found = {row[:3]: row[3] for row in rows(before, after)}
+    assert found["step", "decode", None] == found["module", "top", "[]"] == "same"
+    assert found["step", "decode", '{"batch_size": 2, "tokens": 2}'] == "gone"
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 0
+    assert "16.7 % of the time in steps of the first, 10.0 % of the second" in text.replace(
+        "\n", " "
+    )
+    nothing = parsed(tmp_path, "c", serving(*[("DECODE", 4, 900)] * 5))
+    assert {row[:2]: row[3] for row in rows(before, nothing) if not row[2] or row[0] == "module"} == {
+        ("step", "decode"): "unlike", ("module", "top"): "unlike",
+    }  # fmt: skip
+    text = said(before, nothing)[1].replace("\n", " ")
+    assert "Compared are steps of like kind and size: 0.0 % of the time" in text
+    assert "are in no steps of like kind and size on both sides: they are not compared." in text
+
+
+def test_what_only_one_side_tells_of_steps_tells_none_apart(tmp_path: Path) -> None:
+    told = parsed(tmp_path, "a", serving(*[FEW] * 5))
+    untold = parsed(tmp_path, "b", serving(*[("DECODE", 1, 130)] * 5).replace("bs=1 toks=1", "x"))
+    assert ("step", "decode", None, "slower", 100.0, 130.0, 0.0) in rows(told, untold)
+
+
+@pytest.mark.parametrize("side", ["first", "second"])
+def test_a_kind_of_steps_that_comes_or_goes_does_not_pass(tmp_path: Path, side: str) -> None:
+    both = parsed(tmp_path, "a", serving(*[FEW] * 5, *[("EXTEND", 1, 900)] * 2))
+    one = parsed(tmp_path, "b", serving(*[FEW] * 5))
+    pair = (both, one) if side == "first" else (one, both)
+    code, text = said(*pair, "--fail-over", "5%")
+    assert code == 3
+    assert f"only in the {side}, so that nothing tells whether it is slower: step prefill" in text
+    assert said(*pair)[0] == 0
+
+
+def test_a_module_whose_time_was_none_before_does_not_pass(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 0"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 50"] * 5))
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 3
+    assert "slower by 50 ns, from nothing: module top.a [[2]]" in text
+    failed = json.loads(
+        command("diff", before.folder, after.folder, "--json", "--fail-over", "5%").out
+    )["failed"]
+    assert {row["change"] for row in failed} == {None}
+
+
+@pytest.mark.parametrize(
+    ("sides", "words"),
+    [
+        ("ab", "The second has no steps"),
+        ("ba", "The first has no steps"),
+        ("bb", "Neither has steps"),
+    ],
+)
+def test_whose_steps_are_missing_is_told(tmp_path: Path, sides: str, words: str) -> None:
+    made = {
+        "a": parsed(tmp_path, "a", steps("gemm 20", "gemm 20")),
+        "b": parsed(tmp_path, "b", "launch 1 1 2 #1\nkernel 1 10 30 #1 gemm"),
+    }
+    text = said(*(made[side] for side in sides))[1]
+    assert f"{words}: totals are compared, and the spread is not known." in text
+
+
+def test_a_mix_of_sizes_hides_no_planted_slow_down_and_is_none_itself(tmp_path: Path) -> None:
+    chance = np.random.default_rng(2)
+
+    def program(few: int, scale: float) -> str:
+        sizes = chance.permutation([1] * few + [16] * (60 - few))
+        noise = chance.lognormal(0, 0.03, 60)
+        return serving(
+            *(
+                ("DECODE", size, int(1_000 * size**0.5 * by * scale))
+                for size, by in zip(sizes, noise, strict=True)
+            )
+        )
+
+    before = parsed(tmp_path, "before", program(45, 1.0))
+    for name, scale, code in (("same", 1.0, 0), ("slow", 1.12, 3)):
+        assert (
+            said(before, parsed(tmp_path, name, program(15, scale)), "--fail-over", "5%")[0] == code
+        )
 
 
 def test_few_steps_are_told(tmp_path: Path) -> None:

@@ -365,3 +365,141 @@ def test_where_graphs_say_nothing_of_an_instance_its_late_nodes_may(parsed: Pars
     for node in (11, 12, 13, 14):
         late = late.replace(f"!{node} ", f"!{2 << 32 | node} ")
     check(parsed(CAPTURE + lost + late + "\n" + of_instance(2)), "kernels", MAPPED)
+
+
+def captured(number: int, lines: str = CAPTURE) -> str:
+    """One of several captures, 1000 ns apart, of modules named after it."""
+    name = "top" if number == 0 else f"top{number}"
+    return moved(lines, 1000 * number).replace("'top", f"'{name}").replace("#", f"#{number + 1}")
+
+
+def written(number: int, at: int, *, numbered: bool, originals: range = range(1, 4)) -> str:
+    """Late records of the nodes of one of several captures, all at one time, and of the instance's copies."""
+    graph, instance = ids_of(number, numbered=numbered)
+    lines = [f"node!{graph + node} 1 {at} {at}" for node in originals]
+    copied = 1000 * number + 112
+    lines += [f"node!{instance + node} 1 {copied} {copied} {graph + node}" for node in range(1, 4)]
+    return "\n".join(lines) + "\n"
+
+
+def replayed(number: int, *, numbered: bool) -> str:
+    """A replay of the graph of one of several captures."""
+    _, instance = ids_of(number, numbered=numbered)
+    lines = moved(REPLAY, 50_000 + 1000 * number).replace("#", f"#{number + 1}")
+    for node in (11, 12, 13):
+        lines = lines.replace(f"!{node} ", f"!{instance + node - 10} ")
+    return lines + "\n"
+
+
+def ids_of(number: int, *, numbered: bool) -> tuple[int, int]:
+    """The ids before the first nodes of a captured graph and of its instance: with the graph's number, or small."""
+    if numbered:
+        return (3 * number + 1) << 32, (3 * number + 2) << 32
+    return 100 * number, 100 * number + 50
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("ran", [[0], [1], [0, 1]])
+def test_nodes_of_two_captures_recorded_together_are_told_apart_by_their_graphs_numbers_only(
+    parsed: Parse, ran: list[int], numbered: bool
+) -> None:
+    lines = [captured(number) for number in (0, 1)]
+    lines += [written(number, 1105, numbered=numbered) for number in (0, 1)]
+    lines += [replayed(number, numbered=numbered) for number in ran]
+    expected = {0: ["top.a", "top.b", "top.b"], 1: ["top1.a", "top1.b", "top1.b"]}
+    found = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
+    assert found == [path if numbered else None for number in ran for path in expected[number]]
+
+
+def test_captures_of_several_sizes_are_told_apart_in_any_batch(parsed: Parse) -> None:
+    shorter = CAPTURE.replace("    launch    1  75  80  #4\n", "")
+    lines = [captured(0), captured(1, shorter)]
+    lines += [captured(2)]
+    lines += [written(number, 2105, numbered=True) for number in (0, 2)]
+    lines += [written(1, 2106, numbered=True, originals=range(1, 3))]
+    lines += [replayed(number, numbered=True) for number in (2, 0)]
+    found = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
+    assert found == ["top.a", "top.b", "top.b", "top2.a", "top2.b", "top2.b"]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize(
+    ("captures", "recorded"),
+    [
+        ([0, 1], [0]),  # the second's records are lost, or the first's come late
+        ([0, 1], [1]),
+        ([1], [0, 1]),  # the first was captured before the recording
+    ],
+)
+def test_as_many_graphs_as_captures_must_be_recorded(
+    parsed: Parse, captures: list[int], recorded: list[int], numbered: bool
+) -> None:
+    lines = [captured(number) for number in captures]
+    lines += [written(number, 1105, numbered=numbered) for number in recorded]
+    lines += [replayed(number, numbered=numbered) for number in recorded]
+    dataset = parsed("\n".join(lines))
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+def test_one_lost_record_leaves_no_graph_of_its_batch_certain(parsed: Parse) -> None:
+    lines = [captured(number) for number in (0, 1)]
+    lines += [written(0, 1105, numbered=True), written(1, 1105, numbered=True, originals=range(2, 4))]  # fmt: skip
+    dataset = parsed("\n".join([*lines, replayed(0, numbered=True)]))
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+def test_what_is_recorded_after_a_whole_batch_is_certain_again(parsed: Parse) -> None:
+    lines = [captured(number) for number in range(3)]
+    lines += [written(number, 1105, numbered=False) for number in (0, 1)]
+    lines += [written(2, 2105, numbered=False), replayed(2, numbered=False)]
+    found = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
+    assert found == ["top2.a", "top2.b", "top2.b"]
+
+
+def test_batches_whose_ids_have_no_graph_are_not_counted_as_graphs(parsed: Parse) -> None:
+    """Two captures, two batches that may hold any part of either, and between them a capture of nothing."""
+    empty = """
+        launch 1 2001 2002 #91 cudaStreamBeginCapture_v10000
+        launch 1 2003 2004 #92 cudaStreamEndCapture_v10000
+    """
+    lines = [captured(0), captured(1), empty]
+    lines += [written(0, 2105, numbered=False), written(1, 1105, numbered=False)]
+    lines += [replayed(number, numbered=False) for number in (0, 1)]
+    dataset = parsed("\n".join(lines))
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
+
+
+@pytest.mark.parametrize(("last", "mapped"), [("#2", True), ("#3", False)])
+def test_a_capture_of_nothing_claims_no_nodes_if_no_call_of_it_is_missing(
+    parsed: Parse, last: str, mapped: bool
+) -> None:
+    empty = f"""
+        launch 1 -90 -89 #1 cudaStreamBeginCapture_v10000
+        launch 1 -80 -79 {last} cudaStreamEndCapture_v10000
+    """
+    later = CAPTURE.replace("#", "#7")
+    dataset = parsed(empty + later + LATE + REPLAY)
+    check(dataset, "kernels", MAPPED if mapped else UNMAPPED)
+
+
+KERNELS = CAPTURE.replace("cudaMemsetAsync_v3020", "cudaLaunchKernel_v7000")
+REPLAY_OF_KERNELS = REPLAY.replace("memset!12 1 310 311  #7 64", "kernel!12 1 310 311  #7 relu")
+CROSSED = REPLAY_OF_KERNELS.replace("!12 ", "!x ").replace("!13 ", "!12 ").replace("!x ", "!13 ")
+
+
+@pytest.mark.parametrize("records", [LATE, FROM_THE_START])
+@pytest.mark.parametrize(
+    ("replays", "mapped"),
+    [
+        (REPLAY_OF_KERNELS, True),
+        (CROSSED, False),
+        (REPLAY_OF_KERNELS + other(CROSSED, 1000, 3), False),  # one replay is enough
+    ],
+)
+def test_a_replay_that_contradicts_the_order_of_ids_on_its_stream_maps_nothing(
+    parsed: Parse, records: str, replays: str, mapped: bool
+) -> None:
+    """All are kernels: nothing but the order in which they ran tells that ids did not rise in the capture."""
+    dataset = parsed(KERNELS + records + replays)
+    causes = {None if mapped else "graph_unmapped"}
+    assert set(dataset.table("kernels").column("cause").to_pylist()) == causes

@@ -26,6 +26,7 @@ class Recorded:
 
     Attributes:
         nodes: When nodes are: in their launch, after the capture, or not at all.
+        batch: Of how many captures nodes are recorded together, after the last of them.
         graphs: Whether graphs are.
         lost: Share of rows of launches and nodes that are lost.
         windows: Whether the begin and end of captures are.
@@ -33,6 +34,7 @@ class Recorded:
     """
 
     nodes: str = "in time"
+    batch: int = 1
     graphs: bool = True
     lost: float = 0.0
     windows: bool = True
@@ -56,6 +58,7 @@ class Program:
     truth: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, count[int]] = field(default_factory=dict)
     instances: list[tuple[int, list[tuple[int, str, str]]]] = field(default_factory=list)
+    late: list[list[int]] = field(default_factory=list)
 
     def next(self, what: str) -> int:
         return next(self.numbers.setdefault(what, count(1)))
@@ -104,14 +107,23 @@ class Program:
         self.window("cudaStreamEndCapture")
         begun = self.clock
         if self.recorded.nodes == "late":
-            for node, _, _ in nodes:
-                self.node(node)
-                self.clock += self.rng.randint(0, 2)
+            # Of what was captured before the recording, no recorder knows.
+            if self.clock >= self.recorded.since:
+                self.late.append([node for node, _, _ in nodes])
+            if len(self.late) >= self.recorded.batch:
+                self.write_late()
         # What is recorded late falls into the range of another module.
         self.lines.append(f"range 1 {begun - 5} {self.clock + 5} {{'Module': 'after'}}")
         self.clock += 10
         for _ in range(self.rng.randint(0, 2)):
             self.instantiate(graph, nodes)
+
+    def write_late(self) -> None:
+        for nodes in self.late:
+            for node in nodes:
+                self.node(node)
+                self.clock += self.rng.randint(0, 2)
+        self.late.clear()
 
     def instantiate(self, graph: int, nodes: list[tuple[int, str, str]]) -> None:
         instance = self.next("graph")
@@ -153,6 +165,7 @@ def program(rng: Random, recorded: Recorded) -> Program:
     for _ in range(rng.randint(1, 10)):
         rng.choice([made.capture, made.replay, made.replay, made.eager])()
         made.clock += 20
+    made.write_late()
     made.replay()
     rng.shuffle(made.lines)
     return made
@@ -161,6 +174,7 @@ def program(rng: Random, recorded: Recorded) -> Program:
 RECORDED = st.builds(
     Recorded,
     nodes=st.sampled_from(["in time", "late", "never"]),
+    batch=st.sampled_from([1, 1, 2, 3, 99]),
     graphs=st.booleans(),
     lost=st.sampled_from([0.0, 0.0, 0.2, 0.6]),
     windows=st.booleans(),

@@ -323,6 +323,35 @@ def test_a_replay_after_an_update_counts_for_the_first_capture_and_is_said_to(
     assert [row["count"] for row in dataset.table("coverage").to_pylist() if row["known"]] == [6, 8]
 
 
+@pytest.mark.parametrize(
+    ("call", "counted"),
+    [
+        ("cudaGraphExecUpdate_v10020", 3),
+        ("cuGraphExecUpdate_v2", 3),
+        ("cudaGraphExecKernelNodeSetParams_v10010", 3),
+        ("cuGraphExecKernelNodeSetParams_v2", 3),
+        ("cudaGraphExecMemcpyNodeSetParams1D_v11010", 3),
+        ("cudaGraphExecMemcpyNodeSetParamsToSymbol_v11010", 3),
+        ("cudaGraphExecMemsetNodeSetParams_v10020", 3),
+        ("cudaGraphExecChildGraphNodeSetParams_v11010", 3),
+        ("cudaGraphExecNodeSetParams_v12020", 3),
+        ("cudaGraphKernelNodeSetParams_v10000", 0),  # of the graph, which no instance hears of
+        ("cudaGraphExecHostNodeSetParams_v10020", 0),  # runs nothing on the device
+        ("cudaGraphExecEventRecordNodeSetEvent_v11010", 0),
+        ("cudaGraphNodeSetEnabled_v11060", 0),  # what still runs is what was captured
+        ("cudaGraphExecDestroy_v10000", 0),
+    ],
+)
+def test_replays_after_a_call_that_changes_what_instances_run_are_counted(
+    parsed: Parse, call: str, counted: int
+) -> None:
+    change = f"launch 1 1000 1010 #60 {call}\n"
+    again = moved(REPLAY.replace("#7", "#70"), 2000)
+    dataset = parsed(CAPTURE + NODES + REPLAY + change + again)
+    assert dataset.table("kernels").column("module").null_count == 0
+    assert losses(dataset) == ({"graph_updated": counted} if counted else {})
+
+
 def test_a_node_recorded_after_its_capture_is_not_given_to_whatever_is_open_then(
     parsed: Parse,
 ) -> None:

@@ -178,3 +178,45 @@ def test_outputs_range_that_launches_work_is_a_call_of_its_own(parsed: Parse) ->
         0         -        0
         50        [[8]]    1
     """)  # fmt: skip
+
+
+def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1/1   0 900 {'Module': 'top'}
+        range  1/1 500 600 {'Module': 'top.late'}
+        range  1/2 300 400 {'Module': 'top.middle'}
+        range  2/1 100 200 {'Module': 'top.early'}
+        range  2/1 700 800 {'Module': 'first'}
+        range  2/1  -9  -5 {'Module': 'first.below'}
+    """)
+    check(dataset, "modules", """
+        module_id  path
+        0          first
+        1          first.below
+        2          top
+        3          top.early
+        4          top.middle
+        5          top.late
+    """)  # fmt: skip
+
+
+def test_numbered_layers_of_the_stages_of_a_pipeline_stand_by_their_numbers(parsed: Parse) -> None:
+    """The recording may begin while a later stage is at work."""
+    dataset = parsed("""
+        range  1/1 500 600 {'Module': 'top.layers.0'}
+        range  1/1 700 800 {'Module': 'top.layers.1'}
+        range  2/1 100 200 {'Module': 'top.layers.2'}
+        range  2/1 300 400 {'Module': 'top.layers.10'}
+    """)
+    assert dataset.table("modules").column("name").to_pylist() == [
+        "top", "layers", "0", "1", "2", "10",
+    ]  # fmt: skip
+
+
+def test_numbered_layers_that_a_process_calls_from_the_last_stand_so(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1  10  20 {'Module': 'up.2'}
+        range  1  30  40 {'Module': 'up.1'}
+        range  1  50  60 {'Module': 'up.0'}
+    """)
+    assert dataset.table("modules").column("name").to_pylist() == ["up", "2", "1", "0"]

@@ -139,7 +139,6 @@ READ = {
         "INSERT INTO StringIds VALUES (NULL, NULL), (NULL, 'x'), (99, NULL)",
     ),
     "a write-ahead log that is gone": "PRAGMA journal_mode = WAL",
-    "times centuries ahead": "UPDATE KERNEL SET end = 1 << 60 WHERE correlationId = 2",
     "threads with every bit set": "UPDATE RUNTIME SET globalTid = -1",
     "domains without end": "UPDATE NVTX SET domainId = 9223372036854775807",
     "an infinite payload": "UPDATE NVTX SET doubleValue = 9e999",

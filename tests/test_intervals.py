@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.work import Counted, elements_of, lines_of, peak_bytes_of
 from tracekit import intervals as iv
+from tracekit.axis import measured_axis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +178,11 @@ def test_intervals_that_share_time_with_another_are_found(pairs: list[tuple[int,
     assert found.tolist() == expected
 
 
-TIMES = st.integers(-50, 50) | st.integers(-(2**61) + 1, 2**61 - 1)
+TIMES = (
+    st.integers(-50, 50)
+    | st.integers(-(2**61) + 1, 2**61 - 1)
+    | st.sampled_from([-(2**63), 2**63 - 1])  # ids may be anything
+)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 4), TIMES), max_size=6), min_size=1, max_size=3))
@@ -197,18 +202,37 @@ def test_one_axis_keeps_the_order_within_groups_and_the_groups_apart(
             assert (one < other) == (at < there)
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**40), 2**40)), min_size=1))
-def test_one_axis_keeps_distances_that_fit(pairs: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(-1, 4), TIMES), min_size=1))
+def test_a_measured_axis_keeps_all_distances_or_is_none(pairs: list[tuple[int, int]]) -> None:
     group, time = ints([g for g, _ in pairs]), ints([t for _, t in pairs])
-    (found,) = iv.one_axis([group], [time])
-    for line in np.unique(group):
-        assert len(set((found - time)[group == line].tolist())) == 1
+    found = measured_axis([group], [time])
+    spans = {g: [t for other, t in pairs if other == g] for g in group.tolist()}
+    if found is None:
+        assert sum(max(times) - min(times) for times in spans.values()) > 2**63
+        return
+    for line in spans:
+        assert len(set((found[0] - time)[group == line].tolist())) == 1
+
+
+def test_groups_far_apart_from_each_other_cost_no_room() -> None:
+    """A report at epoch time and one from 0 on, on forty devices each."""
+    group = np.repeat(np.arange(80), 2)
+    time = np.tile(ints([0, 7, 2**60 + 5, 2**60 + 12]), 40)
+    (found,) = measured_axis([group], [time]) or []
+    assert (np.diff(found)[::2] == 7).all()
+    assert (np.diff(found)[1::2] > 0).all()
+
+
+def test_an_axis_has_room_for_the_sum_of_spans_and_no_more() -> None:
+    ends = ints([-(2**61) + 1, 2**61 - 1])
+    assert measured_axis([np.repeat(np.arange(3), 2)], [np.tile(ends, 3)]) is not None
+    assert measured_axis([np.repeat(np.arange(4), 2)], [np.tile(ends, 4)]) is None
 
 
 def test_one_axis_falls_back_to_ranks_for_huge_times() -> None:
-    group, time = ints([0, 1, 1, 2]), ints([2**61 - 1, -(2**61) + 1, 5, 5])
+    group, time = np.repeat(np.arange(4), 2), np.tile(ints([-(2**61) + 1, 2**61 - 1]), 4)
     (found,) = iv.one_axis([group], [time])
-    assert found.tolist() == [2, 4, 5, 9]
+    assert found.tolist() == [0, 1, 3, 4, 6, 7, 9, 10]
 
 
 @pytest.mark.parametrize("deep", [200, 5_000])

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tracekit.coverage import BROKEN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, TOO_DEEP, TOO_LONG
+from tracekit.coverage import (
+    BROKEN,
+    DIMENSION_UNKNOWN,
+    FIELD_CUT,
+    FIELD_SKIPPED,
+    NO_NAME,
+    TOO_DEEP,
+    TOO_LONG,
+)
 from tracekit.decode import decode
 from tracekit.markers.base import (
     ModuleMarker as Module,
@@ -195,6 +203,40 @@ ODD_FIELDS = [
     ),
 ]
 
+#: A dimension that is no number is lost, the others are not.
+SYMBOLIC = [
+    (
+        "{'Module': 'a', 'Inputs': [[s0, 4096], [8]]}",
+        Module("a", inputs=((None, 4096), (8,)), cause=DIMENSION_UNKNOWN),
+    ),
+    (
+        "{'Module': 'a', 'Inputs': ['batch', 16]}",
+        Module("a", inputs=((None, 16),), cause=DIMENSION_UNKNOWN),
+    ),
+    (
+        '{"Module": "a", "Inputs": [[null, "2*s0 + 1", 16]]}',
+        Module("a", inputs=((None, None, 16),), cause=DIMENSION_UNKNOWN),
+    ),
+    (
+        "{'Module': 'a', 'Inputs': [[8]], 'mask': [[2*s0 + 1, Max(1, s1)]]}",
+        Module("a", inputs=((8,),), kwargs={"mask": ((None, None),)}, cause=DIMENSION_UNKNOWN),
+    ),
+    (
+        "{'Module': 'a', 'TrainableParams': {'w': [u0, 8]}, 'Inputs': [[8]]}",
+        Module("a", params=(Param("w", (None, 8)),), inputs=((8,),), cause=DIMENSION_UNKNOWN),
+    ),
+    (
+        "{'Module': 'a', 'Outputs': [['batch']]}",
+        Module("a", outputs=((None,),), only_result=True, cause=DIMENSION_UNKNOWN),
+    ),
+    ("a in=[[s0, 8]]", Module("a", inputs=((None, 8),), cause=DIMENSION_UNKNOWN)),
+    (
+        "{'Module': 'a', 'Inputs': [[8]], 'names': ['x', 'y']}",
+        Module("a", inputs=((8,),), cause=FIELD_SKIPPED),
+    ),
+    ("{'Module': 'a', 'Inputs': [[f.x(8), 8]]}", Module("a", cause=BROKEN)),
+]
+
 UNREADABLE = [
     ("{'Module': [[8]], 'Inputs': []}", Unreadable(NO_NAME)),
     ("{'Module': None}", Unreadable(NO_NAME)),
@@ -246,7 +288,7 @@ PLAIN = [
 
 @pytest.mark.parametrize(
     ("text", "marker"),
-    LAYER_DICTS + OUR_DICTS + OTHER_DIALECTS + ODD_FIELDS + UNREADABLE,
+    LAYER_DICTS + OUR_DICTS + OTHER_DIALECTS + ODD_FIELDS + SYMBOLIC + UNREADABLE,
     ids=lambda it: str(it)[:60],
 )
 def test_text_says_what_stands_beside_it(text: str, marker: Marker) -> None:

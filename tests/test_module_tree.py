@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from rich.console import Console
 
 import tracekit
+from tests.command import command
 from tests.trace_lines import report
 from tracekit.analyses import module_tree, modules_by_time
 from tracekit.views import tree
@@ -199,3 +201,111 @@ def test_shares_are_of_all_time_also_of_that_which_nobody_owns(parsed: Parse) ->
     dataset = parsed("range 1 0 10 {'Module': 'top', 'Inputs': [[1]]}\nop 1 2 4 x\nop 1 20 26 y")
     assert module_tree.frame(dataset).share.tolist() == [0.25]
     assert Counter(dataset.kernels().cause.dropna()) == {"outside_modules": 1}
+
+
+def unlike(count: int) -> str:
+    """A trace of modules that are all of another class; later ones take longer."""
+    calls = [
+        f'range 1 {at * 1000} {at * 1000 + 900} {{"Module": "top.m{at}", "Class": "C{at}", "Inputs": [[1]]}}\n'
+        f"op 1 {at * 1000 + 1} {at * 1000 + 2 + at} aten::x"
+        for at in range(count)
+    ]
+    around = f'range 1 0 {count * 1000} {{"Module": "top", "Inputs": [[1]]}}'
+    return "\n".join([around, *calls])
+
+
+def test_a_long_tree_is_cut_to_its_largest_lines_and_says_how_many_more_there_are(
+    parsed: Parse,
+) -> None:
+    dataset = parsed(unlike(250))
+    lines = text(dataset).splitlines()
+    shown_ = [line.split()[0] for line in lines if line.lstrip().startswith("m")][1:]
+    assert shown_ == [f"m{at}" for at in range(51, 250)]
+    assert lines[-1].strip() == "51 more lines: --top 251 or --json shows all"
+    least = command("show", "tree", dataset.folder, "--path", "top.m7").out
+    assert "more lines" not in least
+    assert len(json.loads(command("show", "tree", dataset.folder, "--json").out)) == 251
+    every = command("show", "tree", dataset.folder, "--top", 251).out
+    assert all(f" m{at} " in every for at in range(250))
+    assert "more lines" not in every
+
+
+@given(st.lists(nodes, min_size=1, max_size=3, unique_by=lambda node: node[0]), st.integers(0, 9))
+@settings(max_examples=20)
+def test_the_largest_lines_come_with_those_above_them(
+    tmp_path_factory: pytest.TempPathFactory, forest: list[Node], count: int
+) -> None:
+    dataset = tracekit.parse(
+        report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest))
+    )
+    whole = module_tree.frame(dataset)
+    found = module_tree.largest(whole, count)
+    assert len(found) == min(count, len(whole))
+    least = found.inclusive_ns.min()
+    assert not whole.drop(found.index).inclusive_ns.gt(least).any()
+    parents: list[int] = []
+    for row, depth in whole.depth.items():
+        del parents[depth:]
+        if row in found.index:
+            assert set(parents) <= set(found.index)
+        parents.append(row)
+
+
+SORTED = """
+range 1    0 1000 {'Module': 'top', 'Inputs': [[1]]}
+range 1   10  200 {'Module': 'top.b', 'Inputs': [[1]]}
+op    1   20   30 aten::x
+range 1  210  400 {'Module': 'top.c', 'Inputs': [[1]]}
+op    1  220  290 aten::x
+range 1  410  600 {'Module': 'top.a', 'Inputs': [[1]]}
+range 1  420  500 {'Module': 'top.a.x', 'Inputs': [[1]]}
+op    1  430  490 aten::x
+range 1  610  620 {'Module': 'top.b', 'Inputs': [[1]]}
+range 1  700  990 {'Module': 'top.l.0', 'Class': 'L', 'Inputs': [[1]]}
+op    1  710  716 aten::x
+range 1  991  999 {'Module': 'top.l.1', 'Class': 'L', 'Inputs': [[1]]}
+op    1  992  994 aten::x
+"""
+
+
+@pytest.mark.parametrize(
+    ("heading", "order"),
+    [
+        ("subtree", "c a b l"),
+        ("of CPU time", "c a b l"),
+        ("of GPU time", "c a b l"),
+        ("self", "c b a l"),
+        ("calls", "b c a l"),
+        ("median", "c a b l"),
+        ("module", "a b c l"),
+    ],
+)
+def test_siblings_are_sorted_by_every_heading_that_the_tree_shows(
+    parsed: Parse, heading: str, order: str
+) -> None:
+    said = command("show", "tree", parsed(SORTED).folder, "--sort", heading, "--json")
+    rows = json.loads(said.out)
+    assert [row["label"] for row in rows if row["depth"] == 1] == order.split()
+    below = [row["path"] for row in rows]
+    assert below[below.index("top.a") + 1] == "top.a.x"
+
+
+DIFFERING = """
+range 1   0 900 {'Module': 'top', 'Inputs': [[1]]}
+range 1  10  99 {'Module': 'top.0', 'Class': 'A', 'Inputs': [[1]]}
+op    1  20  50 aten::x
+range 1 110 199 {'Module': 'top.1', 'Class': 'A', 'Inputs': [[1]]}
+op    1 120 160 aten::x
+range 1 210 299 {'Module': 'top.x', 'Inputs': [[1]]}
+range 1 310 399 {'Module': 'top.2', 'Class': 'B', 'Inputs': [[1]]}
+op    1 320 325 aten::x
+range 1 410 499 {'Module': 'top.3', 'Class': 'B', 'Inputs': [[1]]}
+op    1 420 435 aten::x
+"""
+
+
+def test_siblings_are_sorted_by_how_much_their_modules_differ(parsed: Parse) -> None:
+    """What took no time, of which no spread is known, comes last."""
+    found = module_tree.frame(parsed(DIFFERING), sort="spread")
+    assert found.label.tolist() == ["top", "2 … 3", "0 … 1", "x"]
+    assert module_tree.spread_of(found).tolist()[1:3] == [1.0, pytest.approx(10 / 35)]

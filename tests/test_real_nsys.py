@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tracekit
-from tests.nsys import nsys, record
+from tests.nsys import import_heard_nvtx, nsys, record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracekit.dataset import Dataset
 
-pytestmark = pytest.mark.nsys
+pytestmark = [pytest.mark.nsys, pytest.mark.heard_nvtx]
 
 PROGRAM = """
-import nvtx, threading, time
+import threading, time
 
 def call(text, *inner):
     nvtx.push_range(text)
@@ -49,7 +49,7 @@ nvtx.push_range("never ended")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(tmp_path_factory.mktemp("nsys"), PROGRAM)
+    return record(tmp_path_factory.mktemp("nsys"), f"{import_heard_nvtx()}{PROGRAM}")
 
 
 @pytest.fixture(scope="module")

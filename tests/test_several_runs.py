@@ -307,6 +307,12 @@ def test_a_worker_that_is_killed_spoils_its_own_report_only(
     assert sorted([*dataset.reports, lost["name"]]) == ["rank0", "rank1", "rank2"]
 
 
+def _heeding() -> None:
+    """A shell that starts the tests in the background makes them ignore Ctrl-C, and nohup its end."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def begun(reports: list[Path], out: Path) -> subprocess.Popen[str]:
     """A run in a process of its own, whose first worker is at work."""
     process = subprocess.Popen(
@@ -315,8 +321,7 @@ def begun(reports: list[Path], out: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
-        # A shell that starts the tests in the background makes them ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        preexec_fn=_heeding,  # noqa: PLW1509
     )
     deadline = time.monotonic() + 60
     while not any(out.parent.glob(f".{out.name}.partial-*/.rank0")):
@@ -339,6 +344,24 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
     assert said == ""
     assert "Traceback" not in complained
     assert complained.count("\n") <= 1
+    assert [worker for worker in started if runs(worker)] == []
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.004, 0.02])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_asked_to_stop_again_and_again_leaves_nothing_and_no_process(
+    number: signal.Signals, pause: float, large: list[Path], tmp_path: Path
+) -> None:
+    """People press Ctrl-C twice, and a terminal that closes sends what it has."""
+    process = begun(large, tmp_path / "run")
+    started = children(process.pid)
+    for _ in range(5):
+        process.send_signal(number)
+        time.sleep(pause)
+    process.communicate(timeout=60)
+    # It may hear the last ones when all is done and Python has already given up its handlers.
+    assert process.returncode in {128 + number, -number}
     assert [worker for worker in started if runs(worker)] == []
     assert contents(tmp_path) == {}
 

@@ -7,6 +7,7 @@ against the truth.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -261,6 +262,14 @@ VARIANTS = {
     "late nodes": {"faults": Faults(node_records="late")},
     "late nodes of 2023": {"faults": Faults(node_records="late"), "generation": "3.7.2"},
     "late nodes, lost launches": {"faults": Faults(node_records="late", lost_launches=0.1)},
+    "late nodes in twos": {"faults": Faults(node_records="late", node_batch=2)},
+    "late nodes of all captures": {"faults": Faults(node_records="late", node_batch=99)},
+    "late nodes in twos, some lost": {
+        "faults": Faults(node_records="late", node_batch=2, lost_nodes=0.2)
+    },
+    "late nodes in threes, lost launches": {
+        "faults": Faults(node_records="late", node_batch=3, lost_launches=0.1)
+    },
     "late nodes, no windows": {"faults": Faults(node_records="late", skipped_capture_calls=True)},
     "no nodes": {"faults": Faults(node_records="never")},
     "no nodes in 2023": {"faults": Faults(node_records="never"), "generation": "3.7.2"},
@@ -346,6 +355,38 @@ def test_without_records_a_graph_from_before_is_not_taken_for_its_capture_repeat
     )
     assert any(work.node is not None for work in it.truth.work)
     assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
+
+
+@pytest.mark.parametrize("when", ["late", "never"])
+@pytest.mark.parametrize("number", range(6))
+def test_ids_that_do_not_rise_as_nodes_were_captured_mislead_nobody(number, when) -> None:
+    """On one stream, where replays run nodes as they were captured; descent knows all the same."""
+    plan = capturing(
+        number, actions=10, generation="3.7.2", crossed_nodes=True, streams=1, devices=1, graph_replays=False,
+        faults=Faults(node_records=when), **ONE_GRAPH,
+    )  # fmt: skip
+    it = parsed(plan)
+    assert any(work.node is not None for work in it.truth.work)
+    assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
+    recorded = parsed(replace(plan, faults=Faults()))
+    assert (wrong(recorded), missing(recorded)) == ([], [])
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 99])
+@pytest.mark.parametrize("number", range(3))
+def test_late_nodes_of_any_batch_are_told_apart_where_nothing_is_lost(number, batch) -> None:
+    """Ids carry the graph's number; launches that become several nodes have no order that is known."""
+    faults = Faults(node_records="late", node_batch=batch)
+    it = parsed(
+        capturing(
+            number, actions=12, generation="3.7.2", faults=faults, orphans=False, graph_extras=False,
+            graph_replays=False, graph_captures=6,
+        )
+    )  # fmt: skip
+    rows = [row for row, _ in rows_with_truth(it) if row["graph_node_id"] is not None]
+    assert rows
+    assert wrong(it) == []
+    assert {row["cause"] for row in rows} <= {None, "outside_modules"}
 
 
 def test_without_records_order_tells_where_the_program_was_recorded_from_its_start() -> None:

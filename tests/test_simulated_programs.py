@@ -157,20 +157,30 @@ def test_modules_are_the_hierarchy_of_all_that_was_called(it) -> None:
     assert [row["module_id"] for row in modules] == list(range(len(modules)))
     told = defaultdict(list)
     for call in it.truth.calls:
-        params = sorted((name, shape) for name, shape in call.params.items())
-        told[call.path].append((call.alias_of, params, call.static))
+        told[call.path].append((call.alias_of, call.params, call.static))
     for row in modules:
         above, _, name = row["path"].rpartition(".")
         parent = None if row["parent_id"] is None else modules[row["parent_id"]]["path"]
         below = [one["module_id"] for one in modules if one["path"].startswith(row["path"] + ".")]
         assert (parent or "", row["name"], row["depth"]) == (above, name, row["path"].count("."))
         assert below == list(range(row["module_id"] + 1, row["subtree_end_id"]))
-        params = sorted((param["name"], tuple(param["shape"])) for param in row["params"] or ())
+        params = {param["name"]: param["shape"] for param in row["params"] or ()}
         static = None if row["static_params"] is None else json.loads(row["static_params"])
-        alternatives = told.get(row["path"], [(None, [], None)])
+        alternatives = told.get(row["path"], [(None, {}, None)])
         assert row["alias_of"] in [alias for alias, _, _ in alternatives]
-        assert params in [candidate for _, candidate, _ in alternatives]
-        assert static in [candidate for _, _, candidate in alternatives]
+        assert params == agreed([candidate for _, candidate, _ in alternatives if candidate])
+        settings = {json.dumps(candidate) for _, _, candidate in alternatives} - {"null"}
+        assert static == (json.loads(*settings) if len(settings) == 1 else None)
+
+
+def agreed(told: list[dict]) -> dict:
+    """The parameters that processes tell, without the sizes that are not the same in all."""
+    found = {}
+    for name in {name for params in told for name in params}:
+        shapes = [params.get(name) for params in told]
+        alike = None not in shapes and len({len(shape) for shape in shapes}) == 1
+        found[name] = [sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*shapes, strict=True)] if alike else None  # fmt: skip
+    return found
 
 
 @of_any_program

@@ -39,7 +39,7 @@ def test_truth_agrees_with_a_search_over_the_file(tmp_path_factory, plan) -> Non
     file, truth = recorded(plan, tmp_path_factory.getbasetemp())
     expected = {}
     for row in file.work():
-        launch = file.launches.get((row["globalPid"], row["correlationId"]))
+        launch = file.launch_of(row)
         around = file.around(launch["globalTid"], launch["start"], launch["end"]) if launch else []
         calls = [one for one in around if is_call(one)]
         replayed = row.get("graphNodeId") is not None or "graphExecId" in row
@@ -77,7 +77,7 @@ def test_truth_agrees_with_a_search_over_the_file(tmp_path_factory, plan) -> Non
 def test_gpu_projection_agrees_with_a_search_over_the_file(tmp_path_factory, plan) -> None:
     file, truth = recorded(plan, tmp_path_factory.getbasetemp())
     work = {}
-    for row in file.work():
+    for row in filter(file.launch_of, file.work()):
         work.setdefault((row["globalPid"], row["correlationId"]), []).append(row)
     expected = []
     for one in [*file.push_pop, *file.start_end]:
@@ -166,7 +166,9 @@ def test_an_eventful_plan_has_everything_in_it() -> None:
     launches = [launch for run in runs for launch in run.launches]
     assert {one.kind for one in work} == {"kernel", "memcpy", "memset", "graph"}
     causes = {cause for one in work for cause in one.causes}
-    assert causes == {"graph_unmapped", "graph_not_expanded", "no_launch", "outside_modules"}
+    assert causes == {
+        "graph_unmapped", "graph_not_expanded", "managed_memory", "no_launch", "outside_modules",
+    }  # fmt: skip
     assert any(call.alias_of for call in calls)
     assert any(".cell0.cell0.cell0" in call.path for call in calls)
     assert any(one.end_thread for one in ranges)

@@ -5,9 +5,9 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     range   1    0 100  {'Module': 'top'}     a pushed and popped range; its text is the rest of the line
     range   1    0   -  …                     one that never ended
     async   1    0 100  …                     a start/end range; ``1>2`` ends on thread 2
-    launch  1   10  20  #5 cudaLaunchKernel   an API call with correlation id 5
+    launch  1   10  20  #5 cudaLaunchKernel   an API call with correlation id 5; ``returns=719`` behind it is its error
     kernel  1   30  50  #5 gemm               work that it started; the thread names the process only
-    memcpy  1   30  50  #6 1024               bytes
+    memcpy  1   30  50  #6 1024               bytes; ``kind=11`` behind them is the direction, CUPTI's code
     memset  1   30  50  #7 1024
     graph   1   30  50  #8
     node!9  1   30  30  4                     records that node 9 of a graph was made, as a copy of node 4 if that is said
@@ -171,10 +171,11 @@ class _Writer:
         )  # fmt: skip
 
     def _launch(self, line: dict[str, Any]) -> None:
-        name, _, event_class = (line["rest"] or "cudaLaunchKernel_v7000").partition(" class=")
+        name, options = _options(line["rest"])
         self.insert(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", start=line["start"], end=line["end"], eventClass=int(event_class or 0),
-            globalTid=line["tid"], correlationId=line["id"], nameId=self.string(name), returnValue=0,
+            "CUPTI_ACTIVITY_KIND_RUNTIME", start=line["start"], end=line["end"],
+            eventClass=options.get("class", 0), globalTid=line["tid"], correlationId=line["id"],
+            nameId=self.string(name or "cudaLaunchKernel_v7000"), returnValue=options.get("returns", 0),
         )  # fmt: skip
 
     def _work(self, line: dict[str, Any], table: str, **columns: object) -> None:
@@ -201,10 +202,11 @@ class _Writer:
         )
 
     def _memcpy(self, line: dict[str, Any]) -> None:
-        size = int(line["rest"] or 0)
+        size, options = _options(line["rest"])
         self._work(
-            line, "CUPTI_ACTIVITY_KIND_MEMCPY", bytes=size, copyKind=1, graphNodeId=_node(line)
-        )
+            line, "CUPTI_ACTIVITY_KIND_MEMCPY", bytes=int(size or 0), copyKind=options.get("kind", 1),
+            graphNodeId=_node(line),
+        )  # fmt: skip
 
     def _memset(self, line: dict[str, Any]) -> None:
         size = int(line["rest"] or 0)
@@ -226,6 +228,12 @@ class _Writer:
             "exec": (94, source, None, made),
         }[kind]
         self.graphs.append((line["start"], line["end"], event, line["tid"], *ids))
+
+
+def _options(text: str) -> tuple[str, dict[str, int]]:
+    """What stands before the words of the form ``name=number``, and these."""
+    plain, *words = re.split(r"(?:^|\s)(\w+)=(\d+)", text)
+    return plain, dict(zip(words[::3], map(int, words[1::3]), strict=True))
 
 
 def _node(line: dict[str, Any]) -> int | None:

@@ -7,16 +7,28 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.coverage import ORPHAN_OUTPUTS
-from tracekit.hierarchy import hierarchy
-from tracekit.intervals import one_axis, parents, subtree_ends
+from tracekit.coverage import (
+    CAUSES,
+    ENDED_ELSEWHERE,
+    LEFT_OPEN,
+    MODULE_UNCLEAR,
+    MODULE_UNREADABLE,
+    ORPHAN_OUTPUTS,
+)
+from tracekit.decode import paths_of
+from tracekit.doubled import Marked, inner_of_doubles
+from tracekit.hierarchy import Nested, hierarchy
+from tracekit.intervals import nesting_order, parents, subtree_ends
 from tracekit.markers.base import ModuleMarker, Unreadable
 from tracekit.recording import integers
+from tracekit.second_ranges import Spans, second_ranges
 
 if TYPE_CHECKING:
     from tracekit.arrays import Flags, Ints, Rows
     from tracekit.captures import Captures
+    from tracekit.coverage import Cause
     from tracekit.decode import Decoded
+    from tracekit.endings import Endings
     from tracekit.hierarchy import Module
     from tracekit.markers.base import Marker
     from tracekit.recording import Recording
@@ -27,17 +39,19 @@ if TYPE_CHECKING:
 class Calls:
     """Calls of modules on all threads, sorted by (start, -end) on the recording's axis.
 
-    A call whose marker names no readable module is among them with module -1: it owns its launches, so that nobody
-    else is given them.
+    What is of no known module is among them with module -1: calls whose markers name none that can be read, ranges that
+    ended on another thread, and stretches in which it is not known which call was open. They own the launches inside,
+    so that nobody else is given them.
 
     Attributes:
-        range_row: Row of the recording's ranges.
+        range_row: Row of the recording's ranges; of a stretch some row of its thread.
         start: Start on the axis.
         end: End on the axis.
         parent: Row of the enclosing call, or -1.
         depth: How many calls enclose it.
-        marker: Row of the decoded markers.
+        marker: Row of the decoded markers; -1 for what ended elsewhere and for stretches.
         outputs: Row of the marker that tells its outputs, or -1.
+        cause: Position in ``coverage.CAUSES`` of why its module is not known, if it is not.
         module: Row of modules, or -1.
         captured: Whether it ran while its thread captured a CUDA graph.
         modules: The hierarchy, in pre-order.
@@ -50,6 +64,7 @@ class Calls:
     depth: Rows
     marker: Rows
     outputs: Rows
+    cause: Rows
     module: Rows
     captured: Flags
     modules: list[Module]
@@ -60,61 +75,81 @@ class Calls:
         return self.module >= 0
 
 
+class _Marked(NamedTuple):
+    """Calls without their places; the columns are those of :class:`Calls`."""
+
+    range_row: Rows
+    start: Ints
+    end: Ints
+    marker: Rows
+    outputs: Rows
+    cause: Rows
+
+    def chosen(self, rows: Flags | Rows) -> _Marked:
+        """Some of them."""
+        return _Marked(*(column[rows] for column in self))
+
+
 def calls_of(
-    recording: Recording, decoded: Decoded, line: Timeline, works: Flags, captures: Captures
-) -> Calls:
+    recording: Recording, decoded: Decoded, line: Timeline, endings: Endings, works: Flags, captures: Captures
+) -> Calls:  # fmt: skip
     """Finds the calls among a recording's ranges.
 
     Args:
         recording: The recording.
         decoded: Its markers.
         line: Its ranges and launches on one axis.
+        endings: When its ranges ended.
         works: Which launches put work on the device, or into a graph.
         captures: What was captured.
     """
-    tally = recording.tally
-    text = integers(recording.ranges, "text")
-    marker = np.append(decoded.of_text, -1)[text]
-    rows = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & line.ends_here)
-    rows = _outer_first(rows, line, marker, decoded.markers)
-    start, end, marker = line.range_start[rows], line.range_end[rows], marker[rows]
-    parent, depth = parents(start, end)
-    thread = integers(recording.ranges, "thread")[rows]
-    before = _previous_sibling(parent, thread)
-    at_work = line.launch_start[works]
-    launched = np.searchsorted(at_work, start), np.searchsorted(at_work, end)
-    encloses = launched[1] > launched[0]
-    encloses[parent[parent >= 0]] = True
-    bare = _tells_result(decoded, marker) & ~encloses
-    spans = _Spans(start, end, thread, before, *launched)
-    is_result, result_of, marker = _results(spans, bare, marker, decoded)
-    tally.add("ranges", ORPHAN_OUTPUTS, int((is_result & (result_of < 0)).sum()))
-    keep = ~is_result
-    row = np.append(np.cumsum(keep) - 1, -1)
-    outputs = np.full(rows.size, -1, dtype=np.int64)
-    told = is_result & (result_of >= 0)
-    outputs[result_of[told]] = marker[told]
-    parent = row[parent][keep]
-    depth = depth[keep]
-    start, end = start[keep], end[keep]
-    modules, module = hierarchy(parent, depth, marker[keep], decoded.markers, tally)
-    return Calls(
-        range_row=rows[keep].astype(np.int32),
-        start=start,
-        end=end,
-        parent=parent.astype(np.int32),
-        depth=depth.astype(np.int32),
-        marker=marker[keep].astype(np.int32),
-        outputs=outputs[keep].astype(np.int32),
-        module=module.astype(np.int32),
-        captured=_ran_in_capture(captures, line, (start, end), (parent, depth)),
-        modules=modules,
+    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
+    marked = decoded.rows(ModuleMarker, Unreadable)[marker]
+    rows = _outer_first(
+        np.flatnonzero(marked & line.ends_here), line, endings, marker, decoded.markers
     )
+    spans = _spans(recording, (line, endings), rows, marker[rows], line.launch_start[works])
+    found = second_ranges(spans, decoded)
+    recording.tally.add("ranges", ORPHAN_OUTPUTS, int((found.second & (found.call < 0)).sum()))
+    outputs = np.full(rows.size, -1, dtype=np.int64)
+    told = np.flatnonzero(found.call >= 0)
+    outputs[found.call[told]] = found.marker[told]
+    unreadable = np.full(rows.size, CAUSES.index(MODULE_UNREADABLE))
+    calls = _Marked(rows, spans.start, spans.end, found.marker, outputs, unreadable)
+    calls, forest = _once_each(calls, spans, found.second, decoded.markers)
+    elsewhere = np.flatnonzero(marked & ~line.ends_here)
+    unknown = [
+        _nobodys(
+            ENDED_ELSEWHERE, line.range_start[elsewhere], line.range_end[elsewhere], elsewhere
+        ),
+        _nobodys(LEFT_OPEN, *_doubtful(endings, calls)),
+    ]
+    if any(some.range_row.size for some in unknown):
+        calls, forest = _together([calls, *unknown])
+    thread = integers(recording.ranges, "thread")[calls.range_row]
+    began = integers(recording.ranges, "start_ns")[calls.range_row]
+    nested = Nested(*forest, calls.marker, recording.threads.process[thread], began)
+    modules, module, unclear = hierarchy(nested, decoded.markers, recording.tally)
+    calls.cause[unclear] = CAUSES.index(MODULE_UNCLEAR)
+    return Calls(
+        **{name: column.astype(np.int32) for name, column in calls._asdict().items() if name not in {"start", "end"}},
+        start=calls.start,
+        end=calls.end,
+        parent=forest[0].astype(np.int32),
+        depth=forest[1].astype(np.int32),
+        module=module.astype(np.int32),
+        captured=_ran_in_capture(captures, line, (calls.start, calls.end), forest),
+        modules=modules,
+    )  # fmt: skip
 
 
-def _outer_first(rows: Ints, line: Timeline, marker: Ints, markers: list[Marker]) -> Ints:
+def _outer_first(
+    rows: Ints, line: Timeline, endings: Endings, marker: Ints, markers: list[Marker]
+) -> Ints:
     """Orders ranges of the very same extent by what their markers say: the shorter path is the outer call."""
-    start, end = line.range_start[rows], line.range_end[rows]
+    if not endings.as_recorded:
+        rows = rows[nesting_order(line.range_start[rows], endings.end[rows])]
+    start, end = line.range_start[rows], endings.end[rows]
     if not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
         return rows
     parts = [
@@ -123,110 +158,96 @@ def _outer_first(rows: Ints, line: Timeline, marker: Ints, markers: list[Marker]
     return rows[np.lexsort((rows, np.asarray(parts, dtype=np.int64)[marker[rows]], -end, start))]
 
 
-class _Spans(NamedTuple):
-    """Marked ranges.
+def _spans(
+    recording: Recording, axis: tuple[Timeline, Endings], rows: Rows, marker: Rows, at_work: Ints
+) -> Spans:
+    line, endings = axis
+    start, end = line.range_start[rows], endings.end[rows]
+    parent, depth = parents(start, end)
+    thread = integers(recording.ranges, "thread")[rows]
+    before, until = np.searchsorted(at_work, start), np.searchsorted(at_work, end)
+    encloses = until > before
+    # In coarse time what comes right after a call seems to lie at its end.
+    behind = (start == end) & (end[parent] == end)
+    encloses[parent[(parent >= 0) & ~behind]] = True
+    never_ended = np.asarray(recording.ranges.column("open"))[rows]
+    return Spans(
+        start=start,
+        end=end,
+        thread=thread,
+        process=recording.threads.process[thread],
+        marker=marker,
+        parent=parent,
+        depth=depth,
+        encloses=encloses,
+        launched_before=before,
+        launched_until=until,
+        excused=never_ended | endings.in_doubt(end),
+    )
 
-    Attributes:
-        start: Start on the axis.
-        end: End on the axis.
-        thread: Row of threads.
-        before: The one before under the same parent, or -1.
-        launched_before: How many launches of work began before it began.
-        launched_until: How many launches of work began before it ended.
-    """
 
-    start: Ints
-    end: Ints
-    thread: Ints
-    before: Rows
-    launched_before: Ints
-    launched_until: Ints
-
-
-def _tells_result(decoded: Decoded, marker: Rows) -> Flags:
-    """Which ranges say nothing but outputs."""
-    tells = [isinstance(found, ModuleMarker) and found.only_result for found in decoded.markers]
-    return np.array([*tells, False])[marker]
-
-
-def _results(
-    spans: _Spans, bare: Flags, marker: Rows, decoded: Decoded
-) -> tuple[Flags, Rows, Rows]:
-    """Tells the ranges that only bring the outputs of a call from the calls themselves.
+def _once_each(
+    calls: _Marked, spans: Spans, second: Flags, markers: list[Marker]
+) -> tuple[_Marked, tuple[Rows, Ints]]:
+    """Leaves out second ranges, and inner ones of calls that are marked twice; also tells what is around each call.
 
     Args:
-        spans: The marked ranges.
-        bare: Those that say nothing but outputs and have no call and no work inside.
-        marker: Row of each one's marker.
-        decoded: The markers.
-
-    Returns:
-        Which ranges are no calls of their own; for these the call whose outputs they tell, or -1; and the markers,
-        in which a call that could not be read has got the name that its outputs say.
+        calls: The marked ranges.
+        spans: The same.
+        second: Which of them are second ranges.
+        markers: The decoded markers.
     """
-    path = np.append(_said_paths(decoded.markers), -1)[marker]
-    call = np.where(bare, spans.before, -1)
-    unreadable = decoded.rows(Unreadable)[marker]
-    fits = (call >= 0) & ~bare[call] & ((path[call] == path) | unreadable[call])
-    call[~fits] = -1
-    missed = np.flatnonzero(bare & (call < 0))
-    call[missed] = _last_of_path(spans, bare, path, missed)
-    rows = np.flatnonzero(call >= 0)
-    call[rows[spans.launched_before[rows] > spans.launched_until[call[rows]]]] = -1
-    call = _first_claims(call)
-    named = np.flatnonzero((call >= 0) & unreadable[call])
-    marker = marker.copy()
-    marker[call[named]] = marker[named]
-    return bare, call, marker
-
-
-def _last_of_path(spans: _Spans, bare: Flags, path: Ints, rows: Rows) -> Rows:
-    """For some ranges the call of the same path on their thread that ended last before, or -1.
-
-    It is the one before in all but coarse time, where a call, its outputs and those of its caller share a tick.
-    """
-    calls = np.flatnonzero(~bare & (path >= 0))
-    if not rows.size or not calls.size:
-        return np.full(rows.size, -1, dtype=np.int64)
-    ended, asked = one_axis([path[calls], path[rows]], [spans.end[calls], spans.start[rows]])
-    order = np.argsort(ended, kind="stable")
-    at = np.searchsorted(ended[order], asked, side="right") - 1
-    found = np.where(at >= 0, calls[order[at]], -1)
-    same = (path[found] == path[rows]) & (spans.thread[found] == spans.thread[rows])
-    begun = spans.start[~bare]
-    called_between = np.searchsorted(begun, spans.start[rows]) > np.searchsorted(
-        begun, spans.end[found]
+    row = np.append(np.cumsum(~second) - 1, -1)
+    parent, depth = row[spans.parent][~second], spans.depth[~second]
+    calls = calls.chosen(~second)
+    said = np.append(paths_of(markers), -1)[calls.marker]
+    process = spans.process[~second]
+    inner = inner_of_doubles(
+        Marked(
+            start=calls.start,
+            end=calls.end,
+            parent=parent,
+            marker=calls.marker,
+            process=process,
+            path=np.where(said < 0, -1, said + process * (said.max(initial=0) + 1)),
+            launches=(spans.launched_until - spans.launched_before)[~second],
+        )
     )
-    return np.where((found >= 0) & same & ~called_between, found, -1)
+    if not inner.any():
+        return calls, (parent, depth)
+    # From the inside out, so that of many the outermost learns what any of them says.
+    for one in np.flatnonzero(inner)[::-1].tolist():
+        if calls.outputs[parent[one]] < 0:
+            calls.outputs[parent[one]] = calls.outputs[one]
+    calls = calls.chosen(~inner)
+    return calls, parents(calls.start, calls.end)
 
 
-def _first_claims(call: Rows) -> Rows:
-    """Each call for the first range that claims it only; later ones have lost theirs."""
-    rows = np.flatnonzero(call >= 0)
-    if int(np.bincount(call[rows]).max(initial=0)) <= 1:
-        return call
-    first = np.full(call.size, -1, dtype=np.int64)
-    first[call[rows[::-1]]] = rows[::-1]
-    return np.where((call >= 0) & (first[call] == np.arange(call.size)), call, -1)
+def _nobodys(cause: Cause, start: Ints, end: Ints, range_row: Rows) -> _Marked:
+    """Stretches of time as calls of unknown modules."""
+    none = np.full(start.size, -1, dtype=np.int64)
+    return _Marked(range_row, start, end, none, none, none * 0 + CAUSES.index(cause))
 
 
-def _said_paths(markers: list[Marker]) -> Ints:
-    """A number for every marker, the same for those that say the same path; -1 for those that say none."""
-    numbers: dict[str, int] = {}
-    said = [
-        numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1
-        for m in markers
-    ]
-    return np.array(said, dtype=np.int64)
+def _doubtful(endings: Endings, calls: _Marked) -> tuple[Ints, Ints, Rows]:
+    """The stretches in which it is not known what was open, cut where calls begin and end."""
+    since, until, row = endings.doubts
+    if not since.size:
+        return since, until, row
+    order = np.argsort(since, kind="stable")
+    since, until, row = since[order], until[order], row[order]
+    reach = np.maximum.accumulate(until)
+    edges = np.unique(np.concatenate((calls.start, calls.end, since, until)))
+    at = np.searchsorted(since, edges[:-1], side="right") - 1
+    inside = (at >= 0) & (reach[at] >= edges[1:])
+    return edges[:-1][inside], edges[1:][inside], row[at[inside]]
 
 
-def _previous_sibling(parent: Ints, thread: Ints) -> Ints:
-    """For every row the row before it on its thread that has the same parent, or -1."""
-    order = np.argsort(parent, kind="stable")
-    previous = np.full(parent.size, -1, dtype=np.int64)
-    same = (parent[order[1:]] == parent[order[:-1]]) & (thread[order[1:]] == thread[order[:-1]])
-    previous[order[1:][same]] = order[:-1][same]
-    return previous
+def _together(some: list[_Marked]) -> tuple[_Marked, tuple[Rows, Ints]]:
+    """All of several; of those of the same extent the later are inside. And the call around each."""
+    calls = _Marked(*(np.concatenate(columns) for columns in zip(*some, strict=True)))
+    calls = calls.chosen(nesting_order(calls.start, calls.end))
+    return calls, parents(calls.start, calls.end)
 
 
 def _ran_in_capture(

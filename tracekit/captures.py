@@ -75,6 +75,7 @@ class Captures:
         windows: The captures of which begin and end are known.
         edges: Starts of all calls that begin or end a capture.
         edge_thread: Row of threads of these.
+        edge_begins: Which of these begin one.
         asked: Rows of launches that put work somewhere: on the device, or into a graph. Of calls around calls the
             outermost.
         role: What each of these becomes when captured: OF_KERNEL, …
@@ -88,6 +89,7 @@ class Captures:
     windows: Windows
     edges: Ints
     edge_thread: Rows
+    edge_begins: Flags
     asked: Rows
     role: Ints
     worked: Flags
@@ -107,11 +109,11 @@ def captures_of(recording: Recording, line: Timeline, lineage: Lineage, works: F
         works: Which launches put work on the device.
     """
     role = _roles(recording.names)[integers(recording.launches, "name")]
-    windows, edges, edge_thread = _windows(line, role, integers(recording.launches, "thread"))
+    windows, edges = _windows(line, role, integers(recording.launches, "thread"))
     nowhere = np.full(lineage.root.size, NOWHERE)
-    if not edges.size and not recording.graph_nodes.num_rows:
+    if not edges.start.size and not recording.graph_nodes.num_rows:
         none, no = np.empty(0, dtype=np.int32), np.empty(0, dtype=bool)
-        return Captures(windows, edges, edge_thread, none, none, no, no, no, nowhere, nowhere)
+        return Captures(windows, *edges, none, none, no, no, no, nowhere, nowhere)
     asked = _outermost(line, np.flatnonzero(works | _makes_node(role) | (role == REPLAYS)))
     worked = _with_work(line, asked, works)
     start, end = line.launch_start[asked], line.launch_end[asked]
@@ -142,8 +144,9 @@ def captures_of(recording: Recording, line: Timeline, lineage: Lineage, works: F
     captured = by_node | (silent & (within >= 0))
     return Captures(
         windows=windows,
-        edges=edges,
-        edge_thread=edge_thread,
+        edges=edges.start,
+        edge_thread=edges.thread,
+        edge_begins=edges.begins,
         asked=asked,
         role=role[asked],
         worked=worked,
@@ -168,8 +171,16 @@ def _makes_node(role: Ints) -> Flags:
     return (role >= OF_KERNEL) & (role <= UNNAMED)
 
 
-def _windows(line: Timeline, role: Ints, thread: Ints) -> tuple[Windows, Ints, Rows]:
-    """The captures, and start and thread of every call that begins or ends one."""
+class _Edges(NamedTuple):
+    """Calls that begin or end captures: start, row of threads, and which begin one."""
+
+    start: Ints
+    thread: Rows
+    begins: Flags
+
+
+def _windows(line: Timeline, role: Ints, thread: Ints) -> tuple[Windows, _Edges]:
+    """The captures, and every call that begins or ends one."""
     # The runtime's call is around the driver's; both say the same.
     rows = _outermost(line, np.flatnonzero((role == BEGINS) | (role == ENDS)))
     begins, thread = role[rows] == BEGINS, thread[rows]
@@ -180,7 +191,8 @@ def _windows(line: Timeline, role: Ints, thread: Ints) -> tuple[Windows, Ints, R
     closed_after = joined[pair + 2] & ~np.append(begins, True)[pair + 2]
     start, end = line.launch_start[rows], line.launch_end[rows]
     alone = ~opened_before & ~closed_after
-    return Windows(start[pair], end[pair], start[pair + 1], end[pair + 1], alone), start, thread
+    windows = Windows(start[pair], end[pair], start[pair + 1], end[pair + 1], alone)
+    return windows, _Edges(start, thread, begins)
 
 
 def _outermost(line: Timeline, rows: Rows) -> Rows:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from typing_extensions import override
 
+from tracekit import manifest
 from tracekit.errors import DatasetError, UsageError
-from tracekit.schema import CATEGORY, Column
+from tracekit.table_files import (
+    REPORT as REPORT,
+    REPORT_COLUMN as REPORT_COLUMN,
+    TableFile,
+    between,
+    id_of,
+    named,
+    part_of,
+    unmarked,
+)
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
@@ -24,14 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Bumped when a column is renamed or changes its type.
-FORMAT_VERSION = 1
 SUFFIX = ".tracekit"
-FORMAT = "tracekit dataset"
-MANIFEST = "manifest.json"
-REPORT = "report"
-#: Column of all tables but one that tells a row's report, where there are several.
-REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report it is from.")
 #: The table that is one for all reports.
 UNITED = "modules"
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
@@ -40,16 +42,13 @@ TABLE_NAMES = tuple(_SPECS)
 _SHOWN = ("kernels", "calls", "modules", "steps")
 
 
-def part_of(folder: Path, table: str, report: str) -> Path:
-    """Where a table's rows of one of several reports lie."""
-    return folder / f"{table}.parquet" / f"{REPORT}={report}" / "part-0.parquet"
-
-
 class Dataset:
     """A dataset on disk, or the part of it that concerns one module's subtree.
 
     ``dataset.kernels()`` and its like give DataFrames, ``dataset.table("kernels")`` gives Arrow. Of several reports,
     their tables stand one after the other, each sorted by itself, with a column ``report``; ``modules`` is one for all.
+    What is read is of the parse that was there when the dataset was opened; once another one has taken its place,
+    reading is refused.
     """
 
     def __init__(self, folder: Path, root: str | None = None) -> None:
@@ -63,9 +62,11 @@ class Dataset:
             DatasetError: If the folder is no dataset, of another format version, or lacks the module.
         """
         self.folder = folder
-        self.root = root
-        self.manifest = _manifest(folder)
-        self._module_ids = None if root is None else self._subtree_ids(root)
+        self.manifest = manifest.read(folder)
+        self.root: str | None = None
+        self._module_ids: tuple[int, int] | None = None
+        if root is not None:
+            self._module_ids, self.root = self._subtree_ids(root), root
 
     @override
     def __repr__(self) -> str:
@@ -85,37 +86,27 @@ class Dataset:
         if name not in _SPECS:
             raise UsageError(f"there is no table {name}; there are {', '.join(_SPECS)}")
         with self._reading(name):
+            parts = [self._part(name, file, columns) for file in self._files(name)]
             if not self.reports or name == UNITED:
-                return self._part(name, self.folder / f"{name}.parquet", columns)
-            parts = []
-            for report in self.reports:
-                part = self._part(name, part_of(self.folder, name, report), columns, report)
-                parts.append(part)
+                return parts[0]
             return pa.concat_tables(parts).unify_dictionaries()
 
     def schema(self, name: str) -> pa.Schema:
         """The columns that :meth:`table` has, without reading a row."""
-        several = bool(self.reports) and name != UNITED
-        path = self.folder / f"{name}.parquet"
         with self._reading(name):
-            schema = pq.read_schema(
-                part_of(self.folder, name, self.reports[0]) if several else path
-            )
-            return schema.append(REPORT_COLUMN.field()) if several else schema
+            first = next(self._files(name))
+            schema = first.rows.schema_arrow
+            return schema if first.report is None else schema.append(REPORT_COLUMN.field())
 
     def pieces(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows of :meth:`table`, some ten thousand at a time, so that a large table never stands in memory whole."""
-        parts: list[tuple[Path, str | None]] = [(self.folder / f"{name}.parquet", None)]
-        if self.reports and name != UNITED:
-            parts = [(part_of(self.folder, name, report), report) for report in self.reports]
         with self._reading(name):
-            for path, report in parts:
-                file = pq.ParquetFile(path)
+            for rows, report in self._files(name):
                 wanted = [
-                    column for column in columns or file.schema_arrow.names if column != REPORT
+                    column for column in columns or rows.schema_arrow.names if column != REPORT
                 ]
-                for group in range(file.num_row_groups):
-                    piece = _named(file.read_row_group(group, columns=wanted), report)
+                for group in range(rows.num_row_groups):
+                    piece = unmarked(named(rows.read_row_group(group, columns=wanted), report))
                     yield piece if columns is None else piece.select(columns)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -162,35 +153,70 @@ class Dataset:
         Raises:
             DatasetError: If the dataset has no such module.
         """
-        return Dataset(self.folder, path)
+        part = self.whole
+        part._module_ids, part.root = part._subtree_ids(path), path
+        return part
+
+    @property
+    def whole(self) -> Dataset:
+        """The dataset that this is a subtree of, as it was when it was opened."""
+        whole = copy(self)
+        whole.root = whole._module_ids = None
+        vars(whole).pop("_steps_seen", None)
+        return whole
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            reason = str(error).split("\n", 1)[0]
-            problem = f"its table {name} cannot be read ({reason})"
-            raise DatasetError(self.folder, problem, "parse the report again") from None
+            raise self._unreadable(name, str(error).split("\n", 1)[0]) from None
+
+    def _unreadable(self, name: str, reason: str) -> DatasetError:
+        """What is wrong with a table: the dataset is another one by now, or is damaged."""
+        if manifest.read(self.folder) != self.manifest:
+            problem = "was replaced by another parse after it was opened"
+            return DatasetError(self.folder, problem, "open it again, or run the command again")
+        problem = f"its table {name} cannot be read ({reason})"
+        return DatasetError(self.folder, problem, "parse the report again")
 
     @property
     def reports(self) -> list[str]:
         """The names of its reports in their order, if it was made of several; else none."""
         return [report["name"] for report in self.manifest.get("reports", ())]
 
-    def _part(
-        self, name: str, path: Path, columns: Sequence[str] | None, report: str | None = None
-    ) -> pa.Table:
-        """The rows of one file; ``report`` is what stands in the column of that name."""
-        file = pq.ParquetFile(path)
-        there = [*file.schema_arrow.names, *([REPORT] if report is not None else ())]
+    def _files(self, name: str) -> Iterator[TableFile]:
+        """The files of a table, one of each report; opened when they are asked for."""
+        whole = self.folder / f"{name}.parquet"
+        if not self.reports or name == UNITED:
+            yield self._file(name, whole, None)
+            return
+        there = [found.name for found in whole.iterdir() if found.name.startswith(f"{REPORT}=")]
+        if sorted(there) != sorted(f"{REPORT}={report}" for report in self.reports):
+            raise self._unreadable(name, "its folder has other reports than manifest.json")
+        for entry in self.manifest["reports"]:
+            yield self._file(name, part_of(self.folder, name, entry["name"]), entry)
+
+    def _file(self, name: str, path: Path, entry: dict[str, Any] | None) -> TableFile:
+        """A file, once it is sure that it is the one which the manifest speaks of: others may write here, too."""
+        said = self.manifest if entry is None else entry
+        rows = pq.ParquetFile(path)
+        its = id_of(rows.metadata), rows.metadata.num_rows
+        if its != (said.get(manifest.TABLE_IDS, {}).get(name), said["rows"][name]):
+            raise self._unreadable(name, "its file is of another parse")
+        return TableFile(rows, None if entry is None else entry["name"])
+
+    def _part(self, name: str, file: TableFile, columns: Sequence[str] | None) -> pa.Table:
+        """The rows of one file that are asked for."""
+        rows, report = file
+        there = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in there]:
             raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(there)}")
         wanted = list(columns) if columns is not None else there
-        table = self._rows(name, file, [column for column in wanted if column != REPORT])
+        table = self._rows(name, rows, [column for column in wanted if column != REPORT])
         if report is None or REPORT not in wanted:
-            return table
-        return _named(table, report).select(wanted)
+            return unmarked(table)
+        return unmarked(named(table, report)).select(wanted)
 
     def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
         """The rows of a file that belong to the subtree, or all."""
@@ -200,10 +226,10 @@ class Dataset:
             return self._steps_of_subtree(file, columns)
         if "module_id" not in file.schema_arrow.names:
             raise UsageError(f"{name} knows no modules; ask the whole dataset for it")
-        return _between(file, columns, *self._module_ids)
+        return between(file, columns, *self._module_ids)
 
     def _subtree_ids(self, path: str) -> tuple[int, int]:
-        modules = Dataset(self.folder).table("modules", ["path", "module_id", "subtree_end_id"])
+        modules = self.table("modules", ["path", "module_id", "subtree_end_id"])
         paths = modules.column("path").to_pylist()
         if path not in paths:
             longer = next((one for one in paths if one.endswith(f".{path}")), None)
@@ -221,68 +247,6 @@ class Dataset:
         steps = file.read(columns=list(dict.fromkeys([*columns, "step_id"])))
         inside = [step in self._steps_seen for step in steps.column("step_id").to_pylist()]
         return steps.filter(pa.array(inside, pa.bool_())).select(columns)
-
-
-def _named(table: pa.Table, report: str | None) -> pa.Table:
-    """The rows with the name of their report, if the dataset has several."""
-    if report is None:
-        return table
-    same = pa.array(np.zeros(table.num_rows, np.int32))
-    named = pa.DictionaryArray.from_arrays(same, pa.array([report], pa.string()))
-    return table.append_column(REPORT_COLUMN.field(), named)
-
-
-def _between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
-    """The rows whose module is in [low, high), out of the row groups that can hold some."""
-    leaves = [file.schema.column(leaf).path for leaf in range(file.metadata.num_columns)]
-    position = leaves.index("module_id")
-    groups = [
-        group
-        for group in range(file.num_row_groups)
-        if _may_hold(file.metadata.row_group(group).column(position).statistics, low, high)
-    ]
-    table = file.read_row_groups(groups, columns=list(dict.fromkeys([*columns, "module_id"])))
-    module = np.asarray(table.column("module_id").fill_null(-1))
-    inside = np.flatnonzero((module >= low) & (module < high))
-    # Sorted tables hold a subtree in one piece.
-    whole = inside.size and inside[-1] - inside[0] + 1 == inside.size
-    rows = table.slice(inside[0], inside.size) if whole else table.take(pa.array(inside))
-    return rows.select(columns)
-
-
-def _may_hold(statistics: Any, low: int, high: int) -> bool:  # noqa: ANN401 - pyarrow gives it no public type
-    if statistics is None or not statistics.has_min_max:
-        return True
-    return bool(statistics.min < high and statistics.max >= low)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-    except NotADirectoryError:
-        problem = "is a file, and no dataset"
-        raise DatasetError(
-            folder, problem, f"tracekit parse {folder} makes one of a report"
-        ) from None
-    except FileNotFoundError:
-        lack = "it has no manifest.json" if folder.exists() else "there is no such folder"
-        raise DatasetError(
-            folder, f"is no dataset: {lack}", "make one with tracekit parse"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise DatasetError(
-            folder, f"its manifest cannot be read ({error})", "parse the report again"
-        ) from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DatasetError(
-            folder, "its manifest.json is not tracekit's", "make a dataset with tracekit parse"
-        )
-    if manifest.get("format_version") != FORMAT_VERSION:
-        found = manifest.get("format_version")
-        problem = f"has format version {found}, this tracekit reads {FORMAT_VERSION}"
-        raise DatasetError(folder, problem, "parse the report again")
-    return manifest
 
 
 def load(folder: str | os.PathLike[str]) -> Dataset:

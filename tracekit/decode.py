@@ -58,6 +58,16 @@ def decode(texts: Sequence[str]) -> Decoded:
     return Decoded(markers, of_text)
 
 
+def paths_of(markers: list[Marker]) -> Ints:
+    """A number for every marker, the same for those that say the same path; -1 for those that say none."""
+    numbers: dict[str, int] = {}
+    said = [
+        numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1
+        for m in markers
+    ]
+    return np.array(said, dtype=np.int64)
+
+
 def _candidates(texts: pa.Array, dialect: Dialect) -> list[int]:
     matches = pc.match_substring_regex(texts, dialect.CANDIDATES)
     found: list[int] = np.flatnonzero(np.asarray(matches)).tolist()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracekit.axis import measured_axis, ranked_axis
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,31 +30,18 @@ MOST_LANES = 128
 def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
     """Lays the times of several groups end to end, so that groups never touch and order within each is kept.
 
+    The results are places: they say what comes before what, and whether two are one. How far apart they are says
+    nothing; whoever needs lengths asks :func:`tracekit.axis.measured_axis`, or subtracts the times themselves.
+
     Args:
         groups: For each array of times, the group (0, 1, …) of every entry.
         times: Arrays of times in any unit.
 
     Returns:
-        The arrays on the common axis, in the order given. Distances are kept where they fit into 63 bits, else
-        only the order is.
+        The arrays on the common axis, in the order given.
     """
-    filled = [t for t in times if t.size]
-    if not filled:
-        return list(times)
-    low, high = min(int(t.min()) for t in filled), max(int(t.max()) for t in filled)
-    lines = max(int(g.max()) for g in groups if g.size) + 1
-    if lines == 1:
-        return list(times)
-    span = high - low + 2
-    if span * lines < 2**62:
-        return [
-            np.asarray(g, np.int64) * span + (t - low) for g, t in zip(groups, times, strict=True)
-        ]
-    distinct = np.unique(np.concatenate(filled))
-    return [
-        np.asarray(g, np.int64) * (distinct.size + 1) + np.searchsorted(distinct, t)
-        for g, t in zip(groups, times, strict=True)
-    ]
+    placed = measured_axis(groups, times)
+    return ranked_axis(groups, times) if placed is None else placed
 
 
 def nesting_order(start: Ints, end: Ints) -> Rows:

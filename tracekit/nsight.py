@@ -100,6 +100,9 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
 #: NVTX event types (ENUM_NSYS_EVENT_TYPE; the same numbers in every version, the enum table only from 3.0.0 on).
 PUSH_POP_RANGES = (59, 70)
 START_END_RANGES = (60, 71)
+MARKS = (34, 65)
+#: The push, pop, start or end of a range by itself.
+RAW_EVENTS = (35, 36, 37, 38, 66, 67, 68, 69)
 THREAD_NAMED = 39
 DOMAIN_CREATED = 75
 

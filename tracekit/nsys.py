@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,10 +64,12 @@ class Recorded:
     Attributes:
         exit_code: That of the program.
         stopped: Whether it was interrupted from outside.
+        warnings: What went wrong once the recording was safe, a line each.
     """
 
     exit_code: int
     stopped: bool
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,21 +94,20 @@ class Nsys:
 
         Args:
             command: The program and its arguments.
-            report: Where the SQLite export goes; nsys's own report goes beside it.
+            report: Where the SQLite export goes; nsys's own report goes beside it, and stays if it cannot be exported.
             windowed: Whether the program opens the range ``WINDOW`` around what is to be recorded.
 
         Raises:
-            CaptureError: If nsys left no report, or one that it cannot export.
+            CaptureError: If nsys recorded nothing.
         """
-        hidden = f".{report.name}.partial-"
-        with tempfile.TemporaryDirectory(prefix=hidden, dir=report.parent) as folder:
-            place = Path(folder)
+        warnings: list[str] = []
+        with passing_folder(warnings, f".{report.name}.partial-", report.parent) as place:
             recorded = self._profile(command, place, windowed=windowed)
-            native = self._native(place, recorded)
-            exported = self._exported(place, native)
-            native.replace(report.with_suffix(native.suffix))
-            exported.replace(report)
-        return recorded
+            made = self._native(place, recorded)
+            native = made.replace(report.with_suffix(made.suffix))
+            if problem := self._export(place, native, report):
+                warnings.append(problem)
+        return replace(recorded, warnings=tuple(warnings))
 
     def _profile(self, command: Sequence[str], place: Path, *, windowed: bool) -> Recorded:
         wanted = _WANTED | (_WINDOWED if windowed else {})
@@ -124,12 +125,12 @@ class Nsys:
             return _waited(running)
 
     def _native(self, place: Path, recorded: Recorded) -> Path:
-        """The report of the run in nsys's own format."""
+        """The report of the run in nsys's own format, or the raw data where no importer makes one of them."""
         if not _left(place, *_REPORTS) and (raw := _left(place, _RAW)):
             importer = self._importer()
             made = raw.with_suffix(_REPORTS[0])
             self._run(place, importer, "-i", raw, "-o", made, libraries=importer.parent)
-        if native := _left(place, *_REPORTS):
+        if native := _left(place, *_REPORTS) or _left(place, _RAW):
             return native
         code = recorded.exit_code
         left = f"the program left with exit code {code}; " if code else ""
@@ -142,14 +143,22 @@ class Nsys:
         found = [path for root in near for path in root.glob("host-linux-*/QdstrmImporter")]
         return found[0] if found else Path("QdstrmImporter")
 
-    def _exported(self, place: Path, native: Path) -> Path:
-        made = place / "export.sqlite"
-        self._run(place, self.path, "export", "-q", "true", "--type", "sqlite", "-o", made, native)
-        if not made.exists():
-            raise CaptureError(
-                f"{self.path} cannot export what it recorded; it said: {_said(place)}"
-            )
-        return made
+    def _export(self, place: Path, native: Path, report: Path) -> str | None:
+        """Makes the SQLite report of nsys's own, which is safe by now; what went wrong, and what to do."""
+        if native.suffix == _RAW:
+            problem = f"no importer turns it into a report; {self._importer()} said: {_said(place)}"
+            remedy = "import it where all of Nsight Systems is installed: QdstrmImporter -i"
+        else:
+            made = place / "export.sqlite"
+            command = ("export", "-q", "true", "--type", "sqlite", "-o", made, native)
+            code = self._run(place, self.path, *command)
+            problem = f"{self.path} cannot export it; it said: {_said(place)}"
+            remedy = f"export it with another nsys: nsys export --type sqlite -o {report}"
+            if made.exists():
+                made.replace(report)
+                return f"{report}: may lack something: {problem}" if code else None
+        report.unlink(missing_ok=True)  # that of an earlier run would be taken for this one's
+        return f"{native}: was recorded, but {problem}; {remedy} {native}"
 
     def _ask(self, *arguments: str) -> str:
         try:
@@ -160,14 +169,17 @@ class Nsys:
             raise CaptureError(f"{self.path} does not run ({error}); {INSTALL}") from None
         return (asked.stdout + asked.stderr).decode("utf-8", "replace")
 
-    def _run(self, place: Path, *command: str | Path, libraries: Path | None = None) -> None:
-        """Runs one of NVIDIA's programs to its end; what it says goes to the log."""
-        paths = {"LD_LIBRARY_PATH": str(libraries)} if libraries else {}
+    def _run(self, place: Path, *command: str | Path, libraries: Path | None = None) -> int:
+        """Runs one of NVIDIA's programs to its end; what it says goes to the log. Its exit code."""
+        environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
         with (place / _LOG).open("ab") as log:
             try:
-                subprocess.run(command, stdout=log, stderr=log, check=False, env=os.environ | paths)
+                return subprocess.run(
+                    command, stdout=log, stderr=log, check=False, env=environment
+                ).returncode
             except OSError as error:
                 log.write(f"\n{command[0]} does not run ({error.strerror})\n".encode())
+                return 1
 
 
 def find() -> Nsys | None:
@@ -184,6 +196,23 @@ def find() -> Nsys | None:
         return Nsys(Path(path).absolute())
     found = [path for place in _PLACES for path in Path("/").glob(place)]
     return Nsys(max(found)) if found else None
+
+
+@contextmanager
+def passing_folder(
+    warnings: list[str], prefix: str = "tracekit-", parent: Path | None = None
+) -> Iterator[Path]:
+    """A folder for as long as the block runs; that it cannot be removed is a warning, never a failure."""
+    place = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield place
+    finally:
+        try:
+            shutil.rmtree(place)
+        except FileNotFoundError:
+            pass  # whoever ran in between has removed it
+        except OSError as error:
+            warnings.append(f"{place}: cannot be removed ({error.strerror}); remove it yourself")
 
 
 @contextmanager

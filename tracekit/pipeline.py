@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tracekit.attribute import attribute
-from tracekit.dataset import MANIFEST, load
+from tracekit.dataset import load
 from tracekit.decode import decode
 from tracekit.errors import ReportError
+from tracekit.manifest import MANIFEST
 from tracekit.progress import silent
 from tracekit.readers import reader_for
 from tracekit.several import parse_several

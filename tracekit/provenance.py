@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: About the year 2116; what is later cannot be added to times of kernels.
+LATEST_UTC_NS = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -16,7 +19,7 @@ class Source:
         format: Name of the reader.
         exporter: Product and version that wrote the file, where it says so.
         schema_version: Version of the file's schema, where it says so.
-        started_utc_ns: Start of the session, nanoseconds since 1970, where it says so.
+        started_utc_ns: Start of the session, nanoseconds since 1970, where it says so and is before ``LATEST_UTC_NS``.
     """
 
     name: str

@@ -165,6 +165,7 @@ class Recording:
         work: Table of the spec ``WORK``.
         graph_nodes: Table of the spec ``GRAPH_NODES``.
         graphs: Table of the spec ``GRAPHS``.
+        failed: Table of the spec ``LAUNCHES``: API calls that returned an error, and so started no work.
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
@@ -188,6 +189,7 @@ class Recording:
     names: list[str]
     graph_nodes: pa.Table = field(default_factory=GRAPH_NODES.empty)
     graphs: pa.Table = field(default_factory=GRAPHS.empty)
+    failed: pa.Table = field(default_factory=LAUNCHES.empty)
     process_names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, Gpu] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()

@@ -1,4 +1,4 @@
-"""Sums and extremes over many slices of one array, in time that does not grow with the slices' lengths.
+"""Sums and extremes over many slices of one array, in time that does not grow with the slices' lengths; and what is distinct in it.
 
 Knows no traces. A slice ``[low, high)`` with ``high <= low`` is empty.
 """
@@ -12,7 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from tracekit.arrays import Ints
 
-
+#: An array of flags that is not much longer than what it is asked of is faster than sorting.
+_SPARE = 1 << 16
 _BLOCK = 32
 _PIECE = 131_072
 
@@ -98,3 +99,14 @@ def _from_table(better: np.ufunc, table: list[Ints], first: Ints, last: Ints, ne
         rows = np.flatnonzero((power == k) & (length > 0))
         result[rows] = better(table[k][first[rows]], table[k][last[rows] - (1 << int(k))])
     return result
+
+
+def distinct(codes: Ints) -> tuple[Ints, Ints]:
+    """The distinct codes in order, and for each entry its place among them."""
+    most = int(codes.max(initial=0)) + 1
+    if most > codes.size + _SPARE:
+        keys, at = np.unique(codes, return_inverse=True)
+        return keys, at
+    there = np.zeros(most, dtype=bool)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]

@@ -9,9 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.dataset import MANIFEST, load
+from tracekit.dataset import load
 from tracekit.errors import ReportsError, UsageError
 from tracekit.joining import Part, join
+from tracekit.manifest import MANIFEST
 from tracekit.workers import Task, parsed_side_by_side
 from tracekit.writing import writing
 

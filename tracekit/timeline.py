@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Starts and ends on an axis on which threads lie end to end.
+    """Starts and ends on an axis on which threads lie end to end: places, of which only the order means anything.
 
     Attributes:
         range_start: Starts of ranges, in their order: sorted by (start, -end).

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tracekit.calls import Calls
     from tracekit.captures import Captures
     from tracekit.decode import Decoded
+    from tracekit.endings import Endings
     from tracekit.lineage import Lineage
     from tracekit.recording import Recording
     from tracekit.steps import Steps
@@ -27,11 +28,13 @@ class Launched:
     Attributes:
         launch: Row of launches for every piece of work, or -1.
         ambiguous: Whether calls apart from each other claim it; then ``launch`` is -1.
+        impossible: Whether only calls carry its id that cannot have started it; then ``launch`` is -1.
         replayed: Whether it ran from a CUDA graph, so that its launch says nothing of its module.
     """
 
     launch: Rows
     ambiguous: Flags
+    impossible: Flags
     replayed: Flags
 
 
@@ -74,7 +77,7 @@ class Owners:
 class Evidence:
     """What attribution works from: a recording with its markers decoded and its calls and steps found.
 
-    ``nesting`` is of its push/pop ranges; ``call_at_launch`` is the innermost call that contains each launch, or -1;
+    ``nesting`` is of its push/pop ranges; ``endings`` tells when its ranges ended; ``call_at_launch`` is the innermost call that contains each launch, or -1;
     ``lineage``, ``captures`` and ``origins`` are of its CUDA graphs' nodes.
     """
 
@@ -82,6 +85,7 @@ class Evidence:
     decoded: Decoded
     line: Timeline
     nesting: Nesting
+    endings: Endings
     calls: Calls
     steps: Steps
     launched: Launched

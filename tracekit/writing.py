@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tracekit.dataset import FORMAT, FORMAT_VERSION, MANIFEST, SUFFIX
+from tracekit import manifest
+from tracekit.dataset import SUFFIX
 from tracekit.errors import DatasetError
+from tracekit.stopping import stopped_once
+from tracekit.table_files import FILE_ID, id_of
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from typing_extensions import Buffer
 
     from tracekit.progress import Progress
     from tracekit.schema import TableSpec
@@ -49,6 +53,12 @@ def writing(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
     Raises:
         DatasetError: If something is there that may not be replaced, or the place cannot be written.
     """
+    with stopped_once(), _taking(folder, force=force) as taken:
+        yield taken
+
+
+@contextmanager
+def _taking(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
     made: list[Path] = []
     partial: Path | None = None
     try:
@@ -73,7 +83,7 @@ def writing(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
 def _take_back(partial: Path | None, made: list[Path]) -> None:
     """Removes what was written, and the folders above it that were made for it."""
     if partial is not None:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
     for above in made:
         with suppress(OSError):
             above.rmdir()
@@ -87,7 +97,9 @@ def check_free(folder: Path, *, force: bool) -> None:
     """
     if not folder.exists() and not folder.is_symlink():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not _is_dataset(folder)):
+    if not folder.is_dir() or (
+        any(folder.iterdir()) and not manifest.is_manifest(folder / manifest.MANIFEST)
+    ):
         raise DatasetError(
             folder, "is there already and is no dataset", "choose another folder with -o"
         )
@@ -95,13 +107,6 @@ def check_free(folder: Path, *, force: bool) -> None:
         raise DatasetError(
             folder, "is there already", "replace it with --force or choose another folder with -o"
         )
-
-
-def _is_dataset(folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / MANIFEST).read_text("utf-8"))["format"] == FORMAT)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
 
 
 def _take_place(partial: Path, folder: Path, *, force: bool) -> None:
@@ -114,14 +119,24 @@ def _take_place(partial: Path, folder: Path, *, force: bool) -> None:
     except BaseException:  # also when stopped between the two
         if old.exists() and not folder.exists():
             old.rename(folder)
+        _remove(old)  # another parse was faster
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder, also if the run is stopped just then."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def write(
     folder: Path,
     trace: Trace,
-    manifest: Mapping[str, object],
+    about: Mapping[str, object],
     progress: Progress,
     first_id: int = 0,
 ) -> None:
@@ -130,7 +145,7 @@ def write(
     Args:
         folder: An empty folder.
         trace: What the tables are built from.
-        manifest: What is said of the source beside the tables.
+        about: What the manifest says of the source.
         progress: Told the share that is done.
         first_id: The id of the first row of every table, from which the others are counted.
     """
@@ -151,34 +166,49 @@ def write(
             raise
     rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, first_id, stop)
     counted = pq.read_table(folder / f"{coverage.SPEC.name}.parquet").to_pylist()
-    said = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        **manifest,
-        "rows": rows,
-        "coverage": counted,
-    }
-    write_manifest(folder, said)
+    ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
+    said = {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": counted}
+    manifest.write(folder, said)
     progress("writing", 1.0)
 
 
-def write_manifest(folder: Path, said: Mapping[str, object]) -> None:
-    """Writes what is said of a dataset; with it, the dataset is whole."""
-    (folder / MANIFEST).write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-def table_writer(path: Path, spec: TableSpec) -> pq.ParquetWriter:
-    """A file that takes pieces of a promised table."""
+@contextmanager
+def table_writer(path: Path, spec: TableSpec) -> Iterator[pq.ParquetWriter]:
+    """A file that takes pieces of a promised table, and in the end an id: a digest of them."""
     schema = spec.schema()
     numbers = [field.name for field in schema if pa.types.is_int64(field.type)]
-    return pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=[field.name for field in schema if field.name not in numbers],
-        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-    )
+    with path.open("wb") as file:
+        digested = _Digested(file, schema)
+        with pq.ParquetWriter(
+            digested,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[field.name for field in schema if field.name not in numbers],
+            column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        ) as writer:
+            yield writer
+            writer.add_key_value_metadata({FILE_ID: digested.id()})
+
+
+class _Digested:
+    """A file that digests what is written to it."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        self._file = file
+        self._digest = manifest.new_id(str(schema.remove_metadata()).encode())
+
+    def write(self, data: Buffer) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def id(self) -> str:
+        return self._digest.hexdigest()
 
 
 def _write_table(

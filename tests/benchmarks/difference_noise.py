@@ -1,12 +1,14 @@
 """How often ``tracekit diff`` takes noise for a slow-down, and how many planted ones it finds.
 
 Times of modules are drawn by chance, the first step takes twice as long, and of the second run some modules are 10 %
-slower: ``python -m tests.benchmarks.difference_noise``.
+slower: ``python -m tests.benchmarks.difference_noise``. Then the same with steps of several sizes, of which the two runs
+have another mix; a size ten times as large takes ten times as long.
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,15 +16,30 @@ import pandas as pd
 from tracekit.analyses import difference
 from tracekit.analyses.step_times import KEYS, StepTimes
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracekit.arrays import Floats
+
 MODULES, SLOW, RUNS = 300, 30, 3
 NANOSECONDS = 100_000
 SCALE = 1.1
-OWN = pd.DataFrame({name: [] for name in (*KEYS, "name", "ns", "kernels")})
+OWN = pd.DataFrame({name: [] for name in (*KEYS, "alike", "name", "ns", "kernels")})
 
 
-def run(chance: np.random.Generator, steps: int, noise: float, *, slow: int) -> StepTimes:
-    """The times of one run; its first modules are slower."""
-    times = NANOSECONDS * chance.lognormal(0, noise, (MODULES, steps))
+def run(
+    chance: np.random.Generator,
+    steps: int,
+    noise: float,
+    *,
+    slow: int,
+    sizes: Floats | None = None,
+) -> StepTimes:
+    """The times of one run; its first modules are slower. Its steps are of the sizes that are drawn."""
+    size = (
+        np.ones(steps, np.int64) if sizes is None else chance.choice(sizes.size, steps, p=sizes) + 1
+    )
+    times = NANOSECONDS * size * chance.lognormal(0, noise, (MODULES, steps))
     times[:slow] *= SCALE
     times[:, 0] *= 2
     rows = pd.DataFrame(
@@ -30,12 +47,30 @@ def run(chance: np.random.Generator, steps: int, noise: float, *, slow: int) -> 
             "what": "module",
             "path": np.repeat([f"m{module}" for module in range(MODULES)], steps),
             "shapes": None,
+            "alike": np.tile([f"step {one}" for one in size], MODULES),
             "step": np.tile(np.arange(steps), MODULES),
             "ns": times.round().astype(np.int64).ravel(),
             "kernels": 1,
         }
     )
     return StepTimes(rows, OWN, steps, 0)
+
+
+def tried(runs: int, make: Callable[[int, int], StepTimes]) -> str:
+    alarms = found = 0
+    for _ in range(runs):
+        before, after = (make(at, slow) for at, slow in enumerate((0, SLOW)))
+        rows = difference.judge(before, after)
+        slower = rows[rows["status"] == "slower"]["path"].str[1:].astype(int)
+        alarms += int((slower >= SLOW).sum())
+        found += int((slower < SLOW).sum())
+    return f"{alarms} false alarms of {runs * (MODULES - SLOW)}, {found} of {runs * SLOW} slow-downs found"
+
+
+def mixes(sizes: int) -> list[Floats]:
+    """Shares of sizes: of the one run the small ones are frequent, of the other the large ones."""
+    share = 1.0 / np.arange(1, sizes + 1)
+    return [share / share.sum(), share[::-1] / share.sum()]
 
 
 def main() -> None:
@@ -45,17 +80,17 @@ def main() -> None:
     chance = np.random.default_rng(1)
     for steps in (3, 5, 10, 20, 50, 200):
         for noise in (0.02, 0.05, 0.1):
-            alarms = found = 0
-            for _ in range(runs):
-                before, after = (run(chance, steps, noise, slow=slow) for slow in (0, SLOW))
-                rows = difference.judge(before, after)
-                slower = rows[rows["status"] == "slower"]["path"].str[1:].astype(int)
-                alarms += int((slower >= SLOW).sum())
-                found += int((slower < SLOW).sum())
-            print(
-                f"{steps:3} steps, noise {noise:.0%}: {alarms} false alarms of {runs * (MODULES - SLOW)}, "
-                f"{found} of {runs * SLOW} slow-downs found"
-            )
+            said = tried(runs, lambda _, slow: run(chance, steps, noise, slow=slow))  # noqa: B023
+            print(f"{steps:3} steps, noise {noise:.0%}: {said}")
+    for sizes in (2, 10, 100):
+        of_size = mixes(sizes)
+        for steps in (10, 50, 200):
+            for noise in (0.02, 0.05):
+                said = tried(
+                    runs,
+                    lambda at, slow: run(chance, steps, noise, slow=slow, sizes=of_size[at]),  # noqa: B023
+                )
+                print(f"{steps:3} steps of {sizes} sizes, noise {noise:.0%}: {said}")
 
 
 if __name__ == "__main__":

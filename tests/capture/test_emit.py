@@ -54,6 +54,15 @@ def test_an_nvtx_package_built_otherwise_is_used_by_its_public_names(monkeypatch
     assert heard == ["a", "end"]
 
 
+def test_an_nvtx_package_that_has_changed_beyond_that_is_named_with_what_to_install(
+    monkeypatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(push=print))
+    monkeypatch.setitem(sys.modules, "nvtx._lib", None)
+    with pytest.raises(UsageError, match=r"is not known.*push_range.*pip install 'nvtx>="):
+        Nvtx()
+
+
 def test_an_nvtx_package_that_falls_silent_is_noticed(monkeypatch) -> None:
     class DummyDomain:
         pass

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 STEPS = 2
+#: Torch counts fused attention on a CPU from 2.14 on.
+_FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_FUSED_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+NOT_COUNTED = dict.fromkeys((_FUSED, _FUSED_BACKWARD), lambda *_, **__: 0)
 HEAD = """
 import torch
 from torch import nn
@@ -57,7 +61,10 @@ def counted(model: torch.nn.Module, inputs: Any, *, backward: bool) -> dict[str,
     # Of a model with hooks torch does not take its fast path, which nobody counts.
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(backward):
+    with (
+        FlopCounterMode(display=False, custom_mapping=NOT_COUNTED) as counter,
+        torch.set_grad_enabled(backward),
+    ):
         out = called(model, inputs)
         if backward:
             (out[0] if isinstance(out, tuple) else out).sum().backward()

@@ -14,13 +14,14 @@ import pytest
 
 import tracekit
 from tests.command import arguments, environment
+from tests.nsys import import_heard_nvtx
 
 if TYPE_CHECKING:
     from tracekit.dataset import Dataset
 
-pytestmark = [pytest.mark.torch, pytest.mark.nsys]
+pytestmark = [pytest.mark.torch, pytest.mark.nsys, pytest.mark.heard_nvtx]
 
-RANGE = "import nvtx; nvtx.push_range('mine'); nvtx.pop_range()\n"
+RANGE = f"{import_heard_nvtx()}nvtx.push_range('mine'); nvtx.pop_range()\n"
 TALKING = """
 import sys, os
 sys.stdout.buffer.write(bytes(range(256)))
@@ -94,10 +95,11 @@ def main():
             print("ready", flush=True)
         time.sleep(0.01)
 """
-ENDLESS = """
-import nvtx, time
+ENDLESS = f"""
+{import_heard_nvtx()}
+import time
 for at in range(6000):
-    nvtx.push_range(f"{at}")
+    nvtx.push_range(str(at))
     nvtx.pop_range()
     if at == 3:
         print("ready", flush=True)

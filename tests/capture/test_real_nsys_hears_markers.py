@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.torch, pytest.mark.nsys]
 
-#: A newer nvtx than the installed one, in a folder of its own.
-NEWER = "TRACEKIT_NEWER_NVTX"
 PROGRAM = f"""
 import sys, threading
 sys.path.append({str(ROOT)!r})
@@ -50,16 +47,10 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=["the installed nvtx", "a newer nvtx"])
-def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    environment = {}
-    if request.param != "the installed nvtx":
-        if NEWER not in os.environ:
-            stop = pytest.fail if os.environ.get("CI") else pytest.skip
-            stop(f"needs the variable {NEWER} with a folder that holds it")
-        environment = {"PYTHONPATH": os.environ[NEWER]}
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("nsys")
-    return tracekit.parse(record(folder, PROGRAM, environment), folder / "run.tracekit")
+    return tracekit.parse(record(folder, PROGRAM), folder / "run.tracekit")
 
 
 def listed(name: str) -> Listed:

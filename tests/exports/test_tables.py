@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+from zipfile import ZipFile
 
 import openpyxl
 import pyarrow as pa
@@ -102,7 +109,46 @@ def test_csv_files_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
             ),
         )
         assert read.column_names == schema.names
-        assert unpacked(dataset, name, read.to_pylist()) == rows(dataset, name)
+        found = [{key: unmarked(value) for key, value in row.items()} for row in read.to_pylist()]
+        assert unpacked(dataset, name, found) == rows(dataset, name)
+
+
+def unmarked(value: object) -> object:
+    """A cell without the apostrophe that keeps a text from being a formula."""
+    return value[1:] if isinstance(value, str) and value.startswith("'") else value
+
+
+@pytest.mark.parametrize(
+    "name", ["=1+1", "@SUM(A1)", "+1+1", "-2+3", "--x", "\t=1", "\r=1", "\n=1", "'=1", "'quoted'", "+", "-"]
+)  # fmt: skip
+def test_no_text_in_a_csv_file_is_a_formula_and_every_one_can_be_had_back(
+    tmp_path: Path, name: str
+) -> None:
+    dataset = report_of_a_kernel(tmp_path, name)
+    export(dataset, "csv", tmp_path / "out")
+    with (tmp_path / "out" / "kernels.csv").open(newline="") as file:
+        exported = next(csv.DictReader(file))["name"]
+    said = command("show", "kernels", dataset.folder, "--csv").out
+    shown = next(csv.DictReader(io.StringIO(said, newline="")))["name"]
+    assert exported == shown == f"'{name}"
+
+
+@pytest.mark.parametrize("name", ["gemm", "-1", "+2.5e-3", "1", "a=b", "", " =1", "[x]"])
+def test_texts_that_are_no_formulas_and_numbers_are_what_they_are(
+    tmp_path: Path, name: str
+) -> None:
+    dataset = report_of_a_kernel(tmp_path, name)
+    export(dataset, "csv", tmp_path / "out")
+    with (tmp_path / "out" / "kernels.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    assert (row["name"], row["start_ns"]) == (name, "-20")
+
+
+def report_of_a_kernel(folder: Path, name: str) -> Dataset:
+    path = report(folder / "r.sqlite", "launch 1 -30 -25 #1\nkernel 1 -20 -10 #1 k")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE StringIds SET value = ? WHERE value = 'k'", (name,))
+    return tracekit.parse(path, folder / "run")
 
 
 def test_a_csv_of_no_rows_has_the_names(tmp_path: Path) -> None:
@@ -144,14 +190,67 @@ def test_no_cell_of_a_workbook_is_a_formula(dataset: Dataset, tmp_path: Path) ->
 
 def test_what_a_cell_cannot_hold_is_said_otherwise(tmp_path: Path) -> None:
     name = "k" * 40_000
-    lines = f"launch 1 1 2 #1\nkernel 1 10 {(1 << 53) + 11} #1 {name}\nkernel 1 5 6 #2 a\x01b"
+    start = -(1 << 52)
+    lines = f"launch 1 1 2 #1\nkernel 1 {start} {1 - start} #1 {name}\nkernel 1 5 6 #2 a\x01b"
     export(tracekit.parse(report(tmp_path / "r.sqlite", lines)), "xlsx", tmp_path / "out.xlsx")
     sheet = openpyxl.load_workbook(tmp_path / "out.xlsx")["kernels"]
     names, *found = sheet.iter_rows(values_only=True)
-    first, second = (dict(zip(names, row, strict=True)) for row in found)
+    second, first = (dict(zip(names, row, strict=True)) for row in found)
     assert first["name"] == "a\N{REPLACEMENT CHARACTER}b"
     assert second["name"] == "k" * 32_766 + "…"
-    assert (second["dur_ns"], second["start_ns"]) == (str((1 << 53) + 1), 10)
+    assert (second["dur_ns"], second["start_ns"]) == (str((1 << 53) + 1), start)
+
+
+ODD = {
+    "U+FFFE": "\ufffe",
+    "U+FFFF": "\uffff",
+    "a control character": "\x01",
+    "a bell": "\x07",
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_workbook_of_names_that_xml_cannot_hold_can_be_opened_and_says_so(
+    odd: str, tmp_path: Path
+) -> None:
+    lines = f"""
+        range  1  1 9 {{'Module': 'to{ODD[odd]}p', 'Inputs': [[1]]}}
+        launch 1  2 3 #1
+        kernel 1 10 20 #1 ge{ODD[odd]}mm
+        kernel 1 20 30 #2 \U0001f525 \U0001fffe \ud7ff \ue000 \ufffd
+    """
+    folder = tracekit.parse(report(tmp_path / "r.sqlite", lines)).folder
+    done = command("export", folder, "--format", "xlsx", "-o", tmp_path / "out.xlsx")
+    assert (done.code, done.err) == (0, "")
+    changed = sum(ODD[odd] in str(one) for n in TABLE_NAMES for row in tracekit.load(folder).table(n).to_pylist() for one in row.values())  # fmt: skip
+    assert done.out == (
+        f"{folder} is exported as xlsx: {changed} texts had characters that a workbook cannot hold, "
+        "which are U+FFFD there\n"
+    )
+    with ZipFile(tmp_path / "out.xlsx") as book:
+        for part in book.namelist():
+            ElementTree.fromstring(book.read(part))
+    sheets = openpyxl.load_workbook(tmp_path / "out.xlsx")
+    found = {cell.value for sheet in sheets for row in sheet.iter_rows() for cell in row}
+    assert {"to\ufffdp", "ge\ufffdmm", "\U0001f525 \U0001fffe \ud7ff \ue000 \ufffd"} <= found
+
+
+def test_halves_of_letters_are_no_characters_of_a_workbook() -> None:
+    assert xlsx._holdable("a\ud800b\udfff", Counter()) == "a\ufffdb\ufffd"
+
+
+def test_letters_that_spreadsheets_count_twice_are_counted_twice(tmp_path: Path) -> None:
+    changed: Counter[str] = Counter()
+    assert xlsx._holdable("\U0001f525" * 16_383, changed) == "\U0001f525" * 16_383
+    assert xlsx._holdable("\U0001f525" * 16_384, changed) == "\U0001f525" * 16_383 + "…"
+    assert changed == {"characters": 0, "length": 1}
+
+
+def test_a_name_that_a_spreadsheet_takes_for_an_error_stays_text(tmp_path: Path) -> None:
+    lines = "launch 1 1 2 #1\nkernel 1 10 20 #1 #N/A"
+    export(tracekit.parse(report(tmp_path / "r.sqlite", lines)), "xlsx", tmp_path / "out.xlsx")
+    cells = [c for row in openpyxl.load_workbook(tmp_path / "out.xlsx")["kernels"].iter_rows() for c in row]  # fmt: skip
+    assert {cell.data_type for cell in cells if cell.value == "#N/A"} == {"s"}
 
 
 def test_more_rows_than_a_sheet_holds_are_refused(

@@ -6,7 +6,7 @@ import gzip
 import heapq
 import json
 from collections import defaultdict
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from tests.command import command
 from tests.trace_lines import report
 from tracekit.exports.times import for_sums, for_truncation
 from tracekit.intervals import MOST_LANES, lanes
+from tracekit.nesting import nested_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,6 +237,77 @@ def test_a_dataset_without_anything_is_a_timeline_without_anything(
     parsed: Parse, tmp_path: Path
 ) -> None:
     assert exported(parsed(""), tmp_path / "out") == []
+
+
+OVERLAPPING = """
+async 1   10  500 {'Module': 'top', 'Inputs': [[1]]}
+async 1  100  900 {'Module': 'other', 'Inputs': [[1]]}
+range 1  200  300 {'Module': 'other.a', 'Inputs': [[1]]}
+range 1  950  990 {'Module': 'top', 'Inputs': [[1]]}
+range 2  100  900 {'Module': 'top', 'Inputs': [[1]]}
+range 2  200  300 {'Module': 'top.a', 'Inputs': [[1]]}
+"""
+
+
+def test_calls_of_a_thread_that_overlap_have_lanes_and_those_inside_stay_with_theirs(
+    parsed: Parse, tmp_path: Path
+) -> None:
+    lines = drawn(exported(parsed(OVERLAPPING), tmp_path / "out")).splitlines()
+    assert "\n".join(line for line in lines if "modules of" in line) == "\n".join(
+        (
+            "0.010 0.490 top @ process 1: modules of thread 1",
+            "0.950 0.040 top @ process 1: modules of thread 1",
+            "0.100 0.800 other @ process 1: modules of thread 1 (2)",
+            "0.200 0.100 a @ process 1: modules of thread 1 (2)",
+            "0.100 0.800 top @ process 1: modules of thread 2",
+            "0.200 0.100 a @ process 1: modules of thread 2",
+        )
+    )
+
+
+CALLS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=30)
+
+
+@given(CALLS)
+def test_slices_of_a_lane_nest_or_are_apart_and_only_overlaps_open_lanes(
+    calls: list[tuple[int, int, int]],
+) -> None:
+    track, start, length = (np.array([call[at] for call in calls], np.int64) for at in range(3))
+    parent = np.array([parent_of(calls, row) for row in range(len(calls))], np.int64)
+    lane = nested_lanes(track, start, start + length, parent)
+    for one, other in combinations(range(len(calls)), 2):
+        if (track[one], lane[one]) == (track[other], lane[other]):
+            assert not crossing(calls[one], calls[other])
+    for its in range(3):
+        rows = [row for row in range(len(calls)) if calls[row][0] == its]
+        if not any(crossing(calls[a], calls[b]) for a, b in combinations(rows, 2)):
+            assert not lane[rows].any()
+    for row in np.flatnonzero(parent >= 0).tolist():
+        rivals = [o for o in range(len(calls)) if crossing(calls[row], calls[o])]
+        assert lane[row] == lane[parent[row]] or rivals or not length[row]
+
+
+def crossing(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
+    """Whether two share time, and each has some of its own at one end."""
+    (on, a, long), (at, b, length) = sorted((one, other), key=lambda call: call[1])
+    return on == at and a < b < a + long < b + length
+
+
+def parent_of(calls: list[tuple[int, int, int]], row: int) -> int:
+    """The shortest one that contains it, the first of equals being the outer one."""
+    track, start, length = calls[row]
+    around = [
+        (long, -at, at)
+        for at, (on, begin, long) in enumerate(calls)
+        if on == track and begin <= start and start + length <= begin + long
+        and (long, -at) > (length, -row)
+    ]  # fmt: skip
+    return min(around, default=(0, 0, -1))[2]
+
+
+def test_many_calls_at_once_do_not_open_lanes_without_number() -> None:
+    many = np.arange(1_000, dtype=np.int64)
+    assert nested_lanes(many * 0, many, many + 5_000, many * 0 - 1).max() == MOST_LANES - 1
 
 
 SLICES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40)

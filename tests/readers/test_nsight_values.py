@@ -9,6 +9,7 @@ import pytest
 
 from tests.golden import check
 from tests.readers.files import lacks, rows
+from tracekit.views.summary import advice
 
 if TYPE_CHECKING:
     from tests.readers.files import Rewrite
@@ -58,12 +59,12 @@ def test_processes_of_two_machines_with_one_pid_do_not_mix(rewritten: Rewrite) -
     )
     check(dataset, "kernels", """
         name        module  launch_start_ns
-        gemm-there  there   21
         gemm-here   here    20
+        gemm-there  there   21
     """)  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [-1, -(2**63), 2**63 - 1, 0])
+@pytest.mark.parametrize("number", [-1, -(2**63), 2**63 - 1])
 def test_correlation_ids_may_be_any_number(rewritten: Rewrite, number: int) -> None:
     lines = PLAIN.replace("#1", f"#{number}")
     more = "launch 1 60 70 #5\nkernel 1 960 970 #5 other"
@@ -83,6 +84,8 @@ def test_text_is_inline_or_registered_or_both_or_neither(rewritten: Rewrite) -> 
         UPDATE NVTX_EVENTS SET text = NULL, textId = 12345 WHERE start = 30;
         UPDATE NVTX_EVENTS SET text = NULL, textId = 900 WHERE start = 40;
         UPDATE NVTX_EVENTS SET text = CAST(x'61ff62' AS TEXT) WHERE start = 50;
+        UPDATE NVTX_EVENTS SET text = '', textId = -7 WHERE start = 60;
+        UPDATE NVTX_EVENTS SET text = '', textId = 12345 WHERE start = 70;
         """,
         """
         range 1  0 99 outer
@@ -92,12 +95,14 @@ def test_text_is_inline_or_registered_or_both_or_neither(rewritten: Rewrite) -> 
         range 1 30 31 x
         range 1 40 41 x
         range 1 50 51 x
+        range 1 60 61 x
+        range 1 70 71 x
         """,
     )
     texts = dataset.table("ranges", ["text"]).column("text").to_pylist()
-    assert texts == ["outer", "registered", "inline", None, None, "", "a\ufffdb"]
+    assert texts == ["outer", "registered", "inline", None, None, "", "a\ufffdb", "registered", ""]
     parents = dataset.table("ranges", ["parent_range_id"]).column("parent_range_id").to_pylist()
-    assert parents == [None, 0, 0, 0, 0, 0, 0]
+    assert parents == [None, 0, 0, 0, 0, 0, 0, 0, 0]
 
 
 def test_nvtxt_ranges_are_ranges_too(rewritten: Rewrite) -> None:
@@ -117,6 +122,35 @@ def test_nvtxt_ranges_are_ranges_too(rewritten: Rewrite) -> None:
 def test_events_of_other_kinds_are_no_ranges(rewritten: Rewrite, event: int) -> None:
     other = f"UPDATE NVTX_EVENTS SET eventType = {event} WHERE start = 10;"  # noqa: S608
     assert [row["text"] for row in rows(rewritten(other, PLAIN))["ranges"]] == ["outer"]
+
+
+def test_what_is_no_range_and_no_launch_is_counted_for_what_it_is(rewritten: Rewrite) -> None:
+    dataset = rewritten(
+        """
+        UPDATE NVTX_EVENTS SET eventType = 34 WHERE start IN (1, 2);
+        UPDATE NVTX_EVENTS SET eventType = 36 WHERE start = 3;
+        UPDATE NVTX_EVENTS SET eventType = 76 WHERE start = 4;
+        UPDATE NVTX_EVENTS SET eventType = 39 WHERE start = 5;
+        """,
+        """
+        domain  1 -9 - 2 NCCL
+        range   1  1 9 mark
+        range   1  2 9 mark
+        range   1  3 9 pop
+        range   1  4 9 destroyed
+        range   1  5 9 thread
+        range@2 1  6 9 range
+        launch  1  7 8 #-
+        """,
+    )
+    left_out = [row for row in rows(dataset)["coverage"] if "left out" in row["what"]]
+    assert [(row["what"], row["cause"], row["count"], row["advice"]) for row in left_out] == [
+        ("events: left out", "mark", 2, ""),
+        ("events: left out", "other_event", 1, ""),
+        ("events: left out", "raw_event", 1, ""),
+        ("launches: left out", "no_correlation_id", 1, ""),
+    ]
+    assert not any("left out" in line for line in advice(dataset))
 
 
 def test_domains_are_named_per_process_by_the_first_row_that_creates_them(

@@ -12,8 +12,8 @@ The truth comes from links that the simulation made as things happened (``events
 everything in it but captures of CUDA graphs, ``capturing(seed)`` one with these, too.
 
 Reading order: ``plan`` (what there is to choose), ``events`` (what can happen), ``models``, ``markers`` and ``device``
-(what it happens to), ``threads`` (the clock and the open ranges), ``graphs``, ``script`` and ``captures`` (who does
-what), ``run``, ``faults``, ``lineage`` and ``truth``, and for the file ``generations`` and ``report``.
+(what it happens to), ``threads`` (the clock and the open ranges), ``graphs``, ``script``, ``loops`` and ``captures`` (who
+does what), ``run``, ``faults``, ``lineage`` and ``truth``, and for the file ``generations`` and ``report``.
 
 To add a thing that happens: an act in ``script.py``, a switch in ``plan.py``, a link in ``events.py`` if the truth needs
 one, and the climb along it in ``truth.py``.

@@ -67,7 +67,7 @@ class Capturing:
         if beside:
             yield from script.launch()
         script.rng, thread.actions = saved[0], saved[1] + ACTIONS_OF_A_CAPTURE
-        graphs.end_capture(thread)
+        graphs.end_capture(thread, crossed=self.plan.crossed_nodes)
         yield
         return graph
 

@@ -61,7 +61,11 @@ class Step(NamedTuple):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Range:
-    """An NVTX range. Without ``end_ns`` it was still open when the recording stopped."""
+    """An NVTX range. Without ``end_ns`` it was still open when the recording stopped.
+
+    Its end is that of the pop by which the profiler took it to be ended; where ranges were left open, that may be the
+    pop of a range around it. ``parent`` is what truly was around it.
+    """
 
     thread: ThreadId
     text: str | None
@@ -73,6 +77,8 @@ class Range:
     call: Call | None = None
     outputs_of: Range | None = None
     """For the second range of a call: the first one."""
+    doubles: Range | None = None
+    """For the range of another set of hooks: that of the first."""
     step: Step | None = None
     empty: bool = False
     end_thread: ThreadId | None = None
@@ -83,6 +89,8 @@ class Range:
     """End of the last child that started together with this range."""
     capture: Capture | None = None
     """The capture of a CUDA graph in which it was pushed."""
+    iteration: str | None = None
+    """The turn of a loop in which it was pushed."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -101,6 +109,8 @@ class Launch:
     work: list[Work] = field(default_factory=list)
     capture: Capture | None = None
     """The capture that this call is part of: it begins it, ends it, or adds nodes instead of device work."""
+    iteration: str | None = None
+    """The turn of a loop in which it was made."""
     lost: bool = False
     kept: bool = False
 
@@ -191,6 +201,8 @@ class Work:
     graph_exec: int | None = None
     """For a graph traced as a whole: the executable one that was made of it."""
     lost: bool = False
+    early: bool = False
+    """The file says that it ran before it was launched."""
 
     @property
     def replayed(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from tests.simulator.events import NodeRecord
@@ -10,7 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from random import Random
 
-    from tests.simulator.events import GraphRecord, Launch, Node, Range, Work
+    from tests.simulator.events import (
+        Capture,
+        GraphRecord,
+        Launch,
+        Node,
+        Range,
+        ThreadId,
+        Work,
+    )
     from tests.simulator.plan import Faults
 
 
@@ -38,26 +47,59 @@ def lose(
     lose_all(one for one in nodes if rng.random() < faults.lost_nodes)
     spared = {piece for piece in work if piece.node and _lacks_launches(piece.node)}
     lose_all(one for one in work if one not in spared and rng.random() < faults.lost_work)
+    if faults.early_work:
+        misdate([one for one in work if rng.random() < faults.early_work], rng=rng)
+
+
+def misdate(work: list[Work], *, rng: Random) -> None:
+    """Moves work before the call that launched it, by next to nothing or by much."""
+    for piece in work:
+        if piece.launch and not piece.replayed:
+            duration, ahead = piece.end_ns - piece.start_ns, rng.choice((1, 40, 3_000, 5_000_000))
+            piece.start_ns = piece.launch.start_ns - ahead
+            piece.end_ns = piece.start_ns + duration
+            piece.early = True
 
 
 def delay_nodes(records: list[NodeRecord], *, faults: Faults) -> None:
-    """Moves the records of captured nodes into the call that ends their capture, or behind it."""
+    """Moves the records of captured nodes into the call that ends a capture, or behind it: their own, or a later one."""
+    of_capture = Counter(_capture_of(record) for record in records)
+    written_at = _batches(records, faults.node_batch)
     for record in records:
-        launch = record.node.captured_by
-        if launch is None or faults.node_records == "in_time":
+        capture = _capture_of(record)
+        if capture is None or faults.node_records == "in_time":
             continue
-        assert launch.capture is not None
-        end = launch.capture.end
-        if end is None or faults.node_records == "never":
+        last = written_at[capture]
+        if last.end is None or faults.node_records == "never":
             record.lost = True
             continue
-        number = (record.node.id & 0xFFFF_FFFF) + 1
+        number = min((record.node.id & 0xFFFF_FFFF) + 1, of_capture[last])
         # Nobody has seen which of the two it is, so both occur.
-        inside = end.correlation % 2 == 0
-        record.time_ns = (end.start_ns if inside else end.end_ns) + number
+        inside = last.end.correlation % 2 == 0
+        record.time_ns = (last.end.start_ns if inside else last.end.end_ns) + number
         record.late = True
     if faults.node_records == "never":
         lose_all(records)
+
+
+def _batches(records: list[NodeRecord], size: int) -> dict[Capture, Capture]:
+    """For every capture the one after which its node records are written."""
+    of_thread: defaultdict[ThreadId, dict[Capture, None]] = defaultdict(dict)
+    for record in records:
+        capture = _capture_of(record)
+        if capture is not None:
+            of_thread[record.thread].setdefault(capture)
+    found = {}
+    for captures in map(list, of_thread.values()):
+        for first in range(0, len(captures), size):
+            batch = captures[first : first + size]
+            found |= dict.fromkeys(batch, batch[-1])
+    return found
+
+
+def _capture_of(record: NodeRecord) -> Capture | None:
+    launch = record.node.captured_by
+    return launch.capture if launch else None
 
 
 def lose_all(events: Iterable[Range | Launch | Work | NodeRecord | GraphRecord]) -> None:

@@ -14,6 +14,7 @@ launch nor an original.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from tests.simulator import device
 from tests.simulator.events import Capture, GraphRecord, Node, NodeRecord
 
 if TYPE_CHECKING:
+    from tests.simulator.device import Stream
     from tests.simulator.events import Launch
     from tests.simulator.threads import Process, Thread
 
@@ -96,11 +98,15 @@ def begin_capture(thread: Thread, recipe: str) -> Graph:
     return graph
 
 
-def end_capture(thread: Thread) -> Graph:
+def end_capture(thread: Thread, *, crossed: bool = False) -> Graph:
     """Leaves room inside and after the API call for records that come late."""
     graph = thread.capturing
     assert graph is not None
     assert graph.capture is not None
+    if crossed:
+        ids = thread.rng.sample([node.id for node in graph.nodes], len(graph.nodes))
+        for node, number in zip(graph.nodes, ids, strict=True):
+            node.id = number
     room = len(graph.nodes) + 1
     graph.capture.end = thread.api("cudaStreamEndCapture_v10000", least=room)
     graph.capture.end.kept = True
@@ -154,13 +160,16 @@ def instantiate(thread: Thread, graph: Graph, *, idle_nodes: int = 0, busy_nodes
 def _clone_nodes(source: Graph, target: Graph, launch: Launch) -> None:
     """Every clone leaves a record of its own and then one that names its original."""
     time_ns = launch.start_ns + 1
-    for original in source.nodes:
+    made = len(target.nodes)
+    for original in sorted(source.nodes, key=lambda node: node.id & 0xFFFF_FFFF):
         node = target.new_node(original.kind, original.name, original.full_name, original.copy_kind)
         node.original = original
         target.nodes.append(node)
         target.record(node, launch, time_ns)
         target.record(node, launch, time_ns + 1, original=original)
         time_ns += 2
+    order = {original: at for at, original in enumerate(source.nodes)}
+    target.nodes[made:] = sorted(target.nodes[made:], key=lambda node: order[node.original])
 
 
 def update(thread: Thread, executable: Graph, graph: Graph) -> None:
@@ -187,11 +196,16 @@ def captured_earlier(thread: Thread) -> Graph:
 
 
 def replay_by_node(thread: Thread, executable: Graph) -> None:
-    """Branches of a graph may run in any order."""
+    """Branches of a graph run on streams of their own, in any order; a stream runs nodes as they were captured."""
     thread.clock = max(thread.clock, executable.ready_ns)
     launch = thread.api("cudaGraphLaunch_v10000")
-    for node in thread.rng.sample(executable.nodes, len(executable.nodes)):
-        thread.work(node.kind, launch, node)
+    branches: defaultdict[Stream, list[Node]] = defaultdict(list)
+    for node in executable.nodes:
+        branches[thread.rng.choice(thread.process.streams)].append(node)
+    turns = [stream for stream, nodes in branches.items() for _ in nodes]
+    for stream in thread.rng.sample(turns, len(turns)):
+        node = branches[stream].pop(0)
+        thread.work(node.kind, launch, node, stream)
 
 
 def replay_as_a_whole(thread: Thread, executable: Graph) -> None:

@@ -48,8 +48,11 @@ def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[
         )
     if piece.replayed:
         return frozenset({NOT_EXPANDED})
+    if launch is None and piece.correlation is None:
+        return frozenset({"managed_memory"})
     if launch is None:
-        return frozenset({"no_launch"})
+        in_vain = piece.early and piece.launch is not None and not piece.launch.lost
+        return frozenset({"impossible_launch" if in_vain else "no_launch"})
     return frozenset({OUTSIDE} if call is None else ())
 
 

@@ -40,8 +40,10 @@ def marker(call: Call, dialect: str, *, second: bool = False) -> str:
         fields["TrainableParams"] = {
             name: list(shape) for name, shape in call.module.params.items()
         }
-    if second:
+    if second and call.outputs:
         fields["Outputs"] = [list(shape) for shape in call.outputs]
+    elif second:
+        pass
     else:
         if call.inputs:
             fields["Inputs"] = [list(shape) for shape in call.inputs]

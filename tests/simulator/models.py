@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ class Module:
     params: dict[str, tuple[int, ...]] = field(default_factory=dict)
     static: dict[str, object] = field(default_factory=dict)
     launches: int = 1
+    number: int = 0
+    """Which of several models of one prefix it is of."""
+    takes_tensors: bool = True
+    gives_tensors: bool = True
 
     @property
     def name(self) -> str:
@@ -67,7 +71,28 @@ def model(rng: Random, plan: Plan, root: str) -> Module:
         cell.recursive = True
         cell.children = [_module(rng, f"{cell.path}.lin")]
         parent.children.append(cell)
+    for module in top.tree() if plan.no_tensors else ():
+        module.takes_tensors = rng.random() >= plan.no_tensors
+        module.gives_tensors = rng.random() >= plan.no_tensors
     return top
+
+
+def namesake(rng: Random, top: Module) -> Module:
+    """Another model of the same paths, in which some modules, one at least, have other parameters or settings."""
+    copies = {id(one): replace(one, number=1, children=[], shared=[]) for one in top.tree()}
+    called = [one for one in top.tree() if one.called]
+    other = rng.choice(called)
+    for one in top.tree():
+        copy = copies[id(one)]
+        copy.children = [copies[id(child)] for child in one.children]
+        copy.shared = [copies[id(module)] for module in one.shared]
+        if one is other or (one.called and rng.random() < 0.3):
+            copy.params = {"weight": (24, rng.choice((8, 16)))}
+        elif one.called and one.static and rng.random() < 0.2:
+            copy.static = {"eps": 1e-06}
+    if not other.params:
+        other.params = {"weight": (48, 8)}
+    return copies[id(top)]
 
 
 def _grow(rng: Random, parent: Module) -> list[Module]:

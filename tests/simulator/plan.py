@@ -16,12 +16,16 @@ class Faults:
     lost_ranges: float = 0.0
     lost_launches: float = 0.0
     lost_work: float = 0.0
+    early_work: float = 0.0
+    """Pieces of work whose times in the file lie before the call that launched them."""
     late_start: bool = False
     cut_off: bool = False
     """Threads stop in the middle: their open ranges have no end in the file."""
     node_records: str = "in_time"
     """When the nodes of captured graphs were recorded: ``in_time``, inside the launch that added each; ``late``, all
     of a graph at the end of its capture or after; ``never``."""
+    node_batch: int = 1
+    """Of how many captures of a thread late node records are written together, after the last of them."""
     lost_nodes: float = 0.0
     skipped_capture_calls: bool = False
     """API calls that begin and end captures are not recorded (``CUDA_SKIP_SOME_API_CALLS``)."""
@@ -38,6 +42,8 @@ class Oddities:
     shuffled: bool = False
     backtraces: bool = False
     """Class-67 rows repeat the correlation ids of launches (``--cudabacktrace``)."""
+    bystanders: bool = False
+    """API calls that failed, that start nothing, or that have no id stand beside launches, some with their ids."""
     user_additions: bool = False
     """Someone added columns and tables of their own."""
     empty_tables: bool = False
@@ -68,11 +74,23 @@ class Plan:
     """The NVTX domain of the markers; the default one of ``torch.cuda.nvtx`` is None."""
     outputs: bool = True
     """Each call leaves its second range with ``Outputs`` (never in the compact dialect)."""
+    no_tensors: float = 0.0
+    """How many modules give and how many take no tensors but a dataclass, of which markers say nothing."""
+    hooks: int = 1
+    """How many sets of hooks mark every call."""
+    raises: float = 0.0
+    """How many acts of forwards raise, on threads that capture no graphs; the last calls of a thread never do."""
+    ends_always: bool = False
+    """Hooks end a call's range also when its forward raises; else they leave it open."""
     steps: str | None = None
     """``vllm``, ``sglang`` or ``torch``: how iterations are named, if at all."""
+    loop: str | None = None
+    """What the program is a loop of, which nobody marks: one of ``loops.LOOPS``; None for forwards at random."""
     epoch_ns: int = 1_000_000
 
     same_model: bool = True
+    namesakes: bool = False
+    """Every process hooks a second model with the prefix of its first: of one shape, some of its layers of other sizes."""
     shared: bool = False
     recursive: bool = False
     plain_ranges: bool = False
@@ -84,6 +102,8 @@ class Plan:
     outside_work: bool = False
     orphans: bool = False
     """Device work whose launch the profiler did not record, and unified-memory migrations."""
+    blocking_copies: bool = False
+    """Calls that copy return only after the copy has ended."""
     graph_replays: bool = False
     """``cudaGraphLaunch`` of a graph captured before the recording, whose kernels are recorded node by node."""
     graph_traces: bool = False
@@ -98,6 +118,8 @@ class Plan:
     """Graphs are captured again, and executables updated with them."""
     graph_extras: bool = False
     """Executables have nodes that were never captured, and some captured API calls add several nodes at once."""
+    crossed_nodes: bool = False
+    """Ids of a captured graph's nodes do not rise as its nodes were captured."""
     first_graph: int = 2
     """The number of the first graph of every process."""
     negative_ids: bool = False
@@ -125,7 +147,7 @@ def eventful(seed: int, **changes: object) -> Plan:
         seed=seed, processes=2, threads=2, devices=2, streams=3, modules=12, steps="vllm",
         shared=True, recursive=True, plain_ranges=True, spans=True, empty_ranges=True, outside_work=True,
         orphans=True, graph_replays=True, graph_traces=True,
-        oddities=Oddities(shuffled=True, backtraces=True, user_additions=True),
+        oddities=Oddities(shuffled=True, backtraces=True, bystanders=True, user_additions=True),
     )  # fmt: skip
     return replace(plan, **changes)  # type: ignore[arg-type]
 

@@ -195,6 +195,8 @@ class _Rows:
             "nameId": self._string(launch.name),
         }  # fmt: skip
         rows = [] if launch.lost else [row]
+        if self.run.plan.oddities.bystanders and rows and self.rng.random() < 0.3:
+            rows += self._bystanders(row)
         if (
             self.run.plan.oddities.backtraces
             and launch.event_class == 0
@@ -205,6 +207,13 @@ class _Rows:
             rows.append(row | {"start": launch.start_ns - around, "end": launch.end_ns + around,
                                "eventClass": BACKTRACE, "nameId": name, "callchainId": 3})  # fmt: skip
         return rows
+
+    def _bystanders(self, row: Row) -> list[Row]:
+        """Calls just before a launch that start nothing."""
+        before = row | {"start": row["start"] - 3, "end": row["start"] - 1}
+        failed = {"nameId": self._string("cudaLaunchKernel_v7000"), "returnValue": 719}
+        idle = {"nameId": self._string("cudaMalloc_v3020")}
+        return [before | failed, before | idle, before | {"correlationId": None}]
 
     def _diagnostics(self) -> list[Row]:
         """The profiler's messages: with a window that opened late, the program and its CUDA were there before."""

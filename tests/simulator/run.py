@@ -99,6 +99,8 @@ def _threads(plan: Plan, processes: list[Process], rng: Random) -> list[tuple[Th
             if plan.same_model
             else [models.model(rng, plan, root) for root in _roots(rng)]
         )
+        if plan.namesakes:
+            own = [*own, models.namesake(rng, own[0])]
         for index in range(plan.threads):
             identity = process.main._replace(tid=process.main.tid + index)
             thread = Thread(

@@ -5,11 +5,14 @@ Each function is a generator that yields after every action, so that ``run.py`` 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulator import graphs, markers
 from tests.simulator.captures import Capturing
 from tests.simulator.events import Call
+from tests.simulator.loops import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 MARK, THREAD_NAME, CATEGORY = 34, 39, 33
 DEEPEST_RECURSION = 3
+CAUGHT = 0.4
+"""How often a forward, a step or the program around it catches what a callee raised."""
 LAUNCHES = (
     ("cudaLaunchKernel_v7000", 0, ["kernel"]),
     ("cudaLaunchKernel_v7000", 0, ["kernel"]),
@@ -40,6 +45,10 @@ QUIET_CALLS_OF_A_CAPTURE = (
 QUIET_CALLS = ("cudaDeviceSynchronize_v3020", "cudaEventQuery_v3020", "cuModuleGetLoadingMode")
 
 
+class Raised(Exception):  # noqa: N818 - nothing went wrong here
+    """What a forward raises, and something around it catches."""
+
+
 class Script:
     """The behaviour of one thread under a plan."""
 
@@ -47,6 +56,8 @@ class Script:
         self, thread: Thread, plan: Plan, models: list[Module], sequence: count[int]
     ) -> None:
         self.thread, self.plan, self.models, self.sequence = thread, plan, models, sequence
+        self.calm = False
+        """Whether forwards do not raise any more."""
         self.rng = thread.rng
         """Decides which calls and launches there are: the thread's own but in a capture."""
         self.graph = (
@@ -60,33 +71,92 @@ class Script:
             self.thread.mark(THREAD_NAME, "MPI Rank 0")
         if self.plan.faults.captured_before and self.plan.graph_captures:
             yield from self.capturing.before()
+        if self.plan.loop:
+            yield from Loop(self).run()
+            return
         for index in range(self.plan.iterations):
-            if self.plan.graph_captures:
-                yield from self.capturing.warm_up()
-            yield from self.iteration(index)
+            yield from self.turn(index)
+        if self.plan.raises:
+            yield from self.last_calls()
         while own := [span for span in self.thread.process.spans if span.thread == self.thread.id]:
             self.thread.end_span(own[0])
             yield
 
+    def turn(self, index: int) -> Iterator[None]:
+        """One iteration with what comes before it; what it raises is caught here at the latest."""
+        if self.plan.graph_captures:
+            yield from self.capturing.warm_up()
+        try:
+            yield from self.iteration(index)
+        except Raised:
+            yield from self.between()
+
     def iteration(self, index: int) -> Iterator[None]:
         """One step, if the plan names steps, or just forwards one after another."""
         step = None
-        if self.plan.steps and self.chance(0.85):
+        if self.plan.steps and (self.chance(0.85) or self.plan.raises):
             told = markers.step(self.rng, self.plan.steps, index)
             step = self.thread.push(told.name, step=told)
+        try:
+            yield from self.inside_step()
+        except Raised:
+            if step:
+                self.thread.pop()
+            raise
+        if step:
+            self.thread.pop()
+            yield
+
+    def last_calls(self) -> Iterator[None]:
+        """Calls that do not raise, so that the file tells that those before them have ended."""
+        self.calm = True
+        self.thread.actions = 0
+        if self.plan.steps:
+            told = markers.step(self.rng, self.plan.steps, self.plan.iterations)
+            self.thread.push(told.name, step=told)
+        for model in self.models:
+            yield from self.call(model)
+        if self.plan.steps:
+            self.thread.pop()
+        yield
+
+    def inside_step(self) -> Iterator[None]:
+        """What a step does."""
         yield from self.between()
         if self.graph and self.chance(0.6):
             yield from self.replay()
         while self.plan.graph_captures and self.chance(0.6):
             yield from self.capturing.replay()
         for model in self.models:
-            called = self.rng.choice(model.callees() or [model]) if self.chance(0.15) else model
+            # After a forward that raised nobody can tell a callee that is called by itself from one of its caller's.
+            alone = self.chance(0.15) and not self.plan.raises
+            called = self.rng.choice(model.callees() or [model]) if alone else model
             piecewise = self.plan.piecewise and self.chance(0.7)
-            yield from self.call(called, self.capturing.piecewise if piecewise else None)
+            yield from self.trying(
+                partial(self.call, called, self.capturing.piecewise if piecewise else None)
+            )
             yield from self.between()
-        if step:
-            self.thread.pop()
-            yield
+
+    def trying(self, act: Callable[[], Iterator[None]]) -> Iterator[None]:
+        """Does something and catches, now and then, what it raises."""
+        try:
+            yield from act()
+        except Raised:
+            if not self.chance(CAUGHT):
+                raise
+
+    def on_thread(self, tid: int) -> Script:
+        """The same program on another thread of its process, which begins now and works for the same turn."""
+        thread = self.thread
+        other = replace(
+            thread,
+            id=thread.id._replace(tid=tid),
+            clock=thread.clock + 1,
+            stack=[],
+            recorded={},
+            last_end=None,
+        )
+        return Script(other, self.plan, self.models, self.sequence)
 
     def call(
         self, module: Module, forward: Callable[[Module], Iterator[None]] | None = None
@@ -95,18 +165,25 @@ class Script:
         thread, plan = self.thread, self.plan
         thread.actions += 1
         call = self.marked(module)
-        first = thread.push(
-            markers.marker(call, plan.dialect), domain=self.marker_domain(), call=call
-        )
+        text = markers.marker(call, plan.dialect)
+        first = thread.push(text, domain=self.marker_domain(), call=call)
+        for _ in range(plan.hooks - 1):
+            thread.push(text, domain=self.marker_domain()).doubles = first
         yield
-        yield from (forward or self.forward)(module)
-        thread.pop()
-        if plan.writes_outputs:
-            thread.pause(least=1)
-            empty = self.chance(0.5)
-            second = markers.marker(call, plan.dialect, second=True)
-            thread.push(second, domain=self.marker_domain(), empty=empty).outputs_of = first
+        try:
+            yield from (forward or self.forward)(module)
+        except Raised:
+            for _ in range(plan.hooks):
+                (thread.pop if plan.ends_always else thread.leave_open)()
+            raise
+        for _ in range(plan.hooks):
             thread.pop()
+            if plan.writes_outputs:
+                thread.pause(least=1)
+                empty = self.chance(0.5)
+                second = markers.marker(call, plan.dialect, second=True)
+                thread.push(second, domain=self.marker_domain(), empty=empty).outputs_of = first
+                thread.pop()
         yield
 
     def forward(self, module: Module) -> Iterator[None]:
@@ -122,8 +199,16 @@ class Script:
         for act in acts:
             if self.thread.actions > self.plan.actions:
                 return
-            yield from self.wrapped(act)
+            if self.plan.raises and not (self.calm or self.thread.capturing):
+                yield from self.trying(partial(self.wrapped, act))
+                self.may_raise()
+            else:
+                yield from self.wrapped(act)
             yield from self.between()
+
+    def may_raise(self) -> None:
+        if self.chance(self.plan.raises):
+            raise Raised
 
     def wrapped(self, act: Callable[[], Iterator[None]]) -> Iterator[None]:
         """``act``, now and then inside a plain range."""
@@ -131,7 +216,12 @@ class Script:
             yield from act()
             return
         self.thread.push(self.plain_text(), domain=self.plain_domain())
-        yield from act()
+        try:
+            yield from act()
+        except Raised:
+            # Ended by a context manager, or left open.
+            (self.thread.pop if self.chance(0.5) else self.thread.leave_open)()
+            raise
         self.thread.pop()
         yield
 
@@ -156,7 +246,9 @@ class Script:
         """One API call that puts one or more pieces of work on a device."""
         several = not self.thread.capturing or self.plan.graph_extras
         name, event_class, kinds = self.rng.choice(LAUNCHES if several else LAUNCHES[:-1])
-        self.thread.launch(name, kinds, event_class=event_class)
+        launch = self.thread.launch(name, kinds, event_class=event_class)
+        if self.plan.blocking_copies and launch.work and "memcpy" in kinds:
+            self.thread.block(launch)
         yield from self.done()
 
     def orphan(self) -> Iterator[None]:
@@ -212,11 +304,13 @@ class Script:
         """A call with shapes. The compact dialect tells inputs only, and needs one to be told from plain text."""
         compact = self.plan.dialect == "compact"
         inputs = tuple(
-            self.shape() for _ in range(self.rng.choice((1, 2) if compact else (0, 1, 1, 2)))
+            self.shape()
+            for _ in range(self.rng.choice((1, 2) if compact else (0, 1, 1, 2)))
+            if compact or module.takes_tensors
         )
         kwargs = (
             {}
-            if compact or self.chance(0.7)
+            if compact or self.chance(0.7) or not module.takes_tensors
             else {"positions": (self.shape(),), "input_ids": (self.shape(),) * 2}
         )
         outputs = tuple(self.shape() for _ in range(self.rng.choice((1, 1, 2))))
@@ -224,7 +318,7 @@ class Script:
             module=module,
             inputs=inputs,
             kwargs=kwargs,
-            outputs=outputs if self.plan.writes_outputs else (),
+            outputs=outputs if self.plan.writes_outputs and module.gives_tensors else (),
         )
 
     def shape(self) -> Shape:

@@ -62,6 +62,8 @@ class Thread:
     clock: int
     empty_at_end: bool = False
     stack: list[Range] = field(default_factory=list)
+    recorded: dict[str | None, list[Range]] = field(default_factory=dict)
+    """What the profiler takes to be open, by domain: also what was left open."""
     actions: int = 0
     last_seen_ns: int | None = None
     """When the recording of this thread was cut off."""
@@ -70,6 +72,8 @@ class Thread:
     last_end_was_empty: bool = False
     capturing: Graph | None = None
     """What launches are captured into, instead of being run."""
+    iteration: str | None = None
+    """The turn of a loop that it works for."""
 
     def pause(self, least: int = 0) -> None:
         self.clock += max(least, self.rng.choice((0, 0, 0, 1, 1, 3, self.rng.randrange(2, 3_000))))
@@ -84,9 +88,10 @@ class Thread:
             self.clock += 1
         pushed = Range(
             thread=self.id, text=text, start_ns=self.clock, domain=domain, parent=self.open_range(), call=call,
-            step=step, empty=empty, capture=self.capture,
+            step=step, empty=empty, capture=self.capture, iteration=self.iteration,
         )  # fmt: skip
         self.stack.append(pushed)
+        self.recorded.setdefault(domain, []).append(pushed)
         self.process.recorded_ranges.append(pushed)
         return pushed
 
@@ -100,7 +105,7 @@ class Thread:
                 or self._would_end_with_empty_one()
             ):
                 self.clock += 1
-        ended.end_ns = self.clock
+        self.recorded[ended.domain].pop().end_ns = self.clock
         if ended.parent is not None and ended.parent.start_ns == ended.start_ns:
             ended.parent.inner_end_ns = self.clock
         self.last_end_was_empty = ended.empty or (
@@ -108,6 +113,10 @@ class Thread:
         )
         self.last_end = self.clock
         return ended
+
+    def leave_open(self) -> None:
+        """Leaves the innermost open range without a pop."""
+        self.stack.pop()
 
     def _would_end_with_empty_one(self) -> bool:
         return not self.empty_at_end and self.last_end_was_empty and self.last_end == self.clock
@@ -143,6 +152,7 @@ class Thread:
             thread=self.id, name=name, event_class=event_class, correlation=next(self.process.correlations),
             start_ns=start, end_ns=self.clock, inside=self.open_range(),
             spans=tuple(span for span in self.process.spans if span.thread == self.id), capture=self.capture,
+            iteration=self.iteration,
         )  # fmt: skip
         self.process.recorded_launches.append(called)
         return called
@@ -165,9 +175,17 @@ class Thread:
             self.work(kind, launch)
         return launch
 
-    def work(self, kind: str, launch: Launch, node: Node | None = None) -> Work:
-        """Puts one piece of work of ``launch`` on a stream of this thread's choice."""
-        stream = self.rng.choice(self.process.streams)
+    def block(self, launch: Launch) -> None:
+        """The API call returns only now that all its work has ended."""
+        self.pause(least=1)
+        self.clock = max(self.clock, *(work.end_ns + 1 for work in launch.work))
+        launch.end_ns = self.clock
+
+    def work(
+        self, kind: str, launch: Launch, node: Node | None = None, stream: Stream | None = None
+    ) -> Work:
+        """Puts one piece of work of ``launch`` on a stream, by default one of this thread's choice."""
+        stream = stream or self.rng.choice(self.process.streams)
         return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns, node=node)
 
     def forget(self) -> None:

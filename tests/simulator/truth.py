@@ -56,8 +56,11 @@ class TrueCall:
     step: RangeKey | None
     params: dict[str, Shape]
     static: object
+    number: int
+    """Which of several models of one prefix it is of."""
     phases: frozenset[str]
     """The one answer; both where the file lacks the begin or the end of its capture."""
+    iteration: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class TrueWork:
     node: int | None
     original_node: int | None
     """The node at the beginning of its lineage."""
+    iteration: str | None
+    """The turn of a loop in which it was launched."""
 
     @property
     def missing_allowed(self) -> bool:
@@ -131,6 +136,8 @@ class Truth:
     work: list[TrueWork]
     ranges: list[TrueRange]
     steps: list[TrueStep]
+    iterations: frozenset[str]
+    """The turns of loops that nobody marked."""
 
 
 def truth_of(run: Run) -> Truth:
@@ -142,6 +149,7 @@ def truth_of(run: Run) -> Truth:
         work=[_work(run, piece) for piece in run.work if not piece.lost],
         ranges=[_range(run, pushed, projected[pushed]) for pushed in ranges],
         steps=[TrueStep(_key(run, pushed), *pushed.step) for pushed in ranges if pushed.step],
+        iterations=frozenset(pushed.iteration for pushed in run.ranges if pushed.iteration),
     )
 
 
@@ -187,7 +195,8 @@ def _said(pushed: Range) -> str:
 
 
 def _key(run: Run, pushed: Range) -> RangeKey:
-    end = run.last_seen_ns[pushed.thread] if pushed.end_ns is None else pushed.end_ns
+    last_seen = run.last_seen_ns.get(pushed.thread, pushed.start_ns)
+    end = last_seen if pushed.end_ns is None else pushed.end_ns
     return RangeKey(pushed.thread.pid, pushed.thread.tid, pushed.start_ns, end, pushed.text)
 
 
@@ -212,7 +221,9 @@ def _call(run: Run, pushed: Range, ranges: list[Range]) -> TrueCall:
         static=None
         if silent or not call.module.static
         else json.loads(json.dumps(call.module.static)),
+        number=call.module.number,
         phases=phases(pushed),
+        iteration=pushed.iteration,
     )
 
 
@@ -232,7 +243,7 @@ def _call_of(pushed: Range) -> Call:
 
 
 def _work(run: Run, piece: Work) -> TrueWork:
-    launch = piece.launch if piece.launch and not piece.launch.lost else None
+    launch = piece.launch if piece.launch and not piece.launch.lost and not piece.early else None
     inside = launch.inside if launch else None
     call = _enclosing_call(captured_inside(piece) if piece.replayed else inside)
     return TrueWork(
@@ -246,6 +257,7 @@ def _work(run: Run, piece: Work) -> TrueWork:
         causes=causes(piece, launch, call), methods=methods(piece, call),
         node=signed(piece.node.id) if piece.node else None,
         original_node=signed(piece.node.root.id) if piece.node else None,
+        iteration=launch.iteration if launch else None,
     )  # fmt: skip
 
 
@@ -255,7 +267,9 @@ def _spans(launch: Launch | None) -> list[Range]:
 
 
 def _range(run: Run, pushed: Range, projected: list[Launch]) -> TrueRange:
-    pieces = [piece for launch in projected for piece in launch.work if not piece.lost]
+    pieces = [
+        piece for launch in projected for piece in launch.work if not (piece.lost or piece.early)
+    ]
     return TrueRange(
         key=_key(run, pushed),
         kind=pushed.kind,
@@ -272,7 +286,7 @@ def _projections(run: Run) -> defaultdict[Range, list[Launch]]:
     """The launches that put recorded work on a device, by every range they were made in."""
     projected: defaultdict[Range, list[Launch]] = defaultdict(list)
     for launch in run.launches:
-        if launch.lost or all(piece.lost for piece in launch.work):
+        if launch.lost or all(piece.lost or piece.early for piece in launch.work):
             continue
         inside = launch.inside
         while inside is not None:

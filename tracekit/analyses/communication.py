@@ -11,7 +11,6 @@ from tracekit.analyses.devices import WHERE, axis, covered, kernels
 from tracekit.analyses.labels import labels
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy, integers
-from tracekit.dataset import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +90,7 @@ def talk(dataset: Dataset, columns: list[str]) -> Talk:
         dataset: The dataset, or a subtree of it.
         columns: Which of ``kernels`` the table must have.
     """
-    whole = load(dataset.folder)
+    whole = dataset.whole
     table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "range_id", *WHERE])))
     talking = _is_nccl(whole, table, labels(table, "name"))
     return Talk(table, talking, _exposed(axis(whole, table), talking, _computing(table) & ~talking))

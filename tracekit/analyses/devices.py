@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 
 from tracekit.analyses.subtrees import integers
-from tracekit.dataset import REPORT, load
-from tracekit.intervals import one_axis, union_within
+from tracekit.axis import measured_axis
+from tracekit.dataset import REPORT
+from tracekit.errors import DatasetError
+from tracekit.intervals import union_within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,16 +29,12 @@ WHERE = ("device", "start_ns", "end_ns")
 
 
 class Axis(NamedTuple):
-    """Device work on one axis: ``line`` is the place among ``lines``, pairs of report and device.
-
-    ``launched`` is when the launch of each returned: its start where there is no launch, or none was asked for.
-    """
+    """Device work on one axis, distances kept: ``line`` is the place among ``lines``, pairs of report and device."""
 
     line: Rows
     lines: list[tuple[str | None, int | None]]
     start: Ints
     end: Ints
-    launched: Ints
 
 
 def kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
@@ -47,7 +44,11 @@ def kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
 
 
 def axis(dataset: Dataset, table: pa.Table) -> Axis:
-    """All work of a table of kernels with the columns :data:`WHERE`, perhaps ``launch_end_ns``, on one axis."""
+    """All work of a table of kernels with the columns :data:`WHERE` on one axis.
+
+    Raises:
+        DatasetError: If the times of all devices together span more than 64 bits.
+    """
     known = integers(table, "device", missing=-1)
     devices = np.asarray(table.column("device").unique().fill_null(-1).sort())
     line = report_codes(dataset, table) * devices.size + np.searchsorted(devices, known)
@@ -57,11 +58,15 @@ def axis(dataset: Dataset, table: pa.Table) -> Axis:
         for report in reports
         for device in devices.tolist()
     ]
-    launched = table.column("start_ns")
-    if "launch_end_ns" in table.column_names:
-        launched = pc.coalesce(table.column("launch_end_ns"), launched)
-    times = [integers(table, "start_ns"), integers(table, "end_ns"), np.asarray(launched)]
-    return Axis(line, lines, *one_axis([line] * len(times), times))
+    times = [integers(table, "start_ns"), integers(table, "end_ns")]
+    placed = measured_axis([line] * len(times), times)
+    if placed is None:
+        raise DatasetError(
+            dataset.folder,
+            f"the work of its {len(lines)} devices spans more than 584 years together",
+            "parse the reports anew, without the one whose times are damaged",
+        )
+    return Axis(line, lines, *placed)
 
 
 def report_codes(dataset: Dataset, table: pa.Table) -> Rows:
@@ -89,7 +94,7 @@ def steps_of(dataset: Dataset, table: pa.Table) -> Rows:
 
     The steps of a subtree alone would lack those that only replayed what was captured in it.
     """
-    steps = load(dataset.folder).table("steps", ["step_id"])
+    steps = dataset.whole.table("steps", ["step_id"])
     return places(table, "step_id", integers(steps, "step_id"))
 
 

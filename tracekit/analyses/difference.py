@@ -1,7 +1,10 @@
 """What changed between two datasets: modules by path and shapes of their inputs, and the kernels inside.
 
-What is compared is the median over steps of the GPU time in a step, over those steps in which a module had work. A
-change counts if the median moved by more than a threshold, and by more than the spread between steps explains: the
+What is compared is the median over steps of the GPU time in a step, over those steps in which a module had work, and
+of these only such as both have: of like kind, batch size and tokens, where both tell them. Where these are of several
+sizes, as many steps of each are compared as both have, and times are first divided by the median of their size (the
+middle of both sides' medians; for the eye they are multiplied by the mean of those). Another mix of steps is no change.
+A change counts if the median moved by more than a threshold, and by more than the spread between steps explains: the
 intervals in which the two medians surely lie do not overlap. Such an interval reaches from one value of the sorted
 steps to another, 2.5 standard deviations of a binomial distribution to each side of the middle (the usual
 distribution-free confidence interval of a median), so that outliers, warm-up and steps of two speeds do no harm. Of few
@@ -12,29 +15,29 @@ the threshold alone decides.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.difference_notes import of_mix, of_sides, undecided, without_steps
+from tracekit.analyses.medians import like, medians
+from tracekit.analyses.step_kinds import mix, told_by_all
 from tracekit.analyses.step_times import KEYS, has_steps, step_times
 from tracekit.errors import DatasetError
 
 if TYPE_CHECKING:
+    from tracekit.analyses.medians import Like
     from tracekit.analyses.step_times import StepTimes
-    from tracekit.arrays import Floats, Ints
+    from tracekit.arrays import Flags
     from tracekit.dataset import Dataset
 
 #: Changes of less than this share are none, unless told otherwise.
 THRESHOLD = 0.01
-_DEVIATIONS = 2.5
-#: How many standard errors of a median its interval reaches at most, and from how many steps on these are known.
-_MOST_ERRORS, _ERRORS_FROM = 4.0, 5
-#: Of a normal distribution: its standard deviation, in median absolute deviations; the standard error of its median, in
-#: standard deviations over the root of the number of values.
-_PER_MAD, _PER_DEVIATION = 1.4826, 1.2533
-_FEW_STEPS = 5
 _OPERATOR = "cpu_op"
+#: Work between steps is compared after every step if it came after as many of one side's, else where there is some.
+_OFTEN = 0.5
 
 
 class Options(NamedTuple):
@@ -72,12 +75,15 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
     """Everything compared, the largest change of time first.
 
     Returns:
-        A row per ``what`` (``step``: whole steps by kind; ``module``; ``unknown``: work without a module), ``path`` and
-        ``shapes`` (as JSON; null where not told apart). ``status`` is ``added``, ``gone``, ``faster``, ``slower`` or
-        ``same``; ``change_ns`` and ``change`` (a share of before) are of the medians, ``own_change_ns`` is of the mean
+        A row per ``what`` (``step``: whole steps by kind, and by size where a kind has several; ``module``;
+        ``unknown``: work without a module; ``between``: work between steps), ``path`` and
+        ``shapes`` (as JSON; null where not told apart; of steps their size). ``status`` is ``added``, ``gone``,
+        ``faster``, ``slower``, ``same``, or ``unlike``: only in steps of kinds or sizes that the other lacks, so not
+        compared. ``change_ns`` and ``change`` (a share of before) are of the medians, ``own_change_ns`` is of the mean
         of a module's own kernels, without those of modules below. Of each side: the median per
         step of the subtree's time ``before_ns``, the interval in which it lies ``before_low_ns`` to
-        ``before_high_ns``, the median number of kernels ``before_kernels``, and in how many steps ``before_steps``;
+        ``before_high_ns`` (null where steps of several sizes are too few to tell), the median number of kernels
+        ``before_kernels``, and in how many steps ``before_steps`` (of several sizes, as many of each as both have);
         the same with ``after``.
 
     Raises:
@@ -93,23 +99,42 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         DatasetError: If one is of a run on a CPU and the other of one on a GPU.
     """
     _check_alike(before, after)
-    steps = has_steps(before) and has_steps(after)
+    there = [has_steps(dataset) for dataset in (before, after)]
+    steps = all(there)
+    told = told_by_all(before, after)
     names, notes = _names(before, after, options)
-    one, other = (
-        step_times(dataset, naming, steps=steps, shapes=options.shapes)
-        for dataset, naming in zip((before, after), names, strict=True)
+    one, other = _comparable(
+        *(
+            step_times(dataset, naming, steps=steps, shapes=options.shapes, told=told)
+            for dataset, naming in zip((before, after), names, strict=True)
+        )
     )
     rows = judge(one, other, options.threshold)
-    notes += _notes(one, other, steps=steps) + _undecided(rows, options.threshold)
-    return Difference(rows, _inside(_own(one, other), rows), notes)
+    if steps:
+        notes += of_sides(one, other) + of_mix(mix(*map(_steps, (one, other))))
+    else:
+        notes.append(without_steps(there))
+    notes += undecided(rows, _moved(rows, options.threshold), _alone(rows), options.threshold)
+    own = _own(like(one.times, other.times), one, other)
+    return Difference(rows, _inside(own, rows), notes)
 
 
 def slower_than(rows: pd.DataFrame, share: float) -> pd.DataFrame:
     """The rows that became slower by more than a share, beyond the spread between steps.
 
-    What was seen in one step of several has no spread, and is left out.
+    And kinds of steps that came or went, since what they took cannot be compared with anything. What was seen in one
+    step of several has no spread, and is left out; but work between steps that was seen once counts where it alone
+    makes all steps together slower by more than the share.
     """
-    return rows[(rows["status"] == "slower") & (rows["change"] > share) & ~_alone(rows)]
+    if not math.isfinite(share):
+        return rows.iloc[:0]
+    slower = (rows["status"] == "slower") & ((rows["change"] > share) | (rows["before_ns"] == 0))
+    whole = _kinds(rows)
+    total = (rows["before_ns"] * rows["before_steps"])[whole].sum()
+    once = (rows["what"] == "between") & (rows["change_ns"] > share * total)
+    kinds = whole & rows["status"].isin(("added", "gone"))
+    found: pd.DataFrame = rows[(slower & (~_alone(rows) | once)) | kinds]
+    return found
 
 
 def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
@@ -119,6 +144,40 @@ def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
     for side in (rows["before_steps"], rows["after_steps"]):
         found |= both & (side == 1) & (side.max() > 1)
     return found
+
+
+def _kinds(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows are of whole steps of a kind, of all sizes."""
+    return (rows["what"] == "step") & rows["shapes"].isna()
+
+
+def _steps(side: StepTimes) -> pd.DataFrame:
+    return side.times[_kinds(side.times)]
+
+
+def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTimes]:
+    """Both with work between steps if there is some, and sizes of steps only of kinds that have several."""
+    sides = (before, after)
+    sizes = pd.concat([side.times[side.times["what"] == "step"] for side in sides])
+    several = sizes.groupby("path")["shapes"].nunique()
+    single = several.index[several < 2]  # noqa: PLR2004 - one size is all of its kind
+    parts = [
+        side.times[
+            ~(
+                (side.times["what"] == "step")
+                & side.times["shapes"].notna()
+                & side.times["path"].isin(single)
+            )
+        ]
+        for side in sides
+    ]
+    gaps = [side.between for side in sides if side.between is not None and len(side.between)]
+    some = [gap["ns"] > 0 for gap in gaps]
+    if len(gaps) == len(sides) and any(its.any() for its in some):
+        always = not all(its.any() for its in some) or max(its.mean() for its in some) >= _OFTEN
+        gaps = gaps if always else [gap[its] for gap, its in zip(gaps, some, strict=True)]
+        parts = [pd.concat(pair, ignore_index=True) for pair in zip(parts, gaps, strict=True)]
+    return before._replace(times=parts[0]), after._replace(times=parts[1])
 
 
 def _check_alike(before: Dataset, after: Dataset) -> None:
@@ -164,16 +223,18 @@ def _names(
 
 def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> pd.DataFrame:
     """Times of two datasets side by side, and which of them changed; see :func:`frame`."""
+    pairs = like(before.times, after.times)
     sides = [
-        _medians(side.times).add_prefix(f"{name}_")
-        for name, side in (("before", before), ("after", after))
+        medians(times).add_prefix(f"{name}_")
+        for name, times in zip(("before", "after"), pairs.times, strict=True)
     ]
-    rows = sides[0].join(sides[1], how="outer")
+    rows = sides[0].join(sides[1], how="outer").reindex(range(len(pairs.keys)))
+    rows = rows.set_index(pd.MultiIndex.from_frame(pairs.keys))
     rows["change_ns"] = rows["after_ns"].fillna(0) - rows["before_ns"].fillna(0)
     rows["change"] = (rows["change_ns"] / rows["before_ns"]).where(rows["before_ns"] > 0)
-    rows["own_change_ns"] = _own(before, after)["change_ns"].groupby(level=KEYS).sum()
+    rows["own_change_ns"] = _own(pairs, before, after)["change_ns"].groupby(level=KEYS).sum()
     rows["own_change_ns"] = rows["own_change_ns"].fillna(0.0)
-    rows.insert(0, "status", _status(rows, threshold))
+    rows.insert(0, "status", _status(rows, threshold, pairs.unlike))
     for name in ("before_steps", "after_steps"):
         rows[name] = rows[name].fillna(0).astype(np.int64)
     rows = rows.reset_index()
@@ -188,62 +249,38 @@ def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
     return rows["change_ns"].abs() > threshold * rows["before_ns"]
 
 
-def _status(rows: pd.DataFrame, threshold: float) -> list[str]:
+def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
     moved = _moved(rows, threshold)
     conditions = [
         rows["before_ns"].isna(),
         rows["after_ns"].isna(),
+        unlike,
         moved & (rows["after_low_ns"] > rows["before_high_ns"]),
         moved & (rows["after_high_ns"] < rows["before_low_ns"]),
     ]
-    found: list[str] = np.select(conditions, ["added", "gone", "slower", "faster"], "same").tolist()
+    found: list[str] = np.select(
+        [np.asarray(one) for one in conditions],
+        ["added", "gone", "unlike", "slower", "faster"],
+        "same",
+    ).tolist()
     return found
 
 
-def _medians(times: pd.DataFrame) -> pd.DataFrame:
-    """Of every thing the median over its steps, and between which values it lies."""
-    times = times.assign(shapes=times["shapes"].fillna(""))
-    grouped = times.groupby(KEYS, sort=True)
-    found = grouped.agg(ns=("ns", "median"), kernels=("kernels", "median"), steps=("ns", "size"))
-    low, high = _interval(found["steps"].to_numpy())
-    first = np.cumsum(found["steps"].to_numpy()) - found["steps"].to_numpy()
-    ordered = times.sort_values([*KEYS, "ns"], kind="stable")["ns"].to_numpy()
-    lowest, highest = (ordered[first + rank] if len(ordered) else rank for rank in (low, high))
-    reach = _reach(times, found)
-    found.insert(1, "low_ns", np.maximum(lowest, np.floor(found["ns"] - reach)))
-    found.insert(2, "high_ns", np.minimum(highest, np.ceil(found["ns"] + reach)))
-    return found.astype({"low_ns": np.int64, "high_ns": np.int64})
+def _own(pairs: Like, before: StepTimes, after: StepTimes) -> pd.DataFrame:
+    """Kernels of every thing itself, by name: how many and how long, per step in which it had work.
 
-
-def _reach(times: pd.DataFrame, found: pd.DataFrame) -> Floats:
-    """How far from each median, in ns, the true one may be by the spread of the values around it."""
-    away = (times["ns"] - times.groupby(KEYS)["ns"].transform("median")).abs()
-    spread = away.groupby([times[key] for key in KEYS], sort=True).median().to_numpy()
-    steps = found["steps"].to_numpy()
-    errors = _MOST_ERRORS * _PER_DEVIATION * _PER_MAD * spread / np.sqrt(steps)
-    return np.where(steps < _ERRORS_FROM, np.inf, errors)
-
-
-def _interval(steps: Ints) -> tuple[Ints, Ints]:
-    """The ranks between which the median of so many values lies."""
-    reach = _DEVIATIONS * np.sqrt(steps) / 2
-    middle = (steps - 1) / 2
-    low = np.maximum(np.floor(middle - reach), 0).astype(np.int64)
-    high = np.minimum(np.ceil(middle + reach), steps - 1).astype(np.int64)
-    return low, high
-
-
-def _own(before: StepTimes, after: StepTimes) -> pd.DataFrame:
-    """Kernels of every module itself, by name: how many and how long, per step in which the module had work."""
+    That is the mean by kind and size, each of the same weight on both sides.
+    """
     sides = []
-    for name, side in (("before", before), ("after", after)):
-        own = side.kernels.assign(shapes=side.kernels["shapes"].fillna(""))
-        steps = side.times.assign(shapes=side.times["shapes"].fillna("")).groupby(KEYS).size()
-        own = own.set_index(KEYS).join(steps.rename("steps"))
+    by = [*KEYS, "alike"]
+    for at, (name, side) in enumerate((("before", before), ("after", after))):
+        share = pd.Series(pairs.share[at], pd.MultiIndex.from_frame(pairs.cells), name="share")
+        own = side.kernels.assign(shapes=side.kernels["shapes"].fillna("")).set_index(by)
+        own = own.join(share.dropna(), how="inner")
         for value in ("kernels", "ns"):
-            own[f"{name}_{value}"] = own[value] / own["steps"]
-        own = own.set_index("name", append=True)
-        sides.append(own[[f"{name}_kernels", f"{name}_ns"]])
+            own[f"{name}_{value}"] = own[value] * own["share"]
+        own = own.set_index("name", append=True)[[f"{name}_kernels", f"{name}_ns"]]
+        sides.append(own.groupby(level=[*KEYS, "name"]).sum())
     found = sides[0].join(sides[1], how="outer").fillna(0.0)
     found["change_ns"] = found["after_ns"] - found["before_ns"]
     return found
@@ -257,39 +294,3 @@ def _inside(own: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     found["shapes"] = found["shapes"].where(found["shapes"] != "", None)
     order = np.argsort(-found["change_ns"].abs().to_numpy(), kind="stable")
     return found.iloc[order].reset_index(drop=True)
-
-
-def _undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
-    """Says how many medians moved, but may have by the spread, since a few steps do not tell how large that is."""
-    both = rows["before_ns"].notna() & rows["after_ns"].notna()
-    found = []
-    if alone := int((_alone(rows) & rows["status"].isin(("slower", "faster"))).sum()):
-        found.append(
-            f"{alone} of the changes were seen in a single step of one side, which has no spread: --fail-over leaves "
-            "them out. With --ignore-shapes modules are compared over all steps."
-        )
-    few = rows[["before_steps", "after_steps"]].min(axis=1) < _FEW_STEPS
-    undecided = int((both & few & _moved(rows, threshold) & (rows["status"] == "same")).sum())
-    if not undecided:
-        return found
-    share = f"{threshold:.2%}".rstrip("0%").rstrip(".")
-    return [
-        *found,
-        f"{undecided} of {len(rows)} things compared moved by more than {share} %, but in fewer than {_FEW_STEPS} "
-        f"steps of one side: too few to tell that from noise; they count as same. Record {_FEW_STEPS} steps or more.",
-    ]
-
-
-def _notes(before: StepTimes, after: StepTimes, *, steps: bool) -> list[str]:
-    if not steps:
-        return [
-            "There are no steps on both sides: totals are compared, and the spread is not known."
-        ]
-    notes = []
-    for name, side in (("first", before), ("second", after)):
-        if side.outside_ns:
-            notes.append(f"{side.outside_ns:,} ns of the {name} are of no step and left out.")
-        if side.steps < _FEW_STEPS:
-            few = f"The {name} has {side.steps} {'step' if side.steps == 1 else 'steps'}"
-            notes.append(f"{few}: its spread is hardly known; record {_FEW_STEPS} or more.")
-    return notes

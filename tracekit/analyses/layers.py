@@ -30,6 +30,5 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """
     tree = module_tree.frame(dataset)
     found = tree[tree["modules"] > 1]
-    width = (found["max_ns"] - found["min_ns"]) / found["median_ns"].where(found["median_ns"] > 0)
-    found = found.assign(spread=width)[_COLUMNS]
+    found = found.assign(spread=module_tree.spread_of(found))[_COLUMNS]
     return found.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)

@@ -13,7 +13,7 @@ from tracekit.analyses.labels import labels
 from tracekit.analyses.own_work import NONE, harmless
 from tracekit.analyses.shapes import joint
 from tracekit.analyses.subtrees import integers
-from tracekit.dataset import REPORT, load
+from tracekit.dataset import REPORT
 from tracekit.flops.operators import operator
 from tracekit.intervals import nesting_order, one_axis, parents
 
@@ -57,7 +57,7 @@ def told_by_operators(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Told 
         calls: A table of its calls, with where and when they ran.
         work: Their work.
     """
-    if (ranges := _operators(load(dataset.folder))) is None:
+    if (ranges := _operators(dataset.whole)) is None:
         return None
     distinct, code = _distinct(ranges.column("text"))
     marked = _nested(dataset, calls, ranges, code)

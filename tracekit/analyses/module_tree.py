@@ -26,7 +26,9 @@ OPTIONS = ("sort",)
 
 _SUMMED = ("calls", "kernels", "self_ns", "inclusive_ns", "share")
 #: What siblings can be sorted by, other than their order in the model.
-SORTED_BY = ("inclusive_ns", "self_ns", "calls", "kernels", "median_ns")
+SORTED_BY = (
+    "inclusive_ns", "self_ns", "share", "calls", "kernels", "median_ns", "spread", "min_ns", "max_ns", "label",
+)  # fmt: skip
 
 
 class _Line(NamedTuple):
@@ -44,7 +46,8 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
 
     Args:
         dataset: The dataset, or a subtree of one.
-        sort: A column of :data:`SORTED_BY`: siblings stand by it, the largest first, each followed by what is below.
+        sort: One of :data:`SORTED_BY`: siblings stand by it, the largest first (labels from A), each followed by what
+            is below.
 
     Returns:
         A row per line: ``label``, ``path`` (of the first module), ``pattern`` (the path with folded numbers:
@@ -78,6 +81,18 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
     return found if sort is None else _siblings_by(found, sort)
 
 
+def largest(lines: pd.DataFrame, count: int) -> pd.DataFrame:
+    """The lines of most time, in the order in which they stand: with a line there is always that above it."""
+    kept = np.argsort(-lines["inclusive_ns"].to_numpy(), kind="stable")[:count]
+    return lines.iloc[np.sort(kept)]
+
+
+def spread_of(lines: pd.DataFrame) -> pd.Series:
+    """How far the modules of each line are apart: most less least, by the median; NaN if that is 0."""
+    found: pd.Series = lines["max_ns"] - lines["min_ns"]
+    return found / lines["median_ns"].where(lines["median_ns"] > 0)
+
+
 def members(modules: Hierarchy) -> list[list[int]]:
     """The rows of the modules that each line of :func:`frame` stands for, in its order."""
     return [line.rows for line in _Folding(modules).lines()]
@@ -103,7 +118,7 @@ def _figures(times: dict[str, object], lines: list[_Line], inclusive: Ints) -> d
 
 def _siblings_by(lines: pd.DataFrame, sort: str) -> pd.DataFrame:
     """The lines with siblings sorted, the largest first, each followed by what is below it."""
-    key, depth = lines[sort].to_numpy(), lines["depth"].tolist()
+    key, depth = _sort_key(lines, sort), lines["depth"].tolist()
     parents: list[int] = []
     children: list[list[int]] = [[] for _ in range(len(depth) + 1)]
     for row, level in enumerate(depth):
@@ -117,6 +132,14 @@ def _siblings_by(lines: pd.DataFrame, sort: str) -> pd.DataFrame:
         # The first of equals stays the first.
         ahead += sorted(children[row], key=key.__getitem__, reverse=True)[::-1]
     return lines.iloc[order[1:]].reset_index(drop=True)
+
+
+def _sort_key(lines: pd.DataFrame, sort: str) -> list[float]:
+    """A number for each line, the largest for the first."""
+    if sort == "label":
+        return [-float(rank) for rank in lines[sort].rank(method="dense")]
+    by = spread_of(lines) if sort == "spread" else lines[sort]
+    return [float(value) for value in by.fillna(-1)]
 
 
 class _Folding:
@@ -151,16 +174,11 @@ class _Folding:
             name, last = self._names[rows[0]], found[-1] if found else None
             if last is not None and self._alike(last.rows[0], rows[0]):
                 begin = last.label.partition(" ")[0]
-                both = _Line(
-                    last.rows + rows,
-                    depth,
-                    last.copies + 1,
-                    f"{begin} … {name}",
-                    f"{above}{begin}…{name}",
-                )
-                found[-1] = both
+                last.rows.extend(rows)
+                both = f"{begin} … {name}", f"{above}{begin}…{name}"
+                found[-1] = _Line(last.rows, depth, last.copies + 1, *both)
             else:
-                found.append(_Line(rows, depth, 1, name, f"{above}{name}"))
+                found.append(_Line([*rows], depth, 1, name, f"{above}{name}"))
         return found
 
     def _alike(self, one: int, other: int) -> bool:

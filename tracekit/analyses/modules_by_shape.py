@@ -15,7 +15,6 @@ from tracekit.analyses.module_costs import inclusive_flops
 from tracekit.analyses.shapes import codes, joint
 from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import Pairs, inclusive_pairs, integers, summed, united
-from tracekit.dataset import load
 from tracekit.intervals import depths
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _per_step(dataset: Dataset, lifted: Pairs, group: Rows, count: int) -> dict[
 
 
 def _per_token(dataset: Dataset, pairs: Pairs, count: int) -> NDArray[np.float64]:
-    tokens = integers(load(dataset.folder).table("steps", ["tokens"]), "tokens", missing=0)
+    tokens = integers(dataset.whole.table("steps", ["tokens"]), "tokens", missing=0)
     if not tokens.size:
         return np.full(count, np.nan)
     told = tokens[pairs.group]

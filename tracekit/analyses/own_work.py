@@ -15,7 +15,6 @@ from tracekit.analyses.labels import labels
 from tracekit.analyses.shapes import joint
 from tracekit.analyses.subtrees import integers
 from tracekit.coverage import GRAPH_UPDATED
-from tracekit.dataset import load
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 from tracekit.intervals import by_level, depths
 
@@ -85,7 +84,7 @@ def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
 def _nobodys(dataset: Dataset, table: pa.Table) -> pa.Table:
     """The work without a module, which the tables of a subtree lack."""
     columns = ["module_id", "range_id", "graph_id", "graph_node_id"]
-    whole = table if dataset.root is None else load(dataset.folder).table("kernels", columns)
+    whole = table if dataset.root is None else dataset.whole.table("kernels", columns)
     rows = np.flatnonzero(integers(whole, "module_id", missing=-1) < 0)
     return whole.select(columns).take(pa.array(rows))
 

@@ -9,37 +9,45 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses.step_kinds import ALL_TOLD, STEP, step_before, step_kinds
+from tracekit.dataset import REPORT
 from tracekit.json_text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracekit.arrays import Ints
+    from tracekit.arrays import Flags, Ints
     from tracekit.dataset import Dataset
 
 #: What tells one thing that is compared from another.
 KEYS = ["what", "path", "shapes"]
-_NOBODY = "(no module)"
+_NOBODY, _BETWEEN = "(no module)", "(between steps)"
 _NO_STEP = -1
-_KERNELS = ["call_id", "step_id", "name", "kind", "dur_ns"]
+_KERNELS = [
+    "call_id", "step_id", "name", "kind", "dur_ns", "start_ns", "launch_start_ns", "pid",
+]  # fmt: skip
+_ALL_ALIKE = f"{STEP} {{}}"
 
 
 class StepTimes(NamedTuple):
     """Times of one dataset.
 
     Attributes:
-        times: A row per thing and step in which it had work: the columns ``KEYS``, ``step``, ``ns`` (of a module, its
-            subtree) and ``kernels``.
-        kernels: A row per thing and kernel of its own (without those of modules below): ``KEYS``, ``name``, ``ns``
-            and ``kernels``, summed over all steps.
+        times: A row per thing and step in which it had work: the columns ``KEYS``, ``step``, ``alike`` (the same for
+            steps of like kind and size), ``ns`` (of a module, its subtree) and ``kernels``.
+        kernels: A row per thing and kernel of its own (without those of modules below): ``KEYS``, ``alike``, ``name``,
+            ``ns`` and ``kernels``, summed over all such steps.
         steps: How many steps have work; 0 if the dataset has none, and all work is taken for one step.
-        outside_ns: Time of work between steps, which is left out.
+        outside_ns: Time of work that no step of its process came before, which is left out.
+        between: Times, as above, of what was launched outside of steps, by the step that had begun last: also of steps
+            after which there was nothing.
     """
 
     times: pd.DataFrame
     kernels: pd.DataFrame
     steps: int
     outside_ns: int
+    between: pd.DataFrame | None = None
 
 
 class _Work(NamedTuple):
@@ -50,9 +58,19 @@ class _Work(NamedTuple):
     ns: Ints
     name: pa.DictionaryArray
 
+    def at(self, rows: Flags) -> _Work:
+        return _Work(
+            self.call[rows], self.step[rows], self.ns[rows], self.name.filter(pa.array(rows))
+        )
+
 
 def step_times(
-    dataset: Dataset, named: Callable[[list[str]], list[str]], *, steps: bool, shapes: bool
+    dataset: Dataset,
+    named: Callable[[list[str]], list[str]],
+    *,
+    steps: bool,
+    shapes: bool,
+    told: frozenset[str] = ALL_TOLD,
 ) -> StepTimes:
     """Adds up the kernels of every step by whole step, module and work without a module.
 
@@ -64,13 +82,11 @@ def step_times(
         named: What to call modules, given their paths.
         steps: Whether to tell steps apart; else all work counts as of one.
         shapes: Whether to tell apart calls of a module with inputs of other shapes.
+        told: What tells kinds and sizes of steps apart.
     """
-    kernels = dataset.table("kernels", _KERNELS)
-    found = _ids(kernels, "step_id")
-    inside = found != _NO_STEP if steps else np.ones(kernels.num_rows, dtype=bool)
-    step = found if steps else np.zeros(kernels.num_rows, np.int64)
-    outside = int(np.asarray(kernels.column("dur_ns"))[~inside].sum())
-    kernels, step = kernels.filter(pa.array(inside)), step[inside]
+    kernels = dataset.table("kernels", [*_KERNELS, *([REPORT] if dataset.reports else [])])
+    kinds = step_kinds(dataset, told) if steps else None
+    step = _ids(kernels, "step_id") if steps else np.zeros(kernels.num_rows, np.int64)
     calls = _Calls(dataset, named, shapes=shapes)
     name = pc.coalesce(
         kernels.column("name").cast(pa.string()), kernels.column("kind").cast(pa.string())
@@ -81,9 +97,35 @@ def step_times(
         np.asarray(kernels.column("dur_ns")),
         name.combine_chunks().dictionary_encode(),
     )
-    parts = [_whole_steps(dataset, work, steps=steps), _nobodys(work), calls.subtrees(work)]
-    count = int(np.unique(step).size) if steps else 0
-    return StepTimes(pd.concat(parts, ignore_index=True), calls.own(work), count, outside)
+    inside = work.at(step != _NO_STEP)
+    parts = [_whole_steps(inside, kinds), _nobodys(inside), calls.subtrees(inside)]
+    times, own = _alike(pd.concat(parts, ignore_index=True), kinds), calls.own(inside, kinds)
+    if kinds is None:
+        return StepTimes(times, own, 0, 0)
+    outside = step == _NO_STEP
+    before = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
+    rest = work.at(outside)._replace(step=np.asarray(before))
+    between = rest.at(rest.step != _NO_STEP)
+    own = pd.concat([own, _own_between(between, kinds)], ignore_index=True)
+    left_out = int(rest.ns.sum() - between.ns.sum())
+    count = int(np.unique(inside.step).size)
+    return StepTimes(times, own, count, left_out, _between(between, kinds))
+
+
+def _launched(kernels: pa.Table) -> pd.DataFrame:
+    """Process and time of the launch of every piece of work; of work without one, its start."""
+    time = pc.coalesce(kernels.column("launch_start_ns"), kernels.column("start_ns"))
+    found = {"pid": _ids(kernels, "pid"), "time": np.asarray(time)}
+    if REPORT in kernels.column_names:
+        found[REPORT] = kernels.column(REPORT).cast(pa.string()).to_pylist()
+    return pd.DataFrame(found)
+
+
+def _alike(rows: pd.DataFrame, kinds: pd.DataFrame | None) -> pd.DataFrame:
+    """The rows, with the kind and size of each one's step."""
+    if kinds is None:
+        return rows.assign(alike=_ALL_ALIKE)
+    return rows.assign(alike=kinds["alike"].reindex(rows["step"]).to_numpy())
 
 
 def has_steps(dataset: Dataset) -> bool:
@@ -144,15 +186,10 @@ class _Calls:
         times = {"step": step, "ns": ns, "kernels": count}
         return pd.DataFrame({**self._said(key), **times})
 
-    def own(self, work: _Work) -> pd.DataFrame:
+    def own(self, work: _Work, kinds: pd.DataFrame | None) -> pd.DataFrame:
         """Kernels of every module and shape itself, by name."""
-        known = work.call >= 0
-        name = np.asarray(work.name.indices)[known]
-        (key, name), (ns, count) = _sums(
-            (self._key[work.call[known]], name), (work.ns[known], np.ones(known.sum(), np.int64))
-        )
-        names = np.array(work.name.dictionary.to_pylist(), dtype=object)
-        return pd.DataFrame({**self._said(key), "name": names[name], "ns": ns, "kernels": count})
+        known = work.at(work.call >= 0)
+        return _by_name(known, self._key[known.call], self._said, kinds)
 
     def _said(self, key: Ints) -> dict[str, object]:
         return {
@@ -162,15 +199,58 @@ class _Calls:
         }
 
 
-def _whole_steps(dataset: Dataset, work: _Work, *, steps: bool) -> pd.DataFrame:
-    """Times of whole steps, by their kind."""
+def _by_name(
+    work: _Work,
+    key: Ints,
+    said: Callable[[Ints], dict[str, object]],
+    kinds: pd.DataFrame | None,
+) -> pd.DataFrame:
+    """Kernels by key, kind and size of their step, and name."""
+    if kinds is None:
+        texts, alike = np.array([_ALL_ALIKE], dtype=object), np.zeros(work.step.size, np.int64)
+    else:
+        code, texts = pd.factorize(kinds["alike"].to_numpy())
+        alike = code[kinds.index.get_indexer(pd.Index(work.step))].astype(np.int64)
+    name = np.asarray(work.name.indices).astype(np.int64)
+    (key, alike, name), (ns, count) = _sums(
+        (key, alike, name), (work.ns, np.ones(work.ns.size, np.int64))
+    )
+    names = np.array(work.name.dictionary.to_pylist(), dtype=object)
+    return pd.DataFrame(
+        {**said(key), "alike": texts[alike], "name": names[name], "ns": ns, "kernels": count}
+    )
+
+
+def _whole_steps(work: _Work, kinds: pd.DataFrame | None) -> pd.DataFrame:
+    """Times of whole steps by their kind, and again by kind and size where they tell one."""
     (step,), (ns, count) = _sums((work.step,), (work.ns, np.ones(work.ns.size, np.int64)))
-    kind = np.full(step.size, "step" if steps else "all", dtype=object)
-    if steps:
-        table = dataset.table("steps", ["step_id", "kind"]).to_pydict()
-        says = dict(zip(table["step_id"], table["kind"], strict=True))
-        kind = np.array([says.get(one) or "step" for one in step.tolist()], dtype=object)
-    return _frame("step", kind, step, ns, count)
+    if kinds is None:
+        return _frame("step", np.full(step.size, "all", dtype=object), step, ns, count)
+    said = kinds.reindex(step)
+    whole = _frame("step", said["kind"].to_numpy(), step, ns, count)
+    by_size = whole.assign(shapes=said["size"].to_numpy())
+    return pd.concat([whole, by_size[by_size["shapes"].notna()]], ignore_index=True)
+
+
+def _between(work: _Work, kinds: pd.DataFrame) -> pd.DataFrame:
+    """Times of work between steps, of every step: 0 where nothing came after it."""
+    every = np.asarray(kinds.index, np.int64)
+    (step,), (ns, count) = _sums(
+        (np.concatenate((work.step, every)),),
+        (
+            np.concatenate((work.ns, np.zeros(every.size, np.int64))),
+            np.concatenate((np.ones(work.ns.size, np.int64), np.zeros(every.size, np.int64))),
+        ),
+    )
+    return _alike(_frame("between", np.full(step.size, _BETWEEN, object), step, ns, count), kinds)
+
+
+def _own_between(work: _Work, kinds: pd.DataFrame) -> pd.DataFrame:
+    def said(key: Ints) -> dict[str, object]:
+        values = {"what": "between", "path": _BETWEEN, "shapes": None}
+        return {name: np.full(key.size, value, dtype=object) for name, value in values.items()}
+
+    return _by_name(work, np.zeros(work.step.size, np.int64), said, kinds)
 
 
 def _nobodys(work: _Work) -> pd.DataFrame:

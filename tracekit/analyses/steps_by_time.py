@@ -10,7 +10,6 @@ import pandas as pd
 from tracekit.analyses.devices import WHERE, axis, kernels, steps_of, union
 from tracekit.analyses.spread import ratio
 from tracekit.analyses.subtrees import integers, summed
-from tracekit.dataset import load
 
 if TYPE_CHECKING:
     from tracekit.dataset import Dataset
@@ -30,7 +29,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_ns_per_token`` (NaN where it tells no tokens), ``kernels``; ``rank``, ``pid``, ``name``.
     """
     named = ["report"] if dataset.reports else []
-    steps = load(dataset.folder).table("steps", [*_SAID, "start_ns", "end_ns", *named])
+    steps = dataset.whole.table("steps", [*_SAID, "start_ns", "end_ns", *named])
     work = kernels(dataset, ["step_id", "dur_ns", *WHERE])
     step, on = steps_of(dataset, work), axis(dataset, work)
     count = steps.num_rows

@@ -18,6 +18,7 @@ from tracekit.attribute.launching import launched
 from tracekit.calls import calls_of
 from tracekit.captures import captures_of
 from tracekit.coverage import GRAPH_UPDATED
+from tracekit.endings import endings_of
 from tracekit.intervals import innermost
 from tracekit.lineage import lineage_of
 from tracekit.recording import integers
@@ -45,8 +46,9 @@ def attribute(recording: Recording, decoded: Decoded) -> Trace:
         lineage = lineage_of(recording)
         captures = captures_of(recording, line, lineage, works[:-1])
         works[captures.asked[captures.captured]] = True
-        calls = calls_of(recording, decoded, line, works[:-1], captures)
-        steps = steps_of(recording, decoded, calls)
+        endings = endings_of(recording, decoded, line)
+        calls = calls_of(recording, decoded, line, endings, works[:-1], captures)
+        steps = steps_of(recording, decoded, calls, endings)
         at_launch = innermost(
             calls.start, calls.end, calls.parent, line.launch_start, line.launch_end
         )
@@ -55,6 +57,7 @@ def attribute(recording: Recording, decoded: Decoded) -> Trace:
             decoded=decoded,
             line=line,
             nesting=nested.result(),
+            endings=endings,
             calls=calls,
             steps=steps,
             launched=started,

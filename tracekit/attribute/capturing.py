@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from tracekit.recording import Recording
     from tracekit.trace import Evidence
 
-_UPDATES = ("cudaGraphExecUpdate", "cuGraphExecUpdate")
+#: API calls that change what an instance runs on the device. Those that change a graph change no instance of it; those
+#: about host functions, events and semaphores no device work; to disable a node lets run what is left where it was.
+_UPDATES = tuple(
+    f"{api}GraphExec{what}"
+    for api in ("cuda", "cu")
+    for what in (
+        "Update", "NodeSetParams", "KernelNodeSetParams", "MemcpyNodeSetParams", "MemsetNodeSetParams",
+        "ChildGraphNodeSetParams",
+    )
+)  # fmt: skip
 
 
 def call_at_capture(evidence: Evidence, work: Ints, *, by_order: bool) -> Ints:
@@ -35,7 +44,10 @@ def call_at_capture(evidence: Evidence, work: Ints, *, by_order: bool) -> Ints:
 
 
 def replayed_after_update(recording: Recording, launch: Rows) -> Ints:
-    """Pieces of work from a graph that were launched when some instance in their process had been updated."""
+    """Pieces of work that were launched when some instance in their process had been updated.
+
+    Which one it was, and which of its nodes, the report does not say.
+    """
     launches = recording.launches
     updates = np.isin(
         integers(launches, "name"), np.asarray(names_starting(recording.names, _UPDATES), np.int64)

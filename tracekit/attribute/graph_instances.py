@@ -28,6 +28,7 @@ class Instance(NamedTuple):
         kinds: Kind of work of each one, as bytes.
         graph: Id of the graph or instance, where the report says it.
         first_ns: When the first of them ran first.
+        in_order: Whether they have an order that is certain, which no replay contradicts.
     """
 
     process: int
@@ -35,10 +36,11 @@ class Instance(NamedTuple):
     kinds: bytes
     graph: int | None
     first_ns: int
+    in_order: bool
 
 
 def instances(recording: Recording, lineage: Lineage, launch: Rows) -> list[Instance]:
-    """The instances whose nodes have a certain order.
+    """The instances that were replayed.
 
     Args:
         recording: The recording.
@@ -57,20 +59,43 @@ def instances(recording: Recording, lineage: Lineage, launch: Rows) -> list[Inst
     known = np.unique(node)
     known = known[np.argsort(label[known], kind="stable")]
     edges = np.flatnonzero(np.diff(label[known])) + 1
-    found = []
+    place = np.full(lineage.root.size, -1, dtype=np.int64)
+    ordered = []
     for nodes in np.split(known, edges) if known.size else []:
-        ordered = _in_order(lineage, nodes)
-        if ordered is not None and (kind[nodes] >= 0).all():
-            found.append(
-                Instance(
-                    int(lineage.process[nodes[0]]),
-                    ordered,
-                    kind[ordered].astype(np.int8).tobytes(),
-                    _graph(lineage.node_id[nodes], graph[nodes]),
-                    int(first[nodes].min()),
-                )
-            )
-    return found
+        order = _in_order(lineage, nodes)
+        if order is not None and (kind[order] >= 0).all():
+            place[order] = np.arange(order.size)
+        ordered.append(nodes if order is None else order)
+    crossed = place < 0
+    crossed[node[_crossed(recording, rows, launch[rows], place[node])]] = True
+    return [
+        Instance(
+            int(lineage.process[nodes[0]]),
+            nodes,
+            kind[nodes].astype(np.int8).tobytes(),
+            _graph(lineage.node_id[nodes], graph[nodes]),
+            int(first[nodes].min()),
+            not crossed[nodes].any(),
+        )
+        for nodes in ordered
+    ]
+
+
+def _crossed(recording: Recording, rows: Rows, launch: Rows, place: Ints) -> Rows:
+    """Of some replayed work that which ran after later nodes of the same replay on the same stream, as positions.
+
+    A stream runs what it is given in order, and ids rise as nodes are captured: one of both is not so.
+    """
+    start, *stream = (
+        integers(recording.work, name)[rows] for name in ("start_ns", "stream", "context", "device")
+    )
+    order = np.lexsort((place, start, *stream, launch))
+    order = order[np.asarray(recording.work.column("stream").is_valid())[rows[order]]]
+    same = np.ones(max(order.size - 1, 0), dtype=bool)
+    for key in (launch, *stream):
+        same &= key[order[1:]] == key[order[:-1]]
+    crossed: Rows = order[1:][same & (place[order[1:]] < place[order[:-1]])]
+    return crossed
 
 
 def _together(node: Rows, launch: Rows, nodes: int) -> Rows | None:

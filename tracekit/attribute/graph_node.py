@@ -1,8 +1,8 @@
 """``graph_node``: work replayed from a CUDA graph belongs to the call that was open when its node was captured.
 
 The node that ran is a copy; its descent leads to the node that the capture made, and that one lies inside the launch
-which was captured. ``cudaGraphExecUpdate`` replaces what a node does and leaves no copy behind: after it, descent
-still leads to the first capture.
+which was captured. ``cudaGraphExecUpdate`` and calls that set the parameters of an instance's node replace what a node
+does and leave no copy behind: after them, descent still leads to the first capture.
 """
 
 from __future__ import annotations

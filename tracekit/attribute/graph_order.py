@@ -1,11 +1,12 @@
 """``graph_order``: nodes of a CUDA graph in their order are the launches of its capture in theirs.
 
 For graphs whose nodes were not recorded while they were captured. It holds only where it is certain which capture
-made the graph, and where nodes and launches agree in number and, one by one, in kind. It is certain if
+made the graph, where nodes and launches agree in number and, one by one, in kind, and where no replay ran nodes on one
+stream in another order. It is certain if
 
 * some of the graph's nodes are known to come from launches of that capture, or else
 * the report says which graph the capture made, or else
-* the graph's nodes were recorded after that capture had ended and before the next one began, or else
+* the graph's nodes were recorded after that capture had ended, and no other can claim them (``graph_late.py``), or else
 * nothing of the process's graphs is recorded, but all that it asked of CUDA, from its first call on; and captures and
   graphs are as many and can be paired in one way only (``graph_pairing.py``).
 """
@@ -18,6 +19,7 @@ import numpy as np
 
 from tracekit.attribute.capturing import call_at_capture
 from tracekit.attribute.graph_instances import instances
+from tracekit.attribute.graph_late import Accounts, Size, recorded_late
 from tracekit.attribute.graph_pairing import Capture, agree, only_pairs
 from tracekit.captures import OF_KERNEL, OF_MEMCPY, OF_MEMSET
 from tracekit.recording import (
@@ -32,7 +34,7 @@ from tracekit.recording import (
 from tracekit.trace import Origins
 
 if TYPE_CHECKING:
-    from tracekit.arrays import Ints, Rows
+    from tracekit.arrays import Flags, Ints, Rows
     from tracekit.attribute.graph_instances import Instance
     from tracekit.captures import Captures
     from tracekit.lineage import Lineage
@@ -94,9 +96,7 @@ def _captures(known: _Known) -> list[Capture]:
     """The captures with launches that no other capture can have had."""
     captures, recording = known.captures, known.recording
     windows, asked = captures.windows, captures.asked
-    kind_of_role = np.full(128, -1, dtype=np.int8)
-    kind_of_role[list(_KIND)] = list(_KIND.values())
-    kind = kind_of_role[captures.role]
+    kind = _kinds(captures.role)
     rows = np.flatnonzero(captures.captured & (kind >= 0))
     start = known.line.launch_start[asked[rows]]
     low, high = (np.searchsorted(start, edge) for edge in (windows.opened, windows.closed))
@@ -119,13 +119,23 @@ def _captures(known: _Known) -> list[Capture]:
     return found
 
 
+def _kinds(role: Ints) -> Ints:
+    """The kind of work that launches become; -1 for other calls."""
+    kind = np.full(128, -1, dtype=np.int8)
+    kind[list(_KIND)] = list(_KIND.values())
+    return kind[role]
+
+
 def _pairs(
     known: _Known, captures: list[Capture], found: list[Instance]
 ) -> list[tuple[Instance, Capture]]:
     """Every instance with the capture that is certain to have made its graph."""
     by_window = {capture.window: capture for capture in captures}
     made = _made_graphs(known)
-    late = _recorded_late(known)
+    late = recorded_late(
+        known.recording, known.line, known.lineage, known.captures, known.origins.known,
+        _accounts(known, made),
+    )  # fmt: skip
     told = [_told(known, made, late, instance) for instance in found]
     graphs: dict[int | None, set[int]] = {}
     for instance, window in zip(found, told, strict=True):
@@ -147,6 +157,48 @@ def _stands(origins: Origins, instance: Instance, capture: Capture) -> bool:
     """Whether the nodes that have their place have the one that the order gives them."""
     start = origins.start[instance.nodes]
     return bool(((start == capture.start) | ~origins.known[instance.nodes]).all())
+
+
+def _accounts(known: _Known, made: _Made) -> Accounts:
+    """What captures and graphs there are beside the nodes that were recorded late."""
+    captures, origins = known.captures, known.origins
+    windows = captures.windows
+    start = known.line.launch_start[captures.asked]
+    kind = _kinds(captures.role)
+    work, others = (
+        np.searchsorted(start[captures.captured & one], (windows.opened, windows.closed))
+        for one in (kind >= 0, kind < 0)
+    )
+    sizes = {
+        at: Size(int(work[1, at] - work[0, at]), int(others[1, at] - others[0, at]))
+        for at in np.flatnonzero(windows.alone).tolist()
+    }
+    in_time = windows.at(origins.start[origins.known], origins.end[origins.known])
+    silent = np.array([at for at, size in sizes.items() if not any(size)], dtype=np.int64)
+    empty = silent[_whole(known, silent)]
+    return Accounts(
+        sizes,
+        {*in_time.tolist(), *empty.tolist()} - {-1},
+        {graph: next(iter(during)) for graph, during in made.window.items() if len(during) == 1},
+    )
+
+
+def _whole(known: _Known, windows: Rows) -> Flags:
+    """During which captures all calls of the process are recorded: their correlation ids have no gap."""
+    recording, bounds = known.recording, known.captures.windows
+    begin, end = (
+        np.searchsorted(known.line.launch_start, edge[windows])
+        for edge in (bounds.begin, bounds.closed)
+    )
+    ids = integers(recording.launches, "correlation_id")
+    process = recording.threads.process[integers(recording.launches, "thread")]
+    whole = np.zeros(windows.size, dtype=bool)
+    for one in np.unique(process[begin]).tolist():
+        known_ids, mine = np.unique(ids[process == one]), process[begin] == one
+        first, last = ids[begin[mine]], ids[end[mine]]
+        calls = np.searchsorted(known_ids, last) - np.searchsorted(known_ids, first)
+        whole[mine] = calls == last - first
+    return whole
 
 
 class _Made(NamedTuple):
@@ -228,21 +280,3 @@ def _source(made: _Made, instance: Instance) -> int:
             break
         (at,) = sources
     return -1
-
-
-def _recorded_late(known: _Known) -> Rows:
-    """For every node the capture after whose end, and before any other, its original was recorded; -1 for none."""
-    lineage, captures = known.lineage, known.captures
-    at, records = known.line.node_at, known.recording.graph_nodes
-    edge = np.searchsorted(captures.edges, at, side="right") - 1
-    same_thread = captures.edge_thread[edge] == integers(records, "thread")
-    timed = np.asarray(records.column("start_ns").is_valid())
-    window = np.searchsorted(captures.windows.closed, captures.edges[edge], side="right") - 1
-    closed = captures.windows.closed[window] == captures.edges[edge]
-    window = np.where((edge >= 0) & same_thread & timed & (window >= 0) & closed, window, -1)
-    lowest = np.full(lineage.root.size + 1, np.iinfo(np.int64).max)
-    highest = np.full(lineage.root.size + 1, -1, dtype=np.int64)
-    np.minimum.at(lowest, lineage.of_record, window)
-    np.maximum.at(highest, lineage.of_record, window)
-    lowest[-1] = -1
-    return np.where(lowest == highest, highest, -1)[lineage.original]

@@ -38,7 +38,8 @@ class Capture(NamedTuple):
 def agree(instance: Instance, capture: Capture) -> bool:
     """Whether an instance may come of a capture: same process, same work in the same order, and replayed later."""
     return (
-        instance.process == capture.process
+        instance.in_order
+        and instance.process == capture.process
         and instance.kinds == capture.kinds
         and instance.first_ns >= capture.end_ns
     )

@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import ref
 
 from tracekit.errors import UsageError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("tracekit.capture")
 _INJECTION = "NVTX_INJECTION64_PATH"
+KNOWN_NVTX = "pip install 'nvtx>=0.2.11,<=0.2.17'"
 
 
 class Opened(list[object]):
@@ -78,8 +79,8 @@ class Nvtx:
     """NVTX's default domain, by way of the nvtx package.
 
     From 0.2.12 on the package asks the tool whether a domain is enabled and falls silent if the tool does not know
-    the question, as nsys 2022 and 2023 do. The functions behind it do not ask; they are the same in all releases
-    since 0.2.11.
+    the question, as nsys 2022 and 2023 do. The functions behind it do not ask; but for what starts and ends ranges
+    they are the same in all releases since 0.2.11.
     """
 
     def __init__(self) -> None:
@@ -118,17 +119,27 @@ class Nvtx:
             attributes("tracekit")
             push, close = lib.push_range, partial(lib.pop_range, domain.handle)
         except (ImportError, AttributeError, TypeError):
-            self._text_opener, self.close = partial(partial, nvtx.push_range), nvtx.pop_range
-            self._text_starter = lambda text: partial(nvtx.end_range, nvtx.start_range(text))
-            self.refused = type(nvtx.get_domain(None)).__name__ == "DummyDomain"
+            self._connect_by_public_names(nvtx)
             return
         self._text_opener = lambda text: partial(push, attributes(text), domain.handle)
-        # Until 0.2.11 the id of a range knows its domain.
-        told = () if hasattr(lib, "RangeId") else (domain.handle,)
-        self._text_starter = lambda text: partial(
-            lib.end_range, lib.start_range(attributes(text), domain.handle), *told
+        self._text_starter = lambda text: _ended_by(
+            lib.end_range, lib.start_range(attributes(text), domain.handle)
         )
         self.close = close
+
+    def _connect_by_public_names(self, nvtx: Any) -> None:  # noqa: ANN401 - has no types
+        try:
+            self._text_opener, self.close = partial(partial, nvtx.push_range), nvtx.pop_range
+            self.refused = type(nvtx.get_domain(None)).__name__ == "DummyDomain"
+        except (AttributeError, TypeError) as error:
+            message = f"this release of the nvtx package is not known ({error}); {KNOWN_NVTX}"
+            raise UsageError(message) from error
+        self._text_starter = lambda text: partial(nvtx.end_range, nvtx.start_range(text))
+
+
+def _ended_by(end: Callable[..., object], started: object) -> Callable[[], object]:
+    """What ends a range: its id alone until nvtx 0.2.11, its number and its domain as a pair since."""
+    return partial(end, *started) if isinstance(started, tuple) else partial(end, started)
 
 
 class Itt:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tracekit.capture.kineto import COPY_LABELS, MEMORY_LABELS, global_tid
+from tracekit.capture.schedule import tried
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -18,10 +19,16 @@ if TYPE_CHECKING:
 
 #: The generation of nsys exports that the embedded recorder's files look like (Nsight Systems 2023.4.4).
 _SCHEMA = "3.7.2"
+_NO_GPUS = "the report does not say which GPUs there are"
 
 
-def about(rows: Rows) -> dict[str, list[Row]]:
-    """Everything in a report that is not an event, by the names of the tables."""
+def about(rows: Rows, warnings: list[str] | None = None) -> dict[str, list[Row]]:
+    """Everything in a report that is not an event, by the names of the tables.
+
+    Args:
+        rows: The events.
+        warnings: Where it is told what the machine would not say.
+    """
     found = {
         "META_DATA_EXPORT": _pairs(_writer()),
         "TARGET_INFO_SYSTEM_ENV": _pairs(_system()),
@@ -29,7 +36,9 @@ def about(rows: Rows) -> dict[str, list[Row]]:
         "PROCESSES": [_process()],
     }
     if rows.on_device:
-        found["TARGET_INFO_GPU"] = gpus()
+        # A program whose last kernel failed leaves a driver that answers nothing.
+        told = [] if warnings is None else warnings
+        tried(lambda: found.update(TARGET_INFO_GPU=gpus()), _NO_GPUS, told)
         found["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_LABELS)
         found["ENUM_CUDA_MEM_KIND"] = _labels(MEMORY_LABELS)
     return found

@@ -99,7 +99,9 @@ class Marks:
             opener = self.calls.get(key) or self._of_call(module, key)
         except Exception:  # noqa: BLE001 - a stranger's arguments must not end the stranger's run
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
-            opener = self.opener(spelling.call(self.path, type(module).__name__, inputs=None))
+            opener = self.opener(
+                spelling.call(self.path, type(unwrapped(module)).__name__, inputs=None)
+            )
             self.called = True
         opened.append(self)
         opener()

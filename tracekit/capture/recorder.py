@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +22,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import new_lane
 from tracekit.capture.kineto import NUMBERED, rows_of
+from tracekit.capture.schedule import wait_for_gpu
 from tracekit.errors import CaptureError
+from tracekit.nsys import passing_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,12 +95,14 @@ class Recorder:
     Attributes:
         emitter: Where markers must go.
         figures: What recording cost, in nanoseconds, and what it held and lost, by name.
+        warnings: What went wrong at the end of the recording and did not harm it.
         windows: How many were opened; the last one is what is recorded.
     """
 
     def __init__(self, *, ops: bool = False) -> None:
         self.emitter = Profiled()
         self.figures: dict[str, int] = {}
+        self.warnings: list[str] = []
         self._ops = ops
         self._profile: profile | None = None
         self._open = False
@@ -146,8 +148,7 @@ class Recorder:
                 self._profile = None
                 raise CaptureError(_TAKEN)
             with self._timed("stop_ns"):
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
+                wait_for_gpu(self.warnings)
                 self._profile.stop()
             # What is marked from here on is not lost but outside.
             self._opened = next(self.emitter.opened)
@@ -155,8 +156,8 @@ class Recorder:
     def rows(self) -> Rows:
         """What was recorded, as rows of Nsight's tables."""
         self.close()
-        with self._timed("convert_ns"), tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
+        with self._timed("convert_ns"), passing_folder(self.warnings) as folder:
+            path = folder / "trace.json"
             if self._profile is not None:
                 self._profile.export_chrome_trace(str(path))
             trace = _loaded(path.read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -99,6 +100,14 @@ def run(
             return _steps(_program(target.spec, made), target, settings, window)
     finally:
         window.close()
+
+
+def exit_code(leaving: SystemExit) -> int:
+    """The exit code that Python would give; a text is printed, as Python does."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return leaving.code or 0
+    print(leaving.code, file=sys.stderr)  # noqa: T201 - the target's own words
+    return 1
 
 
 def _self_running(target: Target, settings: Settings, window: Window) -> object:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Window(Protocol):
@@ -13,6 +18,32 @@ class Window(Protocol):
 
     def close(self) -> None:
         """Ends it, if it is open."""
+
+
+def tried(action: Callable[[], object], what: str, warnings: list[str]) -> None:
+    """Does something at a window's end, in the middle or at the end of a stranger's run: it must not end that run.
+
+    Args:
+        action: What is done.
+        what: What has failed if it raises.
+        warnings: Where that is told.
+    """
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - whatever it is, what was recorded until here is safe
+        said = " ".join(str(error).split())
+        warnings.append(f"{what}: {type(error).__name__}: {said}")
+
+
+def wait_for_gpu(warnings: list[str]) -> None:
+    """Waits until the GPU has done what was asked of it; work of the target's that failed is told here."""
+    what = "the GPU did not finish what the recording holds"
+    tried(_gpu_done, what, warnings)
+
+
+def _gpu_done() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 class Schedule:

@@ -34,14 +34,10 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. The only place that prints errors."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A pipe that knows only ASCII gets escapes, not an exception.
-            stream.reconfigure(errors="backslashreplace")
+    _prepare()
     given, trailing = _parted(sys.argv[1:] if argv is None else list(argv))
     args = _parser().parse_args(given)
     args.trailing = trailing
-    signal.signal(signal.SIGTERM, _terminated)
     # Buffers of tens of megabytes come and go; the system's allocator faults their pages in at a third of the cost.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
@@ -59,9 +55,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tracekit: the output cannot be written ({error.strerror})", file=sys.stderr)
         return TracekitError.exit_code
     except KeyboardInterrupt:
-        print("tracekit: stopped; nothing was left behind", file=sys.stderr)
+        print("tracekit: stopped; nothing unfinished was left behind", file=sys.stderr)
         return _INTERRUPTED
     return code
+
+
+def _prepare() -> None:
+    """Readies this process to print anything, and to put things away when it is asked to end."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A pipe that knows only ASCII gets escapes, not an exception.
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _terminated)
+    # A terminal that closes; nohup ignores that, Windows does not know it.
+    if signal.getsignal(getattr(signal, "SIGHUP", signal.SIGTERM)) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _terminated)
 
 
 def _parted(argv: list[str]) -> tuple[list[str], list[str]]:

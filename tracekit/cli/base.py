@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
@@ -17,8 +18,7 @@ from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from rich.progress import TaskID
 
@@ -40,7 +40,7 @@ class Command(Protocol):
 
 
 #: What nsys itself writes goes beside the report.
-_NATIVE = (".nsys-rep", ".qdrep")
+_NATIVE = (".nsys-rep", ".qdrep", ".qdstrm")
 NEEDS_TORCH = "recording a model needs torch: pip install 'tracekit[capture]'"
 
 
@@ -106,6 +106,22 @@ def device_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help="roofline, memory: in which layers multiply whose markers do not say it, such as bfloat16",
     )
+
+
+def say(lines: Iterable[str]) -> None:
+    """Says on stderr what came of a recording, and flushes stdout, as far as the recorded program left them open.
+
+    The recording is safe and the exit code is the program's, whoever does not listen.
+    """
+    try:
+        for line in lines:
+            print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+    try:
+        print(end="", flush=True)
+    except (OSError, ValueError):
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as above
 
 
 class _NoPandas(MetaPathFinder):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.cli.base import needs_torch, report_place
+from tracekit.cli.base import needs_torch, report_place, say
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ class _Done(NamedTuple):
     exit_code: int
     problem: TracekitError | None
     figures: dict[str, int]
+    warnings: tuple[str, ...]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--depth", type=_number, metavar="N", help="no markers deeper than this")
     _compile_arguments(parser)
     parser.add_argument(
-        "--quiet", action="store_true", help="print nothing but errors and what the target prints"
+        "--quiet",
+        action="store_true",
+        help="print nothing but errors, warnings and what the target prints",
     )
     parser.add_argument(
         "target",
@@ -119,8 +121,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--steps 0 records nothing; expected 1 or more")
     report = _report(args, trailing)
     done = _command(args, report) if args.target is None else _target(args, report)
+    say(f"tracekit: warning: {warning}" for warning in done.warnings)
     if not args.quiet:
-        print("\n".join(_told(done.figures, report)), file=sys.stderr)
+        say(_told(done.figures, report))
     if done.problem is not None:
         raise done.problem
     return done.exit_code
@@ -154,7 +157,7 @@ def _target(args: argparse.Namespace, report: Path) -> _Done:
     # Absolute, because the target may go elsewhere.
     job = Job(args.target, tuple(args.trailing), settings, report.absolute())
     outcome = chosen(args.engine).record(job)
-    return _Done(outcome.exit_code, outcome.problem, outcome.figures)
+    return _Done(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
 
 
 def _compiling(args: argparse.Namespace) -> Compiling | None:
@@ -198,7 +201,7 @@ def _command(args: argparse.Namespace, report: Path) -> _Done:
             f"{args.trailing[0]}: there is no such program; check its name and the path"
         )
     recorded = tool.record(args.trailing, report)
-    return _Done(recorded.exit_code, None, {})
+    return _Done(recorded.exit_code, None, {}, recorded.warnings)
 
 
 def _told(figures: dict[str, int], report: Path) -> Iterator[str]:
@@ -211,8 +214,9 @@ def _told(figures: dict[str, int], report: Path) -> Iterator[str]:
     if "step_before_ns" in figures:
         before, during = figures["step_before_ns"], figures["step_recorded_ns"]
         yield f"a step took {during / 1e6:.3g} ms while recorded, {before / 1e6:.3g} ms before"
-    yield f"report: {report}"
-    yield f"next: tracekit parse {report}"
+    if report.exists():
+        yield f"report: {report}"
+        yield f"next: tracekit parse {report}"
 
 
 def _compiled(figures: dict[str, int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import needs_torch, progress_bar, report_place
+from tracekit.cli.base import needs_torch, progress_bar, report_place, say
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         progress("recording", 0.0)
         outcome = engine.record(Job(DEMO, (), Settings(), report))
         progress("recording", 1.0)
+        say(f"tracekit: warning: {warning}" for warning in outcome.warnings)
         if outcome.problem is not None:
             raise outcome.problem
         dataset = parse(report, force=args.force, progress=progress)

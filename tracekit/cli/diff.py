@@ -26,8 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-over",
         type=_share,
         metavar="SHARE",
-        help=f"leave with exit code {SLOWER} if a step or a module is slower by more than this (5%%), and beyond "
-        "what the spread between steps explains",
+        help=f"leave with exit code {SLOWER} if steps, a module or work between steps are slower by more than this "
+        "(5%%), and beyond what the spread between steps explains, or if a kind of steps is in one dataset alone",
     )
     parser.add_argument(
         "--strip-root",

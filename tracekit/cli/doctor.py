@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.cli.base import NEEDS_TORCH, progress_bar
-from tracekit.errors import TracekitError
+from tracekit.errors import CaptureError, TracekitError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ NAME = "doctor"
 HELP = "say what this machine can record, and how to record more"
 
 _NEEDED_BYTES = 2 << 30
-#: Pushes one range the way that layer markers do.
-_PROBE = (
-    "from tracekit.capture import nvtx_emitter as e; e().opener('tracekit doctor')(); e().close()"
-)
+#: What is tried with nsys: tracekit's own ranges, and those of programs that use the nvtx package themselves.
+_MARKERS, _OWN = "NVTX under nsys", "nvtx.push_range under nsys"
 
 
 class Finding(NamedTuple):
@@ -65,7 +63,7 @@ def _findings() -> list[Finding]:
     torch = _version("torch")
     tool, nsys = _nsys()
     nvtx = _version("nvtx")
-    heard = _heard(tool) if tool and torch.well and nvtx.well else None
+    tried = _tried(tool, nvtx.said) if tool and torch.well and nvtx.well else []
     seen = (
         _gpu()
         if torch.well
@@ -80,9 +78,9 @@ def _findings() -> list[Finding]:
         seen,
         nvtx,
         nsys,
-        *([heard] if heard else []),
+        *tried,
         _folder(),
-        _engine_nsys(nsys, heard),
+        _engine_nsys(nsys, tried),
         _engine_torch(torch, seen),
     ]
 
@@ -125,24 +123,57 @@ def _nsys() -> tuple[Nsys | None, Finding]:
         return None, Finding("nsys", well=False, said=str(error), advice=nsys.INSTALL)
 
 
-def _heard(tool: Nsys) -> Finding:
-    """Records one range with nsys and reads it back: the whole way, tried."""
+def _tried(tool: Nsys, nvtx: str) -> list[Finding]:
+    """Records ranges with nsys and reads them back: the whole way, tried with the nvtx that is there."""
+    from tracekit.capture.emit import KNOWN_NVTX
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        told = Path(folder) / "problem"
+        try:
+            heard = _heard(tool, nvtx, _arrived(tool, told))
+        except TracekitError as error:
+            advice = "run nsys by hand to see why"
+            heard = [Finding(_MARKERS, well=False, said=str(error), advice=advice)]
+        if told.exists():
+            said = f"changed: nvtx {nvtx} does not take what tracekit asks of it ({told.read_text('utf-8')})"
+            heard = [Finding(_MARKERS, well=False, said=said, advice=KNOWN_NVTX)]
+    return heard
+
+
+def _arrived(tool: Nsys, told: Path) -> set[str]:
+    """Texts of the probe's ranges that arrived with their ends."""
     from tracekit.pipeline import parse
 
-    what = "NVTX under nsys"
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "probe.sqlite"
-        try:
-            tool.record([sys.executable, "-c", _PROBE], report)
-            ranges = parse(report).manifest["rows"]["ranges"]
-        except TracekitError as error:
-            return Finding(what, well=False, said=str(error), advice="run nsys by hand to see why")
-    if ranges:
-        return Finding(what, well=True, said="heard: a range was recorded and read back")
-    advice = "pip install nvtx==0.2.11, which does not ask the tool, or use a newer nsys"
-    return Finding(
-        what, well=False, said="not heard: a range was pushed and did not arrive", advice=advice
+    report = told.with_name("probe.sqlite")
+    recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(told)], report)
+    if not report.exists():
+        raise CaptureError("; ".join(recorded.warnings))
+    ranges = parse(report).table("ranges", ["text", "open"]).to_pylist()
+    return {row["text"] for row in ranges if not row["open"]}
+
+
+def _heard(tool: Nsys, nvtx: str, texts: set[str]) -> list[Finding]:
+    """What it means which of the probe's ranges have arrived whole."""
+    from tracekit.capture.emit import KNOWN_NVTX
+    from tracekit.capture.probe import MARKER, OWN
+    from tracekit.nsys import WINDOW
+
+    if not {MARKER, WINDOW} <= texts:
+        said = (
+            f"not heard: nsys {tool.version} did not record what was pushed by way of nvtx {nvtx}"
+        )
+        return [
+            Finding(_MARKERS, well=False, said=said, advice=f"{KNOWN_NVTX}, or try another nsys")
+        ]
+    markers = Finding(_MARKERS, well=True, said="heard: tracekit's markers are recorded and read")
+    if OWN in texts:
+        return [markers, Finding(_OWN, well=True, said="heard: other ranges are recorded too")]
+    said = (
+        f"silent: nvtx {nvtx} asks if a tool listens, nsys {tool.version} does not answer; "
+        "tracekit's own markers are recorded all the same"
     )
+    advice = "if your program pushes ranges with this package: pip install nvtx==0.2.11, or try a newer nsys"
+    return [markers, Finding(_OWN, well=False, said=said, advice=advice)]
 
 
 def _folder() -> Finding:
@@ -154,10 +185,10 @@ def _folder() -> Finding:
     return Finding("folder", well, said, "" if well else "choose another place for reports: -o")
 
 
-def _engine_nsys(nsys: Finding, heard: Finding | None) -> Finding:
+def _engine_nsys(nsys: Finding, tried: list[Finding]) -> Finding:
     if not nsys.well:
         return Finding("engine nsys", well=False, said="not here: there is no nsys")
-    if heard is not None and not heard.well:
+    if tried and not tried[0].well:
         return Finding("engine nsys", well=False, said="records kernels, but no modules")
     return Finding("engine nsys", well=True, said="kernels, modules and any command")
 

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     (chosen,) = (one for one in FORMATS if args.format == one.NAME)
     with progress_bar(quiet=args.quiet) as progress:
-        chosen.write(load(args.dataset), Target(args.out, args.force), progress)
+        changed = chosen.write(load(args.dataset), Target(args.out, args.force), progress)
     if not args.quiet:
-        print(f"{args.dataset} is exported as {chosen.NAME}")
+        print(f"{args.dataset} is exported as {chosen.NAME}{f': {changed}' if changed else ''}")
     return 0

@@ -44,7 +44,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort", metavar="COLUMN", help="by this column, largest first; the tree sorts siblings"
     )
-    parser.add_argument("--top", type=_count, metavar="N", help="at most N rows")
+    parser.add_argument(
+        "--top", type=_count, metavar="N", help="at most N rows; of the tree those of the most time"
+    )
     device_arguments(parser)
 
 
@@ -91,12 +93,15 @@ def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
         UsageError: If it has no such option.
     """
     from tracekit.errors import UsageError
+    from tracekit.views import tree
 
     taken = getattr(analysis, "OPTIONS", ())
     for name, option in DEVICE_OPTIONS.items():
         if getattr(args, name) is not None and name not in taken:
             raise UsageError(f"{analysis.NAME} has no option {option}")
     given = {name: getattr(args, name) for name in taken}
+    if given.get("sort") is not None:
+        given["sort"] = tree.column_of(given["sort"])
     return {name: said for name, said in given.items() if said is not None}
 
 
@@ -110,7 +115,12 @@ def _print(
     from tracekit.analyses import module_tree
     from tracekit.views import answers
 
-    frame = answers.chosen(analysis.NAME, analysis.frame(dataset, **options), choice)
+    frame = analysis.frame(dataset, **options)
+    if analysis is module_tree:
+        frame = answers.chosen(analysis.NAME, frame, choice._replace(top=None))
+        frame = frame if choice.top is None else module_tree.largest(frame, choice.top)
+    else:
+        frame = answers.chosen(analysis.NAME, frame, choice)
     if args.json:
         print(answers.as_json(frame))
         return
@@ -124,7 +134,8 @@ def _print(
 
     console, words = Console(highlight=False, soft_wrap=False), nouns(dataset)
     if analysis is module_tree and len(frame):
-        console.print(tree.as_text(frame, words, console.width))
+        most = {} if choice.top is None else {"most": choice.top}
+        console.print(tree.as_text(frame, words, console.width, **most))
     else:
         console.print(answers.as_text(frame, words, console.width, choice))
 

@@ -44,8 +44,11 @@ class Format(Protocol):
     #: What it is for, in a few words.
     HELP: str
 
-    def write(self, dataset: Dataset, target: Target, progress: Progress, /) -> None:
+    def write(self, dataset: Dataset, target: Target, progress: Progress, /) -> str | None:
         """Writes the dataset, whole or not at all.
+
+        Returns:
+            What the format says otherwise than the tables, to be told; None if nothing.
 
         Raises:
             ExportError: If it cannot be written there.

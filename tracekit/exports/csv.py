@@ -1,19 +1,22 @@
-"""The tables as CSV, one file each: strings are quoted, what is null is empty, lists and maps are JSON."""
+"""The tables as CSV, one file each: strings are quoted, what is null is empty, lists and maps are JSON.
+
+No text is a formula to a spreadsheet, see :mod:`tracekit.csv_text`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyarrow import csv
 
+from tracekit.csv_text import safe_in_a_sheet
 from tracekit.dataset import TABLE_NAMES
 from tracekit.exports.base import plain_columns, spec_tables, whole_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import pyarrow as pa
 
     from tracekit.dataset import Dataset
     from tracekit.exports.base import Target
@@ -37,4 +40,19 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
 def _write_table(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
     with csv.CSVWriter(path, plain_columns(schema.empty_table()).schema) as writer:
         for piece in pieces:
-            writer.write_table(plain_columns(piece))
+            writer.write_table(plain_columns(_safe(piece)))
+
+
+def _safe(piece: pa.Table) -> pa.Table:
+    """The rows with texts that no spreadsheet takes for formulas."""
+    for at, field in enumerate(piece.schema):
+        if not (pa.types.is_string(field.type) or pa.types.is_dictionary(field.type)):
+            continue
+        # Distinct texts are few, rows are many.
+        column = piece.column(at).dictionary_encode().unify_dictionaries().combine_chunks()
+        texts = pa.array(
+            [safe_in_a_sheet(text) for text in column.dictionary.to_pylist()], pa.string()
+        )
+        safe = pa.DictionaryArray.from_arrays(column.indices, texts)
+        piece = piece.set_column(at, field.with_type(safe.type), safe)
+    return piece

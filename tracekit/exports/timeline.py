@@ -3,7 +3,8 @@
 The format is Google's "Trace Event Format": complete events (``ph: X``) in microseconds on threads of processes, named
 by metadata events (``ph: M``). Its processes here are the recorded ones and the devices, its threads the steps, module
 calls and operators of a thread, and the streams of a device. Viewers drop slices of a thread that overlap without
-nesting, which kernels of one stream do where a CUDA graph runs them side by side: those get lanes of their own.
+nesting, which kernels of one stream do where a CUDA graph runs them side by side, and calls of one thread whose
+markers are start/end ranges: those get lanes of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tracekit.dataset import REPORT
 from tracekit.exports.tracks import MODULES, OPERATORS, STEPS, WORK, Tracks
 from tracekit.intervals import lanes
 from tracekit.json_text import json_text
+from tracekit.nesting import nested_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,10 +118,11 @@ class _Timeline:
         modules = self._dataset.table("modules", ["path", "name"]).to_pylist()
         short = pa.array([_short(one["path"], one["name"]) for one in modules], pa.string())
         names = json_text(short)
-        for piece in self._dataset.pieces("calls", [*_CALL_COLUMNS, *_CALL_ARGS, *self._more]):
+        lane = self._nested_lanes()
+        for piece, its in self._pieces("calls", _CALL_COLUMNS + _CALL_ARGS, lane):
             name = names.take(piece.column("module_id").combine_chunks())
-            tracks = np.full(piece.num_rows, MODULES), np.zeros(piece.num_rows, np.int64)
-            yield self._slices(piece, name, "module", tracks)
+            kind = np.full(piece.num_rows, MODULES)
+            yield self._slices(piece, name, "module", (kind, its))
 
     def _work(self) -> Iterator[pa.Array]:
         lane = self._lanes("kernels", ["pid", "device", "context", "stream"])
@@ -132,18 +135,17 @@ class _Timeline:
 
     def _lanes(self, table: str, keys: list[str]) -> Ints:
         whole = self._dataset.table(table, [*keys, "start_ns", "end_ns", *self._more])
-        stream = np.zeros(whole.num_rows, np.int64)
-        for key in [*keys, *self._more]:
-            column = whole.column(key).combine_chunks()
-            if pa.types.is_dictionary(column.type):
-                column = column.indices
-            code = np.asarray(column.cast(pa.int64()).fill_null(-1))
-            _, code = np.unique(code, return_inverse=True)
-            _, stream = np.unique(
-                stream * (int(code.max(initial=0)) + 1) + code, return_inverse=True
-            )
         start, end = (np.asarray(whole.column(name)) for name in ("start_ns", "end_ns"))
-        return lanes(stream, start, end)
+        return lanes(_numbered(whole, [*keys, *self._more]), start, end)
+
+    def _nested_lanes(self) -> Ints:
+        """The lanes of calls: start/end ranges that are calls can overlap those of their thread."""
+        keys, times = ["pid", "tid", *self._more], ["start_ns", "end_ns"]
+        whole = self._dataset.table("calls", [*keys, *times, "call_id", "parent_call_id"])
+        start, end = (np.asarray(whole.column(name)) for name in times)
+        above = pc.index_in(whole.column("parent_call_id"), value_set=whole.column("call_id"))
+        parent = np.asarray(above.fill_null(-1).cast(pa.int64()))
+        return nested_lanes(_numbered(whole, keys), start, end, parent)
 
     def _pieces(
         self, table: str, columns: list[str], lane: Ints
@@ -174,6 +176,19 @@ class _Timeline:
         for at, (column, text) in enumerate(zip(args, texts, strict=True)):
             parts += [f'{", " if at else ""}"{column}": ', pc.fill_null(text, "null")]
         return pc.binary_join_element_wise(*parts, "}}", "")
+
+
+def _numbered(table: pa.Table, keys: list[str]) -> Ints:
+    """A number for every row, the same for those whose keys are the same."""
+    found = np.zeros(table.num_rows, np.int64)
+    for key in keys:
+        column = table.column(key).combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            column = column.indices
+        code = np.asarray(column.cast(pa.int64()).fill_null(-1))
+        _, code = np.unique(code, return_inverse=True)
+        _, found = np.unique(found * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
+    return found
 
 
 _ARGS = {"step": _STEP_ARGS, "module": _CALL_ARGS, "work": ["kind", *_WORK_ARGS]}

@@ -1,13 +1,15 @@
 """The tables as a workbook, one sheet each. Needs openpyxl, which the extra ``xlsx`` brings.
 
 What a sheet cannot hold is refused or changed: more than 1,048,575 rows are refused, whole numbers beyond 2^53 become
-text, fractions keep 16 digits, control characters become U+FFFD, texts longer than a cell's 32,767 characters end in
-an ellipsis. Text stays text, also where it begins with ``=``.
+text, fractions keep 16 digits, characters that XML does not have (control characters, U+FFFE, U+FFFF, halves of
+letters) become U+FFFD, carriage returns are read as newlines, texts longer than a cell's 32,767 characters end in an
+ellipsis. Text stays text, also where it begins with ``=`` or ``#``. What was changed is counted and said.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -16,6 +18,9 @@ from tracekit.errors import ExportError
 from tracekit.exports.base import python_values, spec_tables, whole_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
     from openpyxl import Workbook
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.worksheet._write_only import WriteOnlyWorksheet
@@ -31,11 +36,20 @@ HELP = "a workbook with a sheet for every table"
 MOST_ROWS = 1_048_575
 _MOST_LETTERS = 32_767
 _EXACT = 1 << 53
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+#: What is no character of XML 1.0: https://www.w3.org/TR/xml/#charsets.
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_CHANGES = {
+    "characters": "texts had characters that a workbook cannot hold, which are U+FFFD there",
+    "length": "texts were longer than a cell and are cut",
+    "numbers": "whole numbers were too large for a cell and are text",
+}
 
 
-def write(dataset: Dataset, target: Target, progress: Progress) -> None:
+def write(dataset: Dataset, target: Target, progress: Progress) -> str | None:
     """Writes the workbook.
+
+    Returns:
+        How many cells say something otherwise than the tables; None if none does.
 
     Raises:
         ExportError: If it cannot be written there, a table has too many rows, or openpyxl is missing.
@@ -51,18 +65,23 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
         if rows > MOST_ROWS:
             problem = f"its table {name} has {rows:,} rows, a sheet holds {MOST_ROWS:,}"
             raise ExportError(f"{dataset.folder}: {problem}; choose --format csv or sql")
+    changed: Counter[str] = Counter()
     with whole_file(dataset, target) as partial:
         book = Workbook(write_only=True)
         try:
             for name, schema in spec_tables(dataset, progress):
                 sheet = book.create_sheet(name)
                 sheet.append(schema.names)
-                _fill(sheet, dataset, name)
+                _fill(sheet, dataset.pieces(name), changed)
             with ZipFile(partial, "w", ZIP_DEFLATED) as archive:
                 ExcelWriter(book, archive).save()
         except BaseException:
             _close(book)
             raise
+    return (
+        "; ".join(f"{changed[what]:,} {how}" for what, how in _CHANGES.items() if changed[what])
+        or None
+    )
 
 
 def _close(book: Workbook) -> None:
@@ -72,25 +91,39 @@ def _close(book: Workbook) -> None:
             sheet.close()
 
 
-def _fill(sheet: WriteOnlyWorksheet, dataset: Dataset, name: str) -> None:
-    for piece in dataset.pieces(name):
+def _fill(sheet: WriteOnlyWorksheet, pieces: Iterator[pa.Table], changed: Counter[str]) -> None:
+    for piece in pieces:
         columns = [python_values(column) for column in piece.columns]
         for row in zip(*columns, strict=True):
-            sheet.append([_cell(sheet, value) for value in row])
+            sheet.append([_cell(sheet, value, changed) for value in row])
 
 
-def _cell(sheet: WriteOnlyWorksheet, value: object) -> WriteOnlyCell | object:
+def _cell(
+    sheet: WriteOnlyWorksheet, value: object, changed: Counter[str]
+) -> WriteOnlyCell | object:
     if isinstance(value, int) and abs(value) > _EXACT:
+        changed["numbers"] += 1
         return str(value)
     if not isinstance(value, str):
         return value
-    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", value)
-    if len(text) > _MOST_LETTERS:
-        text = f"{text[: _MOST_LETTERS - 1]}…"
-    if not text.startswith("="):
+    text = _holdable(value, changed)
+    if not text.startswith(("=", "#")):
         return text
     from openpyxl.cell import WriteOnlyCell  # noqa: PLC0415
 
     cell = WriteOnlyCell(sheet, text)
-    cell.data_type = "s"  # or a spreadsheet would compute it
+    cell.data_type = "s"  # or a spreadsheet would compute it, or take it for an error
     return cell
+
+
+def _holdable(value: str, changed: Counter[str]) -> str:
+    """A text as a cell can hold it."""
+    text, often = _NOT_IN_XML.subn("\N{REPLACEMENT CHARACTER}", value)
+    changed["characters"] += often > 0
+    if len(text) <= _MOST_LETTERS // 2:  # spreadsheets count letters beyond U+FFFF twice
+        return text
+    units = text.encode("utf-16-le")
+    if len(units) <= 2 * _MOST_LETTERS:
+        return text
+    changed["length"] += 1
+    return f"{units[: 2 * (_MOST_LETTERS - 1)].decode('utf-16-le', 'ignore')}…"

@@ -32,6 +32,7 @@ def flops_of(call: Call) -> int | Unknown | None:
     Returns:
         The number; why it cannot be known; or None where the class alone says nothing.
     """
+    call = call.without_unknown_dimensions()
     for formula in FORMULAS:
         found = formula.flops(call)
         if isinstance(found, int) and found > _LARGEST:

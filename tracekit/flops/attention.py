@@ -31,7 +31,7 @@ class _Sizes(NamedTuple):
 def flops(call: Call) -> int | Unknown | None:
     """Three projections, queries by keys, weights by values, and the output's projection.
 
-    On a CPU the fused operator in the middle is left out, as ``flop_counter`` leaves it out.
+    On a CPU the fused operator in the middle is left out, as ``flop_counter`` left it out until torch 2.13.
     """
     if call.class_name != "MultiheadAttention":
         return None

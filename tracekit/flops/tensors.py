@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from tracekit.flops.base import is_known
 from tracekit.flops.dtypes import computed_in
 from tracekit.flops.linear import is_packed
 from tracekit.flops.without_products import is_embedding
@@ -103,6 +104,8 @@ def _rows_read(call: Call, weight: int | None) -> int | None:
     shape = call.params.get("weight", ())
     if weight is None or len(call.params) != 1 or len(shape) != 2 or not call.inputs:  # noqa: PLR2004 - rows, columns
         return None
+    if not is_known(call.inputs[0]):
+        return None
     return weight // max(shape[0], 1) * min(prod(call.inputs[0]), shape[0])
 
 
@@ -115,7 +118,7 @@ def _of_tensors(shapes: Sequence[Shape] | None, types: Sequence[str] | None) -> 
 
 def _size(shape: Shape, dtype: str | None) -> int | None:
     width = _BYTES.get(dtype or "")
-    return None if width is None else prod(shape) * width
+    return None if width is None or not is_known(shape) else prod(shape) * width
 
 
 def _together(sizes: Iterable[int | None]) -> int | None:

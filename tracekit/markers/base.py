@@ -10,16 +10,18 @@ if TYPE_CHECKING:
 
     from tracekit.coverage import Cause
 
+#: The dimensions of a tensor; None is one that the marker does not tell.
+Shape = tuple[int | None, ...]
 #: The dimensions of some tensors.
-Shapes = tuple[tuple[int, ...], ...]
+Shapes = tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A trainable parameter: its name, dimensions and, where said, its dtype."""
+    """A trainable parameter: its name, dimensions and, where said, its dtype; None where its markers disagree."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape | None
     dtype: str | None = None
 
 
@@ -56,6 +58,13 @@ class ModuleMarker:
     only_result: bool = False
     phase: str = "forward"
     cause: Cause | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it is a whole marker of a call that tells no tensors: perhaps of a call that has ended."""
+        tensors = self.inputs or self.outputs or self.kwargs or self.types or self.kwarg_types
+        whole = self.cause is None and self.phase == "forward"
+        return whole and not (tensors or self.only_result or self.class_only)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import re
 from tracekit.coverage import BROKEN
 from tracekit.markers import literal
 from tracekit.markers.base import ModuleMarker
-from tracekit.markers.fields import is_path, shapes_of
+from tracekit.markers.fields import cause_of, is_path, shapes_of
 
 CANDIDATES = r"^\S+ in=\[.*\]$"
 
@@ -28,4 +28,6 @@ def parse(text: str) -> ModuleMarker | None:
         return (
             None if refused.cause is BROKEN else ModuleMarker(found.group(1), cause=refused.cause)
         )
-    return None if shapes is None else ModuleMarker(found.group(1), inputs=shapes)
+    if shapes is None:
+        return None
+    return ModuleMarker(found.group(1), inputs=shapes, cause=cause_of(shapes))

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
-from tracekit.coverage import FIELD_CUT, FIELD_SKIPPED, NO_NAME
+from tracekit.coverage import DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME
 from tracekit.markers.base import ModuleMarker, Param, Unreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tracekit.coverage import Cause
-    from tracekit.markers.base import Shapes
+    from tracekit.markers.base import Shape, Shapes
     from tracekit.markers.literal import Pairs
 
 MOST_PARTS = 128
 MOST_PATH_CHARACTERS = 4_096
 _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
 _LARGEST_DIMENSION = 2**63 - 1
+#: A dimension in words: ``batch``, ``s0``, ``2*s0 + 1``, ``?``.
+_SYMBOL = re.compile(r"[?\w][\w\s,+\-*/%()]{0,255}")
 
 #: Keys of our own markers (:mod:`tracekit.markers.spelling`). A value of another form is a keyword argument's.
 KWARGS, TYPES, KWARG_TYPES, CUT, PHASE = "Kwargs", "Types", "KwargTypes", "Cut", "Phase"
@@ -54,7 +59,8 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     if not isinstance(class_name := first.get("Class"), str | None):
         skipped.append("Class")
     params = _params(first.get("TrainableParams"), skipped)
-    cause: Cause | None = FIELD_SKIPPED if skipped else FIELD_CUT if cut else None
+    told = (inputs, outputs, *kwargs.values(), [param.shape or () for param in params])
+    cause: Cause | None = FIELD_SKIPPED if skipped else FIELD_CUT if cut else cause_of(*told)
     return ModuleMarker(
         path=path,
         class_name=class_name if isinstance(class_name, str) else None,
@@ -79,24 +85,44 @@ def is_path(text: str) -> bool:
     )
 
 
+def cause_of(*told: Iterable[Shape] | None) -> Cause | None:
+    """What is lost of some shapes: dimensions that are no numbers."""
+    unknown = any(None in shape for shapes in told for shape in shapes or ())
+    return DIMENSION_UNKNOWN if unknown else None
+
+
 def shapes_of(item: object) -> Shapes | None:
-    """Dimensions of tensors out of ``[[8, 4096], [8]]``; a flat list of numbers is one tensor. None if it is no such."""
+    """Dimensions of tensors out of ``[[8, 4096], [8]]``; a flat list of numbers is one tensor. None if it is no such.
+
+    A dimension that is a symbol (``s0``, ``'batch'``) or nothing is None, the others are kept. A flat list of nothing
+    but words is no tensor.
+    """
     if not isinstance(item, list):
         return None
-    if item and _are_dimensions(item):
-        return (tuple(item),)
+    if item and (one := _shape(item)) and any(number is not None for number in one):
+        return (one,)
+    shapes = []
     for shape in item:
-        if not isinstance(shape, list) or not _are_dimensions(shape):
+        if not isinstance(shape, list) or (found := _shape(shape)) is None:
             return None
-    return tuple(map(tuple, item))
+        shapes.append(found)
+    return tuple(shapes)
 
 
-def _are_dimensions(numbers: list[object]) -> bool:
+def _shape(numbers: list[Any]) -> Shape | None:
     # A loop, not all(): this is asked of every shape of every text.
+    symbolic = False
     for number in numbers:
-        if type(number) is not int or not 0 <= number <= _LARGEST_DIMENSION:
-            return False
-    return True
+        if type(number) is int:
+            if not 0 <= number <= _LARGEST_DIMENSION:
+                return None
+        elif number is None or (isinstance(number, str) and _SYMBOL.fullmatch(number)):
+            symbolic = True
+        else:
+            return None
+    if not symbolic:
+        return tuple(numbers)
+    return tuple(number if type(number) is int else None for number in numbers)
 
 
 def _shapes_or_note(key: str, item: object, skipped: list[str]) -> Shapes | None:
@@ -119,8 +145,8 @@ def _params(item: object, skipped: list[str]) -> tuple[Param, ...]:
         shape, dtype = (
             (said.get("shape"), said.get("dtype")) if isinstance(said, dict) else (said, None)
         )
-        if isinstance(shape, list) and _are_dimensions(shape):
-            params.append(Param(name, tuple(shape), dtype if isinstance(dtype, str) else None))
+        if isinstance(shape, list) and (known := _shape(shape)) is not None:
+            params.append(Param(name, known, dtype if isinstance(dtype, str) else None))
         else:
             skipped.append(name)
     return tuple(params)

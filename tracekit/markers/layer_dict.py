@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.markers import literal
 from tracekit.markers.base import ModuleMarker, Unreadable
-from tracekit.markers.fields import is_path, module_marker, shapes_of
+from tracekit.markers.fields import cause_of, is_path, module_marker, shapes_of
 
 if TYPE_CHECKING:
     from tracekit.markers.base import Shapes
@@ -50,7 +50,7 @@ def parse(text: str) -> ModuleMarker | Unreadable | None:
                 inputs=None if results else shapes,
                 outputs=shapes if results else None,
                 only_result=results,
-                cause=said.cause,
+                cause=said.cause or cause_of(shapes),
             )
     return _whole(text)
 

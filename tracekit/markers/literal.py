@@ -28,6 +28,11 @@ Pairs = list[tuple[object, object]]
 _NAMES: dict[str, object] = {
     "inf": math.inf, "nan": math.nan, "Infinity": math.inf, "NaN": math.nan, "true": True, "false": False, "null": None,
 }  # fmt: skip
+#: What stands for a dimension that is no number but an expression.
+SYMBOL = "?"
+_SYMBOLIC = (
+    ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Call, ast.operator, ast.unaryop, ast.expr_context,
+)  # fmt: skip
 _JSON_LIKE = re.compile(r'\s*\{\s*"')
 #: A string, also one that never ends: looking for its end again and again would take quadratic time.
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z|\\\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z|\\\Z)", re.DOTALL)
@@ -116,7 +121,7 @@ def _value(node: ast.expr | None) -> object:
         case ast.Constant(value=found):
             return found
         case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-            return [_value(item) for item in items]
+            return [_value_or_symbol(item) for item in items]
         case ast.Dict(keys=keys, values=values):
             return {str(_value(key)): _value(item) for key, item in zip(keys, values, strict=True)}
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
@@ -127,6 +132,15 @@ def _value(node: ast.expr | None) -> object:
             return _NAMES[name]
         case _:
             raise ValueError("not a literal")
+
+
+def _value_or_symbol(node: ast.expr) -> object:
+    """An item of a list; a dimension whose size was not known is a name or made of names: ``s0``, ``2*s0 + 1``."""
+    parts = list(ast.walk(node)) if isinstance(node, ast.Name | ast.BinOp | ast.Call) else []
+    named = any(isinstance(part, ast.Name) and part.id not in _NAMES for part in parts)
+    if named and all(isinstance(part, _SYMBOLIC) for part in parts):
+        return SYMBOL
+    return _value(node)
 
 
 class _Items(dict[str, object]):

@@ -15,25 +15,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit import nsight
+from tracekit.coverage import CUDA_EVENTS_LOST, EVENTS_LOST
 from tracekit.recording import graph_launch_names, integers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracekit.readers.nsight_ids import GlobalIds
+    from tracekit.readers.nsight_losses import Loss
     from tracekit.readers.sqlite import SqliteFile
     from tracekit.recording import Recording
 
 _STARTED = "Profiling has started."
 _LAUNCHED = "was launched by the profiler"
 _CUDA = "CUDA injection initialized successfully."
-#: Messages after which nothing is certain: a window that a program opens; rows that did not arrive.
+#: After it nothing is certain: a window that a program opens.
 _WINDOW = "Profiling started due to"
-_LOST = "Not all CUDA events might have been collected."
 
 
-def processes_from_the_start(file: SqliteFile, ids: GlobalIds) -> frozenset[int]:
-    """Rows of the processes of which every CUDA call was recorded, from the first one on."""
+def processes_from_the_start(
+    file: SqliteFile, ids: GlobalIds, losses: tuple[Loss, ...]
+) -> frozenset[int]:
+    """Rows of the processes of which every CUDA call was recorded, from the first one on, and none was lost."""
     columns = nsight.DIAGNOSTICS.c
     rows: list[tuple[int, int, str, int]] = file.typed(
         nsight.DIAGNOSTICS,
@@ -49,7 +52,10 @@ def processes_from_the_start(file: SqliteFile, ids: GlobalIds) -> frozenset[int]
     for at, _, text, process in on_target:
         if text == _CUDA:
             loaded[process & nsight.PROCESS_MASK].append(at)
-    lost = {process & nsight.PROCESS_MASK for _, _, text, process in rows if text == _LOST}
+    certain = [loss for loss in losses if loss.cause in (CUDA_EVENTS_LOST, EVENTS_LOST)]
+    lost = {process for loss in certain for process in loss.processes}
+    if any(loss.anywhere for loss in certain):
+        return frozenset()
     return _rows(
         ids, (one for one, at in loaded.items() if min(at) >= started[0] and one not in lost)
     )

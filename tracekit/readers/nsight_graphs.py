@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracekit import nsight
 from tracekit.readers.bulk import ENCODED, Request
-from tracekit.readers.nsight_rows import LAST_TIME_NS, DamagedRows
 from tracekit.recording import (
     GRAPH_CLONED,
     GRAPH_CREATED,
@@ -50,27 +48,16 @@ def graph_tables(tables: dict[str, pa.Table], ids: GlobalIds) -> tuple[pa.Table,
 
     Returns:
         The tables ``GRAPH_NODES`` and ``GRAPHS``.
-
-    Raises:
-        DamagedRows: If a time is impossible.
     """
     nodes, graphs = [GRAPH_NODES.empty()], [GRAPHS.empty()]
-    for name, table in GRAPH_TABLES.items():
+    for name in GRAPH_TABLES:
         rows = tables.pop(name)
         if not rows.num_rows or "globalTid" not in rows.column_names:
             continue
-        _check_times(rows, table.name)
         of_node = _of_node(rows)
         nodes.append(_nodes(rows.filter(pa.array(of_node)), ids))
         graphs.append(_graphs(rows.filter(pa.array(~of_node)), ids))
     return pa.concat_tables(nodes).combine_chunks(), pa.concat_tables(graphs).combine_chunks()
-
-
-def _check_times(rows: pa.Table, name: str) -> None:
-    bounds = pc.min_max(_column(rows, "start")).as_py()
-    low, high = bounds["min"] or 0, bounds["max"] or 0
-    if not -LAST_TIME_NS < low <= high < LAST_TIME_NS:
-        raise DamagedRows(f"{name} holds times that lie decades apart")
 
 
 def _of_node(rows: pa.Table) -> Flags:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit import nsight
-from tracekit.coverage import NEVER_ENDED
+from tracekit.coverage import MARK, NEVER_ENDED, OTHER_EVENT, RAW_EVENT
 from tracekit.intervals import nesting_order, one_axis
 from tracekit.readers.nsight_ids import rows_of, sorted_strings, texts_at, used_rows
 from tracekit.readers.nsight_rows import in_order, nullable, start_and_end
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tracekit.readers.nsight_ids import GlobalIds
 
 
+#: Event types that become ranges or name their domains.
 _EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
 
 
@@ -44,6 +45,7 @@ def ranges_table(
     types = integers(events, "eventType")
     ours = np.isin(types, _EVENTS)
     if not ours.all():
+        _count_others(types[~ours], tally)
         events, types = events.filter(pa.array(ours)), types[ours]
     is_domain = types == nsight.DOMAIN_CREATED
     texts, text = _texts(events, strings)
@@ -84,6 +86,14 @@ def ranges_table(
     )
 
 
+def _count_others(types: Ints, tally: Tally) -> None:
+    """Counts the events that are no ranges and say nothing that is asked for."""
+    marks, raw = np.isin(types, nsight.MARKS), np.isin(types, nsight.RAW_EVENTS)
+    others = ~(marks | raw | (types == nsight.THREAD_NAMED))
+    for cause, which in ((MARK, marks), (RAW_EVENT, raw), (OTHER_EVENT, others)):
+        tally.add("events", cause, int(which.sum()))
+
+
 def _closed(
     events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally
 ) -> tuple[Ints, Ints, Flags]:
@@ -115,13 +125,17 @@ def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
 
 
 def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
-    """The distinct texts, and for every row which one it has: the inline one, else the registered one, else -1."""
+    """The distinct texts, and for every row which one it has: the inline one, else the registered one, else -1.
+
+    An inline text without a letter says nothing beside a registered one.
+    """
     known: dict[str, int] = {}
     row = _registered(events, "textId", strings, known)
     inline = _inline(events, "text", known)
     if "text" not in events.column_names:
         return list(known), row
-    return list(known), np.where(inline >= 0, inline, row)
+    told = (inline >= 0) & ((inline != known.get("", -1)) | (row < 0))
+    return list(known), np.where(told, inline, row)
 
 
 def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[str, int]) -> Ints:

@@ -17,17 +17,19 @@ import pyarrow as pa
 from tracekit import nsight
 from tracekit.coverage import LOST_BY_RECORDER, TOO_LARGE, Tally
 from tracekit.errors import ReportError
-from tracekit.provenance import Source
+from tracekit.provenance import LATEST_UTC_NS, Source
 from tracekit.readers.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
 from tracekit.readers.nsight_diagnostics import processes_from_the_start, recorder_saw_every_graph
 from tracekit.readers.nsight_gpus import gpus
 from tracekit.readers.nsight_graphs import graph_requests, graph_tables
 from tracekit.readers.nsight_ids import Names, global_threads
 from tracekit.readers.nsight_lacks import lacks
+from tracekit.readers.nsight_losses import count, lacking, losses_said
 from tracekit.readers.nsight_operators import operator_request, operators_of
 from tracekit.readers.nsight_ranges import ranges_table
 from tracekit.readers.nsight_ranks import named_threads, ranks
 from tracekit.readers.nsight_rows import DamagedRows
+from tracekit.readers.nsight_times import credible
 from tracekit.readers.nsight_work import WORK_TABLES, launches_table, work_requests, work_table
 from tracekit.readers.sqlite import DAMAGED, SQLITE_MAGIC, SqliteFile
 from tracekit.recording import Recording
@@ -70,14 +72,16 @@ def read(path: Path, progress: Progress) -> Recording:
         digest = beside.submit(_sha256, path)
         _check_essentials(file)
         bulk = BulkReader(file)
-        tables = bulk.read(_requests(), lambda share: progress("reading", share))
+        requests = _requests()
+        tables = bulk.read(requests, lambda share: progress("reading", share))
         pa.default_memory_pool().release_unused()
         tally = Tally()
         tally.add("values", TOO_LARGE, bulk.beyond)
         tally.add("ranges", LOST_BY_RECORDER, _lost_by_recorder(file))
         source = _source(file, digest.result())
+        names = {name: request.table.name for name, request in requests.items()}
         try:
-            return _recording(file, tables, source, tally, beside)
+            return _recording(file, credible(tables, names, tally), source, tally, beside)
         except DamagedRows as damage:
             raise ReportError(path, str(damage), DAMAGED) from None
 
@@ -110,8 +114,9 @@ def _requests() -> dict[str, Request]:
         nsight.RUNTIME,
         {
             "start": pa.int64(), "end": pa.int64(), "eventClass": pa.int32(), "globalTid": ENCODED,
-            "correlationId": pa.int64(), "nameId": ENCODED,
+            "correlationId": pa.int64(), "nameId": ENCODED, "returnValue": pa.int64(),
         },
+        rare=("returnValue",),
     )  # fmt: skip
     strings = Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()})
     return {
@@ -134,7 +139,7 @@ def _recording(
     strings = tables.pop("strings")
     threads, globals_ = global_threads(tables)
     names = Names(strings)
-    launches = launches_table(tables.pop("runtime"), globals_, names, tally)
+    launches, failed = launches_table(tables.pop("runtime"), globals_, names, tally)
     operators = operators_of(tables.pop("operators"), globals_, names, tally)
     launches = operators.launched_beside(launches)
     work_rows = {name: tables.pop(name) for name in WORK_TABLES}
@@ -144,6 +149,8 @@ def _recording(
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
     work, inside_ns = operators.done_beside(working.result())
     graph_nodes, graphs = graph_tables(tables, globals_)
+    losses = losses_said(file, globals_)
+    count(losses, tally)
     recording = Recording(
         source=source,
         threads=threads,
@@ -152,19 +159,20 @@ def _recording(
         work=work,
         graph_nodes=graph_nodes,
         graphs=graphs,
+        failed=failed,
         texts=texts,
         domains=domains,
         names=names.used,
         process_names=_process_names(file, threads),
         devices=gpus(file),
         tally=tally,
-        from_the_start=processes_from_the_start(file, globals_),
+        from_the_start=processes_from_the_start(file, globals_, losses),
         inside_ns=inside_ns,
     )
     if recorder_saw_every_graph(file, recording):
         recording = replace(recording, from_the_start=frozenset(range(len(threads.process_pid))))
     found = ranks(file, recording, named, globals_)
-    return replace(recording, ranks=found, lacks=lacks(file, recording))
+    return replace(recording, ranks=found, lacks=(*lacks(file, recording), *lacking(losses)))
 
 
 def _lost_by_recorder(file: SqliteFile) -> int:
@@ -190,7 +198,7 @@ def _source(file: SqliteFile, digest: str) -> Source:
         format=NAME,
         exporter=said.get("EXPORT_PRODUCT_VERSION"),
         schema_version=said.get("EXPORT_SCHEMA_VERSION"),
-        started_utc_ns=started[0][0] if started else None,
+        started_utc_ns=next((at for (at,) in started[:1] if 0 <= at < LATEST_UTC_NS), None),
     )
 
 

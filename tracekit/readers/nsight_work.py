@@ -10,17 +10,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit import nsight
+from tracekit.coverage import FAILED_CALL, NO_CORRELATION_ID
 from tracekit.intervals import nesting_order, one_axis
 from tracekit.readers.bulk import ENCODED, Request
 from tracekit.readers.nsight_rows import in_order, nullable, start_and_end
-from tracekit.recording import COPY_KINDS, GRAPH, KERNEL, LAUNCHES, MEMCPY, MEMSET, WORK, integers
+from tracekit.recording import (
+    COPY_KINDS,
+    GRAPH,
+    KERNEL,
+    LAUNCHES,
+    MEMCPY,
+    MEMSET,
+    WORK,
+    integers,
+    names_starting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import sqlalchemy as sql
 
-    from tracekit.arrays import Ints
+    from tracekit.arrays import Flags, Ints
     from tracekit.coverage import Tally
     from tracekit.readers.nsight_ids import GlobalIds, Names
 
@@ -48,6 +59,10 @@ WORK_TABLES: dict[str, tuple[sql.Table, int, dict[str, str]]] = {
 }
 _TYPES: Mapping[str, pa.DataType] = {column.name: column.type for column in WORK.columns}
 _ABI_VERSION = re.compile(r"_v\d+$")
+#: Return values of calls that did what they were asked for: success, and a query's answer "not ready".
+_NO_FAILURE = (0, 600)
+#: They end the capture of a CUDA graph also where they say that nothing came of it.
+_ENDS_EITHER_WAY = ("cudaStreamEndCapture", "cuStreamEndCapture")
 
 
 def work_requests() -> dict[str, Request]:
@@ -63,24 +78,25 @@ def work_requests() -> dict[str, Request]:
     return requests
 
 
-def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> pa.Table:
-    """API calls that may have started work, without the rows that repeat one to carry its backtrace."""
+def launches_table(
+    calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally
+) -> tuple[pa.Table, pa.Table]:
+    """API calls that may have started work, without the rows that repeat one to carry its backtrace.
+
+    Returns:
+        The calls, and those that failed, which started none.
+    """
     if not calls.num_rows:
-        return LAUNCHES.empty()
+        return LAUNCHES.empty(), LAUNCHES.empty()
     if "eventClass" in calls.column_names:
         backtrace = pc.equal(calls.column("eventClass"), nsight.BACKTRACE_CLASS).fill_null(False)  # noqa: FBT003
         if pc.any(backtrace).as_py():
             calls = calls.filter(pc.invert(backtrace))
-    if calls.column("correlationId").null_count:
+    if nameless := calls.column("correlationId").null_count:
         calls = calls.filter(calls.column("correlationId").is_valid())
+        tally.add("launches", NO_CORRELATION_ID, nameless)
     start, end = start_and_end(calls, nsight.RUNTIME, "launches", tally)
-    thread = ids.threads(calls.column("globalTid"))
-    named = "nameId" in calls.column_names
-    name = (
-        names.rows(calls.column("nameId"), spelled=_without_abi)
-        if named
-        else np.full(start.size, -1)
-    )
+    thread, name = ids.threads(calls.column("globalTid")), _call_names(calls, names)
     launches = LAUNCHES.table(
         {
             "start_ns": start,
@@ -90,7 +106,26 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) 
             "name": nullable(name, pa.int32()),
         }
     )
-    return in_order(launches, nesting_order(*one_axis([thread, thread], [start, end])))
+    order = nesting_order(*one_axis([thread, thread], [start, end]))
+    launches, failed = in_order(launches, order), _failed(calls, name, names)[order]
+    if not failed.any():
+        return launches, LAUNCHES.empty()
+    tally.add("launches", FAILED_CALL, int(failed.sum()))
+    return launches.filter(pa.array(~failed)), launches.filter(pa.array(failed))
+
+
+def _call_names(calls: pa.Table, names: Names) -> Ints:
+    if "nameId" not in calls.column_names:
+        return np.full(calls.num_rows, -1)
+    return names.rows(calls.column("nameId"), spelled=_without_abi)
+
+
+def _failed(calls: pa.Table, name: Ints, names: Names) -> Flags:
+    """Which calls returned an error; where nothing is said of that, none."""
+    if "returnValue" not in calls.column_names:
+        return np.zeros(calls.num_rows, dtype=bool)
+    failed = ~np.isin(integers(calls, "returnValue", null=0), _NO_FAILURE)
+    return failed & ~np.isin(name, names_starting(names.used, _ENDS_EITHER_WAY))
 
 
 def _without_abi(name: str) -> str:

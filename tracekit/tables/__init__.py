@@ -2,7 +2,7 @@
 
 To add a table: write ``tables/<name>.py`` with the two names of :class:`~tracekit.tables.base.Table`, add the module
 to ``TABLES``, and rows of it to ``tests/test_golden_tables.py``. Adding a column is free; renaming or retyping one bumps
-``dataset.FORMAT_VERSION``.
+``manifest.FORMAT_VERSION``.
 """
 
 from __future__ import annotations

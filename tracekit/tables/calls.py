@@ -100,7 +100,8 @@ SPEC = TableSpec(
         Column(
             "launch_time_ns",
             pa.int64(),
-            "Host time of its subtree's launches that put work on the device themselves; replays count for none.",
+            "Host time of its subtree's launches that put work on the device themselves, from each call's begin to its "
+            "return: also what it was blocked for, which the analysis launches tells apart; replays count for none.",
         ),
     ),
     sorted_by=("module_id", "start_ns"),
@@ -132,9 +133,8 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     """Which module each call called, where and when."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    ranges = recording.ranges.select(["start_ns", "end_ns", "thread"]).take(
-        pa.array(calls.range_row[rows])
-    )
+    at = calls.range_row[rows]
+    ranges = recording.ranges.select(["start_ns", "thread"]).take(pa.array(at))
     thread = integers(ranges, "thread")
     return {
         "module_id": calls.module[rows],
@@ -144,16 +144,15 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
         "tid": recording.threads.tid[thread].astype(np.int32),
         "start_ns": ranges.column("start_ns"),
-        "end_ns": ranges.column("end_ns"),
+        "end_ns": trace.evidence.endings.end_ns[at],
     }
 
 
 def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     """Columns whose values depend on other calls, for every call of the trace."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    start, end = (
-        integers(recording.ranges, name)[calls.range_row] for name in ("start_ns", "end_ns")
-    )
+    start = integers(recording.ranges, "start_ns")[calls.range_row]
+    end = trace.evidence.endings.end_ns[calls.range_row]
     thread = integers(recording.ranges, "thread")[calls.range_row]
     process = recording.threads.process[thread]
     step = step_at(trace.evidence.steps, thread, process, start, end).astype(np.int32)
@@ -270,11 +269,13 @@ def _device(trace: Trace) -> dict[str, Ints]:
 def _launch_time(trace: Trace, owned: Ints) -> Ints:
     """Host time of the launches of every call itself; a replay is not launched by the calls that it runs."""
     evidence = trace.evidence
-    useful = np.zeros(evidence.line.launch_start.size + 1, dtype=bool)
+    useful = np.zeros(evidence.recording.launches.num_rows + 1, dtype=bool)
     on_device = owned[evidence.recording.on_device[owned]]
     useful[evidence.launched.launch[on_device]] = True
     call = evidence.call_at_launch
     rows = np.flatnonzero(useful[:-1] & (call >= 0))
+    launches = evidence.recording.launches
+    spent = integers(launches, "end_ns")[rows] - integers(launches, "start_ns")[rows]
     total = np.zeros(evidence.calls.parent.size, dtype=np.int64)
-    np.add.at(total, call[rows], evidence.line.launch_end[rows] - evidence.line.launch_start[rows])
+    np.add.at(total, call[rows], spent)
     return total

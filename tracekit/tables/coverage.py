@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.attribute import METHODS
-from tracekit.coverage import ADVICE, CAUSES
-from tracekit.markers.base import ModuleMarker, Unreadable
+from tracekit.coverage import ADVICE, BY_NAME, CAUSES, ENDED_ELSEWHERE, LEFT_OUT, LOSSES, REPORT
+from tracekit.markers.base import ModuleMarker, StepMarker, Unreadable
 from tracekit.recording import integers
 from tracekit.schema import CATEGORY, Column, TableSpec
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SPEC = TableSpec(
     "coverage",
     "Per subject and cause, what is known and what is not. The rows of kernels add up to all device work, those of "
-    "ranges to all ranges; other subjects count single losses.",
+    "ranges to all ranges; subjects with 'losses' count single losses, those with 'left out' what is no range or launch.",
     (
         Column("what", CATEGORY, "kernels, ranges, or what else was counted."),
         Column("cause", CATEGORY, "Method by which it is known, or why it is not."),
@@ -95,9 +95,10 @@ def _ranges(trace: Trace) -> list[Row]:
     ]
     names = ["marker", PLAIN, *(cause.name for cause in CAUSES)]
     said = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
-    code = np.array([*said, 1], dtype=np.int64)[
-        np.append(decoded.of_text, -1)[integers(ranges, "text")]
-    ]
+    marker = np.append(decoded.of_text, -1)[integers(ranges, "text")]
+    code = np.array([*said, 1], dtype=np.int64)[marker]
+    placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker]
+    code[placing & ~trace.evidence.line.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
     time = integers(ranges, "end_ns") - integers(ranges, "start_ns")
     return [
         Row("ranges", names[at], names[at] in ("marker", PLAIN), count, spent, count / code.size)
@@ -106,22 +107,24 @@ def _ranges(trace: Trace) -> list[Row]:
 
 
 def _losses(trace: Trace) -> list[Row]:
-    """What stages counted on the way, under the name of what it happened to."""
+    """What stages counted on the way, under the name of what it happened to, and what is none of our business."""
     recording = trace.evidence.recording
     whole = {
         "ranges": recording.ranges.num_rows,
         "launches": recording.launches.num_rows,
         "calls": trace.ids.call_order.size,
         "processes": recording.threads.process_pid.size,
+        "events": recording.ranges.num_rows,
+        REPORT: 1,
     }
     return [
         Row(
-            f"{what}: losses",
+            f"{what}{LOSSES if BY_NAME[cause].loss else LEFT_OUT}",
             cause,
             known=False,
             number=count,
             time_ns=0,
-            share=count / max(1, whole.get(what, recording.work.num_rows)),
+            share=min(1.0, count / max(1, whole.get(what, recording.work.num_rows))),
         )
         for (what, cause), count in sorted(recording.tally.counts.items())
     ]

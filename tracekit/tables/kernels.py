@@ -85,7 +85,8 @@ SPEC = TableSpec(
         Column(
             "step_id",
             pa.int64(),
-            "Step it was launched in: that of its thread, else the only one open in its process.",
+            "Step it was launched in: that of its thread, else the only one open in its process; where nobody marks "
+            "steps, only threads of replicas have that of another.",
             nullable=True,
         ),
         *WORK.chosen(

@@ -11,6 +11,7 @@ from tracekit.schema import Column, TableSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracekit.facts import Facts
     from tracekit.hierarchy import Module
     from tracekit.trace import Trace
 
@@ -33,17 +34,21 @@ SPEC = TableSpec(
         Column(
             "path",
             pa.string(),
-            "Dotted path of the place where it ran, such as top.model.layers.3.mlp.",
+            "Dotted path of the place where it ran, such as top.model.layers.3.mlp; of a second module there top~2.",
         ),
         Column("name", pa.string(), "Last part of the path."),
         Column("class_name", pa.string(), "Its class, where a marker says it.", nullable=True),
         Column(
             "alias_of",
             pa.string(),
-            "Path that its marker says, where it ran elsewhere (shared).",
+            "Path that its marker says, where that is another: it is shared, or one of several modules of that path.",
             nullable=True,
         ),
-        Column("params", pa.list_(_PARAM), "Its own trainable parameters."),
+        Column(
+            "params",
+            pa.list_(_PARAM),
+            "Its own trainable parameters; a size is null where processes hold shards of other sizes.",
+        ),
         Column("static_params", pa.string(), "Other settings, as JSON.", nullable=True),
     ),
     sorted_by=("module_id",),
@@ -52,26 +57,12 @@ SPEC = TableSpec(
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """The modules of all processes in one hierarchy."""
-    modules = trace.evidence.calls.modules
-    markers = [module.marker for module in modules]
-    yield SPEC.table(
-        {
-            **places(modules),
-            "class_name": pa.array(
-                [marker.class_name if marker else None for marker in markers], pa.string()
-            ),
-            "alias_of": pa.array([module.alias_of for module in modules], pa.string()),
-            "params": pa.array([_params(module) for module in modules], pa.list_(_PARAM)),
-            "static_params": pa.array(
-                [marker.static_params if marker else None for marker in markers], pa.string()
-            ),
-        }
-    )
+    yield table_of(trace.evidence.calls.modules)
 
 
-def places(modules: list[Module]) -> dict[str, object]:
-    """The columns that say where each module stands, out of modules in pre-order."""
-    return {
+def table_of(modules: list[Module]) -> pa.Table:
+    """The table of some modules in pre-order."""
+    columns = {
         "module_id": pa.array(range(len(modules)), pa.int32()),
         "subtree_end_id": pa.array([module.subtree_end for module in modules], pa.int32()),
         "parent_id": pa.array(
@@ -80,7 +71,16 @@ def places(modules: list[Module]) -> dict[str, object]:
         "depth": pa.array(_depths(modules), pa.int16()),
         "path": pa.array([module.path for module in modules], pa.string()),
         "name": pa.array([module.name for module in modules], pa.string()),
+        "class_name": pa.array(
+            [module.facts.class_name or None for module in modules], pa.string()
+        ),
+        "alias_of": pa.array([module.alias_of for module in modules], pa.string()),
+        "params": pa.array([_params(module.facts) for module in modules], pa.list_(_PARAM)),
+        "static_params": pa.array(
+            [module.facts.static_params or None for module in modules], pa.string()
+        ),
     }
+    return SPEC.table(columns)
 
 
 def _depths(modules: list[Module]) -> list[int]:
@@ -90,8 +90,7 @@ def _depths(modules: list[Module]) -> list[int]:
     return depths
 
 
-def _params(module: Module) -> list[dict[str, object]]:
-    params = module.marker.params if module.marker else ()
+def _params(facts: Facts) -> list[dict[str, object]]:
     return [
-        {"name": param.name, "shape": list(param.shape), "dtype": param.dtype} for param in params
+        {"name": param.name, "shape": param.shape, "dtype": param.dtype} for param in facts.params
     ]

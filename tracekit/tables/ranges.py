@@ -125,6 +125,8 @@ def _module_around(trace: Trace) -> Rows:
     calls, line = evidence.calls, evidence.line
     around = innermost(calls.start, calls.end, calls.parent, line.range_start, line.range_end)
     around[~line.ends_here] = -1
+    own = np.flatnonzero(calls.known)
+    around[calls.range_row[own]] = own
     return lookup(calls.module, around)
 
 

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "steps",
-    "One row per step: a range that says so; in a process without one, each outermost call of a root module.",
+    "One row per step: a range that says so; in a process without one, each outermost call of the root module that "
+    "leads its loop, or each pass through numbered layers without a root. Work beside these calls is of no step.",
     (
         Column("step_id", pa.int64(), "The row's number, from its report's first_id on."),
-        Column("name", pa.string(), "Text of the range, or path of the root module."),
+        Column(
+            "name",
+            pa.string(),
+            "Text of the range, or path of the root module or of the layers' container.",
+        ),
         Column(
             "kind",
             CATEGORY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from tracekit.csv_text import safe_in_a_sheet
 from tracekit.errors import UsageError
 from tracekit.views.wording import (
     ON_CPU,
@@ -33,6 +35,10 @@ _ROWS = 30
 _NUMBERS = ("_id", "pid", "rank", "device", "index")
 #: A column of names is folded before it gets narrower.
 _NARROWEST = 24
+#: No column of texts is narrower, whatever is in it.
+_LEAST = 8
+_END = "\r\n"
+_TEXTS = (str, list, dict, bool)
 _SHARES = ("share", "spread")
 _GAP = 2
 _RATES = {
@@ -102,15 +108,29 @@ def as_json(frame: pd.DataFrame) -> str:
 
 
 def as_csv(frame: pd.DataFrame) -> str:
-    """A line of names and one for each row; what is missing is empty, lists are JSON."""
-    nested = {
-        str(name): frame[name].map(
-            lambda cell: json.dumps(cell) if isinstance(cell, list | dict) else cell
-        )
-        for name in frame.columns
-        if frame[name].dtype == object
-    }
-    return frame.assign(**nested).to_csv(index=False, lineterminator="\n")
+    """A line of names and one for each row; what is missing is empty, all but texts is as in JSON.
+
+    Texts that a spreadsheet would take for a formula get an apostrophe in front, see :func:`safe_in_a_sheet`.
+    """
+    lines = _Lines()
+    # A cell is quoted if it holds a letter of the line's end: a carriage return shall be.
+    writer = csv.writer(lines, lineterminator=_END)
+    writer.writerow(frame.columns)
+    writer.writerows([_csv_cell(value) for value in row.values()] for row in records(frame))
+    return "".join(lines)
+
+
+class _Lines(list[str]):
+    def write(self, line: str) -> None:
+        self.append(line.removesuffix(_END) + "\n")
+
+
+def _csv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return safe_in_a_sheet(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> RenderableType:
@@ -127,11 +147,12 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
     rows = records(shown)
     columns = {name: [_cell(name, row[name]) for row in rows] for name in shown.columns}
     columns = {name: cells for name, cells in columns.items() if any(cells)}
-    fitting = _fitting(columns, words, width)
+    texts = {name for name in columns if any(isinstance(row[name], _TEXTS) for row in rows)}
+    fitting = _fitting(columns, texts, words, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in fitting:
-        if _is_text(frame, name):
-            table.add_column(_heading(name, words), overflow="fold", min_width=8)
+        if name in texts:
+            table.add_column(_heading(name, words), overflow="fold", min_width=_LEAST)
         else:
             table.add_column(_heading(name, words), justify="right", no_wrap=True)
     for cells in zip(*(columns[name] for name in fitting), strict=True):
@@ -141,18 +162,13 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
     return table
 
 
-def _is_text(frame: pd.DataFrame, name: str) -> bool:
-    return not pd.api.types.is_numeric_dtype(frame[name])
-
-
-def _fitting(columns: dict[str, list[str]], words: Nouns, width: int) -> list[str]:
-    """The columns that fit side by side, names folded if need be; the first one always does."""
+def _fitting(columns: dict[str, list[str]], texts: set[str], words: Nouns, width: int) -> list[str]:
+    """The columns that fit side by side, texts folded if need be, figures never; the first one always does."""
     fitting: list[str] = []
     used = _GAP
     for name, cells in columns.items():
         widest = max(len(_heading(name, words)), *map(len, cells))
-        numbers = all(cell[:1] in "-<>0123456789" for cell in cells)
-        used += _GAP + (widest if numbers else min(widest, _NARROWEST))
+        used += _GAP + (max(min(widest, _NARROWEST), _LEAST) if name in texts else widest)
         if fitting and used > width:
             return fitting
         fitting.append(name)

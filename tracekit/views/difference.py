@@ -47,8 +47,8 @@ def as_text(found: Difference, most: int) -> RenderableType:
         most: How many lines of modules to show.
     """
     rows = records(found.rows)
-    steps = [row for row in rows if row["what"] == "step"]
-    changed = [row for row in rows if row["what"] != "step" and row["status"] != "same"]
+    steps = whole_steps(rows)
+    changed = changed_parts(rows)
     lines = sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in found.notes]
     parts.append(
@@ -69,16 +69,41 @@ def as_text(found: Difference, most: int) -> RenderableType:
 
 
 def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
-    """What is too slow, a line for each of the worst."""
-    worst = sorted(failed, key=lambda row: -abs(row["own_change_ns"]))
+    """What is too slow, a line for each of the worst; first the kinds of steps that cannot be compared."""
+    worst = sorted(failed, key=lambda row: (row["status"] == "slower", -abs(row["own_change_ns"])))
     lines = [
-        f"slower by {row['change']:.1%}, more than {limit:.1%}: "
-        + " ".join(plain(str(row[key])) for key in KEYS if row[key])
+        f"{_judgement(row, limit)}: " + " ".join(plain(str(row[key])) for key in KEYS if row[key])
         for row in worst[:_MOST_FAILED]
     ]
     if len(failed) > _MOST_FAILED:
         lines.append(f"and {len(failed) - _MOST_FAILED:,} more; --json has all")
     return lines
+
+
+def _judgement(row: dict[str, Any], limit: float) -> str:
+    if row["status"] != "slower":
+        side = "second" if row["status"] == "added" else "first"
+        return f"only in the {side}, so that nothing tells whether it is slower"
+    if row["change"] is None:
+        return f"slower by {duration(row['change_ns'])}, from nothing"
+    return f"slower by {row['change']:.1%}, more than {limit:.1%}"
+
+
+def whole_steps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of whole steps: every kind, and of its sizes those that became slower or faster."""
+    return [
+        row
+        for row in rows
+        if row["what"] == "step"
+        and (row["shapes"] is None or row["status"] in ("slower", "faster"))
+    ]
+
+
+def changed_parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of all else that changed."""
+    return [
+        row for row in rows if row["what"] != "step" and row["status"] not in ("same", "unlike")
+    ]
 
 
 def by_module(found: Difference) -> dict[tuple[Any, ...], list[dict[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -30,6 +31,8 @@ _MOST_PROCESSES = 64
 #: Causes of which the advice says what is said anyway: of a graph traced as a whole always, of the other in a report
 #: that marks nothing, where marking more is no answer.
 _WHOLE_GRAPH, _OUTSIDE = "graph_not_expanded", "outside_modules"
+#: Subject of what the profiler says that it lost; the lacks quote it.
+_SAID = "report: losses"
 
 
 def as_json(dataset: Dataset) -> dict[str, Any]:
@@ -157,8 +160,8 @@ def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
     ]
     found = []
     for kind in dict.fromkeys(kinds):
-        own = sorted(span for span, its in zip(spans, kinds, strict=True) if its == kind)
-        found.append({"kind": kind, "count": len(own), "median_host_ns": own[len(own) // 2]})
+        own = [span for span, its in zip(spans, kinds, strict=True) if its == kind]
+        found.append({"kind": kind, "count": len(own), "median_host_ns": median(own)})
     return found
 
 
@@ -199,7 +202,8 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
     table.add_column(no_wrap=True)
     for heading in (words.works, "time", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
-    rows = [row for row in dataset.manifest["coverage"] if row["what"] == "kernels"]
+    counted = dataset.manifest["coverage"]
+    rows = [row for row in counted if row["what"] == "kernels"]
     for row in sorted(rows, key=lambda row: (not row["known"], -row["time_ns"])):
         label = f"attributed by {row['cause']}" if row["known"] else f"unknown: {row['cause']}"
         style = "green" if row["known"] else "yellow"
@@ -211,7 +215,15 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
         )
     if not rows:
         table.add_row("no GPU work in this report", "", "", "")
+    for doubt in doubts(counted):
+        table.add_row(Text(doubt, style="yellow"), "?", "?", "")
     return table
+
+
+def doubts(coverage: list[dict[str, Any]]) -> list[str]:
+    """What belongs beside every share of the time: what the profiler says itself that is not in the report."""
+    said = [row["cause"] for row in coverage if row["what"] == _SAID]
+    return [f"perhaps lost, nsys says: {cause}" for cause in said]
 
 
 def advice(dataset: Dataset) -> list[str]:
@@ -227,7 +239,7 @@ def advice(dataset: Dataset) -> list[str]:
     return lacks + [
         f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"
         for row in dataset.manifest["coverage"]
-        if not row["known"] and row["advice"] and row["cause"] not in said
+        if not row["known"] and row["advice"] and row["cause"] not in said and row["what"] != _SAID
     ]
 
 

@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from tracekit.analyses import module_tree
 from tracekit.views.wording import duration, percent, plain, records
 
 if TYPE_CHECKING:
@@ -20,9 +21,22 @@ _BAR = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 #: From this width on there is room for how much folded layers differ.
 _WIDE = 120
+#: So many lines are shown unless more are asked for.
+_LINES = 200
+_HEADINGS = {
+    "module": "label", "self": "self_ns", "subtree": "inclusive_ns", "inclusive": "inclusive_ns",
+    "of GPU time": "share", "of CPU time": "share", "median": "median_ns", "min": "min_ns", "max": "max_ns",
+}  # fmt: skip
 
 
-def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE) -> RenderableType:
+def column_of(heading: str) -> str:
+    """What the tree calls the column of a heading; what is no heading stays as it is."""
+    return _HEADINGS.get(heading, heading)
+
+
+def as_text(
+    lines: pd.DataFrame, words: Nouns, width: int = _WIDE, most: int = _LINES
+) -> RenderableType:
     """Lines of the tree; layers that are alike share one with the sum of their times.
 
     Args:
@@ -30,7 +44,9 @@ def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE) -> Renderable
         words: What work and device are called.
         width: In letters. Wide ones have room for the median of folded layers and how far the least and the most of
             them are apart, as a share of it.
+        most: At most so many lines, those of the most time; a last line says how many more there are.
     """
+    whole, lines = len(lines), module_tree.largest(lines, most)
     wide = width >= _WIDE and bool(lines["modules"].gt(1).any())
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("module", overflow="ellipsis", no_wrap=True, ratio=1)
@@ -46,6 +62,9 @@ def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE) -> Renderable
         table.add_row(
             _name(line), f"{line['calls']:,}", *times, bar, *(_spread(line) if wide else ())
         )
+    if more := whole - len(lines):
+        table.caption = f"{more:,} more lines: --top {whole} or --json shows all"
+        table.caption_justify = "left"
     return table
 
 

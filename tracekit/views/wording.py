@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from tracekit.dataset import Dataset
 
-_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"))
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
 _SHOWN_AS_ZERO = 0.0005
 #: What three digits would make 1e+03 of, and the least that is not shown with a power of ten.
 _FOUR_DIGITS, _LEAST = 999.5, 0.001
@@ -44,11 +44,9 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def duration(ns: float) -> str:
     """Nanoseconds in the largest unit that fits, three digits: ``1.23 ms``."""
-    for size, unit in _UNITS:
-        if ns >= size:
-            # From 999.5 on three digits would be 1e+03.
-            return f"{ns / size:.3g} {unit}" if ns < 999.5 * size else f"{ns / size:,.0f} {unit}"
-    return f"{ns:.3g} ns"
+    size, unit = next((one for one in _UNITS if ns >= one[0]), _UNITS[-1])
+    # From 999.5 on three digits would be 1e+03.
+    return f"{ns / size:.3g} {unit}" if ns < 999.5 * size else f"{ns / size:,.0f} {unit}"
 
 
 def size(number_of_bytes: float) -> str:

@@ -256,6 +256,7 @@ def _no_header_compiled() -> Iterator[None]:
 
 
 def _why(error: BaseException) -> str:
-    if isinstance(error, AssertionError) and not str(error):
+    said = " ".join(str(error).split())
+    if isinstance(error, AssertionError) and (not said or said.startswith("torch_key ")):
         return "made by another build of PyTorch"  # it compares a digest of its sources
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return said[:200] or type(error).__name__

@@ -37,11 +37,13 @@ class Outcome:
         exit_code: That of the target.
         problem: Why it failed.
         figures: What recording cost, held and lost, by name; times in nanoseconds.
+        warnings: What went wrong and harmed neither the run nor what was recorded of it, a line each.
     """
 
     exit_code: int = 0
     problem: TracekitError | None = None
     figures: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 class Engine(Protocol):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracekit import nsys
 from tracekit.capture.engines.base import Outcome
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tracekit.capture.engines.base import Job
     from tracekit.errors import TracekitError
 
@@ -33,21 +33,35 @@ def record(job: Job) -> Outcome:
     tool = nsys.find()
     if tool is None:
         raise CaptureError(f"{unavailable()}, or record with --engine torch")
-    with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "outcome.json"
+    warnings: list[str] = []
+    with nsys.passing_folder(warnings) as folder:
+        told = folder / "outcome.json"
         settings = json.dumps([job.target, job.arguments, asdict(job.settings), str(told)])
         command = [sys.executable, "-m", "tracekit.capture.child", settings]
         try:
             recorded = tool.record(command, job.report, windowed=True)
         except CaptureError as error:
-            raise _problem(told) or error from None
-        said = json.loads(told.read_text()) if told.exists() else {}
-        return Outcome(recorded.exit_code, _problem(told), said.get("figures", {}))
+            raise _problem(_said(told)) or error from None
+        said = _said(told)
+    warnings += [*said.get("warnings", ()), *recorded.warnings]
+    code = recorded.exit_code if recorded.stopped else said.get("exit_code", recorded.exit_code)
+    if code != recorded.exit_code:
+        left = f"nsys left with exit code {recorded.exit_code}"
+        warnings.append(f"{left} after the program had ended with {code}")
+    return Outcome(code, _problem(said), said.get("figures", {}), tuple(warnings))
 
 
-def _problem(told: Path) -> TracekitError | None:
-    """What the process under nsys said of its failure."""
-    said = json.loads(told.read_text()) if told.exists() else {}
+def _said(told: Path) -> dict[str, Any]:
+    """What the process under nsys said at its end; nothing if it was killed before or while it did."""
+    try:
+        said: dict[str, Any] = json.loads(told.read_text())
+    except (OSError, ValueError):
+        return {}
+    return said
+
+
+def _problem(said: dict[str, Any]) -> TracekitError | None:
+    """Its failure."""
     if not said.get("problem"):
         return None
     kind = UsageError if said.get("usage") else CaptureError

@@ -12,7 +12,7 @@ from tracekit.capture.emit import routed_to
 from tracekit.capture.engines.base import Outcome
 from tracekit.capture.graphs import counted_graphs
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.run import run
+from tracekit.capture.run import exit_code, run
 from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def record(job: Job) -> Outcome:
             f"{job.target}: left before anything was recorded (exit code {code})", code or 1
         )
     _write(job, recorder, graphs.figures(recorder.windows))
-    return Outcome(code, problem, recorder.figures | figures)
+    return Outcome(code, problem, recorder.figures | figures, tuple(recorder.warnings))
 
 
 def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
@@ -71,13 +71,5 @@ def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
     figures = [
         {"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()
     ]
-    tables = rows.tables() | machine.about(rows) | {"TRACEKIT_RECORDER": figures}
+    tables = rows.tables() | machine.about(rows, recorder.warnings) | {"TRACEKIT_RECORDER": figures}
     nsight_file.write(job.report, tables)
-
-
-def exit_code(leaving: SystemExit) -> int:
-    """The exit code that Python would give; a text is printed, as Python does."""
-    if leaving.code is None or isinstance(leaving.code, int):
-        return leaving.code or 0
-    print(leaving.code, file=sys.stderr)  # noqa: T201 - the target's own words
-    return 1

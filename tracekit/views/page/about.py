@@ -47,7 +47,8 @@ def about(dataset: Dataset) -> dict[str, Any]:
 def coverage(dataset: Dataset) -> dict[str, Any]:
     """How much of the time has a module, by method and cause, and what to do about the rest.
 
-    ``kernels`` are the rows of all reports together; ``others`` are those of what is no device work, and not known.
+    ``kernels`` are the rows of all reports together; ``others`` are those of what is no device work, and not known;
+    ``doubts`` say what the profiler may have lost.
     """
     found = coverage_by_cause.frame(dataset)
     keys = ["what", "cause", "known", "advice"]
@@ -59,6 +60,7 @@ def coverage(dataset: Dataset) -> dict[str, Any]:
     work = [row for row in rows if row["what"] == "kernels"]
     others = [row for row in rows if row["what"] != "kernels" and not row["known"]]
     return {
+        "doubts": summary.doubts(rows),
         "kernels": sorted(work, key=lambda row: (not row["known"], -row["time_ns"])),
         "others": others[: limits.ROWS],
         "advice": [clipped(line, limits.TEXT) for line in summary.advice(dataset)[: limits.ROWS]],

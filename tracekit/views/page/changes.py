@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tracekit.analyses.difference import Options, compare
-from tracekit.views.difference import by_module, folded, kernels_of
+from tracekit.views.difference import by_module, changed_parts, folded, kernels_of, whole_steps
 from tracekit.views.page import limits
 from tracekit.views.page.about import title
 from tracekit.views.page.limits import clipped
@@ -26,9 +26,9 @@ def changes(before: Dataset, after: Dataset) -> dict[str, Any]:
     """
     found = compare(before, after, Options())
     rows = records(found.rows)
-    changed = [row for row in rows if row["what"] != "step" and row["status"] != "same"]
+    changed = changed_parts(rows)
     lines = sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
-    whole = [{**row, "copies": [row]} for row in rows if row["what"] == "step"]
+    whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
     inside = by_module(found)
     return {
         "before": title(before),

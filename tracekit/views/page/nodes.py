@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LAUNCHES = {
     "launches": "inclusive_launches",
     "launch_ns": "inclusive_launch_ns",
+    "blocked_ns": "inclusive_blocked_ns",
     "launched_ns": "inclusive_gpu_time_ns",
     "launch_bound_ns": "inclusive_launch_bound_ns",
     "waiting_ns": "inclusive_waiting_ns",

@@ -15,6 +15,7 @@ function cardFacts(node) {
     ["calls", integer(node.calls)],
     [`${WORDS.works} of its own`, node.kind === "module" ? integer(node.kernels) : ""],
     ["launches", node.launches ? `${integer(node.launches)}, ${duration(node.launch_ns)} of the host` : ""],
+    ["blocked in launches", node.blocked_ns ? `${duration(node.blocked_ns)} of the host` : ""],
     ["launch-bound", bound],
     ["device waited for it", node.waiting_ns ? duration(node.waiting_ns) : ""],
   ]);

@@ -1,7 +1,7 @@
 // What changed since another dataset: whole steps, then modules, each with the kernels that changed inside.
 
 const FIRST_CHANGES = 12;
-const STATUS = { slower: "worse", added: "worse", faster: "better", gone: "better", same: "same" };
+const STATUS = { slower: "worse", added: "worse", faster: "better", gone: "better", same: "same", unlike: "same" };
 
 function changeText(row) {
   const share = row.before_ns ? ` (${signed(row.change_ns / row.before_ns, percent)})` : "";

@@ -19,7 +19,8 @@ function knownTile() {
   const unknown = DATA.coverage.kernels.filter((row) => !row.known);
   const time = unknown.reduce((sum, row) => sum + row.time_ns, 0);
   const count = unknown.reduce((sum, row) => sum + row.count, 0);
-  const said = count ? `${duration(time)} in ${counted(count, WORDS.work)} have no module` : "everything has its module";
+  const whole = DATA.coverage.doubts.length ? "all that was recorded has its module; the profiler may have lost some" : "everything has its module";
+  const said = count ? `${duration(time)} in ${counted(count, WORDS.work)} have no module` : whole;
   const share = TOTAL ? 1 - time / TOTAL : 0;
   return tile("Accounted for", TOTAL ? percent(share) : "\u2013", said, share);
 }
@@ -46,7 +47,8 @@ function launchTile() {
   const sums = DATA.launched;
   if (!sums.launches) return null;
   const share = shareOf(sums.launch_bound_ns, sums.gpu_time_ns);
-  const said = `${counted(sums.launches, "launch", "launches")} took the host ${duration(sums.launch_ns)}; of all work that was launched, with a module or without`;
+  const blocked = sums.blocked_ns ? ` and blocked it for ${duration(sums.blocked_ns)}` : "";
+  const said = `${counted(sums.launches, "launch", "launches")} took the host ${duration(sums.launch_ns)}${blocked}; of all work that was launched, with a module or without`;
   return tile("Launch-bound", percent(share), said, share);
 }
 
@@ -80,8 +82,9 @@ function addCoverage() {
   const list = rows.map((row, at) => el("li", {}, swatch(tones[at]),
     el("span", { class: "what" }, row.known ? "attributed " : "unknown: ", causeText(row)),
     el("span", { class: "figures" }, `${percent(shareOf(row.time_ns, TOTAL))} \u00b7 ${duration(row.time_ns)} \u00b7 ${counted(row.count, WORDS.work)}`)));
+  const doubts = DATA.coverage.doubts.map((doubt) => el("li", {}, el("span", { class: "what" }, capital(doubt))));
   const stack = el("div", { class: "stack", role: "img", "aria-label": rows.map((row) => `${causeText(row)} ${percent(shareOf(row.time_ns, TOTAL))}`).join(", ") }, ...parts);
-  section("coverage", ...(rows.length ? [stack, el("ul", { class: "legend" }, ...list)]
+  section("coverage", ...(rows.length ? [stack, el("ul", { class: "legend" }, ...list, ...doubts)]
     : [el("p", {}, `There is no ${WORDS.device} work in this dataset.`)]));
   const { advice } = DATA.coverage;
   if (!advice.length) return;

@@ -1,6 +1,6 @@
 // Numbers as people read them, letter for letter as the terminal writes them (tracekit/views/wording.py).
 
-const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "\u00b5s"]];
+const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "\u00b5s"], [1, "ns"]];
 const SHOWN_AS_ZERO = 0.0005;
 
 // A tie goes to the even digit, as in Python; JavaScript alone would round it up. 60 digits tell a tie exactly.
@@ -32,12 +32,8 @@ function grouped(number) {
 function duration(ns) {
   if (ns === null) return "";
   if (ns < 0) return `-${duration(-ns)}`;
-  for (const [size, unit] of UNITS) {
-    if (ns >= size) {
-      return `${ns < 999.5 * size ? precise(ns / size, 3) : grouped(fixed(ns / size, 0))} ${unit}`;
-    }
-  }
-  return `${precise(ns, 3)} ns`;
+  const [size, unit] = UNITS.find(([least]) => ns >= least) ?? UNITS.at(-1);
+  return `${ns < 999.5 * size ? precise(ns / size, 3) : grouped(fixed(ns / size, 0))} ${unit}`;
 }
 
 // A share as a percentage: 12.3 %; what rounds to nothing or to all is not called so.

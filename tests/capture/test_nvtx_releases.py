@@ -1,0 +1,122 @@
+"""Every release of the nvtx package that may be installed marks modules and windows; doctor says what else it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.command import ROOT, separately
+from tests.nsys import RELEASES, nsys, nvtx_release, record
+from tracekit.capture import emit
+from tracekit.nsys import WINDOW, Nsys
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.command import Outcome
+
+pytestmark = [pytest.mark.torch, pytest.mark.nsys]
+
+#: From the first that pyproject.toml promises; what came after these is the installed one where CI runs.
+NUMBERS = ("0.2.11", "0.2.12", "0.2.13", "0.2.14", "0.2.15", "0.2.16", version("nvtx"))
+#: Loads one module of tracekit's alone, so that no torch is waited for.
+PROGRAM = f"""
+import importlib.util, threading
+spec = importlib.util.spec_from_file_location("emit", {emit.__file__!r})
+emit = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(emit)
+to = emit.nvtx_emitter()
+assert emit.unheard() is None, emit.unheard()
+
+def call(text, *inner):
+    to.opener(text)()
+    for one in inner:
+        one()
+    to.close()
+
+call("before")
+end = to.start({WINDOW!r})
+call("around", lambda: call("inside", lambda: call("inside")))
+other = threading.Thread(target=call, args=("on another thread",))
+other.start()
+other.join()
+elsewhere = threading.Thread(target=end)
+elsewhere.start()
+elsewhere.join()
+call("after")
+"""
+
+
+def importable(number: str) -> str:
+    """A PYTHONPATH on which this release comes first."""
+    if number == version("nvtx"):
+        return str(ROOT)
+    if (folder := nvtx_release(number)) is None:
+        stop = pytest.fail if os.environ.get("CI") else pytest.skip
+        stop(f"needs nvtx {number} in the folder that the variable {RELEASES} names")
+    return os.pathsep.join([str(folder), str(ROOT)])
+
+
+@pytest.mark.parametrize("number", sorted(set(NUMBERS)))
+def test_markers_and_the_window_of_every_release_reach_nsys(
+    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", importable(number))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    report = tmp_path / "run.sqlite"
+    command = [sys.executable, str(tmp_path / "program.py")]
+    recorded = Nsys(nsys()).record(command, report, windowed=True)
+    assert (recorded.exit_code, recorded.warnings) == (0, ())
+    ranges = tracekit.parse(report).ranges(["text", "depth", "open"])
+    assert not ranges.open.any()
+    found = ranges[ranges.text != WINDOW]
+    assert sorted(found.text) == ["around", "inside", "inside", "on another thread"]
+    assert sorted(found.depth) == [0, 0, 1, 2]
+
+
+def found_by_doctor(outcome: Outcome) -> dict[str, dict[str, object]]:
+    assert (outcome.code, outcome.err) == (0, "")
+    return {found["what"]: found for found in json.loads(outcome.out)["findings"]}
+
+
+@pytest.mark.parametrize("number", sorted({"0.2.11", "0.2.12", version("nvtx")}))
+def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(
+    number: str, tmp_path: Path
+) -> None:
+    path = importable(number)
+    program = "import nvtx; nvtx.push_range('mine'); nvtx.pop_range()"
+    report = record(tmp_path, program, {"PYTHONPATH": path})
+    heard = tracekit.parse(report).ranges(["text"]).text.tolist() == ["mine"]
+    found = found_by_doctor(separately("doctor", "--json", PYTHONPATH=path))
+    assert found["nvtx"]["said"] == number
+    assert found["NVTX under nsys"]["well"], found
+    assert found["engine nsys"]["well"]
+    own = found["nvtx.push_range under nsys"]
+    assert own["well"] == heard
+    if not heard:
+        assert f"silent: nvtx {number}" in str(own["said"])
+        assert f"nsys {Nsys(nsys()).version}" in str(own["said"])
+        assert "pip install nvtx==0.2.11" in str(own["advice"])
+    assert heard or number != "0.2.11"
+
+
+def test_doctor_names_a_release_that_takes_no_more_what_tracekit_gives(tmp_path: Path) -> None:
+    (tmp_path / "nvtx.py").write_text(
+        "push_range = pop_range = start_range = get_domain = lambda *_: None\n"
+        "def end_range(one, other): ...\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    found = found_by_doctor(separately("doctor", "--json", PYTHONPATH=path))
+    markers = found["NVTX under nsys"]
+    assert not markers["well"]
+    assert f"changed: nvtx {version('nvtx')}" in str(markers["said"])
+    assert "missing 1 required positional argument" in str(markers["said"])
+    assert "pip install 'nvtx>=" in str(markers["advice"])
+    assert not found["engine nsys"]["well"]
+    assert found["engine torch"]["well"]

@@ -1,0 +1,156 @@
+"""Programs in which every process runs two models that were hooked with one prefix."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.parsed_programs import over_programs, parsed, piece, place, placed, true_piece
+from tests.simulator import Plan
+from tests.simulator.strategies import plans
+
+if TYPE_CHECKING:
+    from tests.parsed_programs import Parsed
+    from tests.simulator import TrueCall
+
+Facts = tuple[object, ...]
+
+
+def twice(plan: object) -> object:
+    """With models large enough to differ somewhere, and markers that say so."""
+    return replace(
+        plan, namesakes=True, dialect="json", modules=max(plan.modules, 4), same_pid=False
+    )  # type: ignore[type-var, attr-defined]
+
+
+of_two_models = over_programs(plans().map(twice), 60)
+
+
+def said(call: TrueCall) -> Facts:
+    return tuple(sorted(call.params.items())), json.dumps(call.static)
+
+
+def without_numbers(path: str) -> str:
+    return re.sub(r"~\d+", "", path)
+
+
+def outermost(it: Parsed) -> dict[tuple, TrueCall]:
+    """For every call the one around it that is in no other."""
+    of = {placed(call.key): call for call in it.truth.calls}
+    found = {}
+    for key, call in of.items():
+        around = call
+        while around.parent is not None:
+            around = of[placed(around.parent)]
+        found[key] = around
+    return found
+
+
+def contested(it: Parsed) -> dict[tuple[int, str], int]:
+    """The paths of which a process says different things below its root, with how many outermost calls say any."""
+    told = defaultdict(set)
+    holding = defaultdict(set)
+    around = outermost(it)
+    for call in it.truth.calls:
+        key = call.key.pid, call.path
+        told[key].add(said(call))
+        holding[key].add(placed(around[placed(call.key)].key))
+    return {
+        key: len(holding[key])
+        for key, facts in told.items()
+        if any(len({one[at] for one in facts} - {(), "null"}) > 1 for at in (0, 1))
+    }
+
+
+@of_two_models
+def test_every_call_stands_at_its_path_or_is_counted(it: Parsed) -> None:
+    true = {placed(call.key): call for call in it.truth.calls}
+    for row in it.tables["calls"]:
+        assert without_numbers(row["module"]) == true[place(row)].path
+    missing = len(true) - len(it.tables["calls"])
+    counted = {row["cause"]: row["count"] for row in it.tables["coverage"] if row["what"] == "calls: losses"}  # fmt: skip
+    assert counted.get("module_unclear", 0) == missing
+
+
+@of_two_models
+def test_no_module_of_a_process_is_of_two_models_that_are_told_apart(it: Parsed) -> None:
+    true = {placed(call.key): call for call in it.truth.calls}
+    numbers = defaultdict(set)
+    facts = defaultdict(set)
+    for row in it.tables["calls"]:
+        call = true[place(row)]
+        numbers[row["pid"], row["module"]].add(call.number)
+        facts[row["pid"], row["module"]].add(said(call)[0] if call.params else None)
+    often = Counter((pid, without_numbers(path)) for pid, path in numbers)
+    for (pid, path), its in numbers.items():
+        assert len(facts[pid, path] - {None}) <= 1, "parameters of two models"
+        if often[pid, without_numbers(path)] > 1:
+            assert len(its) == 1, "calls of two models"
+
+
+@of_two_models
+def test_modules_say_of_themselves_what_all_their_calls_say(it: Parsed) -> None:
+    true = {placed(call.key): call for call in it.truth.calls}
+    modules = {row["path"]: row for row in it.tables["modules"]}
+    told = defaultdict(set)
+    for row in it.tables["calls"]:
+        call = true[place(row)]
+        told[row["module"]].add(tuple(sorted(call.params.items())))
+    for path, its in told.items():
+        params = tuple(
+            sorted((one["name"], tuple(one["shape"] or ())) for one in modules[path]["params"])
+        )
+        telling = its - {()} or its
+        if len(telling) == 1:
+            assert {params} == telling
+        else:  # two processes
+            assert params not in telling
+
+
+@of_two_models
+def test_calls_of_one_call_stay_together(it: Parsed) -> None:
+    calls = {row["call_id"]: row for row in it.tables["calls"]}
+    for row in calls.values():
+        if row["parent_call_id"] is not None:
+            assert row["module"].startswith(f"{calls[row['parent_call_id']]['module']}.")
+
+
+@of_two_models
+def test_kernels_are_their_calls_or_counted(it: Parsed) -> None:
+    calls = {row["call_id"]: place(row) for row in it.tables["calls"]}
+    paths = {place(row): row["module"] for row in it.tables["calls"]}
+    expected = Counter((*true_piece(work), paths.get(placed(work.call))) for work in it.truth.work)
+    assert Counter((*piece(row), row["module"]) for row in it.tables["kernels"]) == expected
+    for row in it.tables["kernels"]:
+        assert row["call_id"] is None or paths[calls[row["call_id"]]] == row["module"]
+    unclear = [row for row in it.tables["kernels"] if row["cause"] == "module_unclear"]
+    lost = [work for work in it.truth.work if work.call and placed(work.call) not in paths]
+    assert len(unclear) == len(lost)
+
+
+@of_two_models
+def test_a_call_that_says_what_tells_the_models_apart_is_never_lost(it: Parsed) -> None:
+    """What most outermost calls of the prefix say is what tells."""
+    there = {place(row) for row in it.tables["calls"]}
+    around = outermost(it)
+    roots = {(call.key.pid, call.path) for call in around.values() if "." not in call.path}
+    often = contested(it)
+    for call in it.truth.calls:
+        pid, root = call.key.pid, call.path.split(".")[0]
+        rivals = {path: n for (its, path), n in often.items() if its == pid and path.split(".")[0] == root}  # fmt: skip
+        if (pid, root) in roots and rivals.get(call.path) == max(rivals.values(), default=None):
+            most = [path for path, n in rivals.items() if n == rivals[call.path]]
+            if len(most) == 1 and call.params and call.static:
+                assert placed(call.key) in there
+
+
+def test_most_programs_of_two_models_tell_them_apart() -> None:
+    """Else the tests above would test nothing."""
+    programs = [
+        parsed(Plan(seed=seed, namesakes=True, modules=12, iterations=3)) for seed in range(8)
+    ]
+    apart = [any("~" in row["path"] for row in it.tables["modules"]) for it in programs]
+    assert sum(apart) > 6
