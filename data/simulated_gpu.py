@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit import nsight_file
+from tracekit.nsight import file as nsight_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, settings
 import tracekit
 from tests import nsys
 from tests.exports import postgres
-from tests.page import browser
 from tests.trace_lines import report
+from tests.views.page import browser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 SHARED = Path(__file__).parents[2] / "shared"
 TRACES = SHARED / "traces"

@@ -7,18 +7,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import tracekit
-from tracekit.joining import Part, join
-from tracekit.pipeline import tables_of
+from tracekit.dataset.joining import Part, join
+from tracekit.pipeline.one import tables_of
+from tracekit.pipeline.several import IDS_PER_REPORT
 from tracekit.progress import silent
 from tracekit.readers import reader_for
-from tracekit.several import IDS_PER_REPORT
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 IDS = {"kernel_id", "call_id", "parent_call_id", "range_id", "parent_range_id", "step_id"}
 BY_REPORT = [table.SPEC.name for table in TABLES if table.SPEC.name != "modules"]

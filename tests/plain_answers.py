@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 Row = dict[str, Any]
 #: Columns that are told from the others, and the rest of a row.

@@ -9,13 +9,13 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.plain_answers import inside, of_graph, ratio, total
-from tracekit.analyses.call_costs import costs
+from tracekit.analyses.costs.calls import costs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tests.plain_answers import Plain, Row
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 
 class Cost(NamedTuple):

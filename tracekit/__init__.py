@@ -1,8 +1,8 @@
 """tracekit: which ``nn.Module`` the GPU's time went to.
 
 The stages, in order: ``capture`` runs a model and records it, ``readers`` turn the report into a recording,
-``decode`` understands its markers, ``attribute`` gives every kernel its module, ``tables`` are written as a dataset,
-``analyses`` ask it questions, ``views`` show the answers. :mod:`tracekit.pipeline` strings them together.
+``trace`` understands its markers, ``attribution`` gives every kernel its module, ``tables`` are written as a dataset,
+``analyses`` ask it questions, ``views`` show the answers. ``pipeline`` strings them together.
 
 >>> import tracekit
 >>> dataset = tracekit.parse("report.sqlite")     # doctest: +SKIP
@@ -26,8 +26,8 @@ from tracekit.errors import (
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset, load
-    from tracekit.pipeline import parse
+    from tracekit.dataset.opening import Dataset, load
+    from tracekit.pipeline.parsing import parse
 
 __all__ = [
     "CaptureError",
@@ -45,7 +45,11 @@ __all__ = [
 
 #: Parts of the package that users ask for by name.
 _ROOMS = ("analyses",)
-_LATE = {"parse": "tracekit.pipeline", "load": "tracekit.dataset", "Dataset": "tracekit.dataset"}
+_LATE = {
+    "parse": "tracekit.pipeline",
+    "load": "tracekit.dataset",
+    "Dataset": "tracekit.dataset",
+}
 
 
 def __getattr__(name: str) -> object:

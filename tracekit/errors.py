@@ -10,7 +10,7 @@
     ├── CaptureError         a program cannot be run or recorded
     └── UsageError           exit code 2: the call itself makes no sense
 
-Bad rows inside a readable report are not errors: they are counted (see :mod:`tracekit.coverage`).
+Bad rows inside a readable report are not errors: they are counted (see :mod:`tracekit.causes`).
 """
 
 from __future__ import annotations

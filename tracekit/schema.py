@@ -1,7 +1,7 @@
 """How a table is promised and checked: columns with types, units and docs, declared once.
 
 Knows nothing of traces; the promised tables live in :mod:`tracekit.tables`, the tables that readers fill in
-:mod:`tracekit.recording`.
+:mod:`tracekit.recording.tables`.
 """
 
 from __future__ import annotations

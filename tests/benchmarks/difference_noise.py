@@ -19,7 +19,7 @@ from tracekit.analyses.step_times import KEYS, StepTimes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracekit.arrays import Floats
+    from tracekit.arrays.types import Floats
 
 MODULES, SLOW, RUNS = 300, 30, 3
 NANOSECONDS = 100_000

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import tracekit
 from tests.simulator import Plan, capturing, simulate, truth_of, write_report
-from tracekit.decode import decode
 from tracekit.markers.base import ModuleMarker
+from tracekit.trace.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,7 +18,7 @@ from pathlib import Path
 import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import environment
-from tests.page import browser
+from tests.views.page import browser
 
 _MEASURED = """
 import re, sys, time

@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 
 from tests.benchmarks.parse_speed import parse_figures
 from tests.benchmarks.serving_report import write_report
-from tracekit.joining import Part, join
-from tracekit.pipeline import tables_of
+from tracekit.dataset.joining import Part, join
+from tracekit.dataset.writing import ROW_GROUP, table_writer
+from tracekit.pipeline.one import tables_of
 from tracekit.progress import silent
 from tracekit.readers import reader_for
 from tracekit.tables import TABLES
-from tracekit.writing import ROW_GROUP, table_writer
 
 
 def renamed(report: Path, copy: Path) -> Path:

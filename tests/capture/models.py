@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from tracekit.decode import decode
 from tracekit.markers.base import ModuleMarker
+from tracekit.trace.decoding import decode
 
 if TYPE_CHECKING:
     import torch

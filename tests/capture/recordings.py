@@ -8,16 +8,16 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tracekit
-from tracekit import nsight_file
 from tracekit.capture import machine
 from tracekit.capture.emit import routed_to
+from tracekit.nsight import file as nsight_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tracekit.capture.recorder import Recorder
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 
 class Span(NamedTuple):

@@ -218,7 +218,7 @@ def test_temporary_files_that_cannot_be_removed_are_named(
         removed(path)
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
-    fake.monkeypatch.setattr("tracekit.nsys.shutil.rmtree", busy)
+    fake.monkeypatch.setattr("tracekit.nsight.nsys.shutil.rmtree", busy)
     outcome = fake.capture("", *target)
     assert outcome.code == 7, outcome
     assert all("cannot be removed (Device or resource busy)" in line for line in warned(outcome))

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.capture.models import Cnn, Encoder, Tagger, markers, tree
 from tracekit.capture import Listed, layer_markers
-from tracekit.decode import decode
+from tracekit.trace.decoding import decode
 
 pytestmark = pytest.mark.torch
 

@@ -124,7 +124,7 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
     from tracekit.capture.target import load
 
     # CUDA's part is stood in for by what remembers captures.
-    monkeypatch.setattr(backend, "graph_capture", lambda _wanted: cudagraph.Recordings())
+    monkeypatch.setattr(backend, "graph_capture", lambda _wanted: cudagraph.StandInGraphs())
     monkeypatch.setattr(Compiling, "captures", True)
     counters.reset()
     at_opening: list[dict[str, int]] = []

@@ -89,7 +89,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine without nsys."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRACEKIT_NSYS", raising=False)
-    monkeypatch.setattr("tracekit.nsys._PLACES", ())
+    monkeypatch.setattr("tracekit.nsight.nsys._PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.command import Outcome
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.nsys]
 

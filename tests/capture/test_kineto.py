@@ -18,14 +18,14 @@ import tracekit
 from tests.capture.kineto_traces import NAMES, WORK, events, rows
 from tests.conftest import TRACES
 from tests.nsys import nsys
-from tracekit import nsight_file
 from tracekit.capture import machine
 from tracekit.capture.kineto import rows_of, short_name
+from tracekit.nsight import file as nsight_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.traces]
 #: What the machine that recorded it would say.

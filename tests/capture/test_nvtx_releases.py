@@ -14,7 +14,7 @@ import tracekit
 from tests.command import ROOT, separately
 from tests.nsys import RELEASES, nsys, nvtx_release, record
 from tracekit.capture import emit
-from tracekit.nsys import WINDOW, Nsys
+from tracekit.nsight.nsys import WINDOW, Nsys
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from tests.command import arguments, environment
 from tests.nsys import import_heard_nvtx
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.nsys, pytest.mark.heard_nvtx]
 

@@ -15,7 +15,7 @@ from tests.nsys import record
 from tracekit.capture import Listed, layer_markers
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.nsys]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.capture.recordings import Span
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 pytestmark = pytest.mark.torch
 

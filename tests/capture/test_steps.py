@@ -8,9 +8,9 @@ import pytest
 
 from tests.capture.models import tree
 from tracekit.capture import STEPS, Listed, StepCounter, step
-from tracekit.decode import decode
 from tracekit.errors import UsageError
 from tracekit.markers.base import StepMarker
+from tracekit.trace.decoding import decode
 
 pytestmark = pytest.mark.torch
 

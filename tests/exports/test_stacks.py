@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.simulator import Plan
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
     Parse = Callable[..., Dataset]
 

@@ -22,14 +22,14 @@ import tracekit
 from tests.command import command, contents
 from tests.exports import postgres
 from tests.trace_lines import report
-from tracekit.dataset import TABLE_NAMES
+from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.exports import sql, xlsx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 NASTY = """=1+1 "a;b" 'c' <script>alert(1)</script>, é"""
 TRACE = f"""

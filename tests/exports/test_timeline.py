@@ -16,15 +16,15 @@ from hypothesis import given, strategies as st
 import tracekit
 from tests.command import command
 from tests.trace_lines import report
+from tracekit.arrays.intervals import MOST_LANES, lanes
+from tracekit.arrays.lanes import nested_lanes
 from tracekit.exports.times import for_sums, for_truncation
-from tracekit.intervals import MOST_LANES, lanes
-from tracekit.nesting import nested_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
     Parse = Callable[..., Dataset]
 

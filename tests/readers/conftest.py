@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.readers.files import Rewrite
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tracekit.dataset import Dataset
+from tracekit.dataset.opening import Dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

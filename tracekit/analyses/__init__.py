@@ -1,11 +1,12 @@
 """Stage 6: questions asked of a dataset, answered with DataFrames. They see only the dataset.
 
-To add an analysis: write ``analyses/<question>.py`` with the two names of :class:`~tracekit.analyses.base.Analysis`,
-add the module to ``ANALYSES``, and a report with the expected answer to the tests.
+To add an analysis: write ``analyses/<name>.py``, named as its command, with the two names of
+:class:`~tracekit.analyses.base.Analysis`, add the module to ``ANALYSES``, and a report with the expected answer to the
+tests. One that takes options names them in ``OPTIONS``.
+
 Beside them lie what several use: ``subtrees`` (sums along the hierarchy), ``devices`` (work on one axis of time),
-``spread`` (quantiles of groups), ``labels`` and ``shapes`` (words and nested lists as numbers), ``call_costs`` (FLOPs and
-bytes of calls, by way of ``own_work`` and ``marked_operators``) and ``module_costs`` (their sums). An analysis that takes options names them in
-``OPTIONS``.
+``spread`` and ``medians`` (quantiles of groups, and what lies between them), ``step_times`` and ``step_kinds`` (steps that
+can be compared), ``costs`` (FLOPs and bytes); and ``difference``, which compares two datasets.
 """
 
 from __future__ import annotations
@@ -13,44 +14,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracekit.analyses import (
+    classes,
     communication,
     copies,
-    coverage_by_cause,
+    coverage,
     gaps,
-    kernels_by_module,
-    kernels_by_time,
+    kernels,
     launches,
     layers,
-    module_tree,
-    modules_by_class,
-    modules_by_shape,
-    modules_by_time,
+    memory,
+    module_kernels,
+    modules,
     phases,
     processes,
     roofline,
-    steps_by_time,
-    traffic,
+    shapes,
+    steps,
+    tree,
 )
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
 
 ANALYSES: tuple[Analysis, ...] = (
-    module_tree,
-    modules_by_time,
-    modules_by_class,
-    modules_by_shape,
+    tree,
+    modules,
+    classes,
+    shapes,
     layers,
     roofline,
-    traffic,
-    kernels_by_time,
-    kernels_by_module,
+    memory,
+    kernels,
+    module_kernels,
     launches,
     gaps,
-    steps_by_time,
+    steps,
     phases,
     copies,
     communication,
     processes,
-    coverage_by_cause,
+    coverage,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 
 class Analysis(Protocol):

@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import WHERE, axis, covered, kernels
-from tracekit.analyses.labels import labels
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy, integers
+from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.analyses.devices import Axis
-    from tracekit.analyses.labels import Labels
-    from tracekit.arrays import Flags, Ints
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.labels import Labels
+    from tracekit.arrays.types import Flags, Ints
+    from tracekit.dataset.opening import Dataset
 
 NAME = "communication"
 

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
-from tracekit.analyses.labels import labels
 from tracekit.analyses.spread import ratio, share
 from tracekit.analyses.subtrees import hierarchy, integers
+from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 NAME = "copies"
 

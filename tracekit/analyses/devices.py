@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.analyses.subtrees import integers
-from tracekit.axis import measured_axis
-from tracekit.dataset import REPORT
+from tracekit.arrays.axis import measured_axis
+from tracekit.arrays.intervals import union_within
+from tracekit.dataset.opening import REPORT
 from tracekit.errors import DatasetError
-from tracekit.intervals import union_within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from tracekit.arrays import Flags, Ints, Rows
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.dataset.opening import Dataset
 
 #: Columns of ``kernels`` that say where and when.
 WHERE = ("device", "start_ns", "end_ns")

@@ -30,8 +30,8 @@ from tracekit.errors import DatasetError
 if TYPE_CHECKING:
     from tracekit.analyses.medians import Like
     from tracekit.analyses.step_times import StepTimes
-    from tracekit.arrays import Flags
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Flags
+    from tracekit.dataset.opening import Dataset
 
 #: Changes of less than this share are none, unless told otherwise.
 THRESHOLD = 0.01

@@ -14,8 +14,8 @@ from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.analyses.devices import Axis
-    from tracekit.arrays import Ints, Rows
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.dataset.opening import Dataset
 
 NAME = "gaps"
 

@@ -15,17 +15,17 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import WHERE, axis, from_graph, kernels, report_codes
-from tracekit.analyses.labels import labels
 from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import hierarchy, integers, summed
+from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.analyses.devices import Axis
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays import Flags, Ints, Rows
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.dataset.opening import Dataset
 
 NAME = "launches"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.analyses import module_tree
+from tracekit.analyses import tree as module_tree
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 NAME = "layers"
 

@@ -10,7 +10,7 @@ import pandas as pd
 from tracekit.analyses.step_times import KEYS
 
 if TYPE_CHECKING:
-    from tracekit.arrays import Flags, Floats, Ints, Rows
+    from tracekit.arrays.types import Flags, Floats, Ints, Rows
 
 _DEVIATIONS = 2.5
 #: How many standard errors of a median its interval reaches at most, and from how many steps on these are known.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import steps_by_time
+from tracekit.analyses import steps as steps_by_time
 from tracekit.analyses.spread import ratio, share, spread
 from tracekit.analyses.subtrees import summed
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 NAME = "phases"
 

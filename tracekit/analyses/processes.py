@@ -12,7 +12,7 @@ from tracekit.analyses.communication import talk
 from tracekit.analyses.subtrees import hierarchy, integers
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 NAME = "processes"
 

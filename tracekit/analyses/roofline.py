@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.call_costs import costs
+from tracekit.analyses.costs.calls import costs
+from tracekit.analyses.costs.modules import own_costs, reasons, sources
 from tracekit.analyses.devices import report_codes
-from tracekit.analyses.module_costs import own_costs, reasons, sources
-from tracekit.analyses.shapes import joint
 from tracekit.analyses.spread import ratio
 from tracekit.analyses.subtrees import integers
-from tracekit.gpus import dtypes_stated, stated
+from tracekit.arrays.codes import joint
+from tracekit.flops.peaks import dtypes_stated, stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from tracekit.analyses.call_costs import Costs
-    from tracekit.analyses.module_costs import Own
+    from tracekit.analyses.costs.calls import Costs
+    from tracekit.analyses.costs.modules import Own
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.dataset import Dataset
-    from tracekit.gpus import Peaks, Stated
+    from tracekit.dataset.opening import Dataset
+    from tracekit.flops.peaks import Peaks, Stated
 
     Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     inputs and outputs once each; caches may make the real number of transfers smaller or, rereading, larger. What is
     not known is null, and ``unknown`` says why.
 
-    A peak is that of the device's name in NVIDIA's own figures (:data:`tracekit.gpus.GPUS`), without sparsity; memory
+    A peak is that of the device's name in NVIDIA's own figures (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
     bandwidth is that which the report tells of the device. float32 has one peak with TF32 and one without: it is known
     where the names of kernels tell which was used, or the GPU has no TF32.
 

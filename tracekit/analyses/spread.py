@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tracekit.arrays import Ints, Rows
+    from tracekit.arrays.types import Ints, Rows
 
 
 _ONE_KEY = 2**62

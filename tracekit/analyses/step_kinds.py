@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from tracekit.dataset import REPORT
+from tracekit.dataset.opening import REPORT
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 _SIZES = ("batch_size", "tokens")
 #: What steps can tell.

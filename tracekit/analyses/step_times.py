@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses.step_kinds import ALL_TOLD, STEP, step_before, step_kinds
-from tracekit.dataset import REPORT
-from tracekit.json_text import json_text
+from tracekit.arrays.text import json_text
+from tracekit.dataset.opening import REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracekit.arrays import Flags, Ints
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Flags, Ints
+    from tracekit.dataset.opening import Dataset
 
 #: What tells one thing that is compared from another.
 KEYS = ["what", "path", "shapes"]

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.intervals import by_level
+from tracekit.arrays.intervals import by_level
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tracekit.arrays import Ints, Rows
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.dataset.opening import Dataset
 
 
 class Hierarchy(NamedTuple):

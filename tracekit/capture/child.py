@@ -20,7 +20,7 @@ from tracekit.capture.operators import operator_markers
 from tracekit.capture.run import Settings, exit_code, run
 from tracekit.capture.schedule import tried, wait_for_gpu
 from tracekit.errors import CaptureError, TracekitError, UsageError
-from tracekit.nsys import WINDOW
+from tracekit.nsight.nsys import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable

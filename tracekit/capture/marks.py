@@ -11,7 +11,6 @@ nor a guard; :class:`~tracekit.capture.layers.LayerMarkers` tells which modules 
 from __future__ import annotations
 
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
 from tracekit.capture.emit import Nowhere, Unmarked, close_down_to, nothing
+from tracekit.capture.frames import running_calls
 from tracekit.capture.settings import settings_of
 from tracekit.capture.tensors import call_key, in_words, plain, tensors_in
 from tracekit.markers import spelling
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("tracekit.capture")
 #: ``torch.compile(module)`` is another module, which has the first one under this name.
 WRAPPED = "_orig_mod"
-_CALL = Module._call_impl.__code__
 #: A module that sees more combinations of shapes than this forgets the earlier ones.
 _MOST_TEXTS = 4_096
 
@@ -152,12 +151,7 @@ class Marks:
         """Closes an earlier call of the whole model that an interrupt ended: no hook saw its end."""
         if self not in self.lane.open:
             return
-        running, frame = 0, sys._getframe()
-        while (outer := frame.f_back) is not None:
-            frame = outer
-            if frame.f_code is _CALL and frame.f_locals.get("self") is module:
-                running += 1
-        if running == 1:
+        if running_calls(module) == 1:
             self.abandon()
 
     def _on_top(self, opened: Opened) -> bool:

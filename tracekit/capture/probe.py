@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tracekit.capture.emit import nvtx_emitter
-from tracekit.nsys import WINDOW
+from tracekit.nsight.nsys import WINDOW
 
 #: What is pushed as markers are, and as programs do that use the nvtx package themselves.
 MARKER, OWN = "tracekit doctor: a marker", "tracekit doctor: a range"

@@ -24,7 +24,7 @@ from tracekit.capture.emit import new_lane
 from tracekit.capture.kineto import NUMBERED, rows_of
 from tracekit.capture.schedule import wait_for_gpu
 from tracekit.errors import CaptureError
-from tracekit.nsys import passing_folder
+from tracekit.nsight.nsys import passing_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

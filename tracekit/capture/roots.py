@@ -5,7 +5,6 @@ For programs that run their steps themselves. The first call of a root is marked
 
 from __future__ import annotations
 
-import sys
 import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from tracekit.capture.attach import marks_on
 from tracekit.capture.emit import Unmarked, default_emitter
+from tracekit.capture.frames import kwargs_of_hooked_call
 from tracekit.capture.marks import Marks, unwrapped
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class RootMarkers:
         self.handles.append(self._put_on(module, self._name(module)))
         # The hooks of this call were gathered before there were marks among them.
         for marks in marks_on(module):
-            kwargs = sys._getframe(2).f_locals.get("kwargs")
-            marks.before(module, args, kwargs if isinstance(kwargs, dict) else None)
+            marks.before(module, args, kwargs_of_hooked_call())
 
     def _name(self, module: nn.Module) -> str:
         """The class; later roots of the same class are numbered."""

@@ -1,7 +1,7 @@
 """The command line: ``tracekit COMMAND``, one file per command.
 
 To add a command: write ``cli/<command>.py`` with the four names of :class:`~tracekit.cli.base.Command`, add the
-module to ``COMMANDS``, and a run of it to ``tests/test_command_line.py``. Heavy imports go into ``run``.
+module to ``COMMANDS``, and a run of it to ``tests/cli/test_command_line.py``. Heavy imports go into ``run``.
 """
 
 from __future__ import annotations

@@ -8,11 +8,8 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-
-from typing_extensions import override
 
 from tracekit.errors import CaptureError
 
@@ -122,32 +119,6 @@ def say(lines: Iterable[str]) -> None:
         print(end="", flush=True)
     except (OSError, ValueError):
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as above
-
-
-class _NoPandas(MetaPathFinder):
-    """Finds no pandas."""
-
-    @override
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ImportError("not now")
-
-
-def spare_pandas() -> None:
-    """Lets pyarrow do without pandas until somebody asks for a DataFrame.
-
-    The first array that is made of anything but Arrow's own has pyarrow import pandas, to ask whether the thing is
-    one of pandas's. Here nothing is, and the import takes a third of a second.
-    """
-    if "pandas" in sys.modules:
-        return
-    import pyarrow as pa
-
-    sys.meta_path.insert(0, _NoPandas())
-    try:
-        pa.array([0])
-    finally:
-        del sys.meta_path[0]
 
 
 @contextmanager

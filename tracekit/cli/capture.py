@@ -187,7 +187,7 @@ def _command(args: argparse.Namespace, report: Path) -> _Done:
         raise UsageError(f"--{option} is for models and scripts, not for a command after --")
     if args.engine not in {"auto", "nsys", "torch"}:
         raise UsageError(f"there is no engine {args.engine!r}; expected auto or nsys for a command")
-    from tracekit import nsys
+    from tracekit.nsight import nsys
 
     tool = nsys.find()
     if args.engine == "torch" or tool is None:

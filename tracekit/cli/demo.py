@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.capture.engines.base import Job
     from tracekit.capture.run import Settings
     from tracekit.capture.target import DEMO
-    from tracekit.pipeline import parse
-    from tracekit.writing import check_free, default_folder
+    from tracekit.dataset.writing import check_free, default_folder
+    from tracekit.pipeline.parsing import parse
 
     report = report_place(args.out, force=args.force)
     check_free(default_folder(report), force=args.force)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         dataset = parse(report, force=args.force, progress=progress)
     from rich.console import Console
 
-    from tracekit.analyses import module_tree
+    from tracekit.analyses import tree as module_tree
     from tracekit.views import tree
     from tracekit.views.wording import nouns
 

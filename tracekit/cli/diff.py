@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compares, prints, and judges."""
     from tracekit.analyses.difference import Options, compare, slower_than
-    from tracekit.dataset import load
+    from tracekit.dataset.opening import load
     from tracekit.views import difference
     from tracekit.views.wording import records
 

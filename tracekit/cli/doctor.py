@@ -21,7 +21,7 @@ from tracekit.version import __version__
 if TYPE_CHECKING:
     import argparse
 
-    from tracekit.nsys import Nsys
+    from tracekit.nsight.nsys import Nsys
 
 NAME = "doctor"
 HELP = "say what this machine can record, and how to record more"
@@ -112,7 +112,7 @@ def _gpu() -> Finding:
 
 
 def _nsys() -> tuple[Nsys | None, Finding]:
-    from tracekit import nsys
+    from tracekit.nsight import nsys
 
     try:
         tool = nsys.find()
@@ -142,7 +142,7 @@ def _tried(tool: Nsys, nvtx: str) -> list[Finding]:
 
 def _arrived(tool: Nsys, told: Path) -> set[str]:
     """Texts of the probe's ranges that arrived with their ends."""
-    from tracekit.pipeline import parse
+    from tracekit.pipeline.parsing import parse
 
     report = told.with_name("probe.sqlite")
     recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(told)], report)
@@ -156,7 +156,7 @@ def _heard(tool: Nsys, nvtx: str, texts: set[str]) -> list[Finding]:
     """What it means which of the probe's ranges have arrived whole."""
     from tracekit.capture.emit import KNOWN_NVTX
     from tracekit.capture.probe import MARKER, OWN
-    from tracekit.nsys import WINDOW
+    from tracekit.nsight.nsys import WINDOW
 
     if not {MARKER, WINDOW} <= texts:
         said = (

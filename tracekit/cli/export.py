@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the export."""
-    from tracekit.dataset import load
+    from tracekit.dataset.opening import load
     from tracekit.exports import FORMATS
     from tracekit.exports.base import Target
 

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import progress_bar, spare_pandas
+from tracekit.cli.base import progress_bar
 
 if TYPE_CHECKING:
     import argparse
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 NAME = "parse"
 HELP = "read a report, or one per rank, and write the tables"
@@ -41,11 +41,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Parses the reports and prints the summary, also of what is left if some cannot be read."""
-    from tracekit.dataset import load
+    from tracekit.arrays.without_pandas import without_pandas
+    from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
-    from tracekit.pipeline import parse
+    from tracekit.pipeline.parsing import parse
 
-    spare_pandas()
+    without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
     try:
         with progress_bar(quiet=args.quiet) as progress:

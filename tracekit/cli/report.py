@@ -10,7 +10,7 @@ from tracekit.cli.base import DEVICE_OPTIONS, device_arguments, progress_bar
 if TYPE_CHECKING:
     import argparse
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 NAME = "report"
 HELP = "write a page to look at in a browser"
@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the page and says where it is."""
-    from tracekit.dataset import load
+    from tracekit.dataset.opening import load
     from tracekit.errors import UsageError
     from tracekit.exports.base import Target, whole_file
     from tracekit.views.page.document import page
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _beside(dataset: Dataset) -> Path:
     """Beside the dataset, under its name."""
-    from tracekit.dataset import SUFFIX
+    from tracekit.dataset.opening import SUFFIX
 
     folder = dataset.folder
     if folder.name in {"", ".."}:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_several_reports(spec: TableSpec) -> tuple[Column, ...]:
     """The columns that a table has beside the promised ones in a dataset of several reports."""
-    from tracekit.dataset import REPORT_COLUMN, UNITED
+    from tracekit.dataset.opening import REPORT_COLUMN, UNITED
 
     if spec.name == UNITED:
         return ()

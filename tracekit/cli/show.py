@@ -12,7 +12,7 @@ from tracekit.cli.base import DEVICE_OPTIONS, device_arguments
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.views.answers import Choice
 
 NAME = "show"
@@ -53,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the answer."""
     from tracekit.analyses import ANALYSES
-    from tracekit.dataset import load
+    from tracekit.dataset.opening import load
     from tracekit.errors import UsageError
     from tracekit.views.answers import Choice
 
@@ -80,9 +80,7 @@ def _meant(args: argparse.Namespace) -> str:
     names = [one.NAME for one in ANALYSES]
     if str(args.dataset) in names:
         return f"did you mean tracekit show {args.dataset} {args.name}?"
-    meant = {one.__name__.rpartition(".")[2]: one.NAME for one in ANALYSES}
-    near = [meant.get(args.name), *get_close_matches(args.name, names, 1)]
-    near = [name for name in near if name]
+    near = get_close_matches(args.name, names, 1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
 
@@ -112,7 +110,7 @@ def _print(
     choice: Choice,
     args: argparse.Namespace,
 ) -> None:
-    from tracekit.analyses import module_tree
+    from tracekit.analyses import tree as module_tree
     from tracekit.views import answers
 
     frame = analysis.frame(dataset, **options)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tracekit.dataset import TABLE_NAMES
+from tracekit.arrays.text import json_text
+from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.errors import ExportError
-from tracekit.json_text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.progress import Progress
 
 _ELSEWHERE = "choose another place with -o"

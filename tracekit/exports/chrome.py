@@ -9,7 +9,7 @@ from tracekit.exports.timeline import write_timeline
 from tracekit.exports.times import for_sums
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.exports.base import Target
     from tracekit.progress import Progress
 

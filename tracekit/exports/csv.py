@@ -1,6 +1,6 @@
 """The tables as CSV, one file each: strings are quoted, what is null is empty, lists and maps are JSON.
 
-No text is a formula to a spreadsheet, see :mod:`tracekit.csv_text`.
+No text is a formula to a spreadsheet, see :mod:`tracekit.arrays.csv_text`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import csv
 
-from tracekit.csv_text import safe_in_a_sheet
-from tracekit.dataset import TABLE_NAMES
+from tracekit.arrays.csv_text import safe_in_a_sheet
+from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.exports.base import plain_columns, spec_tables, whole_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.exports.base import Target
     from tracekit.progress import Progress
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
-from tracekit.dataset import TABLE_NAMES
+from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.errors import ExportError, UsageError
 from tracekit.exports.base import plain_columns, python_values, spec_tables
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from sqlite3 import Connection as SqliteConnection
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.exports.base import Target
     from tracekit.progress import Progress
 

@@ -14,7 +14,7 @@ from tracekit.exports.base import whole_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.exports.base import Target
     from tracekit.progress import Progress
 

@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.dataset import REPORT
+from tracekit.arrays.intervals import lanes
+from tracekit.arrays.lanes import nested_lanes
+from tracekit.arrays.text import json_text
+from tracekit.dataset.opening import REPORT
 from tracekit.exports.tracks import MODULES, OPERATORS, STEPS, WORK, Tracks
-from tracekit.intervals import lanes
-from tracekit.json_text import json_text
-from tracekit.nesting import nested_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from gzip import GzipFile
     from io import BufferedWriter
 
-    from tracekit.arrays import Ints
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Ints
+    from tracekit.dataset.opening import Dataset
     from tracekit.exports.times import Spelling
     from tracekit.progress import Progress
 

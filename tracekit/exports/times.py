@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracekit.arrays import Floats, Ints
+    from tracekit.arrays.types import Floats, Ints
 
     #: Start and end in nanoseconds → start and length in microseconds, as JSON.
     Spelling = Callable[[Ints, Ints], tuple[pa.Array, pa.Array]]

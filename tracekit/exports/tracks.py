@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.dataset import REPORT
+from tracekit.dataset.opening import REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.arrays import Ints
+    from tracekit.arrays.types import Ints
 
 _UNKNOWN = -1
 

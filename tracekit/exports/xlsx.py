@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.worksheet._write_only import WriteOnlyWorksheet
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.exports.base import Target
     from tracekit.progress import Progress
 

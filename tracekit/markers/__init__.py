@@ -1,8 +1,8 @@
-"""The language of markers: what capture writes and :mod:`tracekit.decode` reads.
+"""The language of markers: what capture writes and :mod:`tracekit.trace.decoding` reads.
 
 To add a dialect: write ``markers/<dialect>.py`` with the two names of :class:`~tracekit.markers.base.Dialect`, add
 the module to ``DIALECTS`` (the first that understands a text wins), and some of its texts with what they say to
-``tests/test_markers.py``.
+``tests/markers/test_dialects.py``.
 """
 
 from __future__ import annotations

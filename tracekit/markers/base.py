@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracekit.coverage import Cause
+    from tracekit.causes import Cause
 
 #: The dimensions of a tensor; None is one that the marker does not tell.
 Shape = tuple[int | None, ...]

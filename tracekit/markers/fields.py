@@ -7,13 +7,13 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from tracekit.coverage import DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME
+from tracekit.causes import DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME
 from tracekit.markers.base import ModuleMarker, Param, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracekit.coverage import Cause
+    from tracekit.causes import Cause
     from tracekit.markers.base import Shape, Shapes
     from tracekit.markers.literal import Pairs
 

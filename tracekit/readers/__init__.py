@@ -1,6 +1,6 @@
-"""Stage 2: a report on disk becomes a :class:`~tracekit.recording.Recording`. The only room with SQL.
+"""Stage 2: a report on disk becomes a :class:`~tracekit.recording.tables.Recording`. The only room with SQL.
 
-To add a format: write ``readers/<format>.py`` with the three names of :class:`~tracekit.readers.base.Reader`, add
+To add a format: write ``readers/<format>.py`` (or a sub-room) with the three names of :class:`~tracekit.readers.base.Reader`, add
 the module to ``READERS``, and a few lines of such a file with the expected rows to ``tests/readers``.
 """
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracekit.progress import Progress
-    from tracekit.recording import Recording
+    from tracekit.recording.tables import Recording
 
 
 class Reader(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracekit.errors import ReportError
-from tracekit.readers.sqlite import SQLITE_MAGIC, SqliteFile
+from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 
 if TYPE_CHECKING:
     from pathlib import Path

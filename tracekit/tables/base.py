@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tracekit.attribution.base import Trace
     from tracekit.schema import TableSpec
-    from tracekit.trace import Trace
 
 
 _PIECE_ROWS = 131_072

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import subtree_ends, union_within
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import subtree_ends, union_within
+from tracekit.arrays.slices import maxima, minima, sums
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import PHASES
-from tracekit.recording import integers
 from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, TableSpec
-from tracekit.segments import maxima, minima, sums
-from tracekit.steps import step_at
 from tracekit.tables.base import category, lookup, or_null, pieces
+from tracekit.trace.steps.steps import step_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from tracekit.arrays import Ints, Rows
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.attribution.base import Trace
     from tracekit.markers.base import Marker
-    from tracekit.trace import Trace
 
 
 _KWARGS = pa.map_(pa.string(), SHAPES)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.attribute import METHODS
-from tracekit.coverage import ADVICE, BY_NAME, CAUSES, ENDED_ELSEWHERE, LEFT_OUT, LOSSES, REPORT
+from tracekit.arrays.columns import integers
+from tracekit.attribution import METHODS
+from tracekit.causes import ADVICE, BY_NAME, CAUSES, ENDED_ELSEWHERE, LEFT_OUT, LOSSES, REPORT
 from tracekit.markers.base import ModuleMarker, StepMarker, Unreadable
-from tracekit.recording import integers
 from tracekit.schema import CATEGORY, Column, TableSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.arrays import Ints
-    from tracekit.coverage import Cause
-    from tracekit.trace import Trace
+    from tracekit.arrays.types import Ints
+    from tracekit.attribution.base import Trace
+    from tracekit.causes import Cause
 
 
 SPEC = TableSpec(

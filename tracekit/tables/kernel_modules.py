@@ -13,7 +13,7 @@ from tracekit.tables.base import pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.trace import Trace
+    from tracekit.attribution.base import Trace
 
 SPEC = TableSpec(
     "kernel_modules",

@@ -8,19 +8,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.attribute import METHODS
-from tracekit.coverage import CAUSES
-from tracekit.recording import COPY_KINDS, CPU_OP, WORK, WORK_KINDS, integers
+from tracekit.arrays.columns import integers
+from tracekit.attribution import METHODS
+from tracekit.causes import CAUSES
+from tracekit.recording.axis import range_around
+from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK, WORK_KINDS
 from tracekit.schema import CATEGORY, Column, TableSpec
-from tracekit.steps import step_at
 from tracekit.tables.base import category, lookup, or_null, pieces
-from tracekit.timeline import range_around
+from tracekit.trace.steps.steps import step_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.arrays import Ints, Rows
-    from tracekit.trace import Evidence, Trace
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.attribution.base import Trace
+    from tracekit.trace.evidence import Evidence
 
 
 _NO_LAUNCH = np.iinfo(np.int64).min

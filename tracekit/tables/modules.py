@@ -11,9 +11,9 @@ from tracekit.schema import Column, TableSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.facts import Facts
-    from tracekit.hierarchy import Module
-    from tracekit.trace import Trace
+    from tracekit.attribution.base import Trace
+    from tracekit.trace.hierarchy.facts import Facts
+    from tracekit.trace.hierarchy.modules import Module
 
 _PARAM = pa.struct(
     [

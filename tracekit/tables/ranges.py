@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tracekit.coverage import API_OVERLAP
-from tracekit.decode import MARKER_KINDS
-from tracekit.intervals import innermost
-from tracekit.projection import NEVER, range_projection
-from tracekit.recording import RANGE_KINDS, RANGES, integers
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import innermost
+from tracekit.causes import API_OVERLAP
+from tracekit.recording.tables import RANGE_KINDS, RANGES
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.tables.base import category, lookup, or_null, pieces
+from tracekit.trace.decoding import MARKER_KINDS
+from tracekit.trace.projection import NEVER, range_projection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.arrays import Ints, Rows
-    from tracekit.trace import Evidence, Trace
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.attribution.base import Trace
+    from tracekit.trace.evidence import Evidence
 
 
 SPEC = TableSpec(

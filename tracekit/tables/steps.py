@@ -15,7 +15,7 @@ from tracekit.tables.base import or_null
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.trace import Trace
+    from tracekit.attribution.base import Trace
 
 SPEC = TableSpec(
     "steps",

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.csv_text import safe_in_a_sheet
+from tracekit.arrays.csv_text import safe_in_a_sheet
 from tracekit.errors import UsageError
 from tracekit.views.wording import (
     ON_CPU,

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import module_tree, modules_by_time, processes
+from tracekit.analyses import modules as modules_by_time, processes, tree as module_tree
 from tracekit.views.wording import count, duration, nouns, percent, plain, records
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.views.wording import Nouns
 
 _TOP = 10

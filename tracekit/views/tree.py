@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import module_tree
+from tracekit.analyses import tree as module_tree
 from tracekit.views.wording import duration, percent, plain, records
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
 _SHOWN_AS_ZERO = 0.0005

@@ -15,7 +15,7 @@ from tracekit.capture.compile import cudagraph
 from tracekit.capture.compile.backend import PiecewiseBackend
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters
-from tracekit.capture.compile.cudagraph import CudaGraphs, Recordings, weak
+from tracekit.capture.compile.cudagraph import CudaGraphs, StandInGraphs, weak
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ def test_the_stand_in_runs_what_it_is_given_and_remembers_the_capture() -> None:
         ran.append(float(x.sum()))
         return (x * 2,)
 
-    graphs, x = Recordings(), torch.ones(2)
+    graphs, x = StandInGraphs(), torch.ones(2)
     replay = graphs.capture(double, (x,), watched=(0,), warmups=2)
     assert (ran, graphs.made) == ([2.0] * 3, [replay])
     assert replay.inputs == ((0, x.data_ptr()),)
@@ -138,7 +138,7 @@ def test_what_is_no_plain_cuda_tensor_is_kept_as_it_is() -> None:
         assert weak(value) is value
 
 
-class Bound(Recordings):
+class Bound(StandInGraphs):
     """As CUDA's graphs: a replay writes its results over those of the capture, and has no gradients."""
 
     bound = True
@@ -241,7 +241,7 @@ def test_a_piece_that_cannot_be_captured_runs_as_it_is(
     def refuse(*_args: object, **_kwargs: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(Recordings, "capture", refuse)
+    monkeypatch.setattr(StandInGraphs, "capture", refuse)
     first = torch.randn(8)
     run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)
     with counters.expect(graphs_captured=0):
@@ -255,7 +255,7 @@ def test_a_piece_that_cannot_be_captured_runs_as_it_is(
 def test_inside_of_somebody_else_s_capture_pieces_become_part_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Recordings, "ready", lambda _self: False)
+    monkeypatch.setattr(StandInGraphs, "ready", lambda _self: False)
     first = torch.randn(8)
     run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)
     with counters.expect(graphs_captured=0):

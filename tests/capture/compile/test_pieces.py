@@ -13,8 +13,8 @@ from tests.capture.models import tree
 from tracekit.capture import Listed, layer_markers
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
 from tracekit.capture.emit import routed_to
-from tracekit.decode import decode
 from tracekit.markers.base import ModuleMarker, PieceMarker
+from tracekit.trace.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -31,6 +30,7 @@ from tracekit.capture.compile.sizes import (
 from tracekit.capture.compile.split import split
 from tracekit.capture.compile.stitching import BoundCall, arguments, fresh_results, stitched
 from tracekit.capture.compile.writes import written_inputs
+from tracekit.capture.frames import dynamo_began_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -278,10 +278,5 @@ def _summarised(plan: _Plan, made: Split, before: dict[str, int]) -> None:
 
 def traced_ns() -> int:
     """How long Dynamo has been tracing the graph that it is handing over; 0 where torch does not tell."""
-    frame = sys._getframe()
-    while (outer := frame.f_back) is not None:
-        frame = outer
-        begun = frame.f_locals.get("start_time_ns") if frame.f_code.co_name == "_compile" else None
-        if isinstance(begun, int):
-            return max(0, time.time_ns() - begun)
-    return 0
+    began = dynamo_began_ns()
+    return 0 if began is None else max(0, time.time_ns() - began)

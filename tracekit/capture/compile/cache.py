@@ -18,11 +18,9 @@ import atexit
 import contextlib
 import json
 import logging
-import pickle
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch._inductor import codecache
@@ -60,20 +58,6 @@ __all__ = [
 
 _LOG = logging.getLogger("tracekit.capture")
 _FORMAT = "tracekit piece 1"
-#: What loading or saving a sound file of another version of PyTorch, or of a machine unlike this, may raise.
-_UNUSABLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    pickle.PickleError,
-)
 
 
 class ArtifactStore:
@@ -147,7 +131,7 @@ class ArtifactStore:
             return None
         try:
             artifact = self._loaded(self._folder, content)
-        except _UNUSABLE as error:
+        except Exception as error:  # noqa: BLE001 - of what another version saved, PyTorch may raise anything
             self._warn(f"cannot be used ({_why(error)}), compiling anew", path)
             discard(path)
             return None
@@ -178,7 +162,7 @@ class ArtifactStore:
             write_whole(path, self._saved(self._folder, artifact))
         except OSError as error:
             self._readonly(error)
-        except _UNUSABLE as error:
+        except Exception as error:  # noqa: BLE001 - what PyTorch cannot save is only not kept
             self._warn(f"{_why(error)}, so a compiled piece is not kept", path)
         else:
             counters.artifacts_saved += 1
@@ -251,8 +235,12 @@ def _no_header_compiled() -> Iterator[None]:
     if not hasattr(codecache, "_precompile_header"):
         yield
         return
-    with patch.object(codecache, "_precompile_header", lambda *_args, **_kwargs: None):
+    original = codecache._precompile_header
+    codecache._precompile_header = lambda *_args, **_kwargs: None  # type: ignore[assignment]
+    try:
         yield
+    finally:
+        codecache._precompile_header = original
 
 
 def _why(error: BaseException) -> str:

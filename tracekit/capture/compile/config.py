@@ -21,7 +21,7 @@ GRAPH_CAPTURES = ("auto", "cuda", "record", "off")
 _OPERATOR = re.compile(r"\w+::\w+(\.\w+)?")
 
 
-class Range(NamedTuple):
+class SizeRange(NamedTuple):
     """Sizes from start to end, both included."""
 
     start: int
@@ -98,12 +98,12 @@ class CompileConfig:
         object.__setattr__(self, name, value)
 
     @property
-    def ranges(self) -> tuple[Range, ...]:
+    def ranges(self) -> tuple[SizeRange, ...]:
         """The ranges that have a compilation of their own, in rising order."""
         return ranges_of(self)
 
 
-def ranges_of(config: CompileConfig) -> tuple[Range, ...]:
+def ranges_of(config: CompileConfig) -> tuple[SizeRange, ...]:
     """The ranges of a config.
 
     Raises:
@@ -120,20 +120,20 @@ def ranges_of(config: CompileConfig) -> tuple[Range, ...]:
     return ranges
 
 
-def _between(ends: tuple[int, ...], last: int) -> tuple[Range, ...]:
+def _between(ends: tuple[int, ...], last: int) -> tuple[SizeRange, ...]:
     if ends[-1] > last:
         raise UsageError(f"compile_ranges ends at {ends[-1]}, after max_size {last}")
     edges = [0, *ends, *([last] if last > ends[-1] else [])]
-    return tuple(Range(start + 1, end) for start, end in pairwise(edges))
+    return tuple(SizeRange(start + 1, end) for start, end in pairwise(edges))
 
 
-def _pairs(said: Iterable[object]) -> tuple[Range, ...]:
+def _pairs(said: Iterable[object]) -> tuple[SizeRange, ...]:
     pairs = []
     for item in said:
         pair = tuple(item) if isinstance(item, tuple | list) else ()
         if len(pair) != 2 or not all(_is_size(end) for end in pair) or pair[0] > pair[1]:  # noqa: PLR2004
             raise UsageError(f"compile_ranges: {item!r} is no range; expected (start, end)")
-        pairs.append(Range(*pair))
+        pairs.append(SizeRange(*pair))
     return tuple(sorted(pairs))
 
 

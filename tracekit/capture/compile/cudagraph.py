@@ -1,6 +1,6 @@
 """CUDA graphs behind one small interface: ``capture(fn, args)`` gives what replays it.
 
-:class:`CudaGraphs` is CUDA's; :class:`Recordings` stands in for it on a machine without a GPU: it runs the piece at
+:class:`CudaGraphs` is CUDA's; :class:`StandInGraphs` stands in for it on a machine without a GPU: it runs the piece at
 every call, so results are right whatever the inputs are, and remembers what a graph would have depended on.
 """
 
@@ -87,7 +87,7 @@ def on_hold() -> Iterator[None]:
         _held.pop()
 
 
-class Recording:
+class StandInReplay:
     """What the stand-in remembers of a capture.
 
     Attributes:
@@ -125,7 +125,7 @@ class Recording:
         return self._fn(*args)
 
 
-class Recordings:
+class StandInGraphs:
     """The stand-in for CUDA graphs.
 
     Attributes:
@@ -135,7 +135,7 @@ class Recordings:
     bound = False
 
     def __init__(self) -> None:
-        self.made: list[Recording] = []
+        self.made: list[StandInReplay] = []
 
     def ready(self) -> bool:
         """Unless captures are on hold."""
@@ -150,11 +150,11 @@ class Recordings:
         watched: Sequence[int] = (),
         warmups: int = 0,
         first: bool = True,  # noqa: ARG002 - as CUDA's
-    ) -> Recording:
+    ) -> StandInReplay:
         """Runs the call."""
         for _ in range(warmups):
             fn(*args)
-        made = Recording(fn, addresses(args, watched), fn(*args))
+        made = StandInReplay(fn, addresses(args, watched), fn(*args))
         self.made.append(made)
         return made
 
@@ -279,7 +279,7 @@ def graph_capture(wanted: str) -> GraphCapture | None:
         CaptureError: If CUDA graphs are asked for where there is no GPU.
     """
     if wanted == "record":
-        return Recordings()
+        return StandInGraphs()
     if wanted == "off":
         return None
     if torch.cuda.is_available():

@@ -23,13 +23,13 @@ from typing_extensions import override
 from tracekit.capture.compile.backend import PiecewiseBackend
 from tracekit.capture.compile.cache import model_store
 from tracekit.capture.compile.config import CompileConfig
-from tracekit.capture.compile.forms import Call, Dimensions, form, tensor_form
+from tracekit.capture.compile.forms import Dimensions, ModelInputs, form, tensor_form
 from tracekit.capture.compile.proxy import ModelProxy
 from tracekit.capture.compile.root import RootHooks
 from tracekit.capture.compile.state import held, refuse_reassigned
 from tracekit.capture.compile.tracing import (
     ForgottenError,
-    Trace,
+    TracedForward,
     guarded,
     unwrapped,
 )
@@ -59,7 +59,7 @@ def compile_model(
     Args:
         model: The model. It stays as it is and can be called uncompiled.
         config: How to compile it.
-        bytecode: Call the code that Dynamo made without going through Dynamo: twice as fast to start, and
+        bytecode: ModelInputs the code that Dynamo made without going through Dynamo: twice as fast to start, and
             ``torch.compiler.set_stance`` and the like no longer apply.
         backend: Compiles the graphs instead of :class:`PiecewiseBackend`.
 
@@ -83,6 +83,11 @@ class CompiledModel(ModelProxy):
     cannot be pickled or copied: the model can.
     """
 
+    _OWN = ModelProxy._OWN | {
+        *("_config", "_bytecode", "_backend", "_dimensions", "_hooks", "_lock"),
+        *("_codes", "_fast", "_traces", "_rest"),
+    }
+
     _config: CompileConfig
     _bytecode: bool
     _backend: Backend | str
@@ -91,7 +96,7 @@ class CompiledModel(ModelProxy):
     _lock: threading.RLock
     _codes: dict[Hashable, Callable[..., object]]  # by form: what runs a call
     _fast: dict[Hashable, Callable[..., object]]  # the same, of calls whose form is quickly told
-    _traces: dict[Hashable, Trace]  # by form, in debug mode: whose guards must hold
+    _traces: dict[Hashable, TracedForward]  # by form, in debug mode: whose guards must hold
     _rest: Callable[..., object] | None  # what runs calls of ever new forms
 
     def __init__(
@@ -102,21 +107,19 @@ class CompiledModel(ModelProxy):
         bytecode: bool = False,
         backend: Backend | str | None = None,
     ) -> None:
-        vars(self).update(
-            _orig_mod=model,
-            _config=config,
-            _bytecode=bytecode,
-            _backend=_backend(config) if backend is None else backend,
-            _dimensions=Dimensions(model.forward, config.dynamic_dims),
-            _hooks=RootHooks(model),
-            _lock=threading.RLock(),
-        )
+        self._orig_mod = model
+        self._config = config
+        self._bytecode = bytecode
+        self._backend = _backend(config) if backend is None else backend
+        self._dimensions = Dimensions(model.forward, config.dynamic_dims)
+        self._hooks = RootHooks(model)
+        self._lock = threading.RLock()
         self._forget()
 
     @override
     def _forget(self) -> None:
         """Drops all code: the next call traces."""
-        vars(self).update(_codes={}, _fast={}, _traces={}, _rest=None)
+        self._codes, self._fast, self._traces, self._rest = {}, {}, {}, None
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Runs the model, with the hooks of its root."""
@@ -137,30 +140,30 @@ class CompiledModel(ModelProxy):
                 key = (torch.is_grad_enabled(), training, *map(tensor_form, args))  # type: ignore[arg-type]
                 run = self._fast[key]
             except (AttributeError, KeyError):
-                return self._slow(Call(args, kwargs))
+                return self._slow(ModelInputs(args, kwargs))
             try:
                 return run(*args)
             except BackendCompilerFailed as error:
-                return self._again(error, Call(args, kwargs))
-        return self._slow(Call(args, kwargs))
+                return self._again(error, ModelInputs(args, kwargs))
+        return self._slow(ModelInputs(args, kwargs))
 
     def _mode(self) -> tuple[bool, bool]:
         return torch.is_grad_enabled(), self._orig_mod.training
 
-    def _ran(self, run: Callable[..., object], call: Call) -> object:
+    def _ran(self, run: Callable[..., object], call: ModelInputs) -> object:
         try:
             return run(*call.args, **call.kwargs)
         except BackendCompilerFailed as error:
             return self._again(error, call)
 
-    def _again(self, error: BackendCompilerFailed, call: Call) -> object:
+    def _again(self, error: BackendCompilerFailed, call: ModelInputs) -> object:
         """Traces anew what Dynamo has forgotten."""
         if not isinstance(unwrapped(error), ForgottenError):
             raise error
         self._forget()
         return self._slow(call)
 
-    def _slow(self, call: Call) -> object:
+    def _slow(self, call: ModelInputs) -> object:
         key = (self._mode(), form(call, self._dimensions))
         if key not in self._codes:
             with self._lock:
@@ -172,7 +175,7 @@ class CompiledModel(ModelProxy):
             raise CaptureError(f"a guard that compiled code skips does not hold: {broken[0]}")
         return self._ran(self._codes[key], call)
 
-    def _first(self, key: Hashable, call: Call) -> object:
+    def _first(self, key: Hashable, call: ModelInputs) -> object:
         """Runs the first call of a form, and keeps what runs the next ones if it came to an end."""
         if self._config.mode == "none":
             return self._kept(key, call, self._orig_mod.forward)
@@ -187,9 +190,9 @@ class CompiledModel(ModelProxy):
         except TorchDynamoException as error:
             return self._with_guards(key, call, error)
 
-    def _traced(self, key: Hashable, call: Call) -> object:
+    def _traced(self, key: Hashable, call: ModelInputs) -> object:
         debug, config = self._config.debug, self._config
-        trace = Trace(self._orig_mod, self._backend, bytecode=self._bytecode, guarded=debug)
+        trace = TracedForward(self._orig_mod, self._backend, bytecode=self._bytecode, guarded=debug)
         before = held(self._orig_mod)
         result = trace.first_run(call, self._dimensions)
         refuse_reassigned(self._orig_mod, before, config)
@@ -201,12 +204,12 @@ class CompiledModel(ModelProxy):
             self._fast[*self._mode(), *map(tensor_form, call.args)] = trace.run  # type: ignore[arg-type]
         return result
 
-    def _quick(self, call: Call) -> bool:
+    def _quick(self, call: ModelInputs) -> bool:
         """Whether a call's form is told by its tensors alone."""
         tensors = all(isinstance(value, torch.Tensor) for value in call.args)
         return tensors and not call.kwargs and self._dimensions.default
 
-    def _with_fixed_sizes(self, call: Call, error: ConstraintViolationError) -> object:
+    def _with_fixed_sizes(self, call: ModelInputs, error: ConstraintViolationError) -> object:
         """Gives the values of a size code of their own, as the model fixes one that was to be dynamic."""
         if not self._dimensions.unsaid:
             what = _line(error)
@@ -220,10 +223,10 @@ class CompiledModel(ModelProxy):
         }
         named = ", ".join(f"size {dim} of {name}" for name, dim in sorted(fixed)) or "sizes"
         self._warn(f"the model fixes {named}, so each value has code of its own")
-        vars(self)["_dimensions"] = self._dimensions.without(fixed)
+        self._dimensions = self._dimensions.without(fixed)
         return self._slow(call)
 
-    def _with_guards(self, key: Hashable, call: Call, error: TorchDynamoException) -> object:
+    def _with_guards(self, key: Hashable, call: ModelInputs, error: TorchDynamoException) -> object:
         """Leaves a form to torch.compile with its guards, and what that cannot run to the model itself."""
         try:
             result = self._kept(key, call, guarded(self._orig_mod, self._backend))
@@ -236,11 +239,10 @@ class CompiledModel(ModelProxy):
         """What runs calls of ever new forms: torch.compile with its guards."""
         if self._rest is None:
             self._warn(f"it is called in more than {_MOST_FORMS} forms, so guards stay for more")
-            vars(self)["_rest"] = guarded(self._orig_mod, self._backend)
-        rest: Callable[..., object] = vars(self)["_rest"]
-        return rest
+            self._rest = guarded(self._orig_mod, self._backend)
+        return self._rest
 
-    def _kept(self, key: Hashable, call: Call, run: Callable[..., object]) -> object:
+    def _kept(self, key: Hashable, call: ModelInputs, run: Callable[..., object]) -> object:
         result = run(*call.args, **call.kwargs)
         self._codes[key] = run
         return result

@@ -26,7 +26,7 @@ _MARKS = ("_dynamo_dynamic_indices", "_dynamo_dynamic_range", "_dynamo_hint_over
 _MORE_MARKS = ("_specialize_on", "_has_dynamo_dim_marking", "_dynamo_static_indices")
 
 
-class Call(NamedTuple):
+class ModelInputs(NamedTuple):
     """The arguments of one call."""
 
     args: tuple[object, ...]
@@ -72,7 +72,7 @@ class Dimensions:
         """The name of an argument that is given by position."""
         return self._names[index] if index < len(self._names) else ""
 
-    def named(self, call: Call) -> Iterator[tuple[tuple[int, ...], object]]:
+    def named(self, call: ModelInputs) -> Iterator[tuple[tuple[int, ...], object]]:
         """Every argument of a call with its dynamic dimensions."""
         for index, value in enumerate(call.args):
             yield self.of(self.name(index)), value
@@ -97,7 +97,7 @@ class Dimensions:
         return self._said is None
 
 
-def form(call: Call, dimensions: Dimensions) -> Hashable:
+def form(call: ModelInputs, dimensions: Dimensions) -> Hashable:
     """The form of a call: every size belongs to it that is not dynamic."""
     args = tuple(_form(value, dims) for dims, value in dimensions.named(call))
     return (len(call.args), tuple(call.kwargs), args)
@@ -138,7 +138,7 @@ def _sizes(value: torch.Tensor, dims: tuple[int, ...]) -> tuple[int | None, ...]
     return tuple(None if dim in dynamic else size for dim, size in enumerate(value.shape))
 
 
-def _tensors(call: Call, dimensions: Dimensions) -> Iterator[tuple[torch.Tensor, int]]:
+def _tensors(call: ModelInputs, dimensions: Dimensions) -> Iterator[tuple[torch.Tensor, int]]:
     """Every tensor of a call with a dimension of it that is dynamic."""
     for dims, value in dimensions.named(call):
         for leaf in pytree.tree_leaves(value):
@@ -147,7 +147,7 @@ def _tensors(call: Call, dimensions: Dimensions) -> Iterator[tuple[torch.Tensor,
 
 
 @contextlib.contextmanager
-def marked(call: Call, dimensions: Dimensions) -> Iterator[None]:
+def marked(call: ModelInputs, dimensions: Dimensions) -> Iterator[None]:
     """While it is entered, Dynamo takes the dynamic dimensions of a call's tensors as such; tensors come out as they were."""
     tensors = {id(tensor): tensor for tensor, _ in _tensors(call, dimensions)}
     before = {key: _marks(tensor) for key, tensor in tensors.items()}
@@ -169,7 +169,7 @@ def _marks(tensor: torch.Tensor) -> dict[str, object]:
     return {n: v.copy() if isinstance(v, set | dict) else v for n, v in found.items()}
 
 
-def widened(call: Call, dimensions: Dimensions) -> Call | None:
+def widened(call: ModelInputs, dimensions: Dimensions) -> ModelInputs | None:
     """A call like this one with two where a dynamic size is none or one, or None if no size is.
 
     Dynamo takes sizes of 0 and 1 for constants, so code traced with them would be wrong for all others.
@@ -183,7 +183,7 @@ def widened(call: Call, dimensions: Dimensions) -> Call | None:
     args, kwargs = pytree.tree_map(
         lambda leaf: wide.get(id(leaf), leaf), (call.args, dict(call.kwargs))
     )
-    return Call(args, kwargs)
+    return ModelInputs(args, kwargs)
 
 
 def _of_two(tensor: torch.Tensor, dim: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from tracekit.markers import spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tracekit.capture.compile.config import Range
+    from tracekit.capture.compile.config import SizeRange
     from tracekit.capture.compile.cudagraph import GraphCapture, Replay
     from tracekit.capture.emit import Emitter
 
@@ -53,7 +53,7 @@ class Codes:
 
     def __init__(self, make_general: Callable[[], Callable[..., Any]], way: str) -> None:
         self.sizes: dict[int, Callable[..., Any]] = {}
-        self.ranges: list[tuple[Range, Callable[..., Any]]] = []
+        self.ranges: list[tuple[SizeRange, Callable[..., Any]]] = []
         self.general: Callable[..., Any] | None = None
         self.way = way
         self._make_general = make_general

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from typing_extensions import override
 
@@ -24,6 +24,9 @@ _SELF = frozenset({"eval", "train"})
 class ModelProxy:
     """Stands for a model, and knows when the model is no longer what it was."""
 
+    #: What is the proxy's own; everything else is the model's.
+    _OWN: ClassVar[frozenset[str]] = frozenset({"_orig_mod"})
+
     _orig_mod: nn.Module
 
     def _forget(self) -> None:
@@ -31,7 +34,9 @@ class ModelProxy:
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> object:
-        value = getattr(vars(self)["_orig_mod"], name)
+        if name in self._OWN:  # not set yet: the model would be asked for itself without end
+            raise AttributeError(name)
+        value = getattr(self._orig_mod, name)
         if name not in _CHANGES and name not in _SELF:
             return value
 
@@ -46,6 +51,9 @@ class ModelProxy:
     @override
     def __setattr__(self, name: str, value: object) -> None:
         """Sets an attribute of the model, which may change what its code is."""
+        if name in self._OWN:
+            object.__setattr__(self, name, value)
+            return
         self._forget()
         setattr(self._orig_mod, name, value)
 

@@ -32,23 +32,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tracekit.capture.compile.config import CompileConfig
-    from tracekit.capture.compile.forms import Call, Dimensions
+    from tracekit.capture.compile.forms import Dimensions, ModelInputs
 
     Backend = Callable[..., Callable[..., object]]
 
 _LOG = logging.getLogger("tracekit.capture")
 _TRANSFORMED = "transformed_code"
-#: What depyf raises at code that it does not understand.
-_UNREADABLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 class ForgottenError(Exception):
@@ -59,7 +48,7 @@ class _OnlyTracedError(Exception):
     """Ends the run of code that was traced with arguments nobody asked for."""
 
 
-class Trace:
+class TracedForward:
     """The compiled code of one form of a call."""
 
     def __init__(
@@ -70,7 +59,7 @@ class Trace:
         Args:
             model: The model; its ``forward`` is left alone.
             backend: What compiles the graph.
-            bytecode: Call Dynamo's bytecode itself instead of asking Dynamo for it at every call.
+            bytecode: ModelInputs Dynamo's bytecode itself instead of asking Dynamo for it at every call.
             guarded: Keep the guards, to ask with :meth:`broken_guards` whether they hold.
         """
         self._model = model
@@ -88,7 +77,7 @@ class Trace:
             options=None if guarded else unguarded,
         )
 
-    def first_run(self, call: Call, dimensions: Dimensions) -> object:
+    def first_run(self, call: ModelInputs, dimensions: Dimensions) -> object:
         """Traces a call, compiles its graph, and returns the call's result."""
         self._tracing = True
         handle = register_bytecode_hook(self._heard)
@@ -110,7 +99,7 @@ class Trace:
         if config.debug_dir is not None and self._code is not None and depyf is not None:
             _write_source(self._code, config.debug_dir)
 
-    def _trace_only(self, call: Call, dimensions: Dimensions) -> None:
+    def _trace_only(self, call: ModelInputs, dimensions: Dimensions) -> None:
         self._dry = True
         try:
             with marked(call, dimensions):
@@ -143,7 +132,7 @@ class Trace:
             self._code = new_code
         return None
 
-    def broken_guards(self, call: Call) -> list[str]:
+    def broken_guards(self, call: ModelInputs) -> list[str]:
         """Guards of the trace that do not hold for a call, as Dynamo words them; none if it was traced unguarded."""
         values = _locals(self._function, self._model, call)
         broken: list[str] = []
@@ -199,7 +188,7 @@ def _with_code(function: types.FunctionType, code: types.CodeType) -> types.Func
     return copy
 
 
-def _locals(function: types.FunctionType, model: nn.Module, call: Call) -> dict[str, object]:
+def _locals(function: types.FunctionType, model: nn.Module, call: ModelInputs) -> dict[str, object]:
     """What the variables of a function are when its body begins."""
     bound = inspect.signature(function).bind(model, *call.args, **call.kwargs)
     bound.apply_defaults()
@@ -217,5 +206,5 @@ def _write_source(code: types.CodeType, folder: Path) -> None:
         text = depyf.decompile(code)
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-    except _UNREADABLE as error:
+    except Exception as error:  # noqa: BLE001 - depyf raises anything at code that it does not understand
         _LOG.info("%s is not written: %s", path, error)

@@ -7,9 +7,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tracekit import nsys
 from tracekit.capture.engines.base import Outcome
 from tracekit.errors import CaptureError, UsageError
+from tracekit.nsight import nsys
 
 if TYPE_CHECKING:
     from pathlib import Path

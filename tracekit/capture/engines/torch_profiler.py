@@ -65,7 +65,7 @@ def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
 
 
 def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
-    from tracekit import nsight_file  # noqa: PLC0415 - SQLAlchemy; who only marks needs none
+    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - SQLAlchemy; who only marks needs none
 
     rows = recorder.rows()
     figures = [

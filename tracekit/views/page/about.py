@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tracekit.analyses import coverage_by_cause, processes
-from tracekit.dataset import SUFFIX
+from tracekit.analyses import coverage as coverage_by_cause, processes
+from tracekit.dataset.opening import SUFFIX
 from tracekit.version import __version__
 from tracekit.views import summary
 from tracekit.views.page import limits
@@ -14,7 +14,7 @@ from tracekit.views.page.limits import clipped
 from tracekit.views.wording import nouns, records
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 
 def title(dataset: Dataset) -> str:

@@ -13,7 +13,7 @@ from tracekit.views.page.limits import clipped
 from tracekit.views.wording import records
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 _KERNELS = 8
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracekit.analyses import launches, roofline, steps_by_time
+from tracekit.analyses import launches, roofline, steps as steps_by_time
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.views.page.about import about, by_process, coverage, title
 from tracekit.views.page.changes import changes
@@ -17,7 +17,7 @@ from tracekit.views.page.steps import steps
 from tracekit.views.page.timeline import timelines
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.progress import Progress
 
 

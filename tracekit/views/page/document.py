@@ -19,7 +19,7 @@ from tracekit.progress import silent
 from tracekit.views.page.contents import contents
 
 if TYPE_CHECKING:
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.progress import Progress
 
 _ASSETS = files("tracekit.views.page") / "assets"

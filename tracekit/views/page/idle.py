@@ -12,7 +12,7 @@ from tracekit.views.wording import records
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
 
 _PAIRS = 50
 

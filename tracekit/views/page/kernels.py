@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import kernels_by_module, kernels_by_time
+from tracekit.analyses import kernels as kernels_by_time, module_kernels as kernels_by_module
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 
 if TYPE_CHECKING:
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays import Ints, Rows
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.dataset.opening import Dataset
     from tracekit.views.page.nodes import Nodes
 
 #: Work whose module is not on the page, nor one above it; -1 is work of no module.

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracekit.analyses import module_tree, modules_by_class, modules_by_time
+from tracekit.analyses import (
+    classes as modules_by_class,
+    modules as modules_by_time,
+    tree as module_tree,
+)
 from tracekit.analyses.subtrees import summed
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
@@ -20,8 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays import Ints, Rows
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.dataset.opening import Dataset
 
 #: Sums of subtrees, which lines add up over their modules.
 _LAUNCHES = {

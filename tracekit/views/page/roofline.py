@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays import Ints
+    from tracekit.arrays.types import Ints
     from tracekit.views.page.nodes import Nodes
 
 _POINT = ["tflops_per_s", "gb_per_s"]

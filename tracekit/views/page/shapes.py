@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracekit.analyses import modules_by_shape
+from tracekit.analyses import shapes as modules_by_shape
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 
 if TYPE_CHECKING:
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.dataset import Dataset
+    from tracekit.dataset.opening import Dataset
     from tracekit.views.page.nodes import Nodes
 
 _EACH = 6

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tracekit.analyses.devices import kernels as device_work, report_codes, steps_of
-from tracekit.analyses.labels import labels
 from tracekit.analyses.subtrees import Pairs, integers, summed, united
-from tracekit.intervals import lanes
+from tracekit.arrays.intervals import lanes
+from tracekit.arrays.labels import labels
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.steps import chosen, said
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays import Ints, Rows
-    from tracekit.dataset import Dataset
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.dataset.opening import Dataset
     from tracekit.views.page.nodes import Nodes
 
 _WHERE = ["pid", "device", "context", "stream"]

@@ -1,0 +1,613 @@
+"""Two datasets compared: what changed beside the traces, what is noise, and what the command says of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import tracekit
+from tests.benchmarks.serving_report import Program, write_program
+from tests.command import command
+from tests.trace_lines import report
+from tracekit.analyses import difference
+from tracekit.analyses.difference import Options, compare
+from tracekit.analyses.step_times import step_times
+from tracekit.views import difference as view
+from tracekit.views.wording import records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+
+def steps(*bodies: str, module: str = "top") -> str:
+    """A trace of steps in which ``top`` and ``top.a`` are called; each body is kernels of ``top.a``: name and time."""
+    lines, number = [], 0
+    for at, body in enumerate(bodies):
+        start = at * 10_000
+        lines.append(f"range 1 {start} {start + 9_000} ProfilerStep#{at}")
+        lines.append(f"range 1 {start + 1} {start + 8_000} {{'Module': '{module}'}}")
+        lines.append(
+            f"range 1 {start + 2} {start + 7_000} {{'Module': '{module}.a', 'Inputs': [[2]]}}"
+        )
+        clock = start + 100
+        for work in body.split(","):
+            name, time = work.split()
+            number += 1
+            lines.append(f"launch 1 {clock} {clock + 1} #{number}")
+            lines.append(f"kernel 1 {clock + 10} {clock + 10 + int(time)} #{number} {name}")
+            clock += 20 + int(time)
+    return "\n".join(lines)
+
+
+def parsed(folder: Path, name: str, lines: str) -> Dataset:
+    return tracekit.parse(report(folder / f"{name}.sqlite", lines))
+
+
+def said(before: Dataset, after: Dataset, *args: str) -> tuple[int, str]:
+    outcome = command("diff", before.folder, after.folder, *args)
+    assert not outcome.err
+    text = outcome.out.replace("\N{MICRO SIGN}", "u")
+    return outcome.code, "\n".join(
+        " ".join(line.split()) for line in text.splitlines() if line.strip()
+    )
+
+
+def rows(before: Dataset, after: Dataset, options: Options = Options()) -> list[tuple[object, ...]]:  # noqa: B008
+    found = difference.frame(before, after, options)
+    names = ["what", "path", "shapes", "status", "before_ns", "after_ns", "own_change_ns"]
+    return [
+        tuple(None if value != value else value for value in row)
+        for row in found[names].itertuples(index=False)
+    ]
+
+
+def test_what_changed_stands_beside_the_traces(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100,relu 10"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 150,gelu 20"] * 5))
+    assert rows(before, after) == [
+        ("step", "train", None, "slower", 110.0, 170.0, 0.0),
+        ("module", "top", "[]", "slower", 110.0, 170.0, 0.0),
+        ("module", "top.a", "[[2]]", "slower", 110.0, 170.0, 60.0),
+    ]
+    kernels = compare(before, after, Options()).kernels
+    assert kernels[["path", "name", "before_kernels", "after_kernels", "change_ns"]].to_numpy().tolist() == [
+        ["top.a", "gemm", 1.0, 1.0, 50.0],
+        ["top.a", "gelu", 0.0, 1.0, 20.0],
+        ["top.a", "relu", 1.0, 0.0, -10.0],
+    ]  # fmt: skip
+
+
+def test_the_command_shows_it(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100,relu 10"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 150,gelu 20"] * 5))
+    code, text = said(before, after)
+    assert code == 0
+    assert re.sub(r"^─+$", "─", text, flags=re.MULTILINE) == "\n".join(
+        (
+            "per step before after change kernels",
+            "─",
+            "train 110 ns 170 ns +60 ns (+54.5 %) slower 2",
+            "top.a [[2]] 110 ns 170 ns +60 ns (+54.5 %) slower 2",
+            "gemm 100 ns 150 ns +50 ns (+50.0 %) 1",
+            "gelu 0 ns 20 ns +20 ns 0 → 1",
+            "relu 10 ns 0 ns -10 ns (-100.0 %) 1 → 0",
+            "top [] 110 ns 170 ns +60 ns (+54.5 %) slower 2",
+            "Modules: 2 slower (1 by those below)",
+        )
+    )
+
+
+def test_a_dataset_does_not_differ_from_itself(tmp_path: Path) -> None:
+    one = parsed(tmp_path, "a", steps("gemm 100", "gemm 300", "gemm 50"))
+    found = compare(one, one, Options())
+    assert set(found.rows["status"]) == {"same"}
+    assert not len(found.kernels)
+    code, text = said(one, one, "--fail-over", "0%")
+    assert code == 0
+    assert "No module changed beyond the spread." in text
+
+
+def test_modules_and_shapes_of_one_side_are_added_or_gone(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3))
+    after = parsed(
+        tmp_path,
+        "b",
+        steps(*["gemm 100"] * 3).replace("top.a'", "top.b'").replace("[[2]]", "[[4]]"),
+    )
+    found = {row[1:3]: row[3] for row in rows(before, after)}
+    assert found["top.a", "[[2]]"] == "gone"
+    assert found["top.b", "[[4]]"] == "added"
+    assert found["top", "[]"] == "same"
+
+
+def test_shapes_are_told_apart_unless_told_otherwise(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3))
+    after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3).replace("[[2]]", "[[4]]"))
+    assert {row[3] for row in rows(before, after)} == {"same", "added", "gone"}
+    assert {row[3] for row in rows(before, after, Options(shapes=False))} == {"same"}
+
+
+def test_keyword_tensors_are_part_of_the_shapes(tmp_path: Path) -> None:
+    marker = "{'Module': 'top', 'Inputs': [[2]], 'Kwargs': {'x': [[3]]}}"
+    lines = f"range 1 0 90 {marker}\nlaunch 1 1 2 #1\nkernel 1 3 9 #1 k"
+    one = parsed(tmp_path, "a", lines)
+    assert '[[2]] {"x": [[3]]}' in {row[2] for row in rows(one, one)}
+
+
+def test_spread_between_steps_is_no_change_and_a_slow_down_beyond_it_is(tmp_path: Path) -> None:
+    noisy = [f"gemm {time}" for time in (100, 130, 90, 120, 110, 95)]
+    noisier = [f"gemm {time}" for time in (120, 150, 110, 129, 125, 118)]
+    slow = [f"gemm {time}" for time in (140, 170, 135, 160, 150, 138)]
+    before = parsed(tmp_path, "a", steps(*noisy))
+    for name, bodies, code in (("b", noisier, 0), ("c", slow, 3)):
+        after = parsed(tmp_path, name, steps(*bodies))
+        assert said(before, after, "--fail-over", "5%")[0] == code
+
+
+def test_one_slow_step_of_many_is_no_change(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 15))
+    after = parsed(tmp_path, "b", steps("gemm 900", *["gemm 100"] * 14))
+    assert {row[3] for row in rows(before, after)} == {"same"}
+    slow = parsed(tmp_path, "c", steps("gemm 900", *["gemm 110"] * 14))
+    assert {row[3] for row in rows(before, slow)} == {"slower"}
+
+
+@pytest.mark.parametrize(("steps_", "found"), [(4, "same"), (5, "slower"), (9, "slower")])
+def test_a_slow_first_step_hides_no_slow_down_of_five_steps_or_more(
+    tmp_path: Path, steps_: int, found: str
+) -> None:
+    before = [
+        f"gemm {time}" for time in (2_000, 1_001, 1_000, 1_002, 999, 1_003, 998, 1_000, 1_001)
+    ]
+    after = [
+        f"gemm {time}" for time in (2_200, 1_101, 1_100, 1_102, 1_099, 1_103, 1_098, 1_100, 1_101)
+    ]
+    old = parsed(tmp_path, "old", steps(*before[:steps_]))
+    new = parsed(tmp_path, "new", steps(*after[:steps_]))
+    rows = difference.frame(old, new)
+    assert rows.set_index("path").status["top.a"] == found
+
+
+def test_a_threshold_is_exceeded_only_by_more(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 1000"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 1050"] * 5))
+    assert said(before, after, "--fail-over", "5%")[0] == 0
+    code, text = said(before, after, "--fail-over", "4.9%")
+    assert code == 3
+    assert "slower by 5.0%, more than 4.9%: module top.a [[2]]" in text
+    assert said(after, before, "--fail-over", "0%")[0] == 0
+
+
+class Noisy(Program):
+    """A serving engine of four layers whose kernels take 5 % more or less, by chance."""
+
+    def __init__(self, seed: int, slow: str = "", scale: float = 1.0) -> None:
+        super().__init__(layers=4)
+        self.chance, self.slow, self.scale = np.random.default_rng(seed), slow, scale
+
+    def duration(self, kernel: str, number: int) -> int:
+        time = 20_000 * self.chance.lognormal(0, 0.05)
+        return int(time * (self.scale if kernel == self.slow else 1))
+
+
+def served(path: Path, program: Noisy) -> Dataset:
+    return tracekit.parse(write_program(path, program, [("decode", 8)] * 60))
+
+
+def test_planted_slow_downs_are_found_in_noise_and_nothing_else_is(tmp_path: Path) -> None:
+    before = served(tmp_path / "a.sqlite", Noisy(1))
+    same = served(tmp_path / "b.sqlite", Noisy(2))
+    slow = served(tmp_path / "c.sqlite", Noisy(3, "o_proj_kernel", 1.2))
+    assert said(before, same, "--fail-over", "5%")[0] == 0
+    found = difference.slower_than(difference.frame(before, slow), 0.05)
+    assert {path for path in found["path"] if path.endswith("_proj")} == {
+        f"LlamaForCausalLM.model.layers.{layer}.self_attn.o_proj" for layer in range(4)
+    }
+    assert said(before, slow, "--fail-over", "5%")[0] == 3
+
+
+def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
+    before = served(tmp_path / "a.sqlite", Noisy(1))
+    slow = served(tmp_path / "c.sqlite", Noisy(1, "o_proj_kernel", 2))
+    console = Console(width=200, file=io.StringIO())
+    console.print(view.as_text(compare(before, slow, Options()), 1))
+    text = " ".join(console.file.getvalue().split())
+    assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 together [[8, 4096]]" in text
+
+
+def test_replayed_kernels_count_in_the_steps_of_their_replays(tmp_path: Path) -> None:
+    capture = """
+        launch 1  10  90 #1 cudaStreamBeginCapture_v10000
+        range  1  20  80 {'Module': 'top', 'Inputs': [[2]]}
+        launch 1  30  40 #2
+        node!9 1  31  31
+        launch 1  95  96 #3 cudaStreamEndCapture_v10000
+    """
+    replays = "".join(
+        f"""
+        range  1 {at}000 {at}900 ProfilerStep#{at}
+        launch 1 {at}010 {at}020 #{at}0 cudaGraphLaunch_v10000
+        kernel!9 1 {at}100 {at}100 #{at}0 gemm
+        """
+        for at in range(1, 6)
+    )
+    fast = re.sub(r"(kernel!9 1 (\d))100 \d100", r"\g<1>100 \g<2>130", replays)
+    slow = re.sub(r"(kernel!9 1 (\d))100 \d100", r"\g<1>100 \g<2>150", replays)
+    before = parsed(tmp_path, "a", capture + fast)
+    assert before.table("kernels", ["method"]).column("method").to_pylist() == ["graph_node"] * 5
+    after = parsed(tmp_path, "b", capture + slow)
+    assert ("module", "top", "[[2]]", "slower", 30.0, 50.0, 20.0) in rows(before, after)
+    assert difference.frame(before, after)["before_steps"].tolist() == [5, 5]
+
+
+def test_without_steps_totals_are_compared_and_it_says_so(tmp_path: Path) -> None:
+    lines = "launch 1 1 2 #1\nkernel 1 10 30 #1 gemm"
+    before = parsed(tmp_path, "a", lines)
+    after = parsed(tmp_path, "b", lines.replace("30", "40"))
+    assert rows(before, after) == [
+        ("step", "all", None, "slower", 20.0, 30.0, 0.0),
+        ("unknown", "(no module)", None, "slower", 20.0, 30.0, 0.0),
+    ]
+    assert "totals are compared" in said(before, after)[1]
+    with_steps = parsed(tmp_path, "c", steps("gemm 10", "gemm 10"))
+    assert rows(before, with_steps)[0][:6] == ("step", "all", None, "same", 20.0, 20.0)
+
+
+def between(*times: int) -> str:
+    """Work that is launched after each step, before the next one."""
+    lines = []
+    for at, time in enumerate(times):
+        start = at * 10_000 + 9_500
+        if time:
+            lines.append(f"\nlaunch 1 {start} {start + 1} #9{at}")
+            lines.append(f"\nkernel 1 {start + 10} {start + 10 + time} #9{at} adam")
+    return "".join(lines)
+
+
+def test_work_between_steps_is_compared_as_a_whole_and_it_says_so(tmp_path: Path) -> None:
+    body = steps(*["gemm 100"] * 5)
+    before = parsed(tmp_path, "a", body + between(7, 7, 7, 7, 7))
+    after = parsed(tmp_path, "b", body + between(9, 9, 9, 9, 9))
+    whole = ("between", "(between steps)", None)
+    assert rows(before, before)[0][4:6] == (100.0, 100.0)
+    assert (*whole, "slower", 7.0, 9.0, 2.0) in rows(before, after)
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 3
+    assert "35 ns of the first lie between steps: compared as a whole, not by module." in text
+    assert "slower by 28.6%, more than 5.0%: between (between steps)" in text
+    assert "adam 7 ns 9 ns +2 ns (+28.6 %) 1" in text
+    for one, other in ((before, before), (after, before)):
+        assert said(one, other, "--fail-over", "5%")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ((0, 0, 0, 0, 0), (7, 7, 7, 7, 7), 3),  # it is new
+        ((7, 7, 7, 7, 7), (0, 0, 0, 0, 0), 0),
+        ((0, 7, 0, 0, 0), (7, 7, 7, 7, 7), 3),  # it comes more often
+        ((0, 0, 7, 0, 0), (0, 0, 300, 0, 0), 3),  # once, but much
+        ((0, 0, 7, 0, 0), (0, 0, 9, 0, 0), 0),  # once, and next to nothing of all the time
+        ((7, 0, 7, 0, 0, 0), (70, 0, 70, 0, 0, 0), 3),  # now and then
+        ((50, 70, 90, 40, 95), (60, 80, 95, 45, 99), 0),  # as it spreads anyway
+    ],
+)
+def test_only_what_work_between_steps_takes_beyond_its_spread_is_too_much(
+    tmp_path: Path, old: tuple[int, ...], new: tuple[int, ...], code: int
+) -> None:
+    body = steps(*["gemm 100"] * len(old))
+    before, after = (
+        parsed(tmp_path, name, body + between(*times)) for name, times in (("a", old), ("b", new))
+    )
+    assert said(before, after, "--fail-over", "5%")[0] == code
+
+
+def test_work_before_the_first_step_is_left_out_and_it_says_so(tmp_path: Path) -> None:
+    lines = steps(*["gemm 100"] * 5) + "\nlaunch 1 -50 -40 #99\nkernel 1 -30 -23 #99 load"
+    one = parsed(tmp_path, "a", lines)
+    assert {row[0] for row in rows(one, one)} == {"step", "module"}
+    assert (
+        "7 ns of the first were launched before the first step of their process and are left out."
+        in said(one, one)[1].replace("\n", " ")
+    )
+
+
+def serving(*sizes: tuple[str, int, int]) -> str:
+    """Steps of a kind, batch size and time; their module tells no shapes."""
+    lines = []
+    for at, (kind, size, time) in enumerate(sizes):
+        start = at * 10_000
+        lines += [
+            f"range 1 {start} {start + 9_000} step[{kind} bs={size} toks={size}]",
+            f"range 1 {start + 1} {start + 8_000} {{'Module': 'top'}}",
+            f"launch 1 {start + 10} {start + 11} #{at}1",
+            f"kernel 1 {start + 20} {start + 20 + time} #{at}1 gemm",
+        ]
+    return "\n".join(lines)
+
+
+FEW, MANY = ("DECODE", 1, 100), ("DECODE", 16, 400)
+
+
+def test_another_mix_of_sizes_is_no_slow_down_and_it_says_so(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", serving(*[FEW] * 8, *[MANY] * 2))
+    after = parsed(tmp_path, "b", serving(*[FEW] * 2, *[MANY] * 8))
+    assert {row[3] for row in rows(before, after)} == {"same"}
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 0
+    assert (
+        "Compared are steps of like kind and size: 100.0 % of the time in steps of the first, 100.0 % of the second."
+        in text.replace("\n", " ")
+    )
+    assert (
+        "The mix of steps changed, which is no change of their speed: "
+        "decode of batch_size 1, tokens 1: 80.0 % of the steps, then 20.0 %; "
+        "decode of batch_size 16, tokens 16: 20.0 % of the steps, then 80.0 %."
+    ) in text.replace("\n", " ")
+
+
+def test_what_got_slower_at_one_size_or_at_all_is_found_in_any_mix(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", serving(*[FEW] * 8, *[MANY] * 3))
+    one = parsed(tmp_path, "b", serving(*[FEW] * 3, *[("DECODE", 16, 480)] * 4))
+    found = {row[:3]: row[3:6] for row in rows(before, one)}
+    assert found["step", "decode", '{"batch_size": 1, "tokens": 1}'] == ("same", 100.0, 100.0)
+    assert found["step", "decode", '{"batch_size": 16, "tokens": 16}'] == ("slower", 400.0, 480.0)
+    code, text = said(before, one, "--fail-over", "5%")
+    assert code == 3
+    assert 'slower by 20.0%, more than 5.0%: step decode {"batch_size": 16, "tokens": 16}' in text
+    every = parsed(tmp_path, "c", serving(*[("DECODE", 1, 120)] * 3, *[("DECODE", 16, 480)] * 8))
+    changes = {
+        row["path"]: row["change"]
+        for row in records(difference.frame(before, every))
+        if row["shapes"] in (None, "[]")
+    }
+    assert changes == {"decode": pytest.approx(0.2), "top": pytest.approx(0.2)}
+
+
+def test_sizes_that_one_side_lacks_are_not_compared_and_it_says_so(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", serving(*[FEW] * 5, *[("DECODE", 2, 500)] * 5))
+    after = parsed(tmp_path, "b", serving(*[FEW] * 5, *[("DECODE", 4, 900)] * 5))
+    found = {row[:3]: row[3] for row in rows(before, after)}
+    assert found["step", "decode", None] == found["module", "top", "[]"] == "same"
+    assert found["step", "decode", '{"batch_size": 2, "tokens": 2}'] == "gone"
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 0
+    assert "16.7 % of the time in steps of the first, 10.0 % of the second" in text.replace(
+        "\n", " "
+    )
+    nothing = parsed(tmp_path, "c", serving(*[("DECODE", 4, 900)] * 5))
+    assert {row[:2]: row[3] for row in rows(before, nothing) if not row[2] or row[0] == "module"} == {
+        ("step", "decode"): "unlike", ("module", "top"): "unlike",
+    }  # fmt: skip
+    text = said(before, nothing)[1].replace("\n", " ")
+    assert "Compared are steps of like kind and size: 0.0 % of the time" in text
+    assert "are in no steps of like kind and size on both sides: they are not compared." in text
+
+
+def test_what_only_one_side_tells_of_steps_tells_none_apart(tmp_path: Path) -> None:
+    told = parsed(tmp_path, "a", serving(*[FEW] * 5))
+    untold = parsed(tmp_path, "b", serving(*[("DECODE", 1, 130)] * 5).replace("bs=1 toks=1", "x"))
+    assert ("step", "decode", None, "slower", 100.0, 130.0, 0.0) in rows(told, untold)
+
+
+@pytest.mark.parametrize("side", ["first", "second"])
+def test_a_kind_of_steps_that_comes_or_goes_does_not_pass(tmp_path: Path, side: str) -> None:
+    both = parsed(tmp_path, "a", serving(*[FEW] * 5, *[("EXTEND", 1, 900)] * 2))
+    one = parsed(tmp_path, "b", serving(*[FEW] * 5))
+    pair = (both, one) if side == "first" else (one, both)
+    code, text = said(*pair, "--fail-over", "5%")
+    assert code == 3
+    assert f"only in the {side}, so that nothing tells whether it is slower: step prefill" in text
+    assert said(*pair)[0] == 0
+
+
+def test_a_module_whose_time_was_none_before_does_not_pass(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 0"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 50"] * 5))
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 3
+    assert "slower by 50 ns, from nothing: module top.a [[2]]" in text
+    failed = json.loads(
+        command("diff", before.folder, after.folder, "--json", "--fail-over", "5%").out
+    )["failed"]
+    assert {row["change"] for row in failed} == {None}
+
+
+@pytest.mark.parametrize(
+    ("sides", "words"),
+    [
+        ("ab", "The second has no steps"),
+        ("ba", "The first has no steps"),
+        ("bb", "Neither has steps"),
+    ],
+)
+def test_whose_steps_are_missing_is_told(tmp_path: Path, sides: str, words: str) -> None:
+    made = {
+        "a": parsed(tmp_path, "a", steps("gemm 20", "gemm 20")),
+        "b": parsed(tmp_path, "b", "launch 1 1 2 #1\nkernel 1 10 30 #1 gemm"),
+    }
+    text = said(*(made[side] for side in sides))[1]
+    assert f"{words}: totals are compared, and the spread is not known." in text
+
+
+def test_a_mix_of_sizes_hides_no_planted_slow_down_and_is_none_itself(tmp_path: Path) -> None:
+    chance = np.random.default_rng(2)
+
+    def program(few: int, scale: float) -> str:
+        sizes = chance.permutation([1] * few + [16] * (60 - few))
+        noise = chance.lognormal(0, 0.03, 60)
+        return serving(
+            *(
+                ("DECODE", size, int(1_000 * size**0.5 * by * scale))
+                for size, by in zip(sizes, noise, strict=True)
+            )
+        )
+
+    before = parsed(tmp_path, "before", program(45, 1.0))
+    for name, scale, code in (("same", 1.0, 0), ("slow", 1.12, 3)):
+        assert (
+            said(before, parsed(tmp_path, name, program(15, scale)), "--fail-over", "5%")[0] == code
+        )
+
+
+def test_few_steps_are_told(tmp_path: Path) -> None:
+    one = parsed(tmp_path, "a", steps("gemm 100"))
+    assert "The first has 1 step: its spread is hardly known" in said(one, one)[1]
+
+
+def test_what_moved_in_too_few_steps_to_tell_is_told(tmp_path: Path) -> None:
+    """One slow step of three or four hides what is half as slow again; from five on it does not."""
+    for number, told in ((3, True), (4, True), (5, False)):
+        before, after = (
+            parsed(tmp_path, f"{name}{number}", steps(*(f"gemm {ns}" for ns in times)))
+            for name, times in (
+                ("a", [3000, *[1000] * (number - 1)]),
+                ("b", [1500] * number),
+            )
+        )
+        found = compare(before, after, Options())
+        assert set(found.rows["status"]) == ({"same"} if told else {"slower"})
+        few = "3 of 3 things compared moved by more than 1 %, but in fewer than 5 steps of one side"
+        assert any(note.startswith(few) for note in found.notes) == told
+        assert ("too few to tell" in said(before, after, "--fail-over", "5%")[1]) == told
+
+
+ONCE = """
+range  1 90000 99000 ProfilerStep#9
+range  1 90001 98000 {'Module': 'once'}
+launch 1 90100 90101 #91
+kernel 1 90110 END   #91 gemm
+"""
+
+
+def test_what_was_seen_in_one_step_of_several_is_shown_and_fails_nothing(tmp_path: Path) -> None:
+    often = steps(*["gemm 100"] * 5)
+    before, after = (
+        parsed(tmp_path, name, often + ONCE.replace("END", end))
+        for name, end in (("a", "90210"), ("b", "90310"))
+    )
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 0
+    assert "once [] 100 ns 200 ns +100 ns (+100.0 %) slower" in text
+    assert "1 of the changes were seen in a single step of one side" in text
+
+
+def test_where_all_there_is_are_single_steps_they_are_compared(tmp_path: Path) -> None:
+    before, after = (parsed(tmp_path, name, steps(f"gemm {name}00")) for name in ("1", "2"))
+    assert said(before, after, "--fail-over", "5%")[0] == 3
+
+
+def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3, module="top"))
+    after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3, module="Net"))
+    assert {row[3] for row in rows(before, after)} == {"same"}
+    assert "Net of the second is taken for top of the first." in said(before, after)[1]
+    other = parsed(tmp_path, "c", steps(*["gemm 100"] * 3, module="Net").replace(".a'", ".b'"))
+    assert {row[3] for row in rows(before, other)} == {"same", "added", "gone"}
+
+
+def test_the_root_is_left_out_if_asked_for(tmp_path: Path) -> None:
+    extra = """
+        range  1 8500 8600 {'Module': 'extra'}
+        range  1 8501 8599 {'Module': 'extra.a', 'Inputs': [[2]]}
+        launch 1 8510 8511 #77
+        kernel 1 8600 8607 #77 more
+    """
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3, module="top"))
+    after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3, module="Net") + extra)
+    assert {row[3] for row in rows(before, after)} == {"same", "added", "gone"}
+    assert [row[1:6] for row in rows(before, after, Options(strip_root=True))] == [
+        ("train", None, "same", 100.0, 100.0),
+        (".", "[]", "same", 100.0, 100.0),
+        ("a", "[[2]]", "same", 100.0, 100.0),
+    ]
+    assert "added" not in said(before, after, "--strip-root")[1]
+    found = step_times(after, lambda paths: ["all"] * len(paths), steps=True, shapes=True).times
+    its = found[(found["path"] == "all") & (found["shapes"] == "[[2]]")]
+    assert its["ns"].tolist() == [107, 100, 100]
+
+
+def test_times_of_modules_are_those_of_their_subtrees_in_every_step(tmp_path: Path) -> None:
+    dataset = served(tmp_path / "a.sqlite", Noisy(4))
+    found = step_times(dataset, list, steps=True, shapes=False).times
+    kernels = dataset.kernels(["module", "step_id", "dur_ns"])
+    for path in ("LlamaForCausalLM", "LlamaForCausalLM.model.layers.2.self_attn"):
+        inside = kernels[kernels.module.astype(str).str.startswith(path)]
+        expected = inside.groupby("step_id").dur_ns.sum()
+        its = found[(found["what"] == "module") & (found["path"] == path)]
+        assert dict(zip(its["step"], its["ns"], strict=True)) == expected.to_dict()
+
+
+def test_a_run_on_a_cpu_is_not_compared_with_one_on_a_gpu(tmp_path: Path) -> None:
+    cpu = parsed(tmp_path, "a", "range 1 0 90 {'Module': 'top'}\nop 1 10 20 aten::addmm")
+    gpu = parsed(tmp_path, "b", steps("gemm 100"))
+    outcome = command("diff", cpu.folder, gpu.folder)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == (
+        f"tracekit: {gpu.folder}: is of a run on a GPU, and {cpu.folder} of one on a CPU; "
+        "compare runs on the same kind of device\n"
+    )
+    assert said(cpu, cpu)[0] == 0
+
+
+def test_datasets_without_work_do_not_differ(tmp_path: Path) -> None:
+    empty = parsed(tmp_path, "a", "")
+    assert said(empty, empty, "--fail-over", "1%")[0] == 0
+    assert {row[3] for row in rows(empty, parsed(tmp_path, "b", steps("gemm 1")))} == {"added"}
+
+
+def test_ranks_are_steps_of_their_own(tmp_path: Path) -> None:
+    paths = [report(tmp_path / f"rank{at}.sqlite", steps(*["gemm 100"] * 3)) for at in (0, 1)]
+    run = tracekit.parse(paths, tmp_path / "run")
+    found = difference.frame(run, run)
+    assert found["before_steps"].tolist() == [6, 6, 6]
+    assert found["before_ns"].tolist() == [100.0, 100.0, 100.0]
+
+
+def test_json_says_everything_compared_and_what_failed(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 150"] * 5))
+    outcome = command("diff", before.folder, after.folder, "--json", "--fail-over", "10%")
+    found = json.loads(outcome.out)
+    assert outcome.code == 3
+    assert set(found) == {"notes", "rows", "kernels", "failed"}
+    assert [row["path"] for row in found["failed"]] == ["train", "top", "top.a"]
+    assert found["kernels"][0]["name"] == "gemm"
+
+
+def test_names_that_command_a_terminal_do_not(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3))
+    lines = steps(*["gemm 100"] * 3).replace("top.a'", "top.\\x1b[2J[bold]b'")
+    text = said(before, parsed(tmp_path, "b", lines), "--fail-over", "1%")[1]
+    assert "\x1b" not in text
+    assert "[bold]b" in text.replace("\n", "").replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "the following arguments are required: A, B"),
+        (("x", "y", "--fail-over", "5"), "expected a percentage such as 5%, got '5'"),
+        (("x", "y", "--fail-over", "nan%"), "expected a percentage such as 5%"),
+        (("x", "y", "--fail-over", "-5%"), "--fail-over"),
+        (("x", "y", "--limit", "-1"), "--limit"),
+    ],
+)
+def test_a_call_that_makes_no_sense_has_exit_code_2(args: tuple[str, ...], words: str) -> None:
+    outcome = command("diff", *args)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert words in outcome.err
+
+
+def test_a_folder_that_is_no_dataset_is_named(tmp_path: Path) -> None:
+    outcome = command("diff", tmp_path / "x", tmp_path / "y")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert f"{tmp_path}/x: is no dataset" in outcome.err

@@ -1,0 +1,220 @@
+"""Every figure of every analysis, of simulated programs, against the same worked out row by row."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import tracekit
+from tests.joined import joined_here
+from tests.plain_answers import PLAIN, Plain, grouped
+from tests.plain_costs import call_costs, inclusive, of_shape, roofline
+from tests.simulator import capturing, eventful, simulate, write_report
+from tests.simulator.strategies import capturing_plans, plans
+from tracekit.analyses import ANALYSES, modules as modules_by_time, tree as module_tree
+from tracekit.views.wording import records
+
+if TYPE_CHECKING:
+    from tests.simulator import Plan
+    from tracekit.dataset.opening import Dataset
+
+Row = dict[str, Any]
+FRAMES = {analysis.NAME: analysis.frame for analysis in ANALYSES}
+#: Columns of the roofline that are added up.
+SUMS = (
+    "runs", "self_ns", "flops", "bytes", "tflops_per_s", "gb_per_s", "flops_per_byte", "inclusive_ns",
+    "inclusive_flops", "inclusive_tflops_per_s", "known_flops", "known_share",
+)  # fmt: skip
+ANY_PLAN = plans() | plans(faulty=True) | capturing_plans() | capturing_plans(faulty=True)
+
+
+def check_answers(dataset: Dataset) -> None:
+    plain = Plain(dataset)
+    cost = call_costs(dataset, plain)
+    flops = inclusive(plain, cost)
+    for name, answer in PLAIN.items():
+        found = records(FRAMES[name](dataset))
+        if name == "shapes":
+            check_flops(plain, found, flops)
+        check_rows(name, found, list(answer(plain)))
+    columns = ["path", *SUMS]
+    check_rows(
+        "roofline", records(FRAMES["roofline"](dataset)[columns]), list(roofline(plain, cost))
+    )
+
+
+def check_flops(
+    plain: Plain, found: list[Row], flops: dict[int, tuple[int | None, int | None]]
+) -> None:
+    """The FLOPs of calls by shape, which are taken out of the rows."""
+
+    def key(row: Row) -> str:
+        kwargs = row["kwargs"]
+        path = row["path"] if "path" in row else plain.path[row["module_id"]]
+        return repr((path, row["phase"], row["inputs"], None if kwargs is None else dict(kwargs)))
+
+    expected = {
+        key(calls[0]): of_shape(calls, flops) for calls in grouped(plain.calls, key).values()
+    }
+    for row in found:
+        for name, value in expected[key(row)].items():
+            assert alike(row.pop(name), value), (name, row)
+
+
+def check_rows(name: str, found: list[Row], expected: list[Row]) -> None:
+    """The same rows in any order, floating-point numbers within the last digits."""
+    assert len(found) == len(expected), name
+    for ours, theirs in zip(sorted(found, key=told), sorted(expected, key=told), strict=True):
+        assert list(ours) == list(theirs) or set(ours) == set(theirs), name
+        for column, value in theirs.items():
+            assert alike(ours[column], value), (name, column, ours, theirs)
+
+
+def told(row: Row) -> str:
+    """What tells a row from the others, or nearly so: its words, shapes and counts."""
+    figures = ("_ns", "_token", "share", "steps", "gpu")
+    return repr([(key, row[key]) for key in sorted(row) if not key.endswith(figures)])
+
+
+def alike(ours: object, theirs: object) -> bool:
+    if isinstance(theirs, float) and isinstance(ours, int | float):
+        return math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-9)
+    return ours == theirs
+
+
+@settings(
+    max_examples=60, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@seed(6)
+@given(plan=ANY_PLAN)
+def test_every_figure_is_that_of_the_rows(plan: Plan) -> None:
+    with TemporaryDirectory() as folder:
+        report = write_report(simulate(plan), Path(folder) / "report.sqlite")
+        check_answers(tracekit.parse(report))
+
+
+@pytest.fixture(scope="module", params=["eventful", "capturing"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    plan = {"eventful": eventful, "capturing": capturing}[request.param](3)
+    report = tmp_path_factory.mktemp(request.param) / "report.sqlite"
+    return tracekit.parse(write_report(simulate(plan), report))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, list[Dataset]]:
+    """Two reports of different programs as one dataset, and each by itself."""
+    folder = tmp_path_factory.mktemp("two")
+    reports = [
+        write_report(simulate(plan), folder / f"rank{at}.sqlite")
+        for at, plan in enumerate((eventful(5), capturing(6)))
+    ]
+    return joined_here(reports, folder / "run"), [tracekit.parse(report) for report in reports]
+
+
+def test_figures_of_several_reports_are_those_of_the_rows(two) -> None:
+    check_answers(two[0])
+
+
+SUMMED = {
+    "modules": ("path", ["calls", "kernels", "self_ns", "inclusive_ns", "busy_ns", "steps"]),
+    "classes": ("class_name", ["calls", "kernels", "self_ns", "inclusive_ns"]),
+    "module_kernels": ("name", ["kernels", "gpu_time_ns"]),
+    "launches": ("path", ["launches", "launch_ns", "waiting_ns", "inclusive_launch_bound_ns"]),
+    "gaps": ("before", ["gaps", "idle_ns"]),
+    "steps": ("kind", ["gpu_time_ns", "busy_ns", "kernels", "host_ns"]),
+    "copies": ("kind", ["copies", "gpu_time_ns"]),
+    "communication": ("name", ["kernels", "exposed_ns", "overlapped_ns"]),
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums_over_several_reports_are_the_sums_of_each(two, name: str) -> None:
+    key, columns = SUMMED[name]
+    whole, singles = two
+
+    def sums(datasets: list[Dataset]) -> dict:
+        found: dict = {}
+        for dataset in datasets:
+            for row in records(FRAMES[name](dataset)):
+                for column in filter(row.get, columns):
+                    at = (row[key], column)
+                    found[at] = found.get(at, 0) + row[column]
+        return found
+
+    assert sums([whole]) == sums(singles)
+
+
+def test_inclusive_is_self_plus_what_is_below_at_every_node(program: Dataset) -> None:
+    rows = {row["path"]: row for row in records(modules_by_time.frame(program))}
+    below: dict[str, int] = {}
+    for path, row in rows.items():
+        above = path.rpartition(".")[0]
+        below[above] = below.get(above, 0) + row["inclusive_ns"]
+    for path, row in rows.items():
+        assert row["inclusive_ns"] == row["self_ns"] + below.get(path, 0)
+        assert row["busy_ns"] <= row["inclusive_ns"]
+
+
+def test_flops_of_a_module_are_its_own_and_those_of_the_modules_in_it(program: Dataset) -> None:
+    rows = {row["path"]: row for row in records(FRAMES["roofline"](program))}
+    for path, row in rows.items():
+        own = [one for name, one in rows.items() if name == path or name.startswith(f"{path}.")]
+        flops = [one["flops"] for one in own]
+        assert row["inclusive_flops"] == (None if None in flops else sum(flops))
+        assert (row["unknown"] is None) == (row["inclusive_flops"] is not None)
+        assert row["known_flops"] >= sum(filter(None, flops))
+
+
+def test_a_line_of_the_tree_has_the_sum_and_the_spread_of_its_modules(program: Dataset) -> None:
+    time = {row["path"]: row["inclusive_ns"] for row in records(modules_by_time.frame(program))}
+    lines = module_tree.frame(program)
+    for line in records(lines):
+        if line["modules"] == 1:
+            assert line["inclusive_ns"] == line["min_ns"] == line["max_ns"] == time[line["path"]]
+        assert line["min_ns"] <= line["median_ns"] <= line["max_ns"]
+        assert line["modules"] * line["min_ns"] <= line["inclusive_ns"]
+    assert lines["modules"].sum() == len(time)
+
+
+def test_a_subtree_has_the_figures_that_it_has_in_the_whole(program: Dataset) -> None:
+    whole = modules_by_time.frame(program).set_index("path")
+    launches = FRAMES["launches"](program).set_index("path")
+    for path in whole.index[:4]:
+        part = program.subtree(path)
+        mine = modules_by_time.frame(part).set_index("path")
+        columns = [
+            "calls",
+            "kernels",
+            "self_ns",
+            "inclusive_ns",
+            "busy_ns",
+            "steps",
+            "step_median_ns",
+        ]
+        pd.testing.assert_frame_equal(mine[columns], whole.loc[mine.index, columns])
+        below = FRAMES["launches"](part).set_index("path")
+        pd.testing.assert_frame_equal(below, launches.loc[below.index], check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["roofline", "memory"])
+def test_a_subtree_costs_what_it_costs_in_the_whole(program: Dataset, name: str) -> None:
+    whole = {row["path"]: row for row in records(FRAMES[name](program))}
+    for path in list(whole)[:: max(len(whole) // 6, 1)]:
+        part = records(FRAMES[name](program.subtree(path)))
+        assert part
+        assert part == [whole[row["path"]] for row in part]
+
+
+@pytest.mark.parametrize("name", sorted(set(FRAMES) - {"gaps", "coverage"}))
+def test_every_analysis_answers_for_a_subtree(program: Dataset, name: str) -> None:
+    path = program.table("modules", ["path"]).column("path")[0].as_py()
+    whole, part = FRAMES[name](program), FRAMES[name](program.subtree(path))
+    assert list(part.columns) == list(whole.columns)
+    assert len(part) <= len(whole)

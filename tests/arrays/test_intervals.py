@@ -1,0 +1,305 @@
+"""Properties of the arithmetic of intervals, against versions that are slow and obvious."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tests.work import Counted, elements_of, lines_of, peak_bytes_of
+from tracekit.arrays import intervals as iv
+from tracekit.arrays.axis import measured_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Ints = np.ndarray
+Sorted = tuple[list[int], list[int]]
+
+
+def ints(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def in_nesting_order(pairs: list[tuple[int, int]]) -> Sorted:
+    ordered = sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
+    return [start for start, _ in ordered], [end for _, end in ordered]
+
+
+@st.composite
+def any_intervals(draw: st.DrawFn) -> Sorted:
+    """Intervals that nest, touch, tie, overlap in part and have no length, as it comes."""
+    one = st.tuples(st.integers(-5, 15), st.sampled_from([0, 0, 1, 2, 5, 9]))
+    return in_nesting_order([(s, s + length) for s, length in draw(st.lists(one, max_size=12))])
+
+
+@st.composite
+def nested_intervals(draw: st.DrawFn) -> Sorted:
+    """Intervals as pushes and pops leave them; the clock often stands still."""
+    clock, stack, pairs = -3, [], []
+    for push, ticks in draw(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=24)):
+        clock += ticks
+        if push:
+            stack.append(clock)
+        elif stack:
+            pairs.append((stack.pop(), clock))
+    return in_nesting_order(pairs + [(start, clock + 1) for start in stack])
+
+
+INTERVALS = any_intervals() | nested_intervals()
+POINTS = st.lists(st.tuples(st.integers(-7, 20), st.sampled_from([0, 1, 2, 4])), max_size=8)
+
+
+def slow_parents(start: list[int], end: list[int]) -> list[int]:
+    def holds(j: int, i: int) -> bool:
+        touches = end[j] > start[i] or start[i] == end[i] == end[j]
+        return end[j] > start[j] and end[j] >= end[i] and touches
+
+    return [max((j for j in range(i) if holds(j, i)), default=-1) for i in range(len(start))]
+
+
+def chain(parent: list[int], row: int) -> list[int]:
+    """The row and what is above it."""
+    return [] if row < 0 else [row, *chain(parent, int(parent[row]))]
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), max_size=20))
+def test_nesting_order_is_by_start_then_longest_and_keeps_equals_in_order(
+    pairs: list[tuple[int, int]],
+) -> None:
+    order = iv.nesting_order(ints([s for s, _ in pairs]), ints([e for _, e in pairs]))
+    keys = [(pairs[row][0], -pairs[row][1], row) for row in order.tolist()]
+    assert keys == sorted((s, -e, row) for row, (s, e) in enumerate(pairs))
+
+
+@settings(max_examples=400)
+@given(INTERVALS)
+def test_parent_is_the_latest_interval_before_that_contains_it(case: Sorted) -> None:
+    parent, depth = iv.parents(*map(ints, case))
+    assert parent.tolist() == slow_parents(*case)
+    assert depth.tolist() == [len(chain(parent, row)) - 1 for row in range(parent.size)]
+    assert iv.depths(parent).tolist() == depth.tolist()
+
+
+@given(INTERVALS)
+def test_ends_never_decrease_along_the_chain_of_parents(case: Sorted) -> None:
+    parent, _ = iv.parents(*map(ints, case))
+    for row in range(parent.size):
+        assert all(case[1][a] <= case[1][b] for a, b in pairwise(chain(parent, row)))
+
+
+def test_an_interval_that_starts_where_another_ends_lies_outside_unless_it_is_empty() -> None:
+    parent, depth = iv.parents(ints([0, 10, 20, 20]), ints([10, 20, 20, 20]))
+    assert parent.tolist() == [-1, -1, 1, 1]
+    assert depth.tolist() == [0, 0, 1, 1]
+
+
+@settings(max_examples=400)
+@given(INTERVALS, POINTS)
+def test_innermost_is_the_latest_interval_that_contains_the_query(
+    case: Sorted, queries: list[tuple[int, int]]
+) -> None:
+    start, end = case
+    first, last = [at for at, _ in queries], [at + length for at, length in queries]
+    expected = [
+        max((j for j in range(len(start)) if start[j] <= a and end[j] >= b), default=-1)
+        for a, b in zip(first, last, strict=True)
+    ]
+    parent, _ = iv.parents(ints(start), ints(end))
+    found = iv.innermost(ints(start), ints(end), parent, ints(first), ints(last))
+    assert found.tolist() == expected
+
+
+@given(INTERVALS, POINTS)
+def test_leaping_finds_what_climbing_finds(case: Sorted, queries: list[tuple[int, int]]) -> None:
+    start, end = map(ints, case)
+    parent, _ = iv.parents(start, end)
+    at = np.searchsorted(start, ints([q for q, _ in queries]), side="right") - 1
+    last = ints([q + length for q, length in queries])
+    at, last = at[at >= 0], last[at >= 0]
+    expected = [
+        next((row for row in chain(parent, begin) if end[row] >= stop), -1)
+        for begin, stop in zip(at.tolist(), last.tolist(), strict=True)
+    ]
+    assert iv._leap(end, parent, at, last).tolist() == expected
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> Ints:
+    """The parent of every node of a forest in pre-order."""
+    parent, stack = [], []
+    for pops in draw(st.lists(st.integers(0, 3), min_size=1, max_size=12)):
+        del stack[max(0, len(stack) - pops) :]
+        parent.append(stack[-1] if stack else -1)
+        stack.append(len(parent) - 1)
+    return ints(parent)
+
+
+@given(forests())
+def test_subtree_ends_after_the_last_descendant(parent: Ints) -> None:
+    below = [
+        [row for row in range(parent.size) if n in chain(parent, row)] for n in range(parent.size)
+    ]
+    found = iv.subtree_ends(parent, iv.depths(parent))
+    assert found.tolist() == [max(rows) + 1 for rows in below]
+
+
+OWNED = st.lists(
+    st.tuples(st.integers(0, 99), st.integers(-20, 20), st.integers(0, 6)), max_size=12
+)
+
+
+@settings(max_examples=300)
+@given(forests(), OWNED)
+def test_union_within_a_node_counts_every_covered_tick_below_it_once(
+    parent: Ints, owned: list[tuple[int, int, int]]
+) -> None:
+    owner = ints([node % parent.size for node, _, _ in owned])
+    start, end = ints([s for _, s, _ in owned]), ints([s + length for _, s, length in owned])
+    depth = iv.depths(parent)
+    found = iv.union_within(owner, (parent, depth, iv.subtree_ends(parent, depth)), start, end)
+    for node in range(parent.size):
+        mine = [row for row, at in enumerate(owner.tolist()) if node in chain(parent, at)]
+        assert found[node] == len({tick for row in mine for tick in range(start[row], end[row])})
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=10))
+def test_intervals_that_share_time_with_another_are_found(pairs: list[tuple[int, int]]) -> None:
+    spans = [(s, s + length) for s, length in pairs]
+    expected = [
+        any(a < d and c < b for j, (c, d) in enumerate(spans) if j != i)
+        for i, (a, b) in enumerate(spans)
+    ]
+    found = iv.overlaps_any(ints([a for a, _ in spans]), ints([b for _, b in spans]))
+    assert found.tolist() == expected
+
+
+TIMES = (
+    st.integers(-50, 50)
+    | st.integers(-(2**61) + 1, 2**61 - 1)
+    | st.sampled_from([-(2**63), 2**63 - 1])  # ids may be anything
+)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 4), TIMES), max_size=6), min_size=1, max_size=3))
+def test_one_axis_keeps_the_order_within_groups_and_the_groups_apart(
+    arrays: list[list[tuple[int, int]]],
+) -> None:
+    groups, times = ([ints([pair[k] for pair in one]) for one in arrays] for k in (0, 1))
+    found = iv.one_axis(groups, times)
+    assert [one.size for one in found] == [one.size for one in times]
+    placed = [
+        (pair, at)
+        for pairs, ats in zip(arrays, found, strict=True)
+        for pair, at in zip(pairs, ats.tolist(), strict=True)
+    ]
+    for one, at in placed:
+        for other, there in placed:
+            assert (one < other) == (at < there)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), TIMES), min_size=1))
+def test_a_measured_axis_keeps_all_distances_or_is_none(pairs: list[tuple[int, int]]) -> None:
+    group, time = ints([g for g, _ in pairs]), ints([t for _, t in pairs])
+    found = measured_axis([group], [time])
+    spans = {g: [t for other, t in pairs if other == g] for g in group.tolist()}
+    if found is None:
+        assert sum(max(times) - min(times) for times in spans.values()) > 2**63
+        return
+    for line in spans:
+        assert len(set((found[0] - time)[group == line].tolist())) == 1
+
+
+def test_groups_far_apart_from_each_other_cost_no_room() -> None:
+    """A report at epoch time and one from 0 on, on forty devices each."""
+    group = np.repeat(np.arange(80), 2)
+    time = np.tile(ints([0, 7, 2**60 + 5, 2**60 + 12]), 40)
+    (found,) = measured_axis([group], [time]) or []
+    assert (np.diff(found)[::2] == 7).all()
+    assert (np.diff(found)[1::2] > 0).all()
+
+
+def test_an_axis_has_room_for_the_sum_of_spans_and_no_more() -> None:
+    ends = ints([-(2**61) + 1, 2**61 - 1])
+    assert measured_axis([np.repeat(np.arange(3), 2)], [np.tile(ends, 3)]) is not None
+    assert measured_axis([np.repeat(np.arange(4), 2)], [np.tile(ends, 4)]) is None
+
+
+def test_one_axis_falls_back_to_ranks_for_huge_times() -> None:
+    group, time = np.repeat(np.arange(4), 2), np.tile(ints([-(2**61) + 1, 2**61 - 1]), 4)
+    (found,) = iv.one_axis([group], [time])
+    assert found.tolist() == [0, 1, 3, 4, 6, 7, 9, 10]
+
+
+@pytest.mark.parametrize("deep", [200, 5_000])
+def test_a_deep_nest_is_answered_exactly(deep: int) -> None:
+    of_a_deep_nest(deep)
+
+
+def of_a_deep_nest(deep: int) -> None:
+    start, end = Counted.of(np.arange(deep)), Counted.of(3 * deep - np.arange(deep))
+    parent, depth = iv.parents(start, end)
+    assert parent.tolist() == list(range(-1, deep - 1))
+    assert depth.tolist() == list(range(deep))
+    subtree_end = iv.subtree_ends(parent, depth)
+    assert subtree_end.tolist() == [deep] * deep
+    # Every query starts inside the deepest interval, and ends with one of those around it.
+    query = np.full(deep, deep)
+    assert iv.innermost(start, end, parent, query, end).tolist() == list(range(deep))
+    assert iv.innermost(start, end, parent, query, end + deep).tolist() == [
+        max(row - deep, -1) for row in range(deep)
+    ]
+
+
+@pytest.mark.parametrize("deep", [200, 5_000])
+def test_the_union_within_a_deep_nest_is_exact(deep: int) -> None:
+    of_the_union_within_a_deep_nest(deep)
+
+
+def of_the_union_within_a_deep_nest(deep: int) -> None:
+    node = np.arange(deep)
+    start, forest = Counted.of(node), (node - 1, node, np.full(deep, deep))
+    total = iv.union_within(node, forest, start, start + 2)
+    assert total.tolist() == [deep + 1 - row for row in range(deep)]
+
+
+def test_work_on_a_union_grows_with_the_intervals_and_the_nodes_above_each() -> None:
+    """Which are 256 times as many here."""
+    few, many = (partial(of_the_union_within_a_deep_nest, deep) for deep in (300, 4_800))
+    assert lines_of(many) < 32 * lines_of(few)
+    assert 0 < elements_of(many) < 300 * elements_of(few)
+    assert peak_bytes_of(many) < 32 * peak_bytes_of(few)
+
+
+def test_a_deep_nest_that_overlaps_in_part_is_answered_exactly() -> None:
+    of_a_deep_nest_that_overlaps_in_part(5_000)
+
+
+def of_a_deep_nest_that_overlaps_in_part(deep: int) -> None:
+    start = Counted.of(np.append(np.arange(deep), 2 * deep))
+    end = Counted.of(np.append(3 * deep - np.arange(deep), 5 * deep))
+    parent, depth = iv.parents(start, end)
+    assert parent.tolist() == [*range(-1, deep - 1), -1]
+    assert depth.tolist() == [*range(deep), 0]
+
+
+@pytest.mark.parametrize("nest", [of_a_deep_nest, of_a_deep_nest_that_overlaps_in_part])
+@pytest.mark.parametrize("work", [lines_of, elements_of, peak_bytes_of])
+def test_work_on_a_nest_grows_with_its_depth_alone(
+    nest: Callable[[int], None], work: Callable[[Callable[[], None]], int]
+) -> None:
+    """All intervals at every level, or every pair of them, would be 256 times as much."""
+    assert 0 < work(partial(nest, 4_800)) < 32 * work(partial(nest, 300))
+
+
+def test_nothing_gives_nothing() -> None:
+    none = ints([])
+    parent, depth = iv.parents(none, none)
+    assert (parent.size, depth.size) == (0, 0)
+    assert iv.innermost(none, none, parent, ints([3]), ints([4])).tolist() == [-1]
+    assert iv.subtree_ends(none, none).tolist() == []
+    assert iv.union_within(none, (ints([-1]), ints([0]), ints([1])), none, none).tolist() == [0]

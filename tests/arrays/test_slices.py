@@ -1,0 +1,66 @@
+"""Extremes and sums over slices, against Python's own min, max and sum."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, strategies as st
+
+from tracekit.arrays.slices import maxima, minima, sums
+
+INT64 = np.iinfo(np.int64)
+EMPTY = 12345
+
+
+@st.composite
+def slices(draw: st.DrawFn, values: st.SearchStrategy[int]) -> tuple[list[int], list, list]:
+    """Values, often more than a few blocks of 32, and slices of them, some of them empty."""
+    size = draw(st.sampled_from([0, 1, 2, 31, 32, 33, 64, 65, 100, 300]))
+    found = draw(st.lists(values, min_size=size, max_size=size))
+    edge = st.integers(0, size)
+    pairs = draw(st.lists(st.tuples(edge, edge), max_size=20))
+    return found, [low for low, _ in pairs], [high for _, high in pairs]
+
+
+def arrays(*lists: list[int]) -> list[np.ndarray]:
+    return [np.array(one, dtype=np.int64) for one in lists]
+
+
+@given(slices(st.integers(-50, 50) | st.sampled_from([INT64.min, INT64.max])))
+def test_extremes_of_slices_are_those_of_python(case: tuple[list, list, list]) -> None:
+    values, low, high = case
+    expected = [values[a:b] for a, b in zip(low, high, strict=True)]
+    found = minima(*arrays(values, low, high), EMPTY)
+    assert found.tolist() == [min(part, default=EMPTY) for part in expected]
+    found = maxima(*arrays(values, low, high), EMPTY)
+    assert found.tolist() == [max(part, default=EMPTY) for part in expected]
+
+
+@given(slices(st.integers(-(2**50), 2**50)))
+def test_sums_of_slices_are_those_of_python(case: tuple[list, list, list]) -> None:
+    values, low, high = case
+    expected = [sum(values[a:b]) for a, b in zip(low, high, strict=True)]
+    assert sums(*arrays(values, low, high)).tolist() == expected
+
+
+def test_every_slice_of_three_blocks_has_its_extremes() -> None:
+    rng = np.random.default_rng(7)
+    values = rng.integers(-1000, 1000, 97)
+    low, high = (edges.ravel() for edges in np.meshgrid(np.arange(98), np.arange(98)))
+    parts = [values[a:b].tolist() for a, b in zip(low, high, strict=True)]
+    least = [min(part, default=EMPTY) for part in parts]
+    greatest = [max(part, default=EMPTY) for part in parts]
+    assert minima(values, low, high, EMPTY).tolist() == least
+    assert maxima(values, low, high, EMPTY).tolist() == greatest
+
+
+def test_a_slice_that_ends_before_it_starts_is_empty() -> None:
+    values, low, high = arrays([3, 1, 2], [2, 3, 0], [1, 3, 0])
+    assert minima(values, low, high, EMPTY).tolist() == [EMPTY] * 3
+    assert maxima(values, low, high, EMPTY).tolist() == [EMPTY] * 3
+    assert sums(values, low, high).tolist() == [0, 0, 0]
+
+
+def test_no_slices_of_no_values_give_nothing() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    for found in (minima(nothing, nothing, nothing, 0), sums(nothing, nothing, nothing)):
+        assert found.tolist() == []

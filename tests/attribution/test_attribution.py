@@ -1,0 +1,252 @@
+"""Golden tests of the rules of attribution: a trace, and the rows that it must give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.golden import check
+from tracekit.dataset.opening import Dataset
+
+Parse = Callable[..., Dataset]
+
+
+def test_kernel_goes_to_the_innermost_call_open_at_its_launch_however_late_it_runs(
+    parsed: Parse,
+) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  1  10  50 {'Module': 'top.a'}
+        launch 1  20  25 #1
+        kernel 1 900 950 #1 inside
+        launch 1  60  65 #2
+        memcpy 1 960 970 #2 64
+        launch 1  70  75 #3
+        memset 1 970 975 #3 8
+        launch 1 200 205 #4
+        kernel 1 980 990 #4 outside
+    """)
+    check(dataset, "kernels", """
+        kind    name           module  method  cause            bytes  copy_kind
+        memcpy  [CUDA memcpy Host-to-Device]  top  range  -     64     Host-to-Device
+        memset  [CUDA memset]  top     range   -                8      -
+        kernel  inside         top.a   range   -                -      -
+        kernel  outside        -       -       outside_modules  -      -
+    """)  # fmt: skip
+    check(dataset, "kernel_modules", """
+        kernel_id  module_id  weight
+        0          1          1.0
+        1          0          1.0
+        2          0          1.0
+    """)  # fmt: skip
+
+
+def test_a_launch_may_begin_and_end_with_its_call_but_not_outlast_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  1  10  50 {'Module': 'top.a'}
+        launch 1  10  12 #1
+        launch 1  48  50 #2
+        launch 1   9  11 #3
+        launch 1  49  51 #4
+        launch 1  99 101 #5
+        kernel 1 900 901 #1 begins-with
+        kernel 1 901 902 #2 ends-with
+        kernel 1 902 903 #3 too-early
+        kernel 1 903 904 #4 too-late
+        kernel 1 904 905 #5 outlasts-all
+    """)
+    check(dataset, "kernels", """
+        name          module  cause
+        too-early     top     -
+        too-late      top     -
+        begins-with   top.a   -
+        ends-with     top.a   -
+        outlasts-all  -       outside_modules
+    """)  # fmt: skip
+
+
+def test_a_call_on_one_thread_owns_no_launch_of_another(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        launch 2  20  25 #1
+        kernel 1 900 950 #1 stranger
+    """)
+    check(dataset, "kernels", """
+        name      module  cause            tid  launch_start_ns  launch_end_ns
+        stranger  -       outside_modules  2    20               25
+    """)  # fmt: skip
+
+
+def test_work_finds_its_launch_by_process_and_correlation_id_together(parsed: Parse) -> None:
+    dataset = parsed("""
+        range    7/1   0 100 {'Module': 'top.a'}
+        launch   7/1  20  25 #5
+        kernel:0 7/1 900 950 #5 of-seven
+        range    8/1   0 100 {'Module': 'top.b'}
+        launch   8/1  30  35 #5
+        kernel:1 8/1 900 955 #5 of-eight
+        kernel:2 9/1 900 957 #5 of-nobody
+    """)
+    check(dataset, "kernels", """
+        name       pid  device  module  cause      launch_start_ns
+        of-seven   7    0       top.a   -          20
+        of-eight   8    1       top.b   -          30
+        of-nobody  9    2       -       no_launch  -
+    """)  # fmt: skip
+
+
+def test_rows_that_repeat_a_call_for_its_backtrace_count_for_nothing(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0  30 {'Module': 'a'}
+        launch 1  10  12 #1 cudaLaunchKernel class=67
+        range  1  40  80 {'Module': 'b'}
+        launch 1  50  55 #1 cudaLaunchKernel
+        launch 1  50  55 #1 cudaLaunchKernel class=67
+        kernel 1 900 950 #1 gemm
+        launch 2  60  61 #2 cudaLaunchKernel class=67
+        kernel 1 950 960 #2 lonely
+    """)
+    check(dataset, "kernels", """
+        name    module  cause      launch_start_ns
+        gemm    b       -          50
+        lonely  -       no_launch  -
+    """)  # fmt: skip
+    check(dataset, "ranges", """
+        text             gpu_start_ns  gpu_end_ns  gpu_op_count
+        {'Module': 'a'}  -             -           0
+        {'Module': 'b'}  900           950         1
+    """)  # fmt: skip
+
+
+def test_a_launch_that_cannot_be_told_leaves_a_cause(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  2   0 100 {'Module': 'top'}
+        launch 1  20  25 #1
+        launch 2  20  25 #1
+        kernel 1 900 910 #1 claimed-twice
+        kernel 1 910 920 #2 claimed-never
+        memcpy 1 920 930 #- 64
+        launch 1  30  40 #3 cudaLaunchKernel_v7000
+        launch 1  32  38 #3 cuLaunchKernel class=1
+        kernel 1 930 940 #3 runtime-around-driver
+    """)
+    check(dataset, "kernels", """
+        name                   module  cause             launch_name       launch_start_ns
+        runtime-around-driver  top     -                 cudaLaunchKernel  30
+        claimed-twice          -       ambiguous_launch  -                 -
+        claimed-never          -       no_launch         -                 -
+        [CUDA memcpy Host-to-Device]  -  managed_memory  -                 -
+    """)  # fmt: skip
+
+
+def test_replayed_work_is_never_given_to_the_range_around_the_replay(parsed: Parse) -> None:
+    dataset = parsed("""
+        range    1   0 100 step[DECODE bs=2]
+        range    1   5  90 {'Module': 'top'}
+        launch   1  10  20 #1 cudaGraphLaunch_v10000
+        kernel!7 1 100 110 #1 node-seven
+        kernel   1 110 120 #1 without-node
+        launch   1  30  35 #2 cuGraphLaunch
+        kernel   1 120 130 #2 by-the-driver
+        launch   1  40  45 #3 cudaLaunchKernel
+        kernel!9 1 130 140 #3 node-nine
+        launch   1  50  55 #4 cudaGraphLaunch_v10000
+        graph    1 140 190 #4
+        launch   1  60  65 #5
+        kernel   1 190 195 #5 eager
+    """)
+    check(dataset, "kernels", """
+        kind    name           module  method  cause               step_id  graph_node_id
+        kernel  eager          top     range   -                   0        -
+        kernel  node-seven     -       -       graph_unmapped      0        7
+        kernel  without-node   -       -       graph_unmapped      0        -
+        kernel  by-the-driver  -       -       graph_unmapped      0        -
+        kernel  node-nine      -       -       graph_unmapped      0        9
+        graph   [CUDA graph]   -       -       graph_not_expanded  0        -
+    """)  # fmt: skip
+    check(dataset, "calls", """
+        module  gpu_time_ns  kernel_count  launch_time_ns
+        top     5            1             5
+    """)  # fmt: skip
+    # Its projection is NVIDIA's all the same, in which a launch of many kernels counts once.
+    check(dataset, "ranges", """
+        marker  gpu_start_ns  gpu_end_ns  gpu_op_count
+        step    100           195         5
+        module  100           195         5
+    """)  # fmt: skip
+
+
+def test_the_second_range_with_outputs_is_part_of_its_call(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top', 'Inputs': [[2, 3]]}
+        range  1  10  50 {'Module': 'top.a', 'Inputs': [[2, 3]]}
+        range  1  52  53 {'Module': 'top.a', 'Outputs': [[5]]}
+        range  1  60  70 {'Module': 'top.b', 'Inputs': [[4]]}
+        range  1  70  70 {'Module': 'top.b', 'Outputs': [[6]]}
+        range  1  70  75 {'Module': 'top.c', 'Inputs': [[6]]}
+        range  1 100 101 {'Module': 'top', 'Outputs': [[9], [1]]}
+    """)
+    check(dataset, "calls", """
+        module  start_ns  end_ns  inputs    outputs
+        top     0         100     [[2, 3]]  [[9], [1]]
+        top.a   10        50      [[2, 3]]  [[5]]
+        top.b   60        70      [[4]]     [[6]]
+        top.c   70        75      [[6]]     -
+    """)  # fmt: skip
+    assert len(dataset.table("ranges")) == 7
+
+
+def test_outputs_that_follow_no_call_of_their_module_are_counted(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  1   5   6 {'Module': 'top.z', 'Outputs': [[1]]}
+        range  1  10  50 {'Module': 'top.a'}
+        range  1  52  53 {'Module': 'top.b', 'Outputs': [[5]]}
+    """)
+    check(dataset, "calls", """
+        module  outputs
+        top     -
+        top.a   -
+    """)  # fmt: skip
+    losses = [row for row in dataset.table("coverage").to_pylist() if "losses" in row["what"]]
+    assert [(row["cause"], row["count"]) for row in losses] == [("outputs_without_call", 2)]
+
+
+def test_work_inside_an_unreadable_marker_is_nobodys(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  1  10  50 {'Module': [[3]], 'Inputs': [[1]]}
+        launch 1  20  25 #1
+        kernel 1 900 910 #1 whose
+        range  1  30  40 {'Module': 'top.a'}
+        launch 1  32  35 #2
+        kernel 1 910 920 #2 known
+        launch 1  60  65 #3
+        kernel 1 920 930 #3 of-top
+    """)
+    check(dataset, "kernels", """
+        name    module  method  cause
+        of-top  top     range   -
+        known   top.a   range   -
+        whose   -       -       marker_unreadable
+    """)  # fmt: skip
+    check(dataset, "calls", """
+        call_id  parent_call_id  module
+        0        -               top
+        1        0               top.a
+    """)  # fmt: skip
+
+
+def test_the_name_in_its_outputs_names_a_call_whose_name_was_overwritten(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  1  10  50 {'Module': [[3]], 'Inputs': [[1]]}
+        launch 1  20  25 #1
+        kernel 1 900 910 #1 gemm
+        range  1  51  51 {'Module': 'top.a', 'Outputs': [[1]]}
+    """)
+    check(dataset, "kernels", """
+        name  module
+        gemm  top.a
+    """)  # fmt: skip

@@ -1,0 +1,291 @@
+"""Real traces against plain queries of their files, and against what NVIDIA's own tool says of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from collections import Counter
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import tracekit
+from tests.conftest import TRACES
+from tracekit.readers.nsight_sqlite import report as nsight_sqlite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+pytestmark = pytest.mark.traces
+
+NSYS = TRACES / "nsys"
+NAMES = (
+    "cupy_domains_v2025.3", "emit_nvtx_training_v2022.2.export_v2023.4.4", "fsdp_2rank_h100_v2026.2",
+    "graph_mode_a100_v2024.6", "graph_mode_v2025.5", "int_payloads_v2022.1",
+    "mpi_one_rank_v2020.5.export_v2023.4.4", "no_nvtx_v2026.1", "nvfuser_h200_v2025.1",
+    "saxpy_mpi_backtraces_v2022.2", "tensorrt_graph_no_kernels_v2023.2.export_v2023.4.4",
+    "tensorrt_startend_v2022.4", "two_gpu_p2p_v2020.5.export_v2023.4.4", "unversioned_v2021.2",
+    "user_columns_v2022.1", "windows_transformer_v2026.2",
+)  # fmt: skip
+ORACLES = (
+    "cupy_domains_v2025.3", "emit_nvtx_training_v2022.2.export_v2023.4.4", "fsdp_2rank_h100_v2026.2",
+    "saxpy_mpi_backtraces_v2022.2", "windows_transformer_v2026.2",
+)  # fmt: skip
+BACKTRACES = "saxpy_mpi_backtraces_v2022.2"
+TABLES = ("modules", "calls", "kernels", "kernel_modules", "ranges", "steps", "coverage")
+WORK = {
+    "kernel": "CUPTI_ACTIVITY_KIND_KERNEL",
+    "memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "memset": "CUPTI_ACTIVITY_KIND_MEMSET",
+    "graph": "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+}
+RANGES = """
+    SELECT start, end, eventType IN (59, 70) AS pushed, (globalTid >> 24) & 0xFFFFFF AS pid,
+           globalTid & 0xFFFFFF AS tid, COALESCE(text, value) AS text
+    FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id WHERE eventType IN (59, 60, 70, 71)
+"""
+SHARED_IDS = """
+    WITH launched AS (SELECT globalTid & ~0xFFFFFF AS process, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME
+                      WHERE eventClass != 67)
+    SELECT correlationId FROM launched GROUP BY correlationId HAVING COUNT(DISTINCT process) > 1
+"""
+
+
+def digest(path: Path) -> tuple[str, int]:
+    return sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns
+
+
+class Trace:
+    """One real trace: its file, and the dataset that was made of it."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.path = NSYS / f"{name}.sqlite"
+        self.before = digest(self.path)
+        self.beside = sorted(self.path.parent.iterdir())
+        self.dataset: Dataset = tracekit.parse(self.path, folder / name)
+        self.db = sqlite3.connect(f"{self.path.as_uri()}?mode=ro&immutable=1", uri=True)
+        self.db.row_factory = sqlite3.Row
+
+    @cached_property
+    def kernels(self) -> list[dict]:
+        return self.dataset.table("kernels").to_pylist()
+
+    @cached_property
+    def ranges(self) -> list[dict]:
+        return self.dataset.table("ranges").to_pylist()
+
+    def query(self, table: str, sql: str) -> list[sqlite3.Row]:
+        """The rows of a query; none if the file lacks the table."""
+        there = "SELECT 1 FROM sqlite_master WHERE name = ?"
+        return (
+            self.db.execute(sql).fetchall() if self.db.execute(there, (table,)).fetchone() else []
+        )
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterable[Callable[[str], Trace]]:
+    """Parses a trace when it is first asked for."""
+    folder, parsed = tmp_path_factory.mktemp("datasets"), {}
+
+    def trace(name: str) -> Trace:
+        if name not in parsed:
+            parsed[name] = Trace(name, folder)
+        return parsed[name]
+
+    yield trace
+    for one in parsed.values():
+        one.db.close()
+
+
+@pytest.fixture(params=NAMES)
+def trace(request: pytest.FixtureRequest, traces: Callable[[str], Trace]) -> Trace:
+    return traces(request.param)
+
+
+def test_all_traces_that_are_there_are_tested() -> None:
+    assert sorted(f"{name}.sqlite" for name in NAMES) == sorted(
+        p.name for p in NSYS.glob("*.sqlite")
+    )
+    found = (TRACES / "oracle").glob("*.nvtx_gpu_proj_trace.csv")
+    assert sorted(f"{name}.nvtx_gpu_proj_trace.csv" for name in ORACLES) == sorted(
+        p.name for p in found
+    )
+
+
+def test_every_piece_of_device_work_arrives_exactly_once(trace: Trace) -> None:
+    columns = (
+        "start, end, deviceId, contextId, streamId, correlationId, (globalPid >> 24) & 0xFFFFFF"
+    )
+    expected = Counter(
+        (kind, *row)
+        for kind, table in WORK.items()
+        for row in trace.query(table, f"SELECT {columns} FROM {table}")  # noqa: S608
+    )
+    names = ("kind", "start_ns", "end_ns", "device", "context", "stream", "correlation_id", "pid")
+    found = Counter(tuple(row[name] for name in names) for row in trace.kernels)
+    assert found == expected
+    assert sorted(row["kernel_id"] for row in trace.kernels) == list(range(len(trace.kernels)))
+
+
+def test_every_range_arrives_exactly_once(trace: Trace) -> None:
+    expected = Counter(tuple(row) for row in trace.query("NVTX_EVENTS", RANGES))
+    found = Counter(
+        (row["start_ns"], None if row["open"] else row["end_ns"], row["kind"] == "push_pop", row["pid"],
+         row["tid"], row["text"])
+        for row in trace.ranges
+    )  # fmt: skip
+    assert found == expected
+
+
+def test_kernels_have_a_method_exactly_where_they_have_no_cause(trace: Trace) -> None:
+    for row in trace.kernels:
+        assert (row["method"] is None) == (row["cause"] is not None)
+        assert (row["method"] is None) == (row["module_id"] is None)
+
+
+def test_coverage_adds_up_to_all_kernels_and_ranges(trace: Trace) -> None:
+    count, time = Counter(), Counter()
+    for row in trace.dataset.table("coverage").to_pylist():
+        count[row["what"]] += row["count"]
+        time[row["what"]] += row["time_ns"]
+    assert count["kernels"] == len(trace.kernels)
+    assert count["ranges"] == len(trace.ranges)
+    assert time["kernels"] == sum(row["dur_ns"] for row in trace.kernels)
+
+
+def test_the_report_stays_byte_for_byte_what_it_was(trace: Trace) -> None:
+    assert digest(trace.path) == trace.before
+    assert sorted(trace.path.parent.iterdir()) == trace.beside
+    said = json.loads((TRACES / "manifest.json").read_text())
+    listed = {entry["file"]: entry["sha256"] for entry in said}
+    assert trace.dataset.manifest["source"]["sha256"] == listed[f"nsys/{trace.path.name}"]
+
+
+def test_nothing_of_the_environment_of_the_recorded_machine_is_in_any_output(trace: Trace) -> None:
+    captured = trace.query("META_DATA_CAPTURE", "SELECT value FROM META_DATA_CAPTURE")
+    exporter = trace.dataset.manifest["source"]["exporter"] or ""
+    secrets = {
+        part
+        for (value,) in captured
+        if "=" in (value or "")
+        for part in (value, value.split("=", 1)[1])
+        if len(part) >= 12 and part.strip('"') not in exporter
+    }
+    assert bool(secrets) == bool(captured)
+    kept = [json.dumps(trace.dataset.manifest, ensure_ascii=False)]
+    for name in TABLES:
+        for column in trace.dataset.table(name).columns:
+            if not pa.types.is_primitive(column.type):
+                kept += set(map(str, column.to_pylist()))
+    text = "\n".join(kept)
+    # Only their number: what they are is nobody's business.
+    assert sum(secret in text for secret in secrets) == 0
+
+
+def test_ranges_keep_their_nesting_where_texts_are_missing(trace: Trace) -> None:
+    by_id = {row["range_id"]: row for row in trace.ranges}
+    for row in trace.ranges:
+        if row["parent_range_id"] is None:
+            assert row["depth"] == 0
+            continue
+        around = by_id[row["parent_range_id"]]
+        assert row["depth"] == around["depth"] + 1
+        assert (around["pid"], around["tid"]) == (row["pid"], row["tid"])
+        assert around["start_ns"] <= row["start_ns"] <= row["end_ns"] <= around["end_ns"]
+
+
+def nvidias(name: str) -> list[dict[str, str]]:
+    """The rows of ``nvtx_gpu_proj_trace`` that are ranges; work outside of all ranges stands under an empty name."""
+    with (TRACES / "oracle" / f"{name}.nvtx_gpu_proj_trace.csv").open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["Orig Start (ns)"]]
+
+
+def nvidias_name(domain: str | None, text: str) -> str:
+    """NVIDIA leaves a domain out whose name the file does not say."""
+    return text if domain is None or domain.startswith("domain#") else f"{domain}:{text}"
+
+
+def projection(
+    name: str, text: str, times: Iterable[int], place: tuple[int, int], ops: int
+) -> tuple:
+    """One range as both sides say it; NVIDIA counts class-67 rows a second time, so not where there are some."""
+    return (text, *times, *place, None if name == BACKTRACES else ops)
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_ranges_are_projected_onto_the_gpu_as_nvidia_does(
+    name: str, traces: Callable[[str], Trace]
+) -> None:
+    expected = Counter()
+    for row in nvidias(name):
+        start, first = int(row["Orig Start (ns)"]), int(row["Projected Start (ns)"])
+        times = (
+            start,
+            start + int(row["Orig Duration (ns)"]),
+            first,
+            first + int(row["Projected Duration (ns)"]),
+        )
+        place = (int(row["PID"]), int(row["TID"]))
+        expected[projection(name, row["Name"], times, place, int(row["NumGPUOps"]))] += 1
+    found = Counter()
+    for row in traces(name).ranges:
+        if row["gpu_op_count"]:
+            text = nvidias_name(row["domain"], row["text"] or "")
+            times = (row["start_ns"], row["end_ns"], row["gpu_start_ns"], row["gpu_end_ns"])
+            place = (row["pid"], row["tid"])
+            found[projection(name, text, times, place, row["gpu_op_count"])] += 1
+    assert sum(expected.values()) > 0
+    assert list((expected - found).items())[:3] == []
+    assert list((found - expected).items())[:3] == []
+
+
+def test_backtraces_count_no_kernel_twice(traces: Callable[[str], Trace]) -> None:
+    trace = traces(BACKTRACES)
+    assert sum(row["kind"] == "kernel" for row in trace.kernels) == 5
+    halves = {int(row["Orig Start (ns)"]): int(row["NumGPUOps"]) for row in nvidias(BACKTRACES)}
+    ours = {row["start_ns"]: row["gpu_op_count"] for row in trace.ranges if row["gpu_op_count"]}
+    assert ours.keys() == halves.keys()
+    assert all(ours[start] <= halves[start] for start in ours)
+
+
+def test_the_correlation_ids_that_two_processes_share_do_not_mix(
+    traces: Callable[[str], Trace],
+) -> None:
+    trace = traces("fsdp_2rank_h100_v2026.2")
+    shared = {row[0] for row in trace.query("CUPTI_ACTIVITY_KIND_RUNTIME", SHARED_IDS)}
+    assert len(shared) == 264
+    launches = trace.db.execute(
+        "SELECT (globalTid >> 24) & 0xFFFFFF, correlationId, start, end, globalTid & 0xFFFFFF "
+        "FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass != 67"
+    )
+    launch = {(pid, number): tuple(rest) for pid, number, *rest in launches}
+    asked = [row for row in trace.kernels if row["correlation_id"] in shared]
+    assert len({row["pid"] for row in asked}) == 2
+    for row in asked:
+        found = (row["launch_start_ns"], row["launch_end_ns"], row["tid"])
+        assert found == launch.get((row["pid"], row["correlation_id"]), (None, None, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "pids"),
+    [
+        ("graph_mode_v2025.5", 1),
+        ("no_nvtx_v2026.1", 1),
+        ("nvfuser_h200_v2025.1", 2),
+        ("windows_transformer_v2026.2", 1),
+        ("graph_mode_a100_v2024.6", 0),  # cudaProfilerApi, after graphs were captured
+        ("cupy_domains_v2025.3", 0),  # cudaProfilerApi
+        ("fsdp_2rank_h100_v2026.2", 0),  # a cut of a report, without its messages
+        ("saxpy_mpi_backtraces_v2022.2", 0),  # nsys wrote no messages then
+    ],
+)
+def test_it_is_known_of_which_processes_all_cuda_calls_were_recorded(name: str, pids: int) -> None:
+    recording = nsight_sqlite.read(NSYS / f"{name}.sqlite", lambda *_: None)
+    assert len(recording.from_the_start) == pids

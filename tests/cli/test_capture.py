@@ -1,0 +1,273 @@
+"""``tracekit capture`` is called wrongly, or has no place or no tool: one line, and nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.capture import places
+from tests.capture.places import MODEL, one_line
+from tests.command import command, separately, without_privileges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.capture.places import Place
+
+torch = pytest.mark.torch
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from places.place(tmp_path, monkeypatch)
+
+
+WRONG = {
+    (): "there is nothing to record",
+    ("--",): "there is nothing to record",
+    ("--quiet", "--"): "there is nothing to record",
+    ("model.py:make", "--steps", "-1"): "'-1' is no number",
+    ("model.py:make", "--warmup", "many"): "many",
+    ("model.py:make", "--steps", "0"): "--steps 0 records nothing",
+    ("model.py:make", "--depth", "1.5"): "1.5",
+    ("model.py:make", "--absent"): "--absent",
+    ("model.py:make", "model.py:other"): "model.py:other",
+    ("model.py:make", "--", "8"): "takes no arguments",
+    ("--steps", "3", "--", "true"): "--steps",
+    ("--warmup", "0", "--", "true"): "--warmup",
+    ("--ops", "--", "true"): "--ops",
+    ("--backward", "--", "true"): "--backward",
+    ("--skip", "x", "--", "true"): "--skip",
+    ("--depth", "0", "--", "true"): "--depth",
+    ("--engine", "wrong", "--", "true"): "wrong",
+    ("--engine", "wrong", "model.py:make"): "wrong",
+    ("--engine", "", "model.py:make"): "engine",
+}
+
+
+@torch
+@pytest.mark.parametrize("args", WRONG, ids=" ".join)
+def test_a_wrong_call_is_told_in_one_line(
+    place: Place, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEKIT_NSYS", "true")
+    place.write(MODEL)
+    said = one_line(command("capture", *args), 2)
+    assert WRONG[args] in said
+    assert "_number" not in said
+    assert place.left() == {"model.py"}
+
+
+@torch
+@pytest.mark.parametrize("given", ["", ".", "..", "/", "absent/out.sqlite", "n" * 300])
+def test_a_place_that_cannot_hold_a_report_is_told_before_anything_runs(
+    place: Place, given: str
+) -> None:
+    place.write("print('ran')\n" + MODEL)
+    outcome = place.capture("-o", given, "model.py:make")
+    one_line(outcome)
+    assert outcome.out == ""
+    assert place.left() == {"model.py"}
+
+
+@torch
+def test_an_unwritable_folder_is_named(place: Place) -> None:
+    place.write("print('ran')\n" + MODEL)
+    (place.folder / "locked").mkdir(mode=0o500)
+    outcome = separately(
+        "capture", "-o", "locked/out", "model.py:make", before=without_privileges, cwd=place.folder
+    )
+    assert "locked: no folder to write into" in one_line(outcome)
+    assert outcome.out == ""
+    assert place.left() == {"model.py", "locked"}
+
+
+@torch
+def test_a_report_that_is_there_stays_unless_forced(place: Place) -> None:
+    place.write(MODEL)
+    (place.folder / "make.sqlite").write_text("mine")
+    said = one_line(place.capture("model.py:make"))
+    assert "make.sqlite: is there already" in said
+    assert "--force" in said
+    assert (place.folder / "make.sqlite").read_text() == "mine"
+    assert place.capture("--force", "model.py:make").code == 0
+    assert (place.folder / "make.sqlite").read_bytes()[:6] == b"SQLite"
+
+
+@torch
+@pytest.mark.parametrize("name", ["make.nsys-rep", "make.qdstrm"])
+def test_a_report_of_nsys_that_lies_where_ours_would_go_stays_too(name: str, place: Place) -> None:
+    place.write(MODEL)
+    (place.folder / name).write_text("mine")
+    assert f"{name}: is there already" in one_line(place.capture("model.py:make"))
+    assert place.left() == {"model.py", name}
+
+
+@torch
+def test_a_failed_target_leaves_a_report_that_was_there_even_if_forced(place: Place) -> None:
+    place.write("def make(): return 3\n")
+    (place.folder / "make.sqlite").write_text("mine")
+    one_line(place.capture("--force", "model.py:make"))
+    assert (place.folder / "make.sqlite").read_text() == "mine"
+    assert place.left() == {"model.py", "make.sqlite"}
+
+
+@torch
+def test_a_folder_or_a_read_only_file_where_the_report_goes(place: Place) -> None:
+    place.write(MODEL)
+    (place.folder / "taken.sqlite").mkdir()
+    one_line(place.capture("--force", "-o", "taken", "model.py:make"))
+    (locked := place.folder / "locked.sqlite").write_text("mine")
+    locked.chmod(stat.S_IRUSR)
+    one_line(place.capture("-o", "locked", "model.py:make"))
+    assert locked.read_text() == "mine"
+
+
+NAMES = {
+    ("model.py:make",): "make.sqlite",
+    ("-o", "given", "model.py:make"): "given.sqlite",
+    ("-o", "given.sqlite", "model.py:make"): "given.sqlite",
+    ("-o", "two words/größe.v1", "model.py:make"): "two words/größe.v1.sqlite",
+    ("sub dir/modül.py:make",): "make.sqlite",
+    ("package.inner:make",): "make.sqlite",
+    ("package.inner:Maker.make",): "make.sqlite",
+    ("sub dir/train.v2.py",): "train.v2.sqlite",
+}
+
+
+@torch
+@pytest.mark.parametrize("args", NAMES, ids=" ".join)
+def test_the_report_is_named_after_the_target_and_lands_here(
+    place: Place, args: tuple[str, ...]
+) -> None:
+    place.write(MODEL)
+    place.write(MODEL, "sub dir/modül.py")
+    place.write(MODEL + "m, x = make()\nm(x)\n", "sub dir/train.v2.py")
+    place.write(MODEL + "class Maker:\n    make = staticmethod(make)\n", "package/inner.py")
+    (place.folder / "two words").mkdir()
+    outcome = place.capture(*args)
+    assert outcome.code == 0, outcome
+    assert (place.folder / NAMES[args]).exists()
+    assert f"report: {NAMES[args]}" in outcome.err
+    assert len([name for name in place.left() if name.endswith(".sqlite")]) == 1
+
+
+@torch
+def test_a_file_is_found_from_another_folder_with_what_lies_beside_it(place: Place) -> None:
+    place.write("SIZE = 4\n", "there/settings_beside.py")
+    model = place.write(
+        MODEL + "from settings_beside import SIZE\nassert SIZE == 4\n", "there/model.py"
+    )
+    (place.folder / "here").mkdir()
+    os.chdir(place.folder / "here")
+    assert place.capture(f"{model}:make").code == 0
+    assert place.capture("--force", "../there/model.py:make").code == 0
+    assert (place.folder / "here" / "make.sqlite").exists()
+
+
+TOOLS = {
+    "/absent/nsys": "/absent/nsys: no program",
+    "/": "/: no program",
+    "model.py": "model.py: no program",
+    "/bin/false": "nothing was recorded",
+    "/bin/true": "nothing was recorded",
+    "./says_no": "nothing was recorded",
+    "./no_program": "does not run",
+}
+
+
+@torch
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("target", ["a model", "a command"])
+def test_a_variable_that_names_no_nsys_is_told_in_one_line(
+    place: Place, tool: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(MODEL)
+    place.write("#!/bin/sh\necho 'no licence for this' >&2\nexit 9\n", "says_no").chmod(0o700)
+    place.write("\0\1", "no_program").chmod(0o700)
+    before = place.left()
+    monkeypatch.setenv("TRACEKIT_NSYS", tool)
+    args = ("model.py:make",) if target == "a model" else ("-o", "out", "--", "true")
+    outcome = command("capture", "--engine", "nsys", *args)
+    assert outcome.code in {1, 9}
+    said = one_line(outcome, outcome.code)
+    assert TOOLS[tool] in said
+    assert ("no licence for this" in said) == (tool == "./says_no")
+    assert place.left() == before
+
+
+@torch
+def test_without_nsys_it_is_said_what_is_possible(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(MODEL)
+    monkeypatch.delenv("TRACEKIT_NSYS", raising=False)
+    monkeypatch.setattr("tracekit.nsight.nsys._PLACES", ())
+    monkeypatch.setenv("PATH", str(place.folder))
+    said = one_line(place.capture("model.py:make", engine="nsys"))
+    assert "there is no nsys" in said
+    assert "TRACEKIT_NSYS" in said
+    said = one_line(command("capture", "--", "true"))
+    assert "nsys alone" in said
+    assert "name a function or a script" in said
+    said = one_line(command("capture", "--engine", "torch", "--", "true"))
+    assert "nsys alone" in said
+    assert place.capture("model.py:make", engine="auto").code == 0
+
+
+def test_a_command_that_does_not_exist_is_named(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEKIT_NSYS", "true")
+    for absent in ("absent-program", "./absent", ""):
+        said = one_line(command("capture", "-o", "out", "--", absent))
+        assert "no such program" in said
+    assert place.left() == set()
+
+
+@pytest.mark.parametrize("args", [("capture", "model.py:make"), ("demo",), ("capture", "demo")])
+def test_without_torch_the_message_names_the_extra(place: Place, args: tuple[str, ...]) -> None:
+    place.write(MODEL)
+    place.write("import sys\nsys.modules['torch'] = None\n", "blocked/sitecustomize.py")
+    paths = os.pathsep.join([str(place.folder / "blocked"), str(Path(__file__).parents[2])])
+    outcome = separately(*args, cwd=place.folder, PYTHONPATH=paths)
+    assert "pip install 'tracekit[capture]'" in one_line(outcome)
+    assert place.left() == {"model.py", "blocked", "blocked/sitecustomize.py"}
+
+
+def test_a_torch_that_cannot_be_imported_is_no_traceback(place: Place) -> None:
+    place.write(MODEL)
+    place.write("raise ImportError('libcudart.so.99 is not there')\n", "broken/torch/__init__.py")
+    paths = os.pathsep.join([str(place.folder / "broken"), str(Path(__file__).parents[2])])
+    outcome = separately("capture", "model.py:make", cwd=place.folder, PYTHONPATH=paths)
+    assert "libcudart.so.99" in one_line(outcome)
+
+
+@torch
+@pytest.mark.nsys
+def test_without_nvtx_the_message_names_the_extra_and_not_the_target(place: Place) -> None:
+    place.write("print('ran')\n" + MODEL)
+    place.write("import sys\nsys.modules['nvtx'] = None\n", "blocked/sitecustomize.py")
+    paths = os.pathsep.join([str(place.folder / "blocked"), str(Path(__file__).parents[2])])
+    outcome = separately(
+        "capture", "--engine", "nsys", "model.py:make", cwd=place.folder, PYTHONPATH=paths
+    )
+    said = one_line(outcome, 2)
+    assert "pip install 'tracekit[capture]'" in said
+    assert "raised" not in said
+    assert outcome.out == ""
+
+
+@torch
+def test_quiet_says_nothing_and_else_the_next_command_is_named(place: Place) -> None:
+    place.write(MODEL)
+    quiet = place.capture("--quiet", "model.py:make")
+    assert quiet == (0, "", "")
+    loud = place.capture("-o", "other", "model.py:make")
+    assert loud.out == ""
+    assert loud.err.splitlines()[-1] == "next: tracekit parse other.sqlite"
+    assert command("parse", "other.sqlite", "--quiet").code == 0

@@ -1,0 +1,314 @@
+"""What the commands print, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.command import LINES, ROOT, command, contents, environment, separately
+from tests.trace_lines import report
+from tracekit.analyses import tree as module_tree
+from tracekit.cli import COMMANDS
+from tracekit.tables import TABLES
+from tracekit.views.wording import duration, records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUMMARY = """\
+report.sqlite Nsight Systems 2023.4.4.54-234433681190v0, schema 3.7.2
+3 kernels (210 ns on the GPU), 2 calls of 2 modules, 2 ranges, 1 process
+1 step (median 1 us on the host)
+
+Modules by GPU time of their own
+
+module calls kernels self subtree share
+────────────────────────────────────────────────────
+top 1 1 100 ns 200 ns 95.2 %
+top.a 1 1 100 ns 100 ns 47.6 %
+
+Modules by GPU time of their subtree
+
+module calls kernels self subtree share
+────────────────────────────────────────────────────
+top 1 1 100 ns 200 ns 95.2 %
+top.a 1 1 100 ns 100 ns 47.6 %
+
+Coverage of GPU time
+
+kernels time share
+───────────────────────────────────────────────
+attributed by range 2 200 ns 95.2 %
+unknown: no_launch 1 10 ns 4.8 %
+
+To know more next time
+• kernels, no_launch (1): start recording before the work is launched; do not
+cut the report by time
+
+Tables are in out
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return report(tmp_path / "report.sqlite", LINES)
+
+
+def squeezed(text: str) -> str:
+    """Without the padding of tables, and with a micro sign that no linter mistakes."""
+    lines = text.replace("\N{MICRO SIGN}", "u").splitlines()
+    return "\n".join(" ".join(line.split()) for line in lines) + "\n"
+
+
+def test_the_summary_of_a_small_report(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = command("parse", "report.sqlite", "-o", "out")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert squeezed(outcome.out) == SUMMARY
+
+
+def test_the_summary_gives_layers_that_are_alike_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    said = command("parse", ROOT / "data" / "llama_eager.sqlite", "-o", tmp_path / "out").out
+    joined = "".join(said.split())
+    assert "LlamaForCausalLM.model.layers.0…3.mlp.gate_up_proj4xLinear" in joined
+    assert "layers.1.mlp" not in joined
+    [line] = [
+        row
+        for row in records(module_tree.frame(tracekit.load(tmp_path / "out")))
+        if row["label"] == "gate_up_proj"
+    ]
+    assert duration(line["self_ns"]).replace(" ", "") in joined
+
+
+def test_the_dataset_goes_beside_the_report_unless_told(small: Path, tmp_path: Path) -> None:
+    assert f"Tables are in {tmp_path}/report.tracekit" in command("parse", small).out.replace(
+        "\n", ""
+    )
+    assert tracekit.load(tmp_path / "report.tracekit").manifest["source"]["name"] == "report.sqlite"
+
+
+UNMARKED = """
+    launch 1 20 30 #1 cudaLaunchKernel_v7000
+    kernel 1 40 140 #1 gemm
+    launch 1 150 160 #2 cudaGraphLaunch_v10000
+    graph  1 170 180 #2
+"""
+
+
+def test_where_nothing_is_marked_it_says_how_to_mark_and_nothing_of_more_modules(
+    tmp_path: Path,
+) -> None:
+    """And no advice is given twice."""
+    path = report(tmp_path / "report.sqlite", UNMARKED)
+    outcome = command("parse", path)
+    said = " ".join(outcome.out.split())
+    assert "no call of a module is in it: record with tracekit capture, or mark the model" in said
+    assert "mark more modules" not in said
+    assert said.count("--cuda-graph-trace=node") == 1
+    advice = [
+        row["cause"]
+        for row in json.loads(command("parse", path, "--force", "--json").out)["coverage"]
+    ]
+    assert set(advice) == {"outside_modules", "graph_not_expanded"}
+
+
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_the_devices_that_worked_are_named_and_no_others(tmp_path: Path, number: int) -> None:
+    path = report(tmp_path / "report.sqlite", f"launch 1 1 2 #1\nkernel:{number} 1 3 4 #1 gemm")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
+        gpus = [(0, "H100"), (1, "H100"), (2, "Intel UHD"), (3, "A100")]
+        db.executemany("INSERT INTO TARGET_INFO_GPU VALUES (?, ?)", gpus)
+    lines = command("parse", path).out.splitlines()
+    # A device that no row names may be any of them.
+    expected = {0: "H100", 3: "A100", 7: "2 x H100, Intel UHD, A100"}[number]
+    assert expected in [line.strip() for line in lines]
+
+
+def test_json_says_what_the_summary_says(small: Path, tmp_path: Path) -> None:
+    outcome = command("parse", small, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    said = json.loads(outcome.out)
+    dataset = tracekit.load(tmp_path / "report.tracekit")
+    assert set(said) == {
+        "dataset",
+        "source",
+        "rows",
+        "devices",
+        "processes",
+        "lacks",
+        "coverage",
+        "gpu_time_ns",
+        "by_process",
+        "ranks",
+        "steps",
+        "modules",
+    }
+    assert said["dataset"] == str(tmp_path / "report.tracekit")
+    assert {key: dataset.manifest[key] for key in ("source", "rows", "coverage")} == {
+        key: said[key] for key in ("source", "rows", "coverage")
+    }
+    assert said["gpu_time_ns"] == 210
+    assert said["steps"] == [{"kind": "step", "count": 1, "median_host_ns": 1000}]
+    assert [
+        (m["path"], m["calls"], m["kernels"], m["self_ns"], m["inclusive_ns"])
+        for m in said["modules"]
+    ] == [
+        ("top", 1, 1, 100, 200),
+        ("top.a", 1, 1, 100, 100),
+    ]
+
+
+def test_json_of_a_report_without_work_is_json_too(tmp_path: Path) -> None:
+    said = json.loads(command("parse", report(tmp_path / "empty.sqlite", ""), "--json").out)
+    assert (said["gpu_time_ns"], said["steps"], said["modules"], said["coverage"]) == (
+        0,
+        [],
+        [],
+        [],
+    )
+
+
+def test_quiet_prints_nothing_but_errors(small: Path) -> None:
+    assert command("parse", small, "--quiet") == (0, "", "")
+    assert command("parse", small, "--quiet", "--json", "--force") == (0, "", "")
+    again = command("parse", small, "--quiet")
+    assert (again.code, again.out) == (1, "")
+    assert "is there already" in again.err
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert command("--version") == (0, f"tracekit {tracekit.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "the following arguments are required: COMMAND; see tracekit --help"),
+        (("prase",), "argument COMMAND: invalid choice: 'prase'"),
+        (("parse",), "the following arguments are required: REPORT; see tracekit parse --help"),
+        (("parse", "a", "-o"), "argument -o/--out: expected one argument"),
+        (("parse", "a", "b"), "several reports make one dataset: name its folder with -o"),
+        (("parse", "a", "--loud"), "unrecognized arguments: --loud"),
+        (
+            ("schema", "kernel"),
+            f"there is no table kernel; there are {', '.join(table.SPEC.name for table in TABLES)}",
+        ),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_answered_in_one_line_with_exit_code_2(
+    args: tuple[str, ...], said: str
+) -> None:
+    outcome = command(*args)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert said in outcome.err
+    assert outcome.err.startswith("tracekit")
+    assert outcome.err.count("\n") == 1
+
+
+def test_help_names_every_command_and_every_command_its_arguments() -> None:
+    outcome = command("--help")
+    assert outcome.code == 0
+    for one in COMMANDS:
+        assert f"{one.NAME} " in outcome.out
+        assert one.HELP in outcome.out
+        its = command(one.NAME, "--help")
+        assert (its.code, its.err) == (0, "")
+        assert one.HELP[1:] in " ".join(its.out.split())
+    parse = command("parse", "--help").out
+    for option in ("REPORT", "-o DIR", "--out DIR", "--force", "--json", "--quiet"):
+        assert option in parse
+
+
+def test_schema_prints_every_table_and_column_with_its_doc() -> None:
+    lines = command("schema").out.splitlines()
+    for table in TABLES:
+        assert table.SPEC.name in lines
+        assert f"  {table.SPEC.doc}" in lines
+        for column in table.SPEC.columns:
+            assert any(
+                line.split()[:1] == [column.name] and line.endswith(column.doc) for line in lines
+            )
+
+
+def test_schema_of_one_table_is_that_alone_with_types() -> None:
+    outcome = command("schema", "kernel_modules")
+    assert (outcome.code, outcome.err) == (0, "")
+    name, doc, blank, *columns = outcome.out.splitlines()
+    assert (name, blank) == ("kernel_modules", "")
+    assert doc.startswith("  Modules of each piece of work")
+    assert [line.split()[:2] for line in columns] == [
+        ["kernel_id", "int64"],
+        ["module_id", "int32"],
+        ["weight", "double"],
+        ["report", "category"],
+    ]
+    assert columns[-1].endswith("Only in datasets of several reports.")
+    assert "module_id" not in command("schema", "steps").out
+
+
+def test_schema_says_which_column_tells_the_reports_of_a_dataset_of_several(tmp_path: Path) -> None:
+    reports = [report(tmp_path / f"{name}.sqlite", LINES) for name in "ab"]
+    one = tracekit.parse(reports[0], tmp_path / "one")
+    several = tracekit.parse(reports, tmp_path / "several")
+    for said in json.loads(command("schema", "--json").out):
+        more = [column["name"] for column in said["columns_of_several_reports"]]
+        promised = [column["name"] for column in said["columns"]]
+        assert several.schema(said["name"]).names == promised + more
+        assert one.schema(said["name"]).names == promised
+    assert "Only in datasets" not in command("schema", "modules").out
+
+
+def test_schema_as_json_is_the_specs() -> None:
+    said = json.loads(command("schema", "--json").out)
+    assert [table["name"] for table in said] == [table.SPEC.name for table in TABLES]
+    [kernels] = json.loads(command("schema", "kernels", "--json").out)
+    assert kernels["sorted_by"] == ["module_id", "start_ns"]
+    assert {
+        "name": "end_ns",
+        "type": "int64",
+        "nullable": False,
+        "unit": "ns",
+        "doc": "When it ended there.",
+    } in (kernels["columns"])
+
+
+def test_the_default_name_of_a_report_without_suffix(tmp_path: Path) -> None:
+    report(tmp_path / "report", LINES)
+    assert command("parse", tmp_path / "report", "--quiet").code == 0
+    assert set(contents(tmp_path)) >= {"report", "report.tracekit", "report.tracekit/manifest.json"}
+
+
+def test_a_quiet_parse_needs_no_pandas_and_dataframes_come_when_asked_for(small: Path) -> None:
+    script = (
+        "import sys; from tracekit.cli import main; code = main(sys.argv[1:]); assert 'pandas' not in sys.modules; "
+        "import tracekit; print(len(tracekit.load(sys.argv[-1]).kernels())); sys.exit(code)"
+    )
+    run = [sys.executable, "-c", script, "parse", small, "--quiet", "-o", small.with_name("out")]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 0
+
+
+def test_the_module_and_the_command_are_one(small: Path) -> None:
+    script = "import sys; from tracekit.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert done.stdout == separately("--version").out == f"tracekit {tracekit.__version__}\n"

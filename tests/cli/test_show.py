@@ -1,0 +1,242 @@
+"""``tracekit show``: what is printed, which rows, and what a wrong call is told."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.command import LINES, command, separately
+from tests.trace_lines import report
+from tracekit.analyses import ANALYSES
+from tracekit.views.wording import records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.command import Outcome
+
+#: A layer of three that costs more than the others, and a name with orders to the terminal and to rich in it.
+LAYERS = """
+range  1   0 1000 {"Module": "top", "Class": "Top", "Inputs": [[8, 4]]}
+range  1  10  100 {"Module": "top.layers.0", "Class": "Layer", "Inputs": [[8, 4]]}
+launch 1  20   30 #1
+range  1 110  200 {"Module": "top.layers.1", "Class": "Layer", "Inputs": [[8, 4]]}
+launch 1 120  130 #2
+range  1 210  300 {"Module": "top.layers.2", "Class": "Layer", "Inputs": [[8, 4]]}
+launch 1 220  230 #3
+range  1 310  400 {"Module": "top.head", "Class": "Head[bold]", "Inputs": [[8, 4]]}
+launch 1 320  330 #4
+kernel 1  40  140 #1 gemm
+kernel 1 140  240 #2 gemm
+kernel 1 240  440 #3 gemm
+kernel 1 440 1040 #4 \x1b[31mlogits[/]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("show")
+    return tracekit.parse(report(place / "report.sqlite", LAYERS), place / "out").folder
+
+
+def show(*args: object) -> Outcome:
+    outcome = command("show", *args)
+    assert (outcome.code, outcome.err) == (0, "")
+    return outcome
+
+
+def column(name: str, *args: object) -> list:
+    return [row[name] for row in json.loads(show(*args, "--json").out)]
+
+
+def squeezed(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+def test_the_tree_as_text(folder: Path) -> None:
+    assert squeezed(show("tree", folder).out) == [
+        "module calls self subtree of GPU time",
+        "─" * 78,
+        "top Top 1 0 ns 1 \N{MICRO SIGN}s 100.0 % ████████",
+        "layers 0 0 ns 400 ns 40.0 % ███▎",
+        "0 … 2 3 x Layer 3 400 ns 400 ns 40.0 % ███▎",
+        "head Head[bold] 1 600 ns 600 ns 60.0 % ████▊",
+    ]
+
+
+def test_a_wide_tree_tells_how_much_folded_layers_differ(folder: Path) -> None:
+    wide = separately("show", "tree", folder, COLUMNS="120").out
+    assert wide.split("\n")[1].split()[-2:] == ["median", "spread"]
+    (layers,) = [line for line in wide.splitlines() if "3 x" in line]
+    assert layers.split()[-4:] == ["100", "ns", "100.0", "%"]
+    assert max(map(len, wide.splitlines())) <= 120
+
+
+def test_rows_of_the_tree_are_chosen_by_path_depth_and_share_and_sorted(folder: Path) -> None:
+    assert column("label", "tree", folder) == ["top", "layers", "0 … 2", "head"]
+    assert column("label", "tree", folder, "--depth", 1) == ["top", "layers", "head"]
+    assert column("label", "tree", folder, "--min-share", "50%") == ["top", "head"]
+    assert column("label", "tree", folder, "--sort", "inclusive_ns") == [
+        "top", "head", "layers", "0 … 2",
+    ]  # fmt: skip
+    below = show("tree", folder, "--path", "top.layers", "--json").out
+    assert [(row["label"], row["share"]) for row in json.loads(below)] == [
+        ("layers", 1.0), ("0 … 2", 1.0),
+    ]  # fmt: skip
+
+
+def test_rows_of_any_answer_are_chosen_and_sorted(folder: Path) -> None:
+    assert column("path", "modules", folder, "--top", 2) == ["top", "top.head"]
+    assert column("path", "modules", folder, "--sort", "path", "--depth", 1) == [
+        "top", "top.head", "top.layers",
+    ]  # fmt: skip
+    assert column("path", "modules", folder, "--sort", "self_ns", "--min-share", "0.2") == [
+        "top.head", "top.layers.2", "top", "top.layers",
+    ]  # fmt: skip
+    assert column("path", "modules", folder, "--path", "top.layers.1") == ["top.layers.1"]
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
+def test_json_and_csv_have_every_row_and_column(folder: Path, analysis) -> None:
+    expected = analysis.frame(tracekit.load(folder))
+    assert json.loads(show(analysis.NAME, folder, "--json").out) == records(expected)
+    header, *rows = csv.reader(io.StringIO(show(analysis.NAME, folder, "--csv").out))
+    assert (header, len(rows)) == (list(expected.columns), len(expected))
+
+
+@pytest.mark.parametrize("columns", ["20", "40", "80", "200"])
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
+def test_tables_keep_to_the_width_and_names_cannot_write_to_the_terminal(
+    folder: Path, analysis, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    said = show(analysis.NAME, folder).out
+    assert max(map(len, said.splitlines())) <= int(columns)
+    assert "\x1b" not in said
+
+
+def test_columns_without_room_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    said = " ".join(show("modules", folder).out.split())
+    assert "more columns:" in said
+    assert "step_p95_ns" in said
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "more columns:" not in show("modules", folder).out
+
+
+def test_shapes_in_csv_are_json(folder: Path) -> None:
+    (row, *_) = csv.DictReader(io.StringIO(show("shapes", folder, "--csv").out))
+    assert json.loads(row["inputs"]) == [[8, 4]]
+
+
+def test_options_may_stand_anywhere(folder: Path) -> None:
+    said = show("modules", folder, "--top", 2).out
+    assert (
+        show("--top", 2, "modules", folder).out == show("modules", "--top", 2, folder).out == said
+    )
+
+
+def test_the_analyses_are_listed() -> None:
+    lines = show("--list").out.splitlines()
+    assert [line.split()[0] for line in lines] == [analysis.NAME for analysis in ANALYSES]
+
+
+def test_nothing_found_is_said(folder: Path) -> None:
+    assert "nothing of that kind" in show("copies", folder).out
+    assert show("copies", folder, "--json").out == "[]\n"
+    assert "nothing of that kind" in show("tree", folder, "--top", 0).out
+
+
+WRONG = {
+    "no such analysis": (["colours", "DIR"], 2, "there is no analysis colours; there are tree, "),
+    "a name misspelt": (["clases", "DIR"], 2, "there is no analysis clases; did you mean classes?"),
+    "a name that is nearly one": (["class", "DIR"], 2, "did you mean classes?"),
+    "the wrong way round": (["run.tracekit", "tree"], 2, "did you mean tracekit show tree run."),
+    "a column misspelt": (["kernels", "DIR", "--sort", "gpu_tim"], 2, "did you mean gpu_time_ns?"),
+    "no dataset named": (["tree"], 2, "the following arguments are required: DIR"),
+    "no dataset": (["tree", "absent"], 1, "absent: is no dataset"),
+    "no such module": (["tree", "DIR", "--path", "topp"], 1, "it has no module topp"),
+    "no such order of the tree": (["tree", "DIR", "--sort", "x"], 2, "cannot be sorted by x"),
+    "no such column": (
+        ["kernels", "DIR", "--sort", "x"],
+        2,
+        "kernels has no column x; it has name",
+    ),
+    "no depth": (["kernels", "DIR", "--depth", 1], 2, "kernels has no column depth"),
+    "no share": (["steps", "DIR", "--min-share", "1%"], 2, "steps has no column share"),
+    "sorted by lists": (["shapes", "DIR", "--sort", "inputs"], 2, "cannot be sorted by inputs"),
+    "a share above all": (["tree", "DIR", "--min-share", "101%"], 2, "a share from 0% to 100%"),
+    "a share of words": (["tree", "DIR", "--min-share", "nan"], 2, "a share from 0% to 100%"),
+    "a depth below 0": (["tree", "DIR", "--depth=-1"], 2, "a number of 0 or more"),
+    "two forms": (["tree", "DIR", "--json", "--csv"], 2, "not allowed with argument"),
+    "gaps of a part": (["gaps", "DIR", "--path", "top"], 2, "whole dataset"),
+    "coverage of a part": (["coverage", "DIR", "--path", "top"], 2, "whole dataset"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_call_is_told_so_in_one_line(folder: Path, case: str) -> None:
+    args, code, said = WRONG[case]
+    outcome = command("show", *(folder if arg == "DIR" else arg for arg in args))
+    assert (outcome.code, outcome.out) == (code, "")
+    assert outcome.err.count("\n") == 1
+    assert said in outcome.err
+
+
+def test_a_dataset_that_lost_a_table_is_told_in_one_line(tmp_path: Path) -> None:
+    out = tracekit.parse(report(tmp_path / "report.sqlite", LINES), tmp_path / "out").folder
+    (out / "kernels.parquet").unlink()
+    outcome = command("show", "tree", out)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "kernels cannot be read" in outcome.err
+
+
+def test_colour_only_where_it_is_wanted(folder: Path) -> None:
+    assert "\x1b[" in separately("show", "tree", folder, FORCE_COLOR="1", TERM="xterm").out
+    plain = separately("show", "tree", folder, FORCE_COLOR="1", NO_COLOR="1", TERM="xterm").out
+    assert "\x1b[36m" not in plain
+
+
+def test_a_peak_and_a_dtype_are_stated_for_the_roofline(folder: Path) -> None:
+    stated = ("--peak", "bf16=2", "--peak", "memory=8", "--dtype", "bf16")
+    assert column("peak_gb_per_s", "roofline", folder, *stated).count(8) == 4
+    assert column("peak_gb_per_s", "roofline", folder) == [None] * 5
+    assert json.loads(show("memory", folder, "--dtype", "float16", "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("modules", "--peak", "memory=3"), "modules has no option --peak"),
+        (("memory", "--peak", "memory=3"), "memory has no option --peak"),
+        (("tree", "--dtype", "float16"), "tree has no option --dtype"),
+        (("roofline", "--peak", "fast"), "--peak fast: expected DTYPE=TFLOPS"),
+        (("roofline", "--dtype", "float17"), "--dtype float17: expected one of float64"),
+    ],
+)
+def test_an_option_that_an_analysis_lacks_or_cannot_read_is_a_wrong_call(
+    folder: Path, args: tuple[str, ...], said: str
+) -> None:
+    name, *options = args
+    outcome = command("show", name, folder, *options)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert outcome.err.startswith(f"tracekit: {said}")
+
+
+def test_a_column_can_be_called_as_its_heading_and_is_shown_if_rows_are_sorted_by_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "queue p95" not in show("launches", folder).out
+    by_heading = show("launches", folder, "--sort", "queue p95").out
+    assert by_heading == show("launches", folder, "--sort", "queue_p95_ns").out
+    for heading, column in (("FLOP/byte", "flops_per_byte"), ("cpu time", "gpu_time_ns")):
+        name = "roofline" if "/" in heading else "kernels"
+        found = show(name, folder, "--sort", heading)
+        assert (found.code, found.out) == (0, show(name, folder, "--sort", column).out)
+    assert by_heading.split("\n")[1].split()[:3] == ["path", "queue", "p95"]

@@ -1,0 +1,248 @@
+"""Reading a dataset: types, columns, and what is promised of the files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import tracekit
+from tests.benchmarks.serving_report import write_report
+from tests.command import LINES
+from tests.trace_lines import report
+from tracekit.tables import TABLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A dataset of thousands of rows per table."""
+    folder = tmp_path_factory.mktemp("served")
+    return tracekit.parse(write_report(folder / "report.sqlite", kernels=10_000))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Dataset:
+    return tracekit.parse(report(tmp_path / "report.sqlite", LINES))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_file_carries_the_schema_of_its_spec_with_docs_and_units(
+    name: str, small: Dataset
+) -> None:
+    stored, promised = pq.read_schema(small.folder / f"{name}.parquet"), SPECS[name].schema()
+    assert stored.metadata[b"doc"].decode() == SPECS[name].doc
+    assert stored.names == promised.names
+    for field, column in zip(stored, SPECS[name].columns, strict=True):
+        assert (field.type, field.nullable) == (column.type, column.nullable), field.name
+        assert field.metadata[b"doc"].decode() == column.doc
+        assert field.metadata.get(b"unit", b"").decode() == (column.unit or "")
+    assert small.table(name).schema.equals(promised)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_file_is_compressed_with_zstd_and_knows_the_range_of_its_columns(
+    name: str, served: Dataset
+) -> None:
+    metadata = pq.read_metadata(served.folder / f"{name}.parquet")
+    assert metadata.num_rows == served.manifest["rows"][name]
+    for group in range(metadata.num_row_groups):
+        columns = [metadata.row_group(group).column(at) for at in range(metadata.num_columns)]
+        assert {column.compression for column in columns if column.num_values} <= {"ZSTD"}
+        for column in columns:
+            if column.path_in_schema == "module_id" and column.num_values:
+                assert column.statistics.has_min_max
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.sorted_by])
+def test_every_file_is_sorted_as_its_spec_says_nulls_last(name: str, served: Dataset) -> None:
+    keys = SPECS[name].sorted_by
+    table = served.table(name, list(keys))
+    assert table.num_rows > 1
+    order = pc.sort_indices(table, sort_keys=[(key, "ascending") for key in keys])
+    assert table.take(order).combine_chunks().equals(table.combine_chunks())
+
+
+def test_a_folder_holds_the_promised_files_and_nothing_else(small: Dataset) -> None:
+    assert {path.name for path in small.folder.iterdir()} == {
+        "manifest.json",
+        *(f"{name}.parquet" for name in SPECS),
+    }
+
+
+def test_the_manifest_tells_the_source_and_what_was_written(small: Dataset) -> None:
+    manifest = json.loads((small.folder / "manifest.json").read_text("utf-8"))
+    source = (small.folder.parent / "report.sqlite").read_bytes()
+    assert (manifest["format"], manifest["format_version"]) == ("tracekit dataset", 1)
+    assert manifest["tracekit"] == tracekit.__version__
+    assert manifest["source"] == {
+        "name": "report.sqlite",
+        "size_bytes": len(source),
+        "sha256": hashlib.sha256(source).hexdigest(),
+        "format": "nsight-sqlite",
+        "exporter": "2023.4.4.54-234433681190v0",
+        "schema_version": "3.7.2",
+        "started_utc_ns": None,
+    }
+    assert manifest["rows"] == {name: small.table(name).num_rows for name in SPECS}
+    assert manifest["coverage"] == small.table("coverage").to_pylist()
+    assert manifest["processes"] == [{"pid": 1, "name": None}]
+
+
+def test_integers_stay_integers_also_where_some_are_missing(
+    served: Dataset, small: Dataset
+) -> None:
+    for dataset in (served, small):
+        for name, spec in SPECS.items():
+            frame = dataset.frame(name)
+            for column in spec.columns:
+                assert pd.api.types.is_integer_dtype(
+                    frame[column.name].dtype
+                ) == pa.types.is_integer(column.type)
+    assert small.kernels()["call_id"].isna().any()
+
+
+def test_frames_are_backed_by_arrow_and_strings_that_repeat_are_categories(small: Dataset) -> None:
+    kernels = small.kernels()
+    assert kernels["dur_ns"].dtype == pd.ArrowDtype(pa.int64())
+    assert isinstance(kernels["module"].dtype, pd.CategoricalDtype)
+    assert small.modules()["path"].dtype == pd.ArrowDtype(pa.string())
+    assert kernels.groupby("module", observed=True)["dur_ns"].sum().to_dict() == {
+        "top": 100,
+        "top.a": 100,
+    }
+
+
+def test_every_table_has_a_method_that_gives_its_frame(small: Dataset) -> None:
+    for name, spec in SPECS.items():
+        frame = getattr(small, name)()
+        assert list(frame.columns) == spec.schema().names
+        assert len(frame) == small.manifest["rows"][name]
+        assert small.table(name).num_rows == len(frame)
+
+
+def test_columns_come_alone_and_in_the_order_asked_for(small: Dataset) -> None:
+    assert list(small.kernels(["dur_ns", "module"]).columns) == ["dur_ns", "module"]
+    assert small.table("calls", ["end_ns"]).column_names == ["end_ns"]
+    assert small.subtree("top").table("kernels", ["dur_ns", "name"]).column_names == [
+        "dur_ns",
+        "name",
+    ]
+    assert small.subtree("top").table("steps", ["name"]).column_names == ["name"]
+    assert small.table("kernels", []).num_columns == 0
+
+
+@pytest.mark.parametrize("root", [None, "top.a"])
+def test_an_unknown_table_or_column_is_answered_with_those_there_are(
+    root: str | None, small: Dataset
+) -> None:
+    dataset = small if root is None else small.subtree(root)
+    with pytest.raises(tracekit.UsageError) as unknown:
+        dataset.table("kernel")
+    assert str(unknown.value) == f"there is no table kernel; there are {', '.join(SPECS)}"
+    with pytest.raises(tracekit.UsageError) as lacking:
+        dataset.table("steps", ["name", "duration"])
+    assert (
+        str(lacking.value)
+        == f"steps has no column duration; it has {', '.join(SPECS['steps'].schema().names)}"
+    )
+
+
+def test_a_dataset_shows_where_it_lies_and_how_much_it_holds(small: Dataset) -> None:
+    assert repr(small) == f"Dataset('{small.folder}', kernels=3, calls=2, modules=2, steps=1)"
+    assert repr(small.subtree("top.a")) == f"Dataset('{small.folder}', root='top.a')"
+
+
+def test_loading_a_dataset_gives_what_parsing_gave(small: Dataset) -> None:
+    for folder in (small.folder, str(small.folder)):
+        loaded = tracekit.load(folder)
+        assert loaded.manifest == small.manifest
+        assert all(loaded.table(name).equals(small.table(name)) for name in SPECS)
+
+
+FOREIGN = {
+    "no folder": (None, "is no dataset: there is no such folder; make one with tracekit parse"),
+    "no JSON": ("{", "its manifest cannot be read"),
+    "no UTF-8": (b"\xff\xfe", "its manifest cannot be read"),
+    "no object": ("[]", "its manifest.json is not tracekit's"),
+    "a web extension": ('{"manifest_version": 3}', "its manifest.json is not tracekit's"),
+    "tomorrow's": (
+        '{"format": "tracekit dataset", "format_version": 99}',
+        "has format version 99, this tracekit reads 1",
+    ),
+    "without version": (
+        '{"format": "tracekit dataset"}',
+        "has format version None, this tracekit reads 1",
+    ),
+}
+
+
+def test_a_report_is_no_dataset_yet(tmp_path: Path) -> None:
+    report = tmp_path / "run.sqlite"
+    report.write_bytes(b"")
+    with pytest.raises(
+        tracekit.DatasetError,
+        match=r"is a file, and no dataset; tracekit parse .*run\.sqlite makes one",
+    ):
+        tracekit.load(report)
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_folder_that_is_no_dataset_is_not_loaded(what: str, tmp_path: Path) -> None:
+    manifest, problem = FOREIGN[what]
+    folder = tmp_path / "data.tracekit"
+    if manifest is not None:
+        folder.mkdir()
+        (folder / "manifest.json").write_bytes(
+            manifest.encode() if isinstance(manifest, str) else manifest
+        )
+    with pytest.raises(tracekit.DatasetError) as raised:
+        tracekit.load(folder)
+    assert problem in str(raised.value)
+    assert str(raised.value).startswith(f"{folder}: ")
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "text", "cut short", "a folder"])
+def test_a_table_that_cannot_be_read_is_named(damage: str, small: Dataset) -> None:
+    path = small.folder / "kernels.parquet"
+    whole = path.read_bytes()
+    path.unlink()
+    match damage:
+        case "empty" | "text" | "cut short":
+            path.write_bytes(
+                {"empty": b"", "text": b"hello, " * 9, "cut short": whole[: len(whole) // 2]}[
+                    damage
+                ]
+            )
+        case "a folder":
+            path.mkdir()
+    with pytest.raises(
+        tracekit.DatasetError, match=r"its table kernels cannot be read .*; parse the report again"
+    ):
+        small.kernels()
+    assert len(small.calls()) == 2
+
+
+def test_a_table_whose_pages_are_damaged_is_named(served: Dataset, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.tracekit"
+    broken.mkdir()
+    for path in served.folder.iterdir():
+        (broken / path.name).write_bytes(path.read_bytes())
+    whole = bytearray((broken / "kernels.parquet").read_bytes())
+    whole[1_000:3_000] = bytes(2_000)
+    (broken / "kernels.parquet").write_bytes(whole)
+    for dataset in (tracekit.load(broken), tracekit.load(broken).subtree("LlamaForCausalLM")):
+        with pytest.raises(tracekit.DatasetError, match="its table kernels cannot be read"):
+            dataset.table("kernels")

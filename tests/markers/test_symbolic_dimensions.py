@@ -1,0 +1,105 @@
+"""A dimension that a marker gives as a symbol is null, the others stay; no figure is made of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.command import command
+from tests.golden import check, check_frame
+from tracekit.analyses import memory as traffic, roofline, shapes as modules_by_shape
+from tracekit.flops import flops_of
+from tracekit.flops.base import Call, Unknown
+from tracekit.flops.tensors import Tensors, bytes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracekit.dataset.opening import Dataset
+
+LINES = """
+    range  1   0  50 {"Module": "m.fc", "Class": "Linear", "TrainableParams": {"weight": {"shape": [32, 64], "dtype": "float16"}}, "Inputs": [["s0", 64]], "Types": ["float16 cuda:0"], "Kwargs": {"mask": [[8], ["s0"]]}}
+    range  1  51  52 {"Module": "m.fc", "Class": "Linear", "Outputs": [["s0", 32]], "Types": ["float16 cuda:0"]}
+    launch 1  10  20 #1
+    kernel 1  60  70 #1 gemm
+    range  1 100 150 {"Module": "m.act", "Class": "ReLU", "Inputs": [["s0", 64]], "Types": ["float16 cuda:0"]}
+    launch 1 110 120 #2
+    kernel 1 160 170 #2 at::native::vectorized_elementwise_kernel
+    range  1 200 250 {"Module": "m.fc", "Class": "Linear", "Inputs": [[4, 64]], "Types": ["float16 cuda:0"]}
+    launch 1 210 220 #3
+    kernel 1 260 270 #3 gemm
+"""
+
+
+def test_a_symbolic_dimension_costs_that_dimension_alone(
+    parsed: Callable[..., Dataset],
+) -> None:
+    dataset = parsed(LINES)
+    check(dataset, "calls", """
+        module  start_ns  inputs        outputs       kwargs
+        m.fc    0         [[None, 64]]  [[None, 32]]  [('mask', [[8], [None]])]
+        m.fc    200       [[4, 64]]     -             []
+        m.act   100       [[None, 64]]  -             []
+    """)  # fmt: skip
+    counted = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
+    assert {row["cause"]: row["count"] for row in counted} == {"marker": 1, "dimension_unknown": 3}
+
+
+def test_no_figure_is_made_of_a_dimension_that_is_not_known(
+    parsed: Callable[..., Dataset],
+) -> None:
+    dataset = parsed(LINES)
+    shapes = modules_by_shape.frame(dataset)
+    check_frame(shapes[["path", "inputs", "flops_per_call"]], """
+        path   inputs        flops_per_call
+        m.fc   [[None, 64]]  -
+        m.fc   [[4, 64]]     16384
+        m.act  [[None, 64]]  0
+    """)  # fmt: skip
+    figures = roofline.frame(dataset).set_index("path")
+    assert figures["bytes"].isna().all()
+    assert figures["flops"].isna().to_dict() == {"m.fc": True, "m.act": False}
+    assert figures.loc["m.fc", "unknown"] == (
+        "a Linear whose shapes do not fit its weight, or are not told"
+    )
+    memory = traffic.frame(dataset).set_index("path")
+    assert memory["input_bytes"].isna().to_dict() == {"m": False, "m.fc": True, "m.act": True}
+    assert memory.loc["m.fc", "param_bytes"] == 32 * 64 * 2
+
+
+@pytest.mark.parametrize("what", ["inputs", "outputs", "kwargs", "params"])
+@pytest.mark.parametrize(
+    "class_name", ["Linear", "Conv2d", "ConvTranspose1d", "MultiheadAttention", "Embedding", None]
+)
+def test_no_formula_stumbles_over_a_dimension_that_is_not_known(
+    class_name: str | None, what: str
+) -> None:
+    shapes = {"inputs": [[2, 8, 8]] * 3, "outputs": [[2, 8, 8]], "kwargs": {}, "params": {"weight": [8, 8]}}  # fmt: skip
+    unknown = {"inputs": [[None, 8, 8], [2, 8]], "outputs": [[2, None]], "kwargs": {"x": [[None]]}, "params": {"weight": None, "bias": [8]}}  # fmt: skip
+    call = Call(class_name=class_name, settings={}, **(shapes | {what: unknown[what]}))
+    assert flops_of(call) in (0, None) or isinstance(flops_of(call), Unknown)
+    tensors = Tensors(["float16"] * len(call.params), ["float16"] * len(call.inputs), ["float16"] * len(call.outputs), ["float16"] * len(call.kwargs))  # fmt: skip
+    assert bytes_of(call, tensors).least is None
+
+
+@pytest.mark.parametrize("to", ["chrome", "perfetto", "csv", "xlsx"])
+def test_every_format_holds_a_dimension_that_is_not_known(
+    parsed: Callable[..., Dataset], to: str
+) -> None:
+    folder = parsed(LINES).folder
+    found = command("export", folder, "--format", to, "-o", folder.parent / f"to.{to}")
+    assert (found.code, found.err) == (0, "")
+
+
+@pytest.mark.parametrize("what", ["shapes", "roofline", "memory", "tree"])
+def test_every_answer_shows_a_dimension_that_is_not_known(
+    parsed: Callable[..., Dataset], what: str
+) -> None:
+    found = command("show", what, parsed(LINES).folder)
+    assert (found.code, found.err) == (0, "")
+
+
+def test_the_page_shows_a_dimension_that_is_not_known(parsed: Callable[..., Dataset]) -> None:
+    folder = parsed(LINES).folder
+    assert command("report", folder, "-o", folder.parent / "page.html").code == 0

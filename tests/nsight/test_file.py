@@ -1,0 +1,121 @@
+"""Reports that we write: the shape of an nsys export, whole or not at all."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tracekit
+from tests.command import environment, without_privileges
+from tracekit.errors import CaptureError
+from tracekit.nsight import file as nsight_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TID = 1 << 48 | 7 << 24 | 7
+TABLES: dict[str, list[dict[str, Any]]] = {
+    "StringIds": [{"id": 0, "value": "{'Module': 'größe \"x\"', 'Inputs': [[1]]}"}, {"id": 1, "value": "k"}],
+    "NVTX_EVENTS": [
+        {"start": 0, "end": 90, "eventType": 59, "textId": 0, "domainId": 0, "globalTid": TID},
+        {"start": 95, "end": None, "eventType": 59, "textId": 1, "domainId": 0, "globalTid": TID},
+    ],
+    "TRACEKIT_CPU_OPS": [{"start": 10, "end": 20, "globalTid": TID, "nameId": 1}],
+    "META_DATA_EXPORT": [{"name": "EXPORT_SCHEMA_VERSION", "value": "3.7.2"}],
+    "CUPTI_ACTIVITY_KIND_KERNEL": [],
+}  # fmt: skip
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    nsight_file.write(tmp_path / "report.sqlite", TABLES)
+    dataset = tracekit.parse(tmp_path / "report.sqlite")
+    assert dataset.calls(["module"]).module.tolist() == ['größe "x"']
+    assert dataset.ranges(["open"]).open.tolist() == [False, True]
+    assert dataset.kernels(["name", "dur_ns"]).values.tolist() == [["k", 10]]
+
+
+def test_a_table_without_rows_is_left_out(tmp_path: Path) -> None:
+    nsight_file.write(tmp_path / "report.sqlite", TABLES)
+    with closing(sqlite3.connect(tmp_path / "report.sqlite")) as db:
+        found = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    assert found == {name for name, rows in TABLES.items() if rows}
+
+
+def test_no_file_but_the_report_is_left_and_one_that_was_there_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "report.sqlite").write_text("an older one")
+    nsight_file.write(tmp_path / "report.sqlite", TABLES)
+    assert names(tmp_path) == ["report.sqlite"]
+    assert (tmp_path / "report.sqlite").read_bytes().startswith(b"SQLite format 3")
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.sqlite", "größe.sqlite", "per%20cent?x=1#y.sqlite", "q'uo\"te.sqlite"]
+)
+def test_any_name_will_do(tmp_path: Path, name: str) -> None:
+    nsight_file.write(tmp_path / name, TABLES)
+    assert names(tmp_path) == [name]
+
+
+def test_an_absent_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError) as failed:
+        nsight_file.write(tmp_path / "absent" / "report.sqlite", TABLES)
+    said = str(failed.value)
+    assert said.startswith(f"{tmp_path}/absent/report.sqlite: cannot be written (")
+    assert "\n" not in said
+
+
+def test_values_that_no_column_can_hold_leave_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "report.sqlite").write_text("mine")
+    broken = TABLES | {"StringIds": [{"id": object(), "value": "x"}]}
+    with pytest.raises(CaptureError):
+        nsight_file.write(tmp_path / "report.sqlite", broken)
+    assert names(tmp_path) == ["report.sqlite"]
+    assert (tmp_path / "report.sqlite").read_text() == "mine"
+
+
+FULL = """
+import sys
+from pathlib import Path
+from tests.nsight.test_file import TABLES
+from tracekit.nsight import file as nsight_file
+from tracekit.errors import CaptureError
+rows = [{"id": at, "value": "x" * 1000} for at in range(2000)]
+try:
+    nsight_file.write(Path(sys.argv[1]), TABLES | {"StringIds": rows})
+except CaptureError as error:
+    print(error)
+"""
+
+
+def small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+@pytest.mark.parametrize("hindered", [small_files, without_privileges])
+def test_a_disk_that_is_full_or_closed_leaves_nothing_behind(tmp_path: Path, hindered) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "report.sqlite").write_text("mine")
+    folder.chmod(0o500 if hindered is without_privileges else 0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, folder / "report.sqlite"],
+        capture_output=True, text=True, env=environment(), preexec_fn=hindered, check=False, timeout=100,
+    )  # fmt: skip
+    assert re.fullmatch(
+        r".*report.sqlite: cannot be written \(.+\); free the disk or .*\n", done.stdout
+    ), done
+    assert done.stderr == ""
+    folder.chmod(0o700)
+    assert names(folder) == ["report.sqlite"]
+    assert (folder / "report.sqlite").read_text() == "mine"

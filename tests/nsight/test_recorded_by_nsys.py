@@ -1,0 +1,112 @@
+"""What NVIDIA's own nsys records and exports is read right."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.nsys import import_heard_nvtx, nsys, record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+pytestmark = [pytest.mark.nsys, pytest.mark.heard_nvtx]
+
+PROGRAM = """
+import threading, time
+
+def call(text, *inner):
+    nvtx.push_range(text)
+    for step in inner:
+        step()
+    time.sleep(0.002)
+    nvtx.pop_range()
+
+def module(path, *inner, out="[[2, 8]]"):
+    call("{'Module': '%s', 'Inputs': [[2, 4]]}" % path, *inner)
+    call("{'Module': '%s', 'Outputs': %s}" % (path, out))
+
+shared = lambda: module("top.a.act")
+model = lambda: module("top", lambda: module("top.a", shared), lambda: module("top.b", shared))
+nvtx.push_range("step[DECODE bs=2]")
+model()
+nvtx.pop_range()
+other = threading.Thread(target=model)
+other.start()
+other.join()
+with nvtx.annotate("in a domain", domain="mine"):
+    model()
+nvtx.push_range("never ended")
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("nsys"), f"{import_heard_nvtx()}{PROGRAM}")
+
+
+@pytest.fixture(scope="module")
+def dataset(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return tracekit.parse(report, tmp_path_factory.mktemp("out") / "run.tracekit")
+
+
+def test_every_call_arrives_nested_as_it_was_made(dataset: Dataset) -> None:
+    calls = dataset.calls(["call_id", "parent_call_id", "module", "tid", "inputs", "outputs"])
+    assert sorted(calls.module.astype(str)) == sorted(
+        ["top", "top.a", "top.a.act", "top.b", "top.b.act"] * 3
+    )
+    above = calls.parent_call_id.map(
+        dict(zip(calls.call_id, calls.module.astype(str), strict=True))
+    )
+    expected = calls.module.astype(str).str.rpartition(".")[0]
+    assert (above.fillna("") == expected).all()
+    assert calls.tid.nunique() == 2
+    assert [[list(shape) for shape in shapes] for shapes in calls.outputs] == [[[2, 8]]] * 15
+
+
+def test_a_shared_module_stands_where_it_ran(dataset: Dataset) -> None:
+    modules = dataset.modules().set_index("path")
+    assert modules.alias_of["top.b.act"] == "top.a.act"
+
+
+def test_steps_and_domains_are_known(dataset: Dataset) -> None:
+    ranges = dataset.ranges()
+    assert dataset.steps()[["kind", "batch_size"]].values.tolist() == [["decode", 2]]
+    assert ranges[ranges.text == "in a domain"].domain.tolist() == ["mine"]
+
+
+def test_ranges_are_those_of_nsys_stats(report: Path, dataset: Dataset) -> None:
+    stats = [
+        str(nsys()),
+        "stats",
+        "-q",
+        "--force-export=false",
+        "--report",
+        "nvtxpptrace",
+        "--format",
+        "csv",
+    ]
+    said = subprocess.run(
+        [*stats, "--output", "-", str(report)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    rows = list(csv.DictReader(io.StringIO(said.stdout[said.stdout.index("Start") :])))
+    theirs = sorted(
+        (int(row["Start (ns)"]), int(row["Duration (ns)"]), int(row["Lvl"])) for row in rows
+    )
+    ours = dataset.ranges(["start_ns", "end_ns", "depth", "open"])
+    ours = ours[~ours.open]
+    assert len(theirs) >= 32
+    assert theirs == sorted(
+        zip(ours.start_ns, ours.end_ns - ours.start_ns, ours.depth, strict=True)
+    )

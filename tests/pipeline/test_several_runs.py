@@ -1,0 +1,412 @@
+"""Parsing several reports at once: what is refused, what a bad one spoils, and what a stopped run leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tests.benchmarks.serving_report import write_report
+from tests.cli.test_terminal import on_a_terminal
+from tests.command import LINES, arguments, command, contents, environment, separately
+from tests.trace_lines import report
+from tracekit.pipeline import processes as workers
+from tracekit.pipeline.several import report_names
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Reports large enough for a signal to come in the middle of reading or writing."""
+    folder = tmp_path_factory.mktemp("large")
+    first = write_report(folder / "rank0.sqlite", kernels=200_000)
+    return [first, Path(shutil.copy(first, folder / "rank1.sqlite"))]
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    return [report(folder / f"rank{at}.sqlite", LINES) for at in range(3)]
+
+
+def spoil(path: Path) -> None:
+    """Makes the report one that is recognised, and refused only when it is read."""
+    db = sqlite3.connect(path)
+    db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
+    db.commit()
+    db.close()
+
+
+def children(pid: int) -> set[int]:
+    """The processes that a process started and that still run."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.add(int(stat.parent.name))
+    return found
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_one_bad_report_does_not_spoil_the_others(ranks: list[Path], tmp_path: Path) -> None:
+    spoil(ranks[1])
+    outcome = command("parse", *ranks, tmp_path / "none.sqlite", "-o", tmp_path / "run")
+    assert outcome.code == 1
+    first, second = outcome.err.splitlines()
+    assert first.startswith(f"tracekit: {ranks[1]}: ")
+    assert second == f"tracekit: {tmp_path / 'none.sqlite'}: there is no such file; check the path"
+    assert outcome.out.startswith("2 reports  2 x Nsight Systems 2023.4.4")
+    assert "none was left out: there is no such file" in outcome.out
+    dataset = tracekit.load(tmp_path / "run")
+    assert dataset.reports == ["rank0", "rank2"]
+    assert len(dataset.kernels()) == 6
+    assert [one["name"] for one in dataset.manifest["left_out"]] == ["rank1", "none"]
+    assert {path.name for path in tmp_path.iterdir()} == {"reports", "run"}
+    assert not list(dataset.folder.glob(".*"))
+
+
+def test_python_is_told_of_a_bad_report_and_where_the_others_are(
+    ranks: list[Path], tmp_path: Path
+) -> None:
+    spoil(ranks[0])
+    with pytest.raises(tracekit.ReportsError) as raised:
+        tracekit.parse(ranks, tmp_path / "run")
+    [error] = raised.value.errors
+    assert (error.path, raised.value.folder) == (ranks[0], tmp_path / "run")
+    assert tracekit.load(tmp_path / "run").reports == ["rank1", "rank2"]
+
+
+def test_if_all_reports_are_bad_nothing_is_written(ranks: list[Path], tmp_path: Path) -> None:
+    for path in ranks:
+        spoil(path)
+    before = contents(tmp_path)
+    outcome = command("parse", *ranks, "-o", tmp_path / "deep" / "run", "--json")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert [line.split(": ")[1] for line in outcome.err.splitlines()] == [str(p) for p in ranks]
+    assert contents(tmp_path) == before
+
+
+def test_a_failed_parse_keeps_the_old_dataset(ranks: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert command("parse", *ranks, "-o", out, "--quiet") == (0, "", "")
+    before = contents(out)
+    again = command("parse", *ranks[:2], "-o", out)
+    assert (again.code, again.out) == (1, "")
+    assert "is there already; replace it with --force" in again.err
+    for path in ranks:
+        spoil(path)
+    assert command("parse", *ranks, "-o", out, "--force").code == 1
+    assert contents(out) == before
+    single = report(tmp_path / "single.sqlite", LINES)
+    assert command("parse", single, "-o", out, "--force", "--quiet").code == 0
+    assert tracekit.load(out).reports == []
+
+
+def test_reports_need_a_folder_and_each_is_given_once(ranks: list[Path], tmp_path: Path) -> None:
+    link = tmp_path / "link.sqlite"
+    link.symlink_to(ranks[0])
+    before = contents(tmp_path)
+    for args, said in (
+        (ranks, "several reports make one dataset: name its folder with -o"),
+        ([ranks[0], ranks[0], "-o", tmp_path / "run"], f"{ranks[0]} is given twice; name every"),
+        ([ranks[0], link, "-o", tmp_path / "run"], f"twice, the same file as {ranks[0]}; name"),
+        (["gone", "./gone", "-o", tmp_path / "run"], "gone is given twice; name every report once"),
+    ):
+        outcome = command("parse", *args)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.startswith("tracekit: ")
+        assert said in outcome.err
+        assert outcome.err.count("\n") == 1
+    with pytest.raises(tracekit.UsageError, match="there is no report to parse"):
+        tracekit.parse([], tmp_path / "run")
+    assert contents(tmp_path) == before
+
+
+def test_a_list_of_one_report_is_that_report(ranks: list[Path]) -> None:
+    dataset = tracekit.parse(ranks[:1])
+    assert dataset.folder == ranks[0].with_suffix(".tracekit")
+    assert (dataset.folder / "kernels.parquet").is_file()
+    assert dataset.manifest["source"]["name"] == "rank0.sqlite"
+
+
+def test_json_has_a_part_for_every_report(ranks: list[Path], tmp_path: Path) -> None:
+    outcome = command("parse", *map(str, ranks), "-o", tmp_path / "run", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    said = json.loads(outcome.out)
+    assert set(said) == {
+        "dataset", "reports", "left_out", "rows", "coverage", "gpu_time_ns", "by_process", "steps",
+        "modules",
+    }  # fmt: skip
+    assert [one["name"] for one in said["reports"]] == ["rank0", "rank1", "rank2"]
+    assert said["gpu_time_ns"] == 630
+    assert [(row["report"], row["rank"], row["gpu_time_ns"]) for row in said["by_process"]] == [
+        (f"rank{rank}", rank, 210) for rank in range(3)
+    ]
+    for entry in said["reports"]:
+        assert {"source", "processes", "devices", "ranks", "lacks", "rows", "coverage"} <= set(
+            entry
+        )
+        assert sum(row["time_ns"] for row in entry["coverage"] if row["what"] == "kernels") == 210
+
+
+def test_the_summary_shows_the_rank_beside_process_and_device(
+    ranks: list[Path], tmp_path: Path
+) -> None:
+    lines = command("parse", *ranks, "-o", tmp_path / "run").out.splitlines()
+    rows = [line.split() for line in lines if line.startswith(" rank")]
+    assert [row[:4] for row in rows if row[1].isdigit()] == [
+        [f"rank{at}", str(at), "1", "0"] for at in range(3)
+    ]
+
+
+def test_every_report_has_a_bar_on_a_terminal_and_none_elsewhere(
+    ranks: list[Path], tmp_path: Path
+) -> None:
+    drawn, summary = on_a_terminal("parse", *ranks, "-o", tmp_path / "run", stream="stderr")
+    assert all(path.stem in drawn for path in ranks)
+    assert "GPU time by process" in summary
+    outcome = separately("parse", *ranks, "-o", tmp_path / "run", "--force")
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+ODD = [
+    "a b=c.sqlite",
+    "100%.sqlite",
+    "[red].sqlite",
+    "ü.sqlite",
+    "-x.sqlite",
+    "line\nbreak",
+    "7.sqlite",
+]
+
+
+def test_names_with_odd_characters_become_safe_partitions(tmp_path: Path) -> None:
+    paths = [report(tmp_path / name, LINES) for name in ODD]
+    dataset = tracekit.parse(paths, tmp_path / "run")
+    assert dataset.reports == [
+        "a_b_c", "report_100_", "red_", "\N{LATIN SMALL LETTER U WITH DIAERESIS}", "report_-x",
+        "line_break", "report_7",
+    ]  # fmt: skip
+    assert [entry["source"]["name"] for entry in dataset.manifest["reports"]] == ODD
+    import pyarrow.parquet as pq
+
+    seen = pq.read_table(tmp_path / "run" / "kernels.parquet").column("report").to_pylist()
+    assert set(seen) == set(dataset.reports)
+
+
+def test_a_name_that_is_no_utf_8_can_be_given_too(tmp_path: Path) -> None:
+    raw = os.fsdecode(b"rank\xff.sqlite")
+    paths = [report(tmp_path / name, LINES) for name in (raw, "b.sqlite")]
+    assert tracekit.parse(paths, tmp_path / "run").reports == ["rank_", "b"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["rank0.sqlite", "rank1"], ["rank0", "rank1"]),
+        (["n0/r.sqlite", "n1/r.sqlite", "x"], ["n0-r", "n1-r", "x"]),
+        (["n/a.sqlite", "n/A.db"], ["n-a", "n-A-2"]),
+        (["n/a.sqlite", "n/a.db", "n-a-2"], ["n-a", "n-a-2", "n-a-2-2"]),
+        (["2024-01-02", "1e5", "0x1f", "12.5", "null", "2024-run"],
+         ["report_2024-01-02", "report_1e5", "report_0x1f", "report_12", "report_null", "2024-run"]),
+        (["...", "__HIVE_DEFAULT_PARTITION__"], ["report_", "HIVE_DEFAULT_PARTITION__"]),
+    ],
+)  # fmt: skip
+def test_reports_are_named_after_their_files_each_differently(
+    paths: list[str], names: list[str]
+) -> None:
+    assert report_names([Path("/", path) for path in paths]) == names
+
+
+def test_a_long_name_still_fits_into_the_name_of_a_folder() -> None:
+    [name] = report_names([Path("\N{SNOWMAN}\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 200)])
+    assert len(f"report={name}".encode()) <= 255
+
+
+def test_workers_import_what_their_caller_imported_wherever_it_runs(
+    ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody's main program is run again, and relative names stay right."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import tracekit; print('once')\n"
+        "tracekit.parse(['reports/rank0.sqlite', 'reports/rank1.sqlite'], 'run')\n"
+    )
+    done = subprocess.run(
+        [arguments()[0], str(script)], capture_output=True, text=True, env=environment(), check=True
+    )
+    assert (done.stdout, done.stderr) == ("once\n", "")
+    assert tracekit.load("run").reports == ["rank0", "rank1"]
+
+
+def test_a_full_disk_leaves_nothing_and_names_the_folder(ranks: list[Path], tmp_path: Path) -> None:
+    before = contents(tmp_path)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_500, 2_500))
+
+    outcome = separately("parse", *ranks, "-o", tmp_path / "run", before=limit)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith(f"tracekit: {tmp_path / 'run'}: cannot be written (")
+    assert "File too large); free some space" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
+def test_a_run_that_is_stopped_while_it_joins_leaves_what_was_there(
+    stop: type[BaseException], ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    tracekit.parse(ranks[0], out)
+    before = contents(tmp_path)
+    rename = Path.rename
+
+    def stopping(path: Path, target: Path) -> Path:
+        if path.name == "calls.parquet":
+            raise stop
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", stopping)
+    with pytest.raises(stop):
+        tracekit.parse(ranks, out, force=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_worker_that_is_killed_spoils_its_own_report_only(
+    large: list[Path], ranks: list[Path], tmp_path: Path
+) -> None:
+    process = begun([*large, ranks[2]], tmp_path / "run")
+    os.kill(min(children(process.pid)), signal.SIGKILL)
+    _, complained = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert ": the process that parsed it ended early (signal 9); parse it alone" in complained
+    assert complained.count("\n") == 1
+    dataset = tracekit.load(tmp_path / "run")
+    [lost] = dataset.manifest["left_out"]
+    assert lost["name"] in {"rank0", "rank1"}
+    assert sorted([*dataset.reports, lost["name"]]) == ["rank0", "rank1", "rank2"]
+
+
+def _heeding() -> None:
+    """A shell that starts the tests in the background makes them ignore Ctrl-C, and nohup its end."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def begun(reports: list[Path], out: Path) -> subprocess.Popen[str]:
+    """A run in a process of its own, whose first worker is at work."""
+    process = subprocess.Popen(
+        arguments("parse", *reports, "-o", out),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        preexec_fn=_heeding,  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 60
+    while not any(out.parent.glob(f".{out.name}.partial-*/.rank0")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
+    number: signal.Signals, large: list[Path], tmp_path: Path
+) -> None:
+    process = begun(large, tmp_path / "run")
+    started = children(process.pid)
+    assert started
+    process.send_signal(number)
+    said, complained = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said == ""
+    assert "Traceback" not in complained
+    assert complained.count("\n") <= 1
+    assert [worker for worker in started if runs(worker)] == []
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.004, 0.02])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_asked_to_stop_again_and_again_leaves_nothing_and_no_process(
+    number: signal.Signals, pause: float, large: list[Path], tmp_path: Path
+) -> None:
+    """People press Ctrl-C twice, and a terminal that closes sends what it has."""
+    process = begun(large, tmp_path / "run")
+    started = children(process.pid)
+    for _ in range(5):
+        process.send_signal(number)
+        time.sleep(pause)
+    process.communicate(timeout=60)
+    # It may hear the last ones when all is done and Python has already given up its handlers.
+    assert process.returncode in {128 + number, -number}
+    assert [worker for worker in started if runs(worker)] == []
+    assert contents(tmp_path) == {}
+
+
+def test_the_workers_of_a_run_that_is_killed_end_by_themselves(
+    large: list[Path], tmp_path: Path
+) -> None:
+    process = begun(large, tmp_path / "run")
+    started = children(process.pid)
+    assert started
+    process.kill()
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while any(map(runs, started)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_more_reports_are_parsed_at_once_than_memory_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "_cores", lambda: 3)
+    needed = [5, 6, 7]
+    fits = workers._fits
+    assert fits(needed, [], 2, 1), "one always can"
+    assert fits(needed, [0], 1, 11)
+    assert not fits(needed, [0], 1, 10)
+    assert fits(needed, [0, 1], 2, None), "as many as cores where memory is not known"
+    assert not fits(needed * 2, [0, 1, 2], 3, None)
+
+
+def test_available_memory_is_what_linux_and_the_container_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, most, now = (tmp_path / name for name in ("meminfo", "max", "current"))
+    monkeypatch.setattr(workers, "_MEMORY", said)
+    monkeypatch.setattr(workers, "_LIMITS", ((most, now),))
+    assert workers._available_bytes() is None
+    said.write_text("MemTotal:  100 kB\nMemAvailable:   24 kB\n")
+    assert workers._available_bytes() == 24 * 1024
+    most.write_text("max\n")
+    now.write_text("1000\n")
+    assert workers._available_bytes() == 24 * 1024
+    most.write_text("5000\n")
+    assert workers._available_bytes() == 4000
+    now.write_text("6000\n")
+    assert workers._available_bytes() == 0

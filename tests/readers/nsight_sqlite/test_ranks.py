@@ -1,0 +1,193 @@
+"""Which rank a process is, from every source that says it, and what contradicts itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.conftest import TRACES
+from tests.golden import check
+from tests.readers.files import changed
+from tests.trace_lines import global_tid, report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.readers.files import Rewrite
+    from tracekit.dataset.opening import Dataset
+
+ONE = """
+    range  7/1  0 100 {'Module': 'top'}
+    launch 7/1 20  25 #1
+    kernel 7/1 30  40 #1 gemm
+"""
+TWO = """
+    range  7/1  0 100 outer
+    launch 7/1 20  25 #1
+    kernel 7/1 30  40 #1 a
+    range  8/1  0 100 outer
+    launch 8/1 20  25 #1
+    kernel 8/1 50  60 #1 b
+"""
+
+
+def ranks_of(dataset: Dataset) -> dict[int, tuple[int, str]]:
+    return {one["pid"]: (one["rank"], one["source"]) for one in dataset.manifest["ranks"]}
+
+
+def contradicted(dataset: Dataset) -> int:
+    rows = dataset.table("coverage").to_pylist()
+    found = [row for row in rows if row["cause"] == "rank_contradicted"]
+    assert all((row["what"], row["known"]) == ("processes: losses", False) for row in found)
+    return sum(row["count"] for row in found)
+
+
+def named(thread: str, name: str, event: int = 39) -> str:
+    columns = "start, eventType, globalTid, domainId, text"
+    return f"INSERT INTO NVTX_EVENTS ({columns}) VALUES (5, {event}, {global_tid(thread)}, 0, '{name}');"  # noqa: S608
+
+
+def test_mpi_s_names_of_threads_tell_the_ranks_of_their_processes(rewritten: Rewrite) -> None:
+    dataset = rewritten(named("7/1", "MPI Rank 3") + named("8/9", "MPI Rank 0"), TWO)
+    assert ranks_of(dataset) == {7: (3, "mpi"), 8: (0, "mpi")}
+    check(dataset, "kernels", """
+        name  pid  rank
+        a     7    3
+        b     8    0
+    """)  # fmt: skip
+    check(dataset, "ranges", """
+        pid  rank  text
+        7    3     outer
+        8    0     outer
+    """)  # fmt: skip
+
+
+def test_a_name_of_a_thread_may_be_a_registered_string(rewritten: Rewrite) -> None:
+    sql = """
+        INSERT INTO StringIds (id, value) VALUES (900, 'MPI Rank 12');
+        INSERT INTO NVTX_EVENTS (start, eventType, globalTid, domainId, textId) VALUES (5, 39, {}, 0, {});
+    """
+    assert ranks_of(rewritten(sql.format(global_tid("7/1"), 900), ONE)) == {7: (12, "mpi")}
+    assert ranks_of(rewritten(sql.format(global_tid("7/1"), 901), ONE)) == {}
+
+
+def test_newer_exports_of_mpi_programs_have_a_table(rewritten: Rewrite) -> None:
+    table = "CREATE TABLE MPI_RANKS (globalTid INTEGER, rank INTEGER);"
+    for rows, expected in (
+        (f"({global_tid('7/4')}, 1), ({global_tid('8/4')}, 2)", {7: (1, "mpi"), 8: (2, "mpi")}),
+        (f"({global_tid('9/4')}, 1), (NULL, 2), ({global_tid('7/1')}, 'x')", {}),
+        (f"({global_tid('7/4')}, -1), ({global_tid('8/4')}, 3000000000)", {}),
+    ):
+        assert ranks_of(rewritten(f"{table} INSERT INTO MPI_RANKS VALUES {rows};", TWO)) == expected  # noqa: S608
+    assert ranks_of(rewritten("CREATE TABLE MPI_RANKS (other INTEGER);", TWO)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank3", 3), ("RANK=12", 12), ("Rank 0", 0), ("trainer: rank-2", 2), ("worker [rank_5]", 5),
+        ("python3", None), ("local_rank=3", None), ("node-rank3", None), ("rank", None), ("rank3x", None),
+        ("prank3", None), ("rank=20261231", None), ("rank1 rank2", None),
+    ],
+)  # fmt: skip
+def test_a_process_may_be_named_after_its_rank(
+    name: str, rank: int | None, rewritten: Rewrite
+) -> None:
+    row = f"INSERT INTO PROCESSES (globalPid, pid, name) VALUES ({global_tid('7/0')}, 7, '{name}');"  # noqa: S608
+    expected = {} if rank is None else {7: (rank, "process_name")}
+    assert ranks_of(rewritten(row, TWO)) == expected
+
+
+@pytest.mark.parametrize("text", ["rank4", "RANK=4", " Rank 4 "])
+def test_a_range_around_all_that_a_process_launched_may_be_named_after_its_rank(
+    text: str, rewritten: Rewrite
+) -> None:
+    dataset = rewritten(lines=f"range 7/1 -10 200 {text}\n{TWO}")
+    assert ranks_of(dataset) == {7: (4, "range")}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "range 7/1 19 24 rank4",  # what is sent to rank 4, perhaps
+        "range 7/1 -10 200 send to rank4",
+        "range 7/1 -10 200 local_rank=4",
+        "range 7/1 -10 200 {'Module': 'rank4'}",
+    ],
+)
+def test_a_range_that_may_name_another_rank_tells_nothing(lines: str, rewritten: Rewrite) -> None:
+    dataset = rewritten(lines=f"{lines}\n{TWO}")
+    assert (ranks_of(dataset), contradicted(dataset)) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank0.sqlite", 0), ("report_rank_3.sqlite", 3), ("trace.rank-12.sqlite", 12), ("RANK07", 7),
+        ("run.rank2.nsys.sqlite", 2), ("a-rank=1-b.sqlite", 1), ("report_r07.sqlite", None),
+        ("local_rank3.sqlite", None), ("tp-rank3.sqlite", None), ("frank3.sqlite", None),
+        ("rank3b.sqlite", None), ("rank.sqlite", None), ("rank20261231.sqlite", None),
+        ("ranks4.sqlite", None), ("node0_rank5.sqlite", 5), ("rank\N{SUPERSCRIPT TWO}.sqlite", None),
+    ],
+)  # fmt: skip
+def test_a_file_may_be_named_after_the_rank_that_it_is_of(
+    name: str, rank: int | None, tmp_path: Path
+) -> None:
+    dataset = tracekit.parse(report(tmp_path / name, ONE), tmp_path / "out")
+    assert ranks_of(dataset) == ({} if rank is None else {7: (rank, "file_name")})
+    for table in ("kernels", "calls", "ranges", "steps"):
+        assert dataset.table(table, ["rank"]).column("rank").to_pylist() == [rank]
+
+
+def test_the_name_of_a_file_tells_nothing_of_several_processes_with_work(tmp_path: Path) -> None:
+    dataset = tracekit.parse(report(tmp_path / "rank0.sqlite", TWO))
+    assert (ranks_of(dataset), contradicted(dataset)) == ({}, 0)
+    helper = ONE + "range 8/1 0 10 helper"
+    dataset = tracekit.parse(report(tmp_path / "rank1.sqlite", helper))
+    assert ranks_of(dataset) == {7: (1, "file_name")}
+
+
+@pytest.mark.parametrize(
+    ("file", "sql", "found"),
+    [
+        ("rank1.sqlite", named("7/1", "MPI Rank 1"), (1, "mpi", 0)),
+        ("rank0.sqlite", named("7/1", "MPI Rank 3"), (3, "mpi", 1)),
+        ("a.sqlite", named("7/1", "MPI Rank 3") + named("7/2", "MPI Rank 4"), (None, None, 1)),
+        ("rank1.rank2.sqlite", "", (None, None, 1)),
+        ("rank1.rank1.sqlite", "", (1, "file_name", 0)),
+        ("rank1.sqlite", "INSERT INTO PROCESSES (pid, name) VALUES (7, 'rank2');", (None, None, 1)),
+        ("rank2.sqlite", "INSERT INTO PROCESSES (pid, name) VALUES (7, 'rank2');",
+         (2, "process_name", 0)),
+    ],
+)  # fmt: skip
+def test_mpi_is_believed_and_names_only_if_they_agree(
+    file: str, sql: str, found: tuple, tmp_path: Path
+) -> None:
+    path = report(tmp_path / file, ONE)
+    changed(path, sql)
+    dataset = tracekit.parse(path, tmp_path / "out")
+    assert (*ranks_of(dataset).get(7, (None, None)), contradicted(dataset)) == found
+
+
+def test_a_name_of_a_pid_that_two_machines_have_is_nobody_s(rewritten: Rewrite) -> None:
+    other = 2 << 56
+    dataset = rewritten(
+        f"""
+        INSERT INTO PROCESSES (globalPid, pid, name) VALUES ({global_tid("7/0")}, 7, 'rank1');
+        UPDATE NVTX_EVENTS SET globalTid = {global_tid("7/1") | other}
+          WHERE globalTid = {global_tid("8/1")};
+        """,  # noqa: S608
+        TWO,
+    )
+    assert ranks_of(dataset) == {}
+
+
+@pytest.mark.traces
+def test_a_real_mpi_program_tells_its_rank(tmp_path: Path) -> None:
+    name = "mpi_one_rank_v2020.5.export_v2023.4.4"
+    dataset = tracekit.parse(TRACES / "nsys" / f"{name}.sqlite", tmp_path / "out")
+    [(rank, source)] = ranks_of(dataset).values()
+    assert (rank, source) == (3, "mpi")
+    assert set(dataset.table("kernels", ["rank"]).column("rank").to_pylist()) == {3}

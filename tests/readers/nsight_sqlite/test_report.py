@@ -1,0 +1,235 @@
+"""Nsight's SQLite files of all versions and in odd states: what is read does not depend on their form."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.golden import check
+from tests.readers.files import LINES, changed, lacks, rows, state
+from tests.trace_lines import SCHEMA, report
+from tracekit.errors import ReportError
+from tracekit.nsight import tables as nsight
+from tracekit.readers.sqlite import bulk, queries, records as sqlite_records
+from tracekit.readers.sqlite.pages import NotPlain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.readers.files import Rewrite
+
+
+def optional_columns() -> list[tuple[str, str]]:
+    """The columns of small reports that are no essential ones."""
+    db = sqlite3.connect(":memory:")
+    db.executescript(SCHEMA)
+    found = [
+        (table, row[1])
+        for table, essential in nsight.ESSENTIAL.items()
+        for row in db.execute(f"PRAGMA table_info({table})")
+        if row[1] not in essential
+    ]
+    db.close()
+    return found
+
+
+@pytest.mark.parametrize(("table", "column"), optional_columns())
+def test_a_column_that_is_absent_costs_no_row(rewritten: Rewrite, table: str, column: str) -> None:
+    whole = rows(rewritten())
+    found = rows(rewritten(f"ALTER TABLE {table} DROP COLUMN {column};"))
+    kept = ["kind", "start_ns", "end_ns", "correlation_id", "pid"]
+    # Without texts there are no modules; a graph's launch is known by its name.
+    kept += [] if column in {"text", "nameId"} else ["module", "cause"]
+    for name in kept:
+        expected = sorted(str(row[name]) for row in whole["kernels"])
+        assert sorted(str(row[name]) for row in found["kernels"]) == expected
+    for name in ("start_ns", "end_ns", "gpu_op_count", "tid"):
+        assert [row[name] for row in found["ranges"]] == [row[name] for row in whole["ranges"]]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("NVTX_EVENTS", "textId"),
+        ("NVTX_EVENTS", "domainId"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "graphNodeId"),
+        ("CUPTI_ACTIVITY_KIND_MEMCPY", "bytes"),
+    ],
+)
+def test_a_telling_column_that_is_absent_is_named(
+    rewritten: Rewrite, table: str, column: str
+) -> None:
+    assert f"{table}.{column}" not in lacks(rewritten())
+    dataset = rewritten(f"ALTER TABLE {table} DROP COLUMN {column};")
+    assert f"{table}.{column}" in lacks(dataset)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(table, column) for table, columns in nsight.ESSENTIAL.items() for column in columns[-2:]],
+)
+def test_a_table_without_its_essential_columns_is_refused_by_name(
+    tmp_path: Path, table: str, column: str
+) -> None:
+    path = report(tmp_path / "report.sqlite", LINES + "\nop 1 5 6 aten::x")
+    changed(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO other;")
+    with pytest.raises(ReportError, match=f"{table} lacks {column}"):
+        tracekit.parse(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "kernels", "ranges", "lack"),
+    [
+        ("NVTX_EVENTS", 4, 0, "NVTX ranges"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", 4, 3, "CUDA API calls"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", 3, 3, None),
+        ("CUPTI_ACTIVITY_KIND_MEMCPY", 3, 3, None),
+        ("CUPTI_ACTIVITY_KIND_MEMSET", 3, 3, None),
+        ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", 3, 3, "the GPU time of CUDA graphs"),
+        ("PROCESSES", 4, 3, None),
+        ("META_DATA_EXPORT", 4, 3, None),
+    ],
+)
+def test_a_table_that_is_absent_is_as_one_without_rows(
+    rewritten: Rewrite, table: str, kernels: int, ranges: int, lack: str | None
+) -> None:
+    empty = rewritten(f"DELETE FROM {table};")  # noqa: S608
+    expected, lacking = rows(empty), lacks(empty)
+    dataset = rewritten(f"DROP TABLE {table};")
+    assert rows(dataset) == expected
+    assert lacks(dataset) == lacking
+    assert (len(expected["kernels"]), len(expected["ranges"])) == (kernels, ranges)
+    assert lack is None or lack in lacking
+
+
+def test_work_without_any_launch_has_a_cause(rewritten: Rewrite) -> None:
+    check(rewritten("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME;"), "kernels", """
+        kind    module  cause
+        kernel  -       no_launch
+        memcpy  -       no_launch
+        memset  -       no_launch
+        graph   -       graph_not_expanded
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sql", "exporter", "version"),
+    [
+        ("", "2023.4.4.54-234433681190v0", "3.7.2"),
+        (
+            "ALTER TABLE META_DATA_EXPORT RENAME TO EXPORT_META_DATA;",
+            "2023.4.4.54-234433681190v0",
+            "3.7.2",
+        ),
+        ("DROP TABLE META_DATA_EXPORT;", None, None),
+    ],
+)
+def test_the_version_is_where_its_version_wrote_it(
+    rewritten: Rewrite, sql: str, exporter: str | None, version: str | None
+) -> None:
+    source = rewritten(sql).manifest["source"]
+    assert (source["exporter"], source["schema_version"]) == (exporter, version)
+
+
+EXTRAS = """
+    ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData TEXT;
+    ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN kernel_name TEXT DEFAULT 'a user''s';
+    ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN "odd "" name [x]" TEXT DEFAULT 'y';
+    CREATE TABLE DomainStrings (a, b); INSERT INTO DomainStrings VALUES (1, x'00ff');
+    CREATE TABLE "; DROP TABLE x; --" (a); CREATE VIEW v AS SELECT * FROM nowhere;
+    CREATE INDEX i ON CUPTI_ACTIVITY_KIND_KERNEL (correlationId);
+"""
+MIDDLE = """
+    ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO old;
+    CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL AS SELECT 1 AS first, registersPerThread, correlationId,
+      'x' AS middle, end, start, globalPid, demangledName, 7 AS greenContextId, shortName, streamId,
+      contextId, deviceId, blockZ, blockY, blockX, gridZ, gridY, gridX, dynamicSharedMemory,
+      staticSharedMemory, graphNodeId FROM old;
+    DROP TABLE old;
+    ALTER TABLE StringIds RENAME TO old;
+    CREATE TABLE StringIds (value TEXT, note TEXT, id INTEGER PRIMARY KEY) WITHOUT ROWID;
+    INSERT INTO StringIds SELECT value, 'n', id FROM old;
+"""
+
+
+@pytest.mark.parametrize("sql", [EXTRAS, MIDDLE], ids=["added", "in the middle"])
+def test_columns_are_found_by_name_and_extra_ones_ignored(rewritten: Rewrite, sql: str) -> None:
+    assert rows(rewritten(sql)) == rows(rewritten())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_order_of_rows_does_not_matter(rewritten: Rewrite, seed: int) -> None:
+    lines = LINES.strip().splitlines()
+    random.Random(seed).shuffle(lines)
+    assert rows(rewritten(lines="\n".join(lines))) == rows(rewritten())
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_large_table_read_in_parts_is_the_same(
+    rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch, registered: bool
+) -> None:
+    whole = rows(rewritten(registered=registered))
+    monkeypatch.setattr(bulk, "_PART_PAGES", 1)
+    monkeypatch.setattr(sqlite_records, "_CHUNK_PAGES", 1)
+    assert rows(rewritten(registered=registered)) == whole
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_table_read_by_queries_is_the_same_as_one_read_from_pages(
+    rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch, registered: bool
+) -> None:
+    whole = rows(rewritten(registered=registered))
+
+    def refuses(*_: object) -> None:
+        raise NotPlain
+
+    monkeypatch.setattr(bulk, "leaves", refuses)
+    assert rows(rewritten(registered=registered)) == whole
+    monkeypatch.setattr(queries, "_PART_ROWS", 2)
+    monkeypatch.setattr(queries, "_BATCH_ROWS", 1)
+    assert rows(rewritten(registered=registered)) == whole
+
+
+@pytest.mark.parametrize("name", ["report.foo", "report", "report.nsys-rep", "ein bericht ☃.txt"])
+def test_a_report_is_known_by_its_content_whatever_its_name(tmp_path: Path, name: str) -> None:
+    path = report(tmp_path / name, LINES)
+    dataset = tracekit.parse(path, tmp_path / "out")
+    assert dataset.manifest["source"]["format"] == "nsight-sqlite"
+    assert dataset.manifest["source"]["name"] == name
+    assert dataset.manifest["source"]["sha256"] == sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("beside", ["-wal", "-shm", "-journal"])
+def test_strays_beside_the_report_are_neither_read_nor_changed(tmp_path: Path, beside: str) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    path = report(folder / "report.sqlite", LINES)
+    expected = rows(tracekit.parse(path, tmp_path / "before"))
+    (folder / f"report.sqlite{beside}").write_bytes(b"\x37\x7f\x06\x82" + b"stray" * 1000)
+    before = state(folder)
+    assert rows(tracekit.parse(path, tmp_path / "after")) == expected
+    assert state(folder) == before
+
+
+@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
+def test_a_report_in_a_read_only_folder_is_read_and_left_as_it_was(
+    tmp_path: Path, journal: str
+) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    path = report(folder / "report.sqlite", LINES)
+    changed(path, f"PRAGMA journal_mode={journal};")
+    before = state(folder)
+    path.chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        assert len(rows(tracekit.parse(path, tmp_path / "out"))["kernels"]) == 4
+        assert state(folder) == before
+    finally:
+        folder.chmod(0o755)

@@ -1,0 +1,98 @@
+"""A time that cannot be true costs its row, never the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.golden import check
+from tests.readers.files import rows
+
+if TYPE_CHECKING:
+    from tests.readers.files import Rewrite
+    from tracekit.dataset.opening import Dataset
+
+LINES = """
+    range  1   0 100  {'Module': 'top'}
+    range  1  10  50  {'Module': 'top.a'}
+    launch 1  20  25  #1
+    kernel 1 900 950  #1 gemm
+    launch 1  60  65  #2
+    kernel 1 960 970  #2 relu
+    node!9 1  61  61
+    range  2  11  12  struck
+    launch 2  13  14  #3
+    kernel 2 980 990  #3 struck
+    node!8 2  62  62
+"""
+ABSURD = [1 << 62, (1 << 63) - 1, -(1 << 63), -(1 << 60), 1 << 60, -(1 << 62)]
+STRUCK = {
+    "NVTX_EVENTS": ("ranges", 11),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("launches", 13),
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("kernels", 980),
+    "CUDA_GRAPH_EVENTS": ("graphs", 62),
+}
+
+
+def lost(dataset: Dataset) -> dict[str, int]:
+    counted = rows(dataset)["coverage"]
+    return {
+        row["what"].removesuffix(": losses"): row["count"]
+        for row in counted
+        if row["cause"] == "absurd_time"
+    }
+
+
+@pytest.mark.parametrize("column", ["start", "end"])
+@pytest.mark.parametrize("time", ABSURD)
+@pytest.mark.parametrize("table", STRUCK)
+def test_an_absurd_time_costs_its_row_alone(
+    rewritten: Rewrite, table: str, time: int, column: str
+) -> None:
+    what, at = STRUCK[table]
+    column = "start" if what == "graphs" else column
+    dataset = rewritten(f"UPDATE {table} SET {column} = {time} WHERE start = {at}", LINES)  # noqa: S608
+    assert lost(dataset) == {what: 1}
+    check(dataset, "calls", """
+        module  start_ns  end_ns  launch_time_ns
+        top     0         100     10
+        top.a   10        50      5
+    """)  # fmt: skip
+    kernels = dataset.table("kernels", ["name", "module"]).to_pylist()
+    assert {row["name"]: row["module"] for row in kernels} | {"struck": None} == {
+        "gemm": "top.a",
+        "relu": "top",
+        "struck": None,
+    }
+
+
+@pytest.mark.parametrize("from_ns", [0, 1_700_000_000_000_000_000, -93_000_000_000])
+def test_times_may_count_from_anywhere(rewritten: Rewrite, from_ns: int) -> None:
+    moved = "".join(
+        f"UPDATE {table} SET start = start + {from_ns}, end = end + {from_ns};"  # noqa: S608
+        for table in STRUCK
+    )
+    # A domain may have been named at the start of all time.
+    dataset = rewritten(moved, f"domain 1 -5 - 2 NCCL\n{LINES}")
+    assert lost(dataset) == {}
+    calls = dataset.table("calls", ["start_ns"]).column("start_ns").to_pylist()
+    assert calls == [from_ns, from_ns + 10]
+
+
+def test_a_table_with_another_clock_loses_nothing(rewritten: Rewrite) -> None:
+    epoch = 1_700_000_000_000_000_000
+    moved = f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = start + {epoch}, end = end + {epoch}"  # noqa: S608
+    dataset = rewritten(moved, LINES)
+    assert lost(dataset) == {}
+    modules = dataset.table("kernels", ["module"]).column("module").to_pylist()
+    assert modules == ["top", "top.a", None]
+
+
+def test_the_majority_tells_which_time_is_absurd(rewritten: Rewrite) -> None:
+    lines = "range 1 0 9 lost\n" + "\n".join(f"range 1 {at} {at + 1} kept" for at in (10, 20))
+    epoch = 1_700_000_000_000_000_000
+    moved = f"UPDATE NVTX_EVENTS SET start = start + {epoch}, end = end + {epoch} WHERE start > 0"  # noqa: S608
+    dataset = rewritten(moved, lines)
+    assert lost(dataset) == {"ranges": 1}
+    assert dataset.table("ranges", ["text"]).column("text").to_pylist() == ["kept", "kept"]

@@ -1,0 +1,173 @@
+"""Rows decoded from a file's pages are those that SQLite itself returns, or are left to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
+from tracekit.readers.sqlite.records import Asked, columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.readers.sqlite.records import Columns
+
+Value = int | str | float | bytes | None
+
+EDGES = [
+    0,
+    1,
+    -1,
+    *(
+        sign * 2**bits + off
+        for bits in (7, 15, 23, 31, 47)
+        for sign in (1, -1)
+        for off in (-1, 0, 1)
+    ),
+]
+INTEGERS = st.none() | st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1)
+TEXTS = st.none() | st.sampled_from(["", "a" * 12, "a" * 13, "ä☃", "x" * 57, "x" * 58, "x" * 400]) | st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20
+)  # fmt: skip
+ROWS = st.lists(st.tuples(INTEGERS, TEXTS, INTEGERS, TEXTS), max_size=60)
+
+
+def written(
+    path: Path, rows: list[tuple[Value, ...]], *, page_size: int = 512, times: int = 1
+) -> int:
+    """Writes the rows several times over; returns the root page of their table."""
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA page_size={page_size}")
+        db.execute("CREATE TABLE t (a INTEGER, b TEXT, c INTEGER, d TEXT)")
+        db.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows * times)
+        db.commit()
+        root: int = db.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
+    return root
+
+
+def decoded(path: Path, root: int) -> Columns:
+    with open_pages(path) as pages:
+        return columns(pages, leaves(pages, root), Asked((0, 2), (1,), (3,)))
+
+
+def as_rows(found: Columns) -> list[tuple[Value, ...]]:
+    """Rowid and the three columns that were asked for."""
+    size = found.rowid.size
+    integers = []
+    for values, null in found.integers:
+        some = [None] * size if values is None else values.tolist()
+        integers.append([None if null is not None and null[at] else some[at] for at in range(size)])
+    texts = [None] * size if found.texts[0] is None else found.texts[0].to_pylist()
+    return list(zip(found.rowid.tolist(), integers[0], texts, integers[1], strict=True))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    rows=ROWS, page_size=st.sampled_from([512, 1024, 4096, 65536]), times=st.sampled_from([1, 40])
+)
+def test_pages_give_what_sqlite_gives(
+    tmp_path: Path, rows: list[tuple[Value, ...]], page_size: int, times: int
+) -> None:
+    path = tmp_path / "rows.sqlite"
+    root = written(path, rows, page_size=page_size, times=times)
+    with closing(sqlite3.connect(path)) as db:
+        expected = db.execute("SELECT rowid, a, b, c FROM t ORDER BY rowid").fetchall()
+    try:
+        found = decoded(path, root)
+    except NotPlain:
+        assert any(
+            isinstance(value, str) and len(value.encode()) > 300 for row in rows for value in row
+        )
+        return
+    assert as_rows(found) == expected
+    assert found.others == [any(row[3] is not None for row in rows)]
+
+
+@pytest.mark.parametrize("value", [1.5, "text", b"bytes"], ids=["a float", "a text", "bytes"])
+def test_a_column_of_integers_that_holds_something_else_is_left_to_sqlite(
+    tmp_path: Path, value: Value
+) -> None:
+    root = written(tmp_path / "rows.sqlite", [(1, None, 2, None), (value, None, 2, None)])
+    with pytest.raises(NotPlain):
+        decoded(tmp_path / "rows.sqlite", root)
+
+
+def test_bytes_in_a_column_of_texts_are_left_to_sqlite(tmp_path: Path) -> None:
+    root = written(tmp_path / "rows.sqlite", [(1, b"bytes", 2, None)])
+    with pytest.raises(NotPlain):
+        decoded(tmp_path / "rows.sqlite", root)
+
+
+def test_rows_from_before_a_column_was_added_are_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "rows.sqlite"
+    root = written(path, [(1, "a", 2, None)])
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE t ADD COLUMN e INTEGER DEFAULT 7")
+        db.commit()
+    with open_pages(path) as pages, pytest.raises(NotPlain):
+        columns(pages, leaves(pages, root), Asked((0, 4)))
+
+
+def test_texts_in_another_encoding_are_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "rows.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA encoding='UTF-16le'")
+        db.execute("CREATE TABLE t (a INTEGER, b TEXT, c INTEGER, d TEXT)")
+        db.execute("INSERT INTO t VALUES (1, 'b', 2, NULL)")
+        db.commit()
+    with pytest.raises(NotPlain):
+        decoded(path, 2)
+
+
+def test_a_tree_that_leads_back_to_itself_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "rows.sqlite"
+    root = written(path, [(1, "x" * 57, 2, None)], times=200)
+    raw = bytearray(path.read_bytes())
+    page = (root - 1) * 512
+    assert raw[page] == 5
+    raw[page + 8 : page + 12] = root.to_bytes(4, "big")
+    path.write_bytes(raw)
+    with pytest.raises(NotPlain):
+        decoded(path, root)
+
+
+def test_flipped_bits_give_rows_or_are_left_to_sqlite_but_never_fail(tmp_path: Path) -> None:
+    path = tmp_path / "rows.sqlite"
+    root = written(path, [(2**40, "text", -5, None)], times=60)
+    whole = path.read_bytes()
+    left = 0
+    for place in range(100, len(whole), 7):
+        raw = bytearray(whole)
+        raw[place] ^= 1 << (place % 8)
+        path.write_bytes(raw)
+        try:
+            decoded(path, root)
+        except NotPlain:
+            left += 1
+    assert left
+
+
+@pytest.mark.parametrize("page_size", [512, 4096])
+def test_the_end_of_a_long_row_is_never_taken_from_its_neighbours(
+    tmp_path: Path, page_size: int
+) -> None:
+    """A row of more than the page size less 35 bytes goes on elsewhere, also if its page had room."""
+    path = tmp_path / "rows.sqlite"
+    plain = 0
+    for first in range(page_size // 2, page_size, page_size // 16):
+        for second in range(page_size - 60, page_size - 5):
+            rows = [(1, "x" * first, 1000, None), (2, "y" * second, 1001, None)]
+            root = written(path, rows, page_size=page_size)
+            try:
+                found = decoded(path, root)
+            except NotPlain:
+                continue
+            plain += 1
+            assert [row[1:] for row in as_rows(found)] == [row[:3] for row in rows]
+    assert plain

@@ -1,0 +1,313 @@
+"""Golden tests of calls, steps, ranges and coverage: a trace, and the rows that it must give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from tests.golden import check
+from tracekit.dataset.opening import Dataset
+
+Parse = Callable[..., Dataset]
+
+
+def test_times_of_a_call_are_its_own_and_those_of_the_calls_inside(parsed: Parse) -> None:
+    dataset = parsed("""
+        range    1    0 100 {'Module': 'top'}
+        launch   1    2   5 #1
+        kernel   1  900 910 #1 first
+        range    1   10  50 {'Module': 'top.a'}
+        launch   1   20  24 #2
+        kernel   1  905 925 #2 overlaps
+        kernel   1  950 960 #2 of-the-same-launch
+        range    1   60  90 {'Module': 'top.b'}
+        launch   1   61  68 #3
+        kernel:1 1  955 958 #3 within
+        launch   1   70  80 #4 cudaDeviceSynchronize
+        range    1   92  94 {'Module': 'top.c'}
+    """)
+    check(dataset, "calls", """
+        module  gpu_start_ns  gpu_end_ns  gpu_time_ns  gpu_self_time_ns  gpu_busy_ns  kernel_count  kernel_self_count  launch_time_ns
+        top     900           960         43           10                35           4             1                  14
+        top.a   905           960         30           30                30           2             2                  4
+        top.b   955           958         3            3                 3            1             1                  7
+        top.c   -             -           0            0                 0            0             0                  0
+    """)  # fmt: skip
+
+
+def test_processes_share_the_hierarchy_but_count_their_calls_themselves(parsed: Parse) -> None:
+    dataset = parsed("""
+        range 7/1  0 10 {'Module': 'top'}
+        range 8/1  5 10 {'Module': 'top'}
+        range 7/2 20 30 {'Module': 'top'}
+        range 8/1 25 28 {'Module': 'top'}
+    """)
+    check(dataset, "calls", """
+        call_id  pid  tid  start_ns  occurrence
+        0        7    1    0         1
+        1        8    1    5         1
+        2        7    2    20        2
+        3        8    1    25        2
+    """)  # fmt: skip
+    assert len(dataset.table("modules")) == 1
+
+
+def test_steps_say_what_they_are_and_own_the_work_launched_in_them(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 step[EXTEND bs=2 toks=64]
+        range  1  10  50 {'Module': 'top'}
+        launch 1  20  25 #1
+        kernel 1 900 910 #1 in-first
+        launch 1 105 106 #2
+        kernel 1 910 920 #2 between
+        range  1 110 200 execute_context_0(0)_generation_4(4)
+        range  1 120 180 ProfilerStep#7
+        launch 1 130 135 #3
+        kernel 1 920 930 #3 in-third
+        launch 1 190 195 #4
+        kernel 1 930 940 #4 in-second
+    """)
+    check(dataset, "steps", """
+        step_id  name                                  kind     index  tid  start_ns  end_ns  batch_size  tokens
+        0        step[EXTEND bs=2 toks=64]             prefill  0      1    0         100     2           64
+        1        execute_context_0(0)_generation_4(4)  decode   1      1    110       200     4           4
+        2        ProfilerStep#7                        train    7      1    120       180     -           -
+    """)  # fmt: skip
+    check(dataset, "kernels", """
+        name       module  step_id
+        in-first   top     0
+        between    -       -
+        in-third   -       2
+        in-second  -       1
+    """)  # fmt: skip
+    check(dataset, "calls", """
+        module  step_id
+        top     0
+    """)  # fmt: skip
+
+
+def test_in_a_process_without_steps_each_outermost_call_is_one(parsed: Parse) -> None:
+    dataset = parsed("""
+        range 7/1  0 50 {'Module': 'net'}
+        range 7/1 10 20 {'Module': 'net.a'}
+        range 7/1 60 70 {'Module': 'net'}
+        range 8/1  5 90 ProfilerStep#3
+        range 8/1 10 20 {'Module': 'net'}
+    """)
+    check(dataset, "steps", """
+        step_id  name            kind   index  pid
+        0        net             -      0      7
+        1        ProfilerStep#3  train  3      8
+        2        net             -      1      7
+    """)  # fmt: skip
+    check(dataset, "calls", """
+        module  pid  step_id
+        net     7    0
+        net     8    1
+        net     7    2
+        net.a   7    0
+    """)  # fmt: skip
+
+
+def test_work_of_autograds_thread_is_of_the_only_step_open_in_its_process(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 ProfilerStep#1
+        range  1 110 200 ProfilerStep#2
+        launch 9  20  25 #1
+        kernel 1 900 910 #1 in-step-one
+        launch 9  99 101 #2
+        kernel 1 910 920 #2 across-its-end
+        launch 9 120 125 #3
+        kernel 1 920 930 #3 in-step-two
+        launch 5/9 20 25 #1
+        kernel 5/1 930 940 #1 elsewhere
+    """)
+    check(dataset, "kernels", """
+        name            cause            step_id
+        in-step-one     outside_modules  0
+        across-its-end  outside_modules  -
+        in-step-two     outside_modules  1
+        elsewhere       outside_modules  -
+    """)  # fmt: skip
+
+
+def test_work_of_a_helping_thread_has_no_step_where_two_are_open(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 ProfilerStep#1
+        range  2  50 150 ProfilerStep#1
+        launch 9  60  65 #1
+        kernel 1 900 910 #1 whose
+        launch 2  60  65 #2
+        kernel 1 910 920 #2 of-two
+    """)
+    check(dataset, "kernels", """
+        name    step_id
+        whose   -
+        of-two  1
+    """)  # fmt: skip
+
+
+def test_work_of_a_thread_that_has_steps_is_of_none_between_them(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 ProfilerStep#1
+        range  2 110 200 ProfilerStep#1
+        launch 2  60  65 #1
+        kernel 1 900 910 #1 between
+        launch 2 120 125 #2
+        kernel 1 910 920 #2 inside
+    """)
+    check(dataset, "kernels", """
+        name     step_id
+        between  -
+        inside   1
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_ranges_are_all_there_with_domains_threads_and_nesting(
+    parsed: Parse, registered: bool
+) -> None:
+    dataset = parsed(
+        """
+        domain  7/1   -9   -  2 NCCL
+        domain  8/1   -9   -  2 cuBLAS
+        range   7/1   -5 100  outer
+        range@2 7/1   10  50  inner
+        range   7/1   20  30
+        range@3 7/1   22  22  nameless
+        async   7/1   25  60  loose
+        async   7/1>7/2 28 70 crossing
+        mark    7/1   12   -  no range
+        range@2 8/1   10  50  other
+        range   8/1   20   -  never ends
+        launch  8/1   90  95  #1
+        """,
+        registered=registered,
+    )
+    check(dataset, "ranges", """
+        range_id  parent_range_id  depth  domain    text        kind       pid  tid  end_tid  start_ns  end_ns  open
+        0         -                0      -         outer       push_pop   7    1    -        -5        100     False
+        1         0                1      NCCL      inner       push_pop   7    1    -        10        50      False
+        2         1                2      -         -           push_pop   7    1    -        20        30      False
+        3         2                3      domain#3  nameless    push_pop   7    1    -        22        22      False
+        4         0                1      -         loose       start_end  7    1    -        25        60      False
+        5         -                0      -         crossing    start_end  7    1    2        28        70      False
+        6         -                0      cuBLAS    other       push_pop   8    1    -        10        50      False
+        7         -                0      -         never ends  push_pop   8    1    -        20        95      True
+    """)  # fmt: skip
+
+
+def test_a_piece_is_a_range_that_takes_no_work_from_the_call_around_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {"Module": "top", "Class": "Net"}
+        range  1  10  50 {"Piece": "submod_0", "Graph": 0, "Size": 8, "Code": "general", "How": "compiled"}
+        launch 1  20  25 #1
+        kernel 1 900 910 #1 fused
+        range  1  60  90 {"Module": "top.head", "Class": "Linear"}
+    """)  # fmt: skip
+    check(dataset, "kernels", """
+        name   module  method
+        fused  top     range
+    """)  # fmt: skip
+    check(dataset, "ranges", """
+        range_id  module_id  marker  gpu_op_count
+        0         0          module  1
+        1         0          piece   1
+        2         1          module  0
+    """)  # fmt: skip
+    assert dataset.table("calls").num_rows == 2
+
+
+def test_ranges_are_projected_onto_what_their_launches_did(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 outer
+        range  1  10  50
+        launch 1  20  25 #1
+        kernel 1 900 950 #1 one
+        kernel 1 960 970 #1 two
+        launch 1  50  55 #2
+        memset 1 800 805 #2 8
+        async  1  20  55 loose
+        async  1>2 0 200 crossing
+        range  1  70  90 launches only
+        launch 1  75  80 #9
+        range  1 120   - open
+        launch 1 130 140 #3
+        kernel 1 990 999 #3 last
+    """)
+    check(dataset, "ranges", """
+        text           gpu_start_ns  gpu_end_ns  gpu_op_count
+        crossing       -             -           0
+        outer          800           970         2
+        -              900           970         1
+        loose          800           970         2
+        launches only  -             -           0
+        open           990           999         1
+    """)  # fmt: skip
+    check(dataset, "kernels", """
+        name           range_id
+        [CUDA memset]  3
+        one            3
+        two            3
+        last           5
+    """)  # fmt: skip
+
+
+def test_rows_that_end_before_they_start_have_no_duration_and_are_counted(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1  50  40 backwards
+        launch 1  20  10 #1
+        kernel 1 900 890 #1 gemm
+    """)
+    check(dataset, "ranges", """
+        start_ns  end_ns
+        50        50
+    """)  # fmt: skip
+    check(dataset, "kernels", """
+        start_ns  end_ns  dur_ns  launch_start_ns  launch_end_ns
+        900       900     0       20               20
+    """)  # fmt: skip
+    losses = [row for row in dataset.table("coverage").to_pylist() if "losses" in row["what"]]
+    assert {row["cause"] for row in losses} == {"ends_before_start"}
+    assert sum(row["count"] for row in losses) == 3
+
+
+def test_coverage_adds_up_to_all_work_and_all_ranges(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  1  10  50 {'Module': 'top.a', 'Inputs':
+        range  1  60  70 plain
+        launch 1  20  25 #1
+        kernel 1 900 930 #1 gemm
+        launch 1  62  64 #2
+        memcpy 1 930 940 #2 64
+        kernel 1 940 995 #9 orphan
+        launch 2  62  64 #3
+        kernel 1 995 1000 #3 outside
+    """)
+    check(dataset, "coverage", """
+        what     cause            known  count  time_ns  share
+        kernels  range            True   2      40       0.4
+        kernels  no_launch        False  1      55       0.55
+        kernels  outside_modules  False  1      5        0.05
+        ranges   marker           True   1      100      0.3333333333333333
+        ranges   plain            True   1      10       0.3333333333333333
+        ranges   marker_broken    False  1      40       0.3333333333333333
+    """)  # fmt: skip
+    shares = dataset.table("coverage", ["share"]).column("share").to_pylist()
+    assert math.isclose(sum(shares), 2)
+    advice = {row["cause"]: row["advice"] for row in dataset.table("coverage").to_pylist()}
+    assert advice["no_launch"]
+    assert not advice["range"]
+
+
+def test_an_empty_report_gives_empty_tables_and_says_what_it_lacks(parsed: Parse) -> None:
+    dataset = parsed("")
+    assert {name: len(dataset.table(name)) for name in ("calls", "kernels", "ranges")} == {
+        "calls": 0,
+        "kernels": 0,
+        "ranges": 0,
+    }
+    assert {"NVTX ranges", "GPU work"} <= {lack["what"] for lack in dataset.manifest["lacks"]}

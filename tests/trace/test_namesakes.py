@@ -1,0 +1,426 @@
+"""Different modules under one path: told apart where their markers contradict each other, else counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, strategies as st
+
+from tests.attribution.test_doubtful_cases import losses
+from tests.golden import check, check_frame
+from tests.joined import joined_here
+from tests.trace_lines import report
+from tracekit.analyses import (
+    classes as modules_by_class,
+    memory as traffic,
+    modules as modules_by_time,
+    roofline,
+    shapes as modules_by_shape,
+)
+from tracekit.trace.hierarchy.contradictions import clusters, parted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+    Parse = Callable[..., Dataset]
+
+
+def linear(thread: str, at: int, size: int, path: str = "top") -> str:
+    """A call of a Linear of that size, with one kernel of as many nanoseconds."""
+    param = f'{{"weight": {{"shape": [{size}, {size}], "dtype": "float16"}}}}'
+    said = f'"Class": "Linear", "TrainableParams": {param}, "Inputs": [[1, {size}]]'
+    number = at // 10 + 1
+    return f"""
+        range  {thread} {at} {at + 50} {{"Module": "{path}", {said}, "Types": ["float16 cuda:0"]}}
+        launch {thread} {at + 10} {at + 20} #{number}
+        kernel {thread} {at + 60} {at + 60 + size} #{number} gemm{size}
+    """
+
+
+#: Draft and target, hooked with one prefix, in turn; their roots and norms are alike, their heads are not.
+INTERLEAVED = "\n".join(
+    f"""
+    range  1 {at} {at + 90} {{'Module': 'top', 'Inputs': [[4]]}}
+    range  1 {at + 10} {at + 20} {{'Module': 'top.norm', 'TrainableParams': {{'weight': [8]}}}}
+    launch 1 {at + 11} {at + 12} #{at + 1}
+    kernel 1 {at + 500} {at + 500 + size} #{at + 1} norm{size}
+    range  1 {at + 30} {at + 80} {{'Module': 'top.head', 'TrainableParams': {{'weight': [{size}, 8]}}}}
+    """
+    for at, size in ((0, 16), (1000, 32), (2000, 16), (3000, 32))
+)
+
+
+def test_two_models_of_one_prefix_are_two_modules(parsed: Parse) -> None:
+    dataset = parsed(linear("1", 0, 32) + linear("1", 1000, 512) + linear("1", 3000, 32))
+    check(dataset, "modules", """
+        module_id  subtree_end_id  parent_id  path   name   class_name  alias_of  params
+        0          1               -          top    top    Linear      -         [{'name': 'weight', 'shape': [32, 32], 'dtype': 'float16'}]
+        1          2               -          top~2  top~2  Linear      top       [{'name': 'weight', 'shape': [512, 512], 'dtype': 'float16'}]
+    """)  # fmt: skip
+    check(dataset, "calls", """
+        module  occurrence  start_ns
+        top     1           0
+        top     2           3000
+        top~2   1           1000
+    """)  # fmt: skip
+    check(dataset, "kernels", """
+        name     module
+        gemm32   top
+        gemm32   top
+        gemm512  top~2
+    """)  # fmt: skip
+    assert losses(dataset) == {"steps_unclear": 3}
+
+
+def test_figures_of_two_models_of_one_prefix_are_never_mixed(parsed: Parse) -> None:
+    dataset = parsed(linear("1", 0, 32) + linear("1", 1000, 512) + linear("1", 3000, 32))
+    check_frame(roofline.frame(dataset)[["path", "flops", "runs"]], """
+        path   flops   runs
+        top~2  524288  1
+        top    4096    2
+    """)  # fmt: skip
+    check_frame(modules_by_shape.frame(dataset)[["path", "calls", "flops_per_call"]], """
+        path   calls  flops_per_call
+        top~2  1      524288
+        top    2      2048
+    """)  # fmt: skip
+    check_frame(traffic.frame(dataset)[["path", "param_bytes"]], """
+        path   param_bytes
+        top~2  524288
+        top    2048
+    """)  # fmt: skip
+    check_frame(modules_by_class.frame(dataset)[["class_name", "modules", "calls", "self_ns"]], """
+        class_name  modules  calls  self_ns
+        Linear      2        3      576
+    """)  # fmt: skip
+
+
+def test_modules_that_are_alike_in_two_models_go_with_their_own_root(parsed: Parse) -> None:
+    dataset = parsed(INTERLEAVED)
+    check(dataset, "modules", """
+        module_id  subtree_end_id  parent_id  depth  path        alias_of
+        0          3               -          0      top         -
+        1          2               0          1      top.norm    -
+        2          3               0          1      top.head    -
+        3          6               -          0      top~2       top
+        4          5               3          1      top~2.norm  top.norm
+        5          6               3          1      top~2.head  top.head
+    """)  # fmt: skip
+    check_frame(modules_by_time.frame(dataset)[["path", "calls", "self_ns", "inclusive_ns"]], """
+        path        calls  self_ns  inclusive_ns
+        top~2       2      0        64
+        top~2.norm  2      64       64
+        top         2      0        32
+        top.norm    2      32       32
+        top.head    2      0        0
+        top~2.head  2      0        0
+    """)  # fmt: skip
+    assert dataset.subtree("top~2").kernels()["name"].tolist() == ["norm32", "norm32"]
+
+
+def test_a_call_that_may_be_of_either_model_is_of_none_and_counted(parsed: Parse) -> None:
+    dataset = parsed(f"""{INTERLEAVED}
+        range  1 8000 8090 {{'Module': 'top', 'Inputs': [[4]]}}
+        range  1 8010 8020 {{'Module': 'top.norm', 'TrainableParams': {{'weight': [8]}}}}
+        launch 1 8011 8012 #9
+        kernel 1 8500 8501 #9 whose
+    """)
+    (whose,) = [row for row in dataset.table("kernels").to_pylist() if row["name"] == "whose"]
+    assert (whose["module"], whose["call_id"], whose["cause"]) == (None, None, "module_unclear")
+    assert dataset.table("calls").num_rows == 12
+    assert losses(dataset) == {"module_unclear": 2, "steps_unclear": 4}
+    rows = [row for row in dataset.table("coverage").to_pylist() if not row["known"]]
+    unclear = [row for row in rows if row["cause"] == "module_unclear"]
+    assert {row["advice"] for row in unclear} == {
+        "give every model a prefix of its own where it is marked"
+    }
+
+
+def test_a_layer_recomputed_by_itself_goes_with_the_model_whose_it_is(parsed: Parse) -> None:
+    """As activation checkpointing does, on the thread of the backward pass."""
+    dataset = parsed(f"""{INTERLEAVED}
+        range  2 8000 8010 {{'Module': 'top.head', 'TrainableParams': {{'weight': [32, 8]}}}}
+        launch 2 8001 8002 #9
+        kernel 2 8500 8501 #9 again
+        range  2 9000 9010 {{'Module': 'top.norm', 'TrainableParams': {{'weight': [8]}}}}
+        launch 2 9001 9002 #10
+        kernel 2 9500 9501 #10 whose
+    """)
+    kernels = {row["name"]: row for row in dataset.table("kernels").to_pylist()}
+    assert kernels["again"]["module"] == "top~2.head"
+    assert (kernels["whose"]["module"], kernels["whose"]["cause"]) == (None, "module_unclear")
+
+
+def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 400 {'Module': 'top'}
+        range  1  10  90 {'Module': 'top.a'}
+        range  1  20  80 {'Module': 'top.a.w', 'Class': 'Small'}
+        range  1 110 190 {'Module': 'top.a'}
+        range  1 120 180 {'Module': 'top.a.w', 'Class': 'Large'}
+        range  1 210 290 {'Module': 'top.a'}
+        range  1 220 280 {'Module': 'top.a.w', 'Class': 'Small'}
+        range  1 310 390 {'Module': 'top.b'}
+    """)
+    check(dataset, "modules", """
+        path       class_name  alias_of
+        top        -           -
+        top.a      -           -
+        top.a.w    Small       -
+        top.a~2    -           top.a
+        top.a~2.w  Large       top.a.w
+        top.b      -           -
+    """)  # fmt: skip
+    assert dataset.table("calls").column("module").to_pylist() == [
+        "top", "top.a", "top.a", "top.a.w", "top.a.w", "top.a~2", "top.a~2.w", "top.b",
+    ]  # fmt: skip
+
+
+def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(parsed: Parse) -> None:
+    dataset = parsed("""
+        range 1   0  10 {'Module': 'top', 'Class': 'A'}
+        range 1  20  30 {'Module': 'top~2', 'Class': 'C'}
+        range 1  40  50 {'Module': 'top', 'Class': 'B'}
+    """)
+    check(dataset, "modules", """
+        path   class_name  alias_of
+        top    A           -
+        top~2  C           -
+        top~3  B           top
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "{'Module': 'top', 'Inputs': [[9]]}",
+        "top in=[[9]]",
+        '{"Module": "top", "Class": "Net", "Phase": "backward"}',
+        "{'Module': 'top', 'TrainableParams': {'weight': [4, 8]}, 'Inputs': [[9]]}",
+        "{'Module': 'top', 'TrainableParams': {'weight': [0]}}",
+        "{'Module': 'top', 'TrainableParams': {'weight': ['s0', 8]}}",
+        "{'Module': 'top', 'TrainableParams': {'weight': [4, 8], 'bias': 'big'}}",
+    ],
+)
+def test_a_marker_that_says_less_or_other_shapes_is_of_no_other_module(
+    parsed: Parse, other: str
+) -> None:
+    said = (
+        '{"Module": "top", "Class": "Net", "TrainableParams": {"weight": [4, 8]}, "Inputs": [[1]]}'
+    )
+    dataset = parsed(f"range 1 0 10 {said}\nrange 1 20 30 {other}\nrange 1 40 50 {said}")
+    (module,) = dataset.table("modules").to_pylist()
+    assert (module["path"], module["class_name"], module["alias_of"]) == ("top", "Net", None)
+    assert "modules_differ" not in losses(dataset)
+
+
+def test_what_a_later_marker_says_of_a_module_is_known_of_it(parsed: Parse) -> None:
+    dataset = parsed("range 1 0 9 top in=[[8]]\nrange 1 20 30 {'Module': 'top', 'Class': 'Net'}")
+    check(dataset, "modules", """
+        path  class_name
+        top   Net
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("'Class': 'A'", "'Class': 'B'"),
+        ("'StaticParams': {'stride': 1}", "'StaticParams': {'stride': 2}"),
+        ("'TrainableParams': {'w': [8]}", "'TrainableParams': {'w': [8], 'b': [8]}"),
+        ("'TrainableParams': {'w': [8]}", "'TrainableParams': {'w': [8, 1]}"),
+        (
+            "'TrainableParams': {'w': {'shape': [8], 'dtype': 'int8'}}",
+            "'TrainableParams': {'w': {'shape': [8], 'dtype': 'float16'}}",
+        ),
+    ],
+)
+def test_class_settings_and_parameters_tell_modules_apart(
+    parsed: Parse, one: str, other: str
+) -> None:
+    dataset = parsed(
+        f"range 1 0 10 {{'Module': 'm', {one}}}\nrange 1 20 30 {{'Module': 'm', {other}}}"
+    )
+    assert dataset.table("modules").column("path").to_pylist() == ["m", "m~2"]
+
+
+def test_a_parameter_that_grows_with_every_call_is_one_module_s(parsed: Parse) -> None:
+    """Such as a cache; its size is null then, and counted."""
+    dataset = parsed(
+        "\n".join(
+            f"range 1 {at} {at + 5} {{'Module': 'top.attn', 'TrainableParams': {{'cache': [2, {at}]}}}}"
+            for at in range(10, 1000, 10)
+        )
+    )
+    check(dataset, "modules", """
+        path      params
+        top       []
+        top.attn  [{'name': 'cache', 'shape': [2, None], 'dtype': None}]
+    """)  # fmt: skip
+    assert losses(dataset) == {"modules_differ": 1}
+
+
+def test_modules_that_end_up_at_one_place_give_it_no_figures_of_one_of_them(parsed: Parse) -> None:
+    """Their markers name different modules, which have no paths of their own here."""
+    dataset = parsed(f"""
+        range 1 0 900 {{'Module': 'runner'}}
+        {linear("1", 100, 32, "draft.mlp")}
+        {linear("1", 300, 512, "target.mlp")}
+    """)
+    check(dataset, "modules", """
+        path        alias_of   params
+        runner      -          []
+        runner.mlp  draft.mlp  [{'name': 'weight', 'shape': [None, None], 'dtype': 'float16'}]
+    """)  # fmt: skip
+    assert losses(dataset) == {"place_shared": 1, "modules_differ": 1}
+    figures = roofline.frame(dataset).set_index("path").loc["runner.mlp"]
+    assert figures[["flops", "bytes"]].isna().all()
+
+
+def test_shards_of_one_module_on_two_ranks_are_one_module_without_the_size_that_differs(
+    parsed: Parse,
+) -> None:
+    one, other = (
+        f"range {process}/1 {at} {at + 10} {{'Module': 'm', 'TrainableParams': {{'w': [{size}, 64]}}}}"
+        for process, at, size in ((1, 0, 30), (2, 20, 34))
+    )
+    dataset = parsed(f"{one}\n{other}")
+    check(dataset, "modules", """
+        path  params
+        m     [{'name': 'w', 'shape': [None, 64], 'dtype': None}]
+    """)  # fmt: skip
+    assert losses(dataset) == {"modules_differ": 1}
+
+
+def test_modules_of_two_ranks_that_are_not_alike_get_no_figures_of_one_of_them(
+    parsed: Parse,
+) -> None:
+    dataset = parsed(linear("1/1", 0, 32) + linear("2/1", 1000, 512))
+    assert dataset.table("modules").column("path").to_pylist() == ["top"]
+    (row,) = roofline.frame(dataset).to_dict("records")
+    assert row["inclusive_ns"] == 544
+    assert row["unknown"] is not None
+    assert roofline.frame(dataset)["flops"].isna().all()
+
+
+def test_two_models_of_one_prefix_are_the_same_two_on_every_rank(parsed: Parse) -> None:
+    """Whichever of them a rank calls first."""
+    dataset = parsed(
+        linear("1/1", 0, 32)
+        + linear("1/1", 1000, 512)
+        + linear("2/1", 500, 512)
+        + linear("2/1", 1500, 32)
+        + linear("3/1", 2500, 512)
+    )
+    check(dataset, "calls", """
+        module  start_ns
+        top     0
+        top     1500
+        top~2   500
+        top~2   1000
+        top~2   2500
+    """)  # fmt: skip
+
+
+def test_two_models_of_one_prefix_are_the_same_two_in_every_report(tmp_path: Path) -> None:
+    """In whatever order the reports are given, and whichever a report calls first."""
+    lines = [
+        linear("1", 0, 32) + linear("1", 1000, 512),
+        linear("1", 0, 512) + linear("1", 1000, 32),
+        linear("1", 0, 512),
+    ]
+    paths = [report(tmp_path / f"rank{at}.sqlite", text) for at, text in enumerate(lines)]
+    answers = []
+    for number, order in enumerate((paths, paths[::-1])):
+        dataset = joined_here(order, tmp_path / f"run{number}")
+        work = dataset.table("kernels").to_pylist()
+        modules = dataset.table("modules").to_pylist()
+        names = {row["path"]: f"gemm{row['params'][0]['shape'][0]}" for row in modules}
+        assert [row["name"] for row in work] == [names[row["module"]] for row in work]
+        assert [modules[row["module_id"]]["path"] for row in work] == [
+            row["module"] for row in work
+        ]
+        assert [row["alias_of"] for row in modules] == [None, "top"]
+        answers.append(sorted((row["report"], row["name"], row["module"]) for row in work))
+        flops = roofline.frame(dataset).set_index("path")["flops"].to_dict()
+        assert flops == {path: 2048 * 2 if name == "gemm32" else 524288 * 3 for path, name in names.items()}  # fmt: skip
+    assert answers[0] == answers[1]
+
+
+def test_a_report_that_does_not_say_which_of_two_models_it_ran_has_a_row_of_its_own(
+    tmp_path: Path,
+) -> None:
+    lines = [linear("1", 0, 32) + linear("1", 1000, 512), "range 1 0 10 top in=[[1, 32]]"]
+    paths = [report(tmp_path / f"rank{at}.sqlite", text) for at, text in enumerate(lines)]
+    dataset = joined_here(paths, tmp_path / "run")
+    whose = [
+        row["module"] for row in dataset.table("calls").to_pylist() if row["report"] == "rank1"
+    ]
+    rows = {row["path"]: row for row in dataset.table("modules").to_pylist()}
+    assert len(rows) == 3
+    assert (rows[whose[0]]["class_name"], rows[whose[0]]["params"]) == (None, [])
+    assert losses(dataset) == {"modules_differ": 1}
+
+
+def test_what_the_processes_of_one_report_contradict_no_other_report_fills_in(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        "range 1/1 0 9 {'Module': 'm', 'Class': 'A'}\nrange 2/1 0 9 {'Module': 'm', 'Class': 'B'}",
+        "range 1 0 9 {'Module': 'm', 'Class': 'A'}",
+    ]
+    paths = [report(tmp_path / f"rank{at}.sqlite", text) for at, text in enumerate(lines)]
+    for number, order in enumerate((paths, paths[::-1])):
+        dataset = joined_here(order, tmp_path / f"run{number}")
+        assert dataset.table("modules").column("class_name").to_pylist() == [None]
+
+
+EVIDENCE = st.lists(st.dictionaries(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=7)
+
+
+def at_odds(one: dict[int, int], other: dict[int, int]) -> bool:
+    return any(other.get(place, what) != what for place, what in one.items())
+
+
+@given(EVIDENCE)
+def test_parts_hold_no_contradiction_and_do_not_depend_on_the_order(
+    evidence: list[dict[int, int]],
+) -> None:
+    numbers = parted(evidence, 99)
+    assert numbers is not None
+    for one, number in zip(evidence, numbers, strict=True):
+        for other, its in zip(evidence, numbers, strict=True):
+            if number == its >= 0:
+                assert not at_odds(one, other)
+    if not any(at_odds(one, other) for one in evidence for other in evidence):
+        assert set(numbers) == {0}
+    backwards = parted(evidence[::-1], 99)
+    assert backwards is not None
+    pairs = {*zip(numbers, backwards[::-1], strict=True)}
+    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.integers(0, 1), st.none() | st.integers(0, 1)), max_size=6)
+)
+def test_what_fits_two_sides_is_of_neither(said: list[tuple[int | None, int | None]]) -> None:
+    def agree(one: tuple, other: tuple) -> bool:
+        return all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
+
+    numbers = clusters(said, agree)
+    for one, number in zip(said, numbers, strict=True):
+        fitting = [other for other in said if agree(one, other)]
+        clear = all(agree(a, b) for a in fitting for b in fitting)
+        assert (number >= 0) == clear
+        for other, its in zip(said, numbers, strict=True):
+            if number >= 0 and its >= 0:
+                assert (number == its) == agree(one, other)
+
+
+def test_too_many_parts_are_none() -> None:
+    assert parted([{0: at} for at in range(20)], 16) is None
+    assert clusters(range(100), lambda one, other: one == other) == [0] * 100

@@ -1,0 +1,249 @@
+"""Golden tests of the range that hooks write when a call has ended, and of calls that are marked more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.golden import check
+from tests.parsed_programs import over_programs, place, placed, same, shapes
+from tests.simulator.strategies import plans_of_quiet_modules
+from tracekit.dataset.opening import Dataset
+
+Parse = Callable[..., Dataset]
+
+
+def losses(dataset: Dataset) -> dict[str, int]:
+    rows = dataset.table("coverage").to_pylist()
+    return {row["cause"]: row["count"] for row in rows if "losses" in row["what"]}
+
+
+def test_a_second_range_that_says_less_than_its_call_is_part_of_it(parsed: Parse) -> None:
+    """vLLM's hooks leave out the outputs where they find no tensors."""
+    dataset = parsed("""
+        range  1   0  50 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'Inputs': [[1]], 'StaticParams': {'p': 1}}
+        range  1  10  40 {'Module': 'top.a', 'Inputs': [[1]]}
+        launch 1  20  21 #1
+        kernel 1 900 910 #1 gemm
+        range  1  41  42 {'Module': 'top.a'}
+        range  1  52  53 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'StaticParams': {'p': 1}}
+        range  1  60  70 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'ids': [[1]], 'StaticParams': {'p': 1}}
+        range  1  72  73 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'StaticParams': {'p': 1}}
+    """)
+    check(dataset, "calls", """
+        module  start_ns  end_ns  inputs  outputs  kernel_count
+        top     0         50      [[1]]   -        1
+        top     60        70      []      -        0
+        top.a   10        40      [[1]]   -        1
+    """)  # fmt: skip
+    assert dataset.table("steps").num_rows == 2
+    assert dataset.table("ranges").num_rows == 6
+    assert losses(dataset) == {}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "{'Module': 'net', 'TrainableParams': {'w': [8]}}",
+        "{'Module': 'net', 'StaticParams': {'eps': 1}}",
+        "{'Module': 'net', 'Inputs': [[2]]}",
+        "{'Module': 'other'}",
+    ],
+)
+def test_a_range_that_says_something_new_is_a_call(parsed: Parse, second: str) -> None:
+    dataset = parsed(f"""
+        range  1   0  50 {{'Module': 'net', 'TrainableParams': {{'w': [4]}}, 'Inputs': [[1]]}}
+        range  1  60  70 {second}
+    """)
+    assert dataset.table("calls").num_rows == 2
+
+
+def test_a_range_after_which_something_was_launched_is_no_end_of_what_came_before(
+    parsed: Parse,
+) -> None:
+    dataset = parsed("""
+        range  1   0  50 {'Module': 'net', 'Inputs': [[1]]}
+        launch 1  52  54 #1
+        kernel 1 900 910 #1 between
+        range  1  60  70 {'Module': 'net'}
+    """)
+    assert dataset.table("calls").num_rows == 2
+
+
+def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_have_one(
+    parsed: Parse,
+) -> None:
+    dataset = parsed("""
+        range  1   0  50 {'Module': 'top'}
+        range  1   5  10 {'Module': 'top.a', 'Inputs': [[1]]}
+        range  1  11  12 {'Module': 'top.a', 'Outputs': [[1]]}
+        range  1  13  14 {'Module': 'top.b'}
+        range  1  15  16 {'Module': 'top.b'}
+        range  1  52  53 {'Module': 'top'}
+        range  1  60  70 {'Module': 'top'}
+        range  1  72  73 {'Module': 'top'}
+        range 8/1  0  50 {'Module': 'net'}
+        range 8/1 60  70 {'Module': 'net'}
+    """)
+    check(dataset, "calls", """
+        module  pid  start_ns
+        top     1    0
+        top     1    60
+        top.a   1    5
+        top.b   1    13
+        net     8    0
+        net     8    60
+    """)  # fmt: skip
+
+
+def test_equal_ranges_of_which_every_other_one_works_are_calls_and_their_ends(
+    parsed: Parse,
+) -> None:
+    dataset = parsed("""
+        range  1   0  50 {'Module': 'net'}
+        launch 1  10  11 #1
+        kernel 1 900 910 #1 first
+        range  1  52  53 {'Module': 'net'}
+        range  1  60  70 {'Module': 'net'}
+        launch 1  62  63 #2
+        kernel 1 910 920 #2 second
+        range  1  72  73 {'Module': 'net'}
+    """)
+    check(dataset, "calls", """
+        module  start_ns
+        net     0
+        net     60
+    """)  # fmt: skip
+
+
+@pytest.mark.parametrize("calls", [2, 3])
+def test_equal_ranges_of_which_only_the_first_works_are_calls(parsed: Parse, calls: int) -> None:
+    lines = [f"range 1 {100 * at} {100 * at + 50} {{'Module': 'net'}}" for at in range(calls)]
+    dataset = parsed("\n".join([*lines, "launch 1 10 11 #1", "kernel 1 900 910 #1 gemm"]))
+    assert dataset.table("calls").num_rows == calls
+
+
+def test_ends_of_calls_from_before_the_recording_are_counted(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1  11  12 {'Module': 'top.a'}
+        range  1  13  14 {'Module': 'top'}
+        range  1  20  30 {'Module': 'top'}
+        range  1  25  26 {'Module': 'top.a', 'Inputs': [[1]]}
+        launch 1  25  26 #1
+        kernel 1 900 910 #1 gemm
+        range  1  27  28 {'Module': 'top.a'}
+        range  1  31  32 {'Module': 'top'}
+    """)
+    check(dataset, "calls", """
+        module  start_ns  kernel_count
+        top     20        1
+        top.a   25        1
+    """)  # fmt: skip
+    assert dataset.table("steps").num_rows == 1
+    assert losses(dataset) == {"outputs_without_call": 2}
+
+
+def test_in_coarse_time_ends_at_one_tick_find_their_calls(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1  20  30 {'Module': 'top', 'Inputs': [[1]]}
+        range  1  25  30 {'Module': 'top.a', 'Inputs': [[1]]}
+        range  1  30  30 {'Module': 'top.a'}
+        range  1  30  30 {'Module': 'top'}
+        range  1  30  40 {'Module': 'top', 'Inputs': [[1]]}
+        range  1  40  40 {'Module': 'top'}
+    """)
+    check(dataset, "calls", """
+        module  start_ns
+        top     20
+        top     30
+        top.a   25
+    """)  # fmt: skip
+
+
+def test_calls_that_two_sets_of_hooks_mark_are_one(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  1   2  98 {'Module': 'top'}
+        range  1  10  50 {'Module': 'top.a'}
+        range  1  15  40 {'Module': 'top.a'}
+        launch 1  26  27 #1
+        kernel 1 900 910 #1 gemm
+        range  1  41  42 {'Module': 'top.a', 'Outputs': [[3]]}
+        range  1  51  52 {'Module': 'top.a', 'Outputs': [[3]]}
+    """)
+    check(dataset, "calls", """
+        module  start_ns  end_ns  outputs  kernel_count
+        top     0         100     -        1
+        top.a   10        50      [[3]]    1
+    """)  # fmt: skip
+    check(dataset, "ranges", """
+        range_id  parent_range_id  module_id
+        0         -                0
+        1         0                0
+        2         1                1
+        3         2                1
+        4         2                1
+        5         1                0
+    """)  # fmt: skip
+    assert dataset.table("steps").num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "range 1 5 90 {'Module': 'cell', 'Inputs': [[2]]}",
+        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nlaunch 1 2 3 #1\nkernel 1 900 910 #1",
+        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nrange 1 10 20 {'Module': 'cell.lin'}",
+        "range 1 40 90 {'Module': 'cell', 'Inputs': [[1]]}",
+        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nrange 1 200 210 {'Module': 'cell', 'Inputs': [[1]]}",
+    ],
+    ids=["other inputs", "own work", "another inside once", "half of it", "not always"],
+)
+def test_a_module_that_calls_itself_is_called_twice(parsed: Parse, lines: str) -> None:
+    dataset = parsed("range 1 0 92 {'Module': 'cell', 'Inputs': [[1]]}\n" + lines)
+    assert "cell.cell" in dataset.table("calls").column("module").to_pylist()
+
+
+def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        async  1>2 10 50 {'Module': 'top.a'}
+        launch 1  26  27 #1
+        kernel 1 900 910 #1 whose
+        launch 1  60  61 #2
+        kernel 1 910 920 #2 of-top
+        launch 2  30  31 #3
+        kernel 1 920 930 #3 elsewhere
+        async  1>2 120 150 ProfilerStep#3
+        async  1>2 120 150 plain
+    """)
+    check(dataset, "kernels", """
+        name       module  cause
+        of-top     top     -
+        whose      -       ended_elsewhere
+        elsewhere  -       outside_modules
+    """)  # fmt: skip
+    check(dataset, "calls", """
+        call_id  module
+        0        top
+    """)  # fmt: skip
+    rows = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
+    assert {(row["cause"], row["known"]): row["count"] for row in rows} == {
+        ("marker", True): 1,
+        ("plain", True): 1,
+        ("ended_elsewhere", False): 2,
+    }
+    assert all(row["advice"] for row in rows if not row["known"])
+
+
+@over_programs(plans_of_quiet_modules(), 60)
+def test_second_ranges_are_no_calls_whatever_modules_take_and_give(it) -> None:
+    same(
+        ((*place(row), row["module"], shapes(row["inputs"])) for row in it.tables["calls"]),
+        ((*placed(call.key), call.path, call.inputs) for call in it.truth.calls),
+    )
+    outputs = {placed(call.key): call.outputs for call in it.truth.calls}
+    assert all(shapes(row["outputs"]) in outputs[place(row)] for row in it.tables["calls"])
+    modules = {row["path"] for row in it.tables["modules"]}
+    assert all(row["module"] in modules | {None} for row in it.tables["kernels"])

@@ -1,0 +1,97 @@
+"""What a page holds, read back from its HTML, and the same worked out from the tables with pandas."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.views.page.document import page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from tracekit.dataset.opening import Dataset
+
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+def shown(dataset: Dataset, before: Dataset | None = None) -> dict[str, Any]:
+    """The data of a dataset's page."""
+    return data_of(page(dataset, before))
+
+
+def data_of(html: bytes) -> dict[str, Any]:
+    """The data of a page."""
+    found = _DATA.findall(html.decode())
+    assert len(found) == 1
+    data: dict[str, Any] = json.loads(found[0])
+    return data
+
+
+class Node(NamedTuple):
+    """A node of one of the two lists, and the modules that it stands for or that are left out below it."""
+
+    at: int
+    path: str
+    figures: dict[str, Any]
+    children: list[int]
+
+
+def nodes(columns: dict[str, list[Any]]) -> list[Node]:
+    """The nodes of a list, with their paths and children."""
+    found: list[Node] = []
+    for at, name in enumerate(columns["name"]):
+        parent = columns["parent"][at]
+        path = f"{found[parent].path}.{name}" if parent >= 0 else name
+        found.append(Node(at, path, {key: its[at] for key, its in columns.items()}, []))
+        if parent >= 0:
+            found[parent].children.append(at)
+    return found
+
+
+def reach(columns: dict[str, list[Any]]) -> list[set[int]]:
+    """The places of each node and of all below it."""
+    found: list[set[int]] = [{at} for at in range(len(columns["name"]))]
+    for at in reversed(range(len(found))):
+        if columns["parent"][at] >= 0:
+            found[columns["parent"][at]] |= found[at]
+    return found
+
+
+class Tables:
+    """The tables of a dataset as pandas has them."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.kernels = dataset.table("kernels").to_pandas()
+        self.modules = dataset.table("modules").to_pandas()
+        self.calls = dataset.table("calls", ["module_id"]).to_pandas()
+        self.steps = dataset.table("steps").to_pandas()
+        self.kernels["named"] = (
+            self.kernels["name"].astype(object).where(self.kernels["name"].notna(), None)
+        )
+
+    def below(self, path: str) -> pd.DataFrame:
+        """The work of a module and all below it."""
+        (row,) = self.modules[self.modules["path"] == path].itertuples()
+        return self.kernels[
+            self.kernels["module_id"].between(row.module_id, row.subtree_end_id - 1)
+        ]
+
+    def own(self, path: str) -> pd.DataFrame:
+        """The work of a module itself."""
+        (row,) = self.modules[self.modules["path"] == path].itertuples()
+        return self.kernels[self.kernels["module_id"] == row.module_id]
+
+    def calls_of(self, path: str) -> int:
+        (row,) = self.modules[self.modules["path"] == path].itertuples()
+        return int((self.calls["module_id"] == row.module_id).sum())
+
+
+def pieces(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The pieces of work of one drawing."""
+    columns = drawn["pieces"]
+    for at in range(len(columns["ns"])):
+        yield {name: column[at] for name, column in columns.items()}

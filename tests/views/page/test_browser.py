@@ -1,0 +1,417 @@
+"""The page in a real browser: what it shows, what can be done with it, and that it loads and runs nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tracekit
+from tests.command import ROOT
+from tests.trace_lines import report
+from tests.views.page.browser import CHROMIUM, Looking, errors_of
+from tracekit.views.page import limits
+from tracekit.views.page.document import document, page
+from tracekit.views.wording import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from tracekit.dataset.opening import Dataset
+
+pytestmark = pytest.mark.browser
+
+BAD = "<img src=x onerror=alert(1)>"
+WORSE = "</script><script>alert(2)</script>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    source = ROOT / "data" / "small_llama.sqlite"
+    return tracekit.parse(source, tmp_path_factory.mktemp("llama") / "small_llama.tracekit")
+
+
+@pytest.fixture
+def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Looking]]:
+    """Opens a page from disk; in the end nothing may have gone wrong in it."""
+    opened: list[Looking] = []
+
+    def at(text: bytes, **context: Any) -> Looking:
+        path = tmp_path / f"page{len(opened)}.html"
+        path.write_bytes(text)
+        opened.append(Looking(browser.new_context(**context), path))
+        return opened[-1]
+
+    yield at
+    for one in opened:
+        one.context.close()
+        assert one.said == []
+        assert one.requests == [one.path.as_uri()]
+
+
+def cell(shown: Page, name: str) -> Any:
+    return shown.locator("#icicle [role=treeitem]", has_text=name).first
+
+
+def test_a_click_looks_into_a_module_everywhere_and_a_crumb_goes_back(look, llama) -> None:
+    shown = look(page(llama)).page
+    assert shown.locator("h1").inner_text() == "small_llama"
+    assert "5.92 ms" in shown.locator("#tiles").inner_text()
+    cell(shown, "mlp").click()
+    crumbs = shown.locator("#crumbs li")
+    assert crumbs.all_inner_texts()[-1] == "mlp"
+    assert shown.locator("#card .value").inner_text().startswith("62.0 %")
+    rows = shown.locator("#modules-table tbody tr")
+    assert rows.count() == 3
+    assert all(".mlp" in text for text in rows.all_inner_texts())
+    kernels = shown.locator("#kernels-table tbody tr")
+    assert [text.split()[0] for text in kernels.all_inner_texts()] == [
+        "gate_up_proj_kernel",
+        "down_proj_kernel",
+    ]
+    crumbs.nth(0).locator("button").click()
+    assert shown.locator("#crumbs li").count() == 1
+    assert rows.count() == 14
+
+
+def test_layers_that_are_alike_can_be_unfolded(look, llama) -> None:
+    shown = look(page(llama)).page
+    assert shown.locator("#icicle [role=treeitem]", has_text="0 … 3").count() == 1
+    cell(shown, "attn").click()
+    shown.locator("#fold").click()
+    names = shown.locator("#crumbs li").all_inner_texts()
+    assert names[-2:] == ["0", "self_attn"]
+    shown.locator("#crumbs button", has_text="layers").click()
+    layers = shown.locator("#icicle [role=treeitem][aria-level='5']")
+    assert [text.split()[0] for text in layers.all_inner_texts()] == ["0", "1", "2", "3"]
+
+
+def test_the_keyboard_alone_reaches_everything(look, llama) -> None:
+    shown = look(page(llama)).page
+    focused = "document.activeElement.textContent"
+    shown.locator("#icicle [tabindex='0']").focus()
+    for key, expected in [
+        ("ArrowDown", "LlamaForCausalLM"),
+        ("ArrowDown", "model"),
+        ("ArrowUp", "LlamaForCausalLM"),
+    ]:
+        shown.keyboard.press(key)
+        assert shown.evaluate(focused).startswith(expected)
+    shown.keyboard.press("Enter")
+    assert shown.locator("#crumbs li").all_inner_texts()[-1] == "LlamaForCausalLM"
+    shown.keyboard.press("Escape")
+    assert shown.locator("#crumbs li").count() == 1
+    shown.keyboard.press("/")
+    shown.keyboard.type("ATTN")
+    assert shown.locator("#modules-table tbody tr").count() == 4
+    shown.keyboard.press("Tab")
+    shown.locator("#modules-table th[data-column=calls] button").focus()
+    shown.keyboard.press("Enter")
+    assert shown.locator("th[data-column=calls]").first.get_attribute("aria-sort") == "descending"
+    assert shown.evaluate(focused) == "calls"
+    shown.locator("#canvas").focus()
+    shown.keyboard.press("ArrowRight")
+    assert "kernel" in shown.locator("#timeline-piece").inner_text()
+    before = shown.evaluate("document.querySelector('#said').textContent")
+    shown.keyboard.press("ArrowRight")
+    assert shown.evaluate("document.querySelector('#said').textContent") != before
+    shown.keyboard.press("Enter")
+    assert shown.locator("#crumbs li").count() > 3
+
+
+def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_modules(
+    look, llama
+) -> None:
+    shown = look(page(llama)).page
+    head = shown.locator("#modules-table th[data-column=self_ns]")
+    column = shown.locator("#modules-table tbody td:nth-child(5)")
+    head.locator("button").click()
+    descending = column.all_inner_texts()
+    assert descending[0] == "1.91 ms"
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert column.all_inner_texts() == descending[::-1] or column.first.inner_text() == "0 ns"
+    shown.locator("#search-modules").fill("layers.2.mlp")
+    shown.locator("#unfold-place button").click()
+    paths = shown.locator("#modules-table tbody .path").all_inner_texts()
+    assert len(paths) == 3
+    assert all("layers.2.mlp" in path for path in paths)
+    shown.locator("#search-kernels").fill("no such thing")
+    assert "nothing of that kind" in shown.locator("#kernels-table").inner_text()
+
+
+PIXELS = "document.querySelector('#canvas').toDataURL()"
+
+
+def timeline_of(shown: Page) -> tuple[float, float, float]:
+    """Where the timeline is: its left, its top and its bottom."""
+    shown.locator("#canvas").scroll_into_view_if_needed()
+    box = shown.locator("#canvas").bounding_box()
+    assert box is not None
+    return box["x"], box["y"], box["y"] + box["height"]
+
+
+def test_the_timeline_tells_and_chooses_what_is_under_the_pointer(look, llama) -> None:
+    shown = look(page(llama)).page
+    left, _, bottom = timeline_of(shown)
+    shown.mouse.move(left + 60, bottom - 25)
+    assert "LlamaForCausalLM.model.layers" in shown.locator("#tip").inner_text()
+    shown.mouse.click(left + 60, bottom - 25)
+    assert shown.locator("#crumbs li").count() > 4
+    options = shown.locator("#drawn option").all_inner_texts()
+    assert options[0].startswith("Median decode step")
+    assert any("whole recording" in option for option in options)
+    shown.locator("#drawn").select_option(str(len(options) - 1))
+    assert "500 kernels" in shown.locator("#timeline-said").inner_text()
+
+
+def test_the_timeline_zooms_and_moves(look, llama) -> None:
+    shown = look(page(llama)).page
+    left, top, _ = timeline_of(shown)
+
+    def wheel() -> None:
+        shown.mouse.move(left + 60, top + 20)
+        shown.locator("#canvas").focus()
+        shown.mouse.wheel(0, -300)
+
+    def drag() -> None:
+        shown.mouse.move(left + 300, top + 20)
+        shown.mouse.down()
+        shown.mouse.move(left + 200, top + 20)
+        shown.mouse.up()
+
+    keys = [lambda key=key: shown.locator("#canvas").press(key) for key in "wds0"]
+    for move in (shown.locator("#zoom-in").click, wheel, drag, *keys):
+        before = shown.evaluate(PIXELS)
+        move()
+        shown.wait_for_timeout(50)
+        assert shown.evaluate(PIXELS) != before, move
+
+
+def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
+    marker = json.dumps({"Module": f"top.{BAD}", "Class": WORSE})
+    lines = f"""
+        range  1   0 1000 {json.dumps({"Module": "top", "Class": BAD})}
+        range  1  10  500 {marker}
+        launch 1  20   30 #1
+        kernel 1  40  140 #1 {WORSE}{BAD}
+        kernel 1 500  600 #9 {BAD}
+    """
+    one = tracekit.parse(report(tmp_path / f"{BAD.replace('/', '')}.sqlite", lines), tmp_path / BAD)
+    other = tracekit.parse(
+        report(tmp_path / "b.sqlite", lines.replace(" 140 ", " 240 ")),
+        tmp_path / f"{BAD}2.tracekit",
+    )
+    several = tracekit.parse(
+        [tmp_path / f"{BAD.replace('/', '')}.sqlite", tmp_path / "b.sqlite"], tmp_path / "c"
+    )
+    for dataset, before in ((one, other), (several, None)):
+        looking = look(page(dataset, before))
+        shown = looking.page
+        assert shown.locator("img, main script").count() == 0
+        text = shown.locator("body").inner_text()
+        assert BAD in text
+        assert WORSE in text
+        shown.locator("#canvas").focus()
+        shown.keyboard.press("ArrowRight")
+        assert WORSE in shown.locator("#timeline-piece").inner_text()
+
+
+def test_a_type_of_layer_finds_its_modules(look, llama) -> None:
+    shown = look(page(llama)).page
+    shown.locator("#types button", has_text="down_proj").click()
+    paths = shown.locator("#modules-table tbody .path").all_inner_texts()
+    assert [path.rpartition(".")[2] for path in paths] == ["down_proj"]
+    assert shown.evaluate("document.activeElement.id") == "search-modules"
+
+
+def test_what_changed_is_told_in_words_and_opened_for_its_kernels(
+    look, llama, tmp_path: Path
+) -> None:
+    slower = tmp_path / "slower.sqlite"
+    shutil.copy(ROOT / "data" / "small_llama.sqlite", slower)
+    with closing(sqlite3.connect(slower)) as db:
+        db.execute(
+            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) * 2 WHERE shortName IN "
+            "(SELECT id FROM StringIds WHERE value = 'o_proj_kernel')"
+        )
+        db.commit()
+    shown = look(page(tracekit.parse(slower), llama)).page
+    text = shown.locator("#changes").inner_text()
+    assert "small_llama → slower" in text
+    assert "+100.0 %" in text
+    shown.locator("#changes tbody summary").first.click()
+    assert "o_proj_kernel" in shown.locator("#changes details[open]").inner_text()
+    rows = shown.locator("#changes tbody tr").count()
+    shown.locator("#changes button", has_text="more").click()
+    assert shown.locator("#changes tbody tr").count() > rows
+
+
+def test_each_step_that_is_drawn_is_marked_under_its_bar(look, llama, monkeypatch) -> None:
+    for most, marks in ((600, [0, 1, 2, 7, 9]), (5, [0, 1, 3, 4])):
+        monkeypatch.setattr(limits, "BARS", most)
+        shown = look(page(llama)).page
+        bars = shown.locator("#steps rect:not(.mark)")
+        wide = float(bars.nth(1).get_attribute("x"))
+        found = shown.locator("#steps rect.mark").evaluate_all(
+            "(all) => all.map((one) => one.getAttribute('x'))"
+        )
+        assert sorted(round(float(left) / wide) for left in found) == marks
+        assert bars.count() == min(most, 10)
+
+
+def test_nothing_that_gets_into_the_page_is_fetched_or_run(browser, llama, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_bytes(page(llama))
+    shown = Looking(browser.new_context(), path)
+    refused = """new Promise((told) => {
+        document.addEventListener("securitypolicyviolation", (event) => told(event.effectiveDirective));
+        document.body.append(Object.assign(document.createElement(NAME), PROPERTIES));
+    })"""
+    for name, properties, directive in (
+        ("img", {"src": "http://127.0.0.1:9/x.png"}, "img-src"),
+        ("script", {"textContent": "window.ran = true"}, "script-src-elem"),
+        ("style", {"textContent": "body { display: none }"}, "style-src-elem"),
+    ):
+        script = refused.replace("NAME", json.dumps(name)).replace(
+            "PROPERTIES", json.dumps(properties)
+        )
+        assert shown.page.evaluate(script) == directive
+    assert shown.page.evaluate("window.ran") is None
+    shown.context.close()
+
+
+def test_light_and_dark_follow_the_system_until_told_otherwise(look, llama) -> None:
+    text = page(llama)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = look(text, color_scheme="light").page
+    dark = look(text, color_scheme="dark").page
+    colours = [light.evaluate(ground), dark.evaluate(ground)]
+    assert colours[0] != colours[1]
+    light.locator("#theme").click()
+    assert light.evaluate(ground) == colours[1]
+    assert light.locator("#theme").get_attribute("aria-pressed") == "true"
+    dark.locator("#theme").click()
+    assert dark.evaluate(ground) == colours[0]
+
+
+def test_motion_is_only_where_it_is_wanted(look, llama) -> None:
+    behaviour = "getComputedStyle(document.documentElement).scrollBehavior"
+    text = page(llama)
+    assert look(text, reduced_motion="reduce").page.evaluate(behaviour) == "auto"
+    assert look(text, reduced_motion="no-preference").page.evaluate(behaviour) == "smooth"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 800])
+def test_axe_finds_nothing_that_keeps_somebody_out(
+    look, llama, tmp_path: Path, scheme: str, width: int
+) -> None:
+    lines = "range 1 0 50 {'Module': 'LlamaForCausalLM'}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
+    before = tracekit.parse(report(tmp_path / "before.sqlite", lines))
+    shown = look(
+        page(llama, before), color_scheme=scheme, viewport={"width": width, "height": 900}
+    ).page
+    assert errors_of(shown) == []
+    shown.locator("#icicle [role=treeitem]", has_text="self_attn").first.click()
+    shown.locator("#timeline summary").click()
+    assert errors_of(shown) == []
+    assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_numbers_read_as_in_the_terminal(look, llama) -> None:
+    shown = look(page(llama)).page
+    rng = np.random.default_rng(6)
+    times = [0, 1, 999, 1000, 12_250, 12_350, 999_499, 999_500, 999_999, 10**12, 123.25, 0.5]
+    times += [int(one) for one in 10 ** rng.uniform(0, 13, 500)]
+    shares = [
+        0,
+        1,
+        0.0005,
+        0.00049,
+        0.9995,
+        0.99951,
+        0.1225,
+        0.0625,
+        0.03125,
+        *rng.uniform(0, 1, 300).tolist(),
+    ]
+    told = {"about": {"title": "t"}, "times": times, "shares": shares}
+    found = wording(shown, told)
+    assert found == [[duration(one) for one in times], [percent(one) for one in shares]]
+
+
+def wording(shown: Page, told: dict[str, Any]) -> Any:
+    """What the page's own functions make of numbers."""
+    source = (ROOT / "tracekit" / "views" / "page" / "assets" / "wording.js").read_text("utf-8")
+    call = "[told.times.map(duration), told.shares.map(percent)]"
+    return shown.evaluate(f"(told) => {{ {source}\n return {call}; }}", told)
+
+
+LEFT_OUT = {
+    "operators": "op 1 10 20 aten::addmm\nop 1 12 15 aten::mm\n",
+    "no modules": "kernel 1 40 140 #1 gemm\n",
+    "modules without work": "range 1 0 50 {'Module': 'top'}\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_page_of_little_says_what_is_missing(look, tmp_path: Path, name: str) -> None:
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", LEFT_OUT[name]), tmp_path / "out")
+    shown = look(page(dataset)).page
+    assert errors_of(shown) == []
+    text = shown.locator("main").inner_text()
+    assert ("CPU time" if name == "operators" else "GPU time") in text
+    assert "null" not in text
+    assert "undefined" not in text
+    assert "NaN" not in text
+    if name in ("nothing", "modules without work"):
+        assert "There is no GPU work" in text
+    else:
+        assert "no module" in text
+
+
+def test_modules_a_hundred_levels_deep_can_be_reached(look, tmp_path: Path) -> None:
+    path = ".".join(["top", *(f"m{at}" for at in range(100))])
+    lines = f"range 1 0 50 {json.dumps({'Module': path})}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
+    shown = look(page(tracekit.parse(report(tmp_path / "deep.sqlite", lines)))).page
+    shown.locator("#search-modules").fill("m98.m99")
+    shown.locator("#modules-table button", has_text="m99").first.click()
+    assert shown.locator("#crumbs li").count() == 10
+    assert shown.locator("#icicle [role=treeitem]").count() == 9
+    shown.locator("#icicle [aria-selected=true]").press("Escape")
+    assert shown.locator("#crumbs li").last.inner_text() == "m98"
+
+
+def test_a_roofline_stands_where_one_is_known(look, llama) -> None:
+    from tests.views.page.test_roofline import KNOWN, UNKNOWN, data_with
+
+    shown = look(document(data_with(llama, KNOWN))).page
+    points = shown.locator("#roofline circle")
+    assert points.count() == 2
+    assert "62.5 TFLOP/s" in points.first.locator("title").text_content()
+    assert errors_of(shown) == []
+    shown.locator("#roofline tbody button").first.press("Enter")
+    assert shown.locator("#crumbs li").count() > 3
+    shown = look(document(data_with(llama, UNKNOWN))).page
+    assert shown.locator("#roofline circle").count() == 0
+    assert "--peak" in shown.locator("#roofline").inner_text()

@@ -1,0 +1,295 @@
+"""Every figure on the page is the one that pandas finds in the tables, and figures add up."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import tracekit
+from tests.command import ROOT
+from tests.conftest import TRACES
+from tests.simulator import simulate, write_report
+from tests.simulator.strategies import capturing_plans, plans
+from tests.trace_lines import report
+from tests.views.page.pages import Tables, nodes, pieces, reach, shown
+from tracekit.analyses import difference
+from tracekit.views.page import limits
+from tracekit.views.page.document import SCRIPTS, STYLES, embedded, page
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tests.simulator import Plan
+    from tracekit.dataset.opening import Dataset
+
+ASSETS = ROOT / "tracekit" / "views" / "page" / "assets"
+SMALL = {
+    "MODULES": 3, "TYPES": 2, "KERNELS": 2, "PAIRS": 4, "PIECES": 5, "STEPS": 3, "NAMES": 1, "STREAMS": 1,
+    "BARS": 2, "ROWS": 2, "SHAPES": 3,
+}  # fmt: skip
+
+
+def check(dataset: Dataset) -> None:
+    """All that can be said of any dataset's page."""
+    data, tables = shown(dataset), Tables(dataset)
+    assert data["about"]["total_ns"] == tables.kernels["dur_ns"].sum()
+    check_coverage(data, tables)
+    check_modules(data, tables)
+    for name in ("modules", "lines"):
+        check_sums(data["nodes"][name])
+        check_pairs(data, name, tables)
+    check_lines(data, tables)
+    check_kernels(data, tables)
+    check_timeline(data, tables)
+    check_bars(data, tables)
+
+
+def check_coverage(data: dict[str, Any], tables: Tables) -> None:
+    work = tables.kernels
+    cause = work["method"].astype(object).where(work["method"].notna(), work["cause"])
+    expected = work.groupby(cause)["dur_ns"].agg(["size", "sum"])
+    found = {row["cause"]: (row["count"], row["time_ns"]) for row in data["coverage"]["kernels"]}
+    assert found == {name: (row["size"], row["sum"]) for name, row in expected.iterrows()}
+
+
+def check_modules(data: dict[str, Any], tables: Tables) -> None:
+    for node in nodes(data["nodes"]["modules"]):
+        own, below = tables.own(node.path), tables.below(node.path)
+        assert node.figures["self_ns"] == own["dur_ns"].sum()
+        assert node.figures["inclusive_ns"] == below["dur_ns"].sum()
+        assert node.figures["kernels"] == len(own)
+        assert node.figures["calls"] == tables.calls_of(node.path)
+        by_step = below.groupby("step_id")["dur_ns"].sum()
+        assert node.figures["steps"] == len(by_step)
+        if len(by_step):
+            assert node.figures["step_median_ns"] == pytest.approx(by_step.median())
+            assert node.figures["step_p95_ns"] == pytest.approx(by_step.quantile(0.95))
+
+
+def check_sums(columns: dict[str, list[Any]]) -> None:
+    """Inclusive is self, plus what is below, plus what is left out below."""
+    found = nodes(columns)
+    for node in found:
+        below = sum(found[child].figures["inclusive_ns"] for child in node.children)
+        parts = node.figures["self_ns"] + below + node.figures["left_out_ns"]
+        assert node.figures["inclusive_ns"] == parts
+        assert node.figures["left_out_ns"] >= 0
+        assert node.figures["left_out"] or not node.figures["left_out_ns"]
+
+
+def check_lines(data: dict[str, Any], tables: Tables) -> None:
+    """Each line is the sum of the modules that say they are in it."""
+    listed = data["nodes"]["modules"]
+    if len(listed["name"]) < len(tables.modules):
+        return
+    for at, line in enumerate(nodes(data["nodes"]["lines"])):
+        if line.figures["left_out"]:
+            continue
+        inside = [row for row, its in enumerate(listed["line"]) if its == at]
+        assert len(inside) == line.figures["modules"]
+        for name in ("calls", "kernels", "self_ns", "inclusive_ns", "launch_bound_ns"):
+            assert line.figures[name] == sum(listed[name][row] for row in inside)
+
+
+def check_pairs(data: dict[str, Any], name: str, tables: Tables) -> None:
+    """Kernels inside a node, as the page adds them up."""
+    pairs, its = data["kernels"][f"of_{name}"], data["kernels"]
+    kernels = list(zip(its["name"], its["kind"], strict=True))
+    for node, below in zip(nodes(data["nodes"][name]), reach(data["nodes"][name]), strict=True):
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for at, owner in enumerate(pairs["node"]):
+            if owner in below:
+                key = kernels[pairs["kernel"][at]]
+                count, time = found.get(key, (0, 0))
+                found[key] = (count + pairs["kernels"][at], time + pairs["gpu_time_ns"][at])
+        work = tables.below(node.path) if name == "modules" else of_lines(data, tables, below)
+        groups = work.groupby(["named", "kind"], dropna=False, observed=True)["dur_ns"]
+        expected = {key: (len(time), time.sum()) for key, time in groups if key in kernels}
+        assert found == expected
+
+
+def of_lines(data: dict[str, Any], tables: Tables, lines: set[int]) -> pd.DataFrame:
+    """The work of the modules of some lines."""
+    listed = data["nodes"]["modules"]
+    assert len(listed["name"]) == len(tables.modules)
+    inside = [row for row, line in enumerate(listed["line"]) if line in lines]
+    return tables.kernels[
+        tables.kernels["module_id"].isin(tables.modules["module_id"].iloc[inside])
+    ]
+
+
+def check_kernels(data: dict[str, Any], tables: Tables) -> None:
+    its = data["kernels"]
+    groups = tables.kernels.groupby(["named", "kind"], dropna=False, observed=True)["dur_ns"]
+    expected = {
+        key: (len(time), time.sum(), time.median(), time.max())
+        for key, time in groups
+        if isinstance(key, tuple)
+    }
+    for at, key in enumerate(zip(its["name"], its["kind"], strict=True)):
+        assert expected.pop(key) == (
+            its["kernels"][at], its["gpu_time_ns"][at], pytest.approx(its["median_ns"][at]), its["max_ns"][at],
+        )  # fmt: skip
+    assert len(expected) == its["left_out"]
+    assert sum(time for _, time, *_ in expected.values()) == its["left_out_ns"]
+
+
+def check_timeline(data: dict[str, Any], tables: Tables) -> None:
+    for drawn in data["timeline"]["drawn"]:
+        step, work = drawn["step"], tables.kernels
+        if "report" in work.columns:
+            work = work[work["report"] == drawn["report"]]
+        if step is not None:
+            work = work[work["step_id"] == step["step_id"]]
+            assert step["gpu_time_ns"] == work["dur_ns"].sum()
+        assert drawn["work"] == len(work)
+        assert drawn["start_ns"] >= work["start_ns"].min()
+        found = list(pieces(drawn))
+        assert len(found) <= limits.PIECES + len(drawn["streams"])
+        if drawn["left_out"]:
+            continue
+        assert sum(piece["count"] for piece in found) == len(work)
+        assert sum(piece["ns"] for piece in found) == work["dur_ns"].sum()
+        if len(found) == len(work):
+            times = [(drawn["start_ns"] + one["start_ns"], one["length_ns"]) for one in found]
+            expected = zip(work["start_ns"], work["end_ns"] - work["start_ns"], strict=True)
+            assert sorted(times) == sorted(expected)
+
+
+def check_bars(data: dict[str, Any], tables: Tables) -> None:
+    steps, bars = data["steps"], data["steps"]["bars"]
+    assert steps["count"] == len(tables.steps)
+    by_step = tables.kernels.groupby("step_id")["dur_ns"].sum()
+    times = [int(by_step.get(step, 0)) for step in tables.steps["step_id"]]
+    assert [times[row] for row in bars["step"]] == bars["gpu_time_ns"]
+    assert max(bars["gpu_time_ns"], default=0) == max(times, default=0)
+
+
+@settings(
+    max_examples=12, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@seed(6)
+@given(plan=plans() | plans(faulty=True) | capturing_plans())
+def test_figures_of_simulated_programs_are_those_of_the_tables(plan: Plan) -> None:
+    with TemporaryDirectory() as folder:
+        source = write_report(simulate(plan), Path(folder) / "report.sqlite")
+        dataset = tracekit.parse(source)
+        check(dataset)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, most in SMALL.items():
+                patch.setattr(limits, name, most)
+            check_cut(dataset)
+
+
+def check_cut(dataset: Dataset) -> None:
+    """What is left of a page that has room for hardly anything is still true."""
+    data, tables = shown(dataset), Tables(dataset)
+    check_modules(data, tables)
+    for name in ("modules", "lines"):
+        columns = data["nodes"][name]
+        assert len(columns["name"]) <= limits.MODULES
+        check_sums(columns)
+        assert len(data["kernels"][f"of_{name}"]["node"]) <= limits.PAIRS
+    check_pairs(data, "modules", tables)
+    check_kernels(data, tables)
+    check_timeline(data, tables)
+    check_bars(data, tables)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    "name", ["fsdp_2rank_h100_v2026.2", "graph_mode_a100_v2024.6", "no_nvtx_v2026.1"]
+)
+def test_figures_of_real_traces_are_those_of_the_tables(name: str, tmp_path: Path) -> None:
+    check(tracekit.parse(TRACES / "nsys" / f"{name}.sqlite", tmp_path / "out"))
+
+
+def test_figures_of_several_reports_are_those_of_the_tables(tmp_path: Path) -> None:
+    lines = """
+    range  1   0 1000 {'Module': 'top'}
+    launch 1  20   30 #1
+    kernel 1  40  140 #1 gemm
+    """
+    more = [
+        report(tmp_path / f"rank{at}.sqlite", lines + "kernel 1 200 250 #9 lost\n" * at)
+        for at in (0, 1)
+    ]
+    dataset = tracekit.parse([ROOT / "data" / "small_llama.sqlite", *more], tmp_path / "out")
+    check(dataset)
+    data = shown(dataset)
+    assert {one["report"] for one in data["timeline"]["drawn"]} == set(dataset.reports)
+    assert len(data["processes"]["rows"]) == 3
+
+
+def test_what_is_compared_is_what_diff_says(tmp_path: Path) -> None:
+    source = ROOT / "data" / "small_llama.sqlite"
+    before = tracekit.parse(source, tmp_path / "before")
+    lines = "range 1 0 50 {'Module': 'LlamaForCausalLM'}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
+    after = tracekit.parse(report(tmp_path / "after.sqlite", lines), tmp_path / "after")
+    found = shown(after, before)["changes"]
+    rows = difference.frame(before, after)
+    changed = rows[(rows["what"] != "step") & (rows["status"] != "same")]
+    assert found["tally"] == changed["status"].value_counts().to_dict()
+    assert sum(line["copies"] for line in found["lines"]) == len(changed)
+    assert sum(line["change_ns"] for line in found["lines"]) == changed["change_ns"].sum()
+    steps = rows[rows["what"] == "step"]
+    assert [(one["path"], one["before_ns"], one["after_ns"]) for one in found["steps"]] == [
+        (row.path, *(None if time != time else time for time in (row.before_ns, row.after_ns)))
+        for row in steps.itertuples()
+    ]
+
+
+def test_a_dataset_of_nothing_has_a_page_that_says_so(tmp_path: Path) -> None:
+    data = shown(tracekit.parse(report(tmp_path / "report.sqlite", ""), tmp_path / "out"))
+    assert data["about"]["total_ns"] == 0
+    assert data["coverage"]["kernels"] == data["timeline"]["drawn"] == []
+    assert data["nodes"]["modules"]["name"] == data["kernels"]["name"] == []
+
+
+def test_json_in_the_page_ends_no_element() -> None:
+    name = "</script><!--&\u2028\u2029<b>"
+    text = embedded({name: name})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {name: name}
+
+
+def test_a_page_lets_nothing_be_loaded_and_no_other_script_run(tmp_path: Path) -> None:
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", ""), tmp_path / "out")
+    text = page(dataset).decode()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    said = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert said["default-src"] == said["base-uri"] == said["form-action"] == "'none'"
+    for element in ("script", "style"):
+        (body,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert said[f"{element}-src"] == f"'sha256-{digest}'"
+    assert not re.findall(
+        r"""(?:src|href)=["'](?!#)|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", text
+    )
+
+
+def test_every_script_and_style_is_in_the_page() -> None:
+    there = {path.name for path in ASSETS.iterdir()}
+    assert there == {
+        "page.html",
+        *(f"{name}.js" for name in SCRIPTS),
+        *(f"{name}.css" for name in STYLES),
+    }
+
+
+def test_scripts_make_no_markup_out_of_text() -> None:
+    for path in sorted(ASSETS.glob("*.js")):
+        text = path.read_text("utf-8")
+        assert not re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", text
+        )
+        assert len(text.splitlines()) <= 300

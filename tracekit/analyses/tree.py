@@ -1,0 +1,186 @@
+"""The hierarchy with its times, layers that are alike folded into one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses import modules as modules_by_time
+from tracekit.analyses.devices import kernels
+from tracekit.analyses.spread import spread
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracekit.analyses.subtrees import Hierarchy
+    from tracekit.arrays.types import Ints
+    from tracekit.dataset.opening import Dataset
+
+NAME = "tree"
+#: Keywords of :func:`frame` that the command line passes on.
+OPTIONS = ("sort",)
+
+_SUMMED = ("calls", "kernels", "self_ns", "inclusive_ns", "share")
+#: What siblings can be sorted by, other than their order in the model.
+SORTED_BY = (
+    "inclusive_ns", "self_ns", "share", "calls", "kernels", "median_ns", "spread", "min_ns", "max_ns", "label",
+)  # fmt: skip
+
+
+class _Line(NamedTuple):
+    """Modules that one line stands for, in pre-order; the first is shown."""
+
+    rows: list[int]
+    depth: int
+    copies: int
+    label: str
+    pattern: str
+
+
+def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
+    """The hierarchy in pre-order. Numbered siblings that follow each other and are alike inside share a line.
+
+    Args:
+        dataset: The dataset, or a subtree of one.
+        sort: One of :data:`SORTED_BY`: siblings stand by it, the largest first (labels from A), each followed by what
+            is below.
+
+    Returns:
+        A row per line: ``label``, ``path`` (of the first module), ``pattern`` (the path with folded numbers:
+        ``top.layers.0…31.mlp``), ``class_name``, ``depth``, ``copies`` (how many siblings were folded), ``modules``
+        (how many the line stands for, those of folded parents included); summed over these ``calls``, ``kernels``,
+        ``self_ns``, ``inclusive_ns`` and ``share`` (of all time, known or not); and of one of them, with all below
+        it, ``median_ns``, ``min_ns`` and ``max_ns``.
+
+    Raises:
+        UsageError: If siblings cannot be sorted by that.
+    """
+    if sort not in (None, *SORTED_BY):
+        raise UsageError(f"{NAME} cannot be sorted by {sort}, but by {', '.join(SORTED_BY)}")
+    work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
+    times = modules_by_time.times(dataset, modules, work, modules.rows(work))
+    inclusive = np.asarray(times["inclusive_ns"])
+    lines = list(_Folding(modules).lines())
+    first = [line.rows[0] for line in lines]
+    found = pd.DataFrame(
+        {
+            "label": pd.array([line.label for line in lines], dtype=object),
+            "path": pd.array([modules.path[row] for row in first], dtype=object),
+            "pattern": pd.array([line.pattern for line in lines], dtype=object),
+            "class_name": pd.array([modules.class_name[row] for row in first], dtype=object),
+            "depth": np.array([line.depth for line in lines], dtype=np.int64),
+            "copies": np.array([line.copies for line in lines], dtype=np.int64),
+            "modules": np.array([len(line.rows) for line in lines], dtype=np.int64),
+            **_figures(times, lines, inclusive),
+        }
+    )
+    return found if sort is None else _siblings_by(found, sort)
+
+
+def largest(lines: pd.DataFrame, count: int) -> pd.DataFrame:
+    """The lines of most time, in the order in which they stand: with a line there is always that above it."""
+    kept = np.argsort(-lines["inclusive_ns"].to_numpy(), kind="stable")[:count]
+    return lines.iloc[np.sort(kept)]
+
+
+def spread_of(lines: pd.DataFrame) -> pd.Series:
+    """How far the modules of each line are apart: most less least, by the median; NaN if that is 0."""
+    found: pd.Series = lines["max_ns"] - lines["min_ns"]
+    return found / lines["median_ns"].where(lines["median_ns"] > 0)
+
+
+def members(modules: Hierarchy) -> list[list[int]]:
+    """The rows of the modules that each line of :func:`frame` stands for, in its order."""
+    return [line.rows for line in _Folding(modules).lines()]
+
+
+def _figures(times: dict[str, object], lines: list[_Line], inclusive: Ints) -> dict[str, object]:
+    """Sums and spread of the modules of each line."""
+    size = np.array([len(line.rows) for line in lines], dtype=np.int64)
+    rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
+    each = spread(np.repeat(np.arange(size.size), size), inclusive[rows], size.size)
+    sums = {
+        name: np.add.reduceat(np.asarray(times[name])[rows], each.start) if lines else np.empty(0)
+        for name in _SUMMED
+    }
+    last = each.start + each.size - 1
+    return {
+        **sums,
+        "median_ns": each.quantile(0.5),
+        "min_ns": each.value[each.start],
+        "max_ns": each.value[last],
+    }
+
+
+def _siblings_by(lines: pd.DataFrame, sort: str) -> pd.DataFrame:
+    """The lines with siblings sorted, the largest first, each followed by what is below it."""
+    key, depth = _sort_key(lines, sort), lines["depth"].tolist()
+    parents: list[int] = []
+    children: list[list[int]] = [[] for _ in range(len(depth) + 1)]
+    for row, level in enumerate(depth):
+        del parents[level:]
+        children[parents[-1] if parents else -1].append(row)
+        parents.append(row)
+    order: list[int] = []
+    ahead = [-1]
+    while ahead:
+        order.append(row := ahead.pop())
+        # The first of equals stays the first.
+        ahead += sorted(children[row], key=key.__getitem__, reverse=True)[::-1]
+    return lines.iloc[order[1:]].reset_index(drop=True)
+
+
+def _sort_key(lines: pd.DataFrame, sort: str) -> list[float]:
+    """A number for each line, the largest for the first."""
+    if sort == "label":
+        return [-float(rank) for rank in lines[sort].rank(method="dense")]
+    by = spread_of(lines) if sort == "spread" else lines[sort]
+    return [float(value) for value in by.fillna(-1)]
+
+
+class _Folding:
+    """Finds siblings that are alike: the same class, and the same names and classes below."""
+
+    def __init__(self, modules: Hierarchy) -> None:
+        self._names = modules.name
+        parents = modules.parent.tolist()
+        self._children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+        for row, parent in enumerate(parents):
+            self._children[parent].append(row)
+        kinds: dict[tuple[object, ...], int] = {}
+        self._kind = [0] * len(parents)
+        for row in reversed(range(len(parents))):
+            below = tuple((self._names[child], self._kind[child]) for child in self._children[row])
+            self._kind[row] = kinds.setdefault((modules.class_name[row], below), len(kinds))
+
+    def lines(self) -> Iterator[_Line]:
+        """The lines, in pre-order."""
+        ahead = self._folded([[row] for row in self._children[-1]], 0, "")[::-1]
+        while ahead:
+            line = ahead.pop()
+            yield line
+            below = [self._children[row] for row in line.rows]
+            alike = [[children[at] for children in below] for at in range(len(below[0]))]
+            ahead += self._folded(alike, line.depth + 1, f"{line.pattern}.")[::-1]
+
+    def _folded(self, siblings: list[list[int]], depth: int, above: str) -> list[_Line]:
+        """Siblings (each already a line of several parents), runs of alike ones made one."""
+        found: list[_Line] = []
+        for rows in siblings:
+            name, last = self._names[rows[0]], found[-1] if found else None
+            if last is not None and self._alike(last.rows[0], rows[0]):
+                begin = last.label.partition(" ")[0]
+                last.rows.extend(rows)
+                both = f"{begin} … {name}", f"{above}{begin}…{name}"
+                found[-1] = _Line(last.rows, depth, last.copies + 1, *both)
+            else:
+                found.append(_Line([*rows], depth, 1, name, f"{above}{name}"))
+        return found
+
+    def _alike(self, one: int, other: int) -> bool:
+        numbered = self._names[one].isdecimal() and self._names[other].isdecimal()
+        return numbered and self._kind[one] == self._kind[other]

@@ -1,0 +1,286 @@
+"""Arithmetic of nested intervals: NumPy in, NumPy out. Knows no traces.
+
+Intervals of many lines (threads, say) are first laid end to end on one axis (:func:`one_axis`), so that everything
+after it deals with a single sequence sorted by ``(start, -end)``. An interval contains another that starts after it
+(or with it) and does not outlast it. On one axis, ``parent[i]`` is the latest interval before ``i`` that contains
+it, or -1. Along the chain of parents the ends never decrease: this holds for properly nested intervals and for
+overlapping ones alike, and is what :func:`innermost` relies on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.arrays.axis import measured_axis, ranked_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracekit.arrays.types import Flags, Ints, Rows
+
+
+_PLAIN_CLIMBS = 64
+#: More intervals than these at once on one line overlap on a lane.
+MOST_LANES = 128
+
+
+def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
+    """Lays the times of several groups end to end, so that groups never touch and order within each is kept.
+
+    The results are places: they say what comes before what, and whether two are one. How far apart they are says
+    nothing; whoever needs lengths asks :func:`tracekit.arrays.axis.measured_axis`, or subtracts the times themselves.
+
+    Args:
+        groups: For each array of times, the group (0, 1, …) of every entry.
+        times: Arrays of times in any unit.
+
+    Returns:
+        The arrays on the common axis, in the order given.
+    """
+    placed = measured_axis(groups, times)
+    return ranked_axis(groups, times) if placed is None else placed
+
+
+def nesting_order(start: Ints, end: Ints) -> Rows:
+    """The permutation that sorts by ``(start, -end)``; equal intervals keep their order."""
+    order = np.argsort(start, kind="stable")
+    starts = start[order]
+    tied = np.zeros(start.size, dtype=bool)
+    tied[1:] = starts[1:] == starts[:-1]
+    tied[:-1] |= tied[1:]
+    places = np.flatnonzero(tied)
+    rows = order[places]
+    order[places] = rows[np.lexsort((rows, -end[rows], start[rows]))]
+    return order
+
+
+def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
+    """For every interval the latest one before it that contains it, or -1; and how many contain it, by that chain.
+
+    An interval that starts where another ends lies outside of it, unless it is empty: an empty one lies inside
+    whatever touches it, as NVIDIA has it. Empty ones contain nothing.
+
+    Args:
+        start: Starts, sorted by ``(start, -end)``.
+        end: Ends.
+    """
+    lasting = np.flatnonzero(end > start)
+    whole = lasting.size == start.size
+    s, e = (start, end) if whole else (start[lasting], end[lasting])
+    level = _open_count(s, e)
+    around = _parents_if_nested(s, e, level)
+    if around is None:
+        around = _parents_of_any(s, e)
+        level = depths(around)
+    if whole:
+        return around, level
+    parent = np.full(start.size, -1, dtype=np.int64)
+    depth = np.zeros(start.size, dtype=np.int64)
+    parent[lasting], depth[lasting] = np.append(lasting, -1)[around], level
+    empty = np.flatnonzero(end == start)
+    touched = innermost(s, e, around, start[empty], end[empty])
+    parent[empty], depth[empty] = np.append(lasting, -1)[touched], np.append(level, -1)[touched] + 1
+    return parent, depth
+
+
+def _parents_if_nested(start: Ints, end: Ints, level: Ints) -> Rows | None:
+    """The parents, if intervals nest or are apart; None if some overlap in part."""
+    parent = np.full(start.size, -1, dtype=np.int64)
+    above = np.empty(0, dtype=np.int64)
+    for rows in by_level(level):
+        if above.size:
+            parent[rows] = above[np.maximum(np.searchsorted(above, rows) - 1, 0)]
+        above = rows
+    inside = parent >= 0
+    reach = end[parent[inside]]
+    holds = (
+        (reach >= end[inside]) & (reach > start[inside]) & (parent[inside] < np.flatnonzero(inside))
+    )
+    return parent if bool(holds.all()) and bool((inside == (level > 0)).all()) else None
+
+
+def _open_count(start: Ints, end: Ints) -> Ints:
+    """How many intervals before each one are still open at its start; for nested ones, its depth."""
+    closed = np.searchsorted(np.sort(end, kind="stable"), start, side="right")
+    return np.arange(start.size, dtype=np.int64) - closed
+
+
+def _parents_of_any(start: Ints, end: Ints) -> Rows:
+    """The parents of intervals that may overlap in part, by the stack of those that still matter."""
+    parent = np.full(start.size, -1, dtype=np.int64)
+    stack: list[tuple[int, int]] = []
+    for row, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        while stack and (stack[-1][0] < stop or stack[-1][0] <= begin):
+            stack.pop()
+        if stack:
+            parent[row] = stack[-1][1]
+        stack.append((stop, row))
+    return parent
+
+
+def depths(parent: Rows) -> Ints:
+    """How many intervals contain each one, following ``parent``."""
+    depth = (parent >= 0).astype(np.int64)
+    above = parent.copy()
+    # Pointer doubling: depth[i] is the way from i to above[i], which doubles every round.
+    while (reached := np.flatnonzero(above >= 0)).size:
+        depth[reached] += depth[above[reached]]
+        above[reached] = above[above[reached]]
+    return depth
+
+
+def firsts(parent: Rows) -> Rows:
+    """For every interval the outermost one above it, following ``parent``; itself if there is none."""
+    first = np.where(parent >= 0, parent, np.arange(parent.size))
+    while not np.array_equal(further := first[first], first):
+        first = further
+    return first
+
+
+def by_level(level: Ints) -> list[Rows]:
+    """The rows of each level 0, 1, …, each list in order."""
+    deepest = int(level.max(initial=-1))
+    narrow = level.astype(np.int16) if deepest < np.iinfo(np.int16).max else level
+    order = np.argsort(narrow, kind="stable")  # a radix sort for 16 bits
+    return np.split(order, np.cumsum(np.bincount(level))[:-1]) if level.size else []
+
+
+def subtree_ends(parent: Rows, depth: Ints) -> Rows:
+    """For every row of a forest in pre-order, the row after its last descendant."""
+    end = np.full(parent.size, parent.size, dtype=np.int64)
+    for rows in by_level(depth):
+        following = np.append(rows[1:], parent.size)
+        end[rows] = np.minimum(
+            following, np.where(parent[rows] >= 0, end[parent[rows]], parent.size)
+        )
+    return end
+
+
+def innermost(start: Ints, end: Ints, parent: Rows, first: Ints, last: Ints) -> Rows:
+    """For every query ``[first, last]`` the latest interval that contains it, or -1. Both ends are inclusive.
+
+    Args:
+        start: Starts, sorted by ``(start, -end)``.
+        end: Ends.
+        parent: What :func:`parents` says of them.
+        first: Starts of the queries.
+        last: Ends of the queries.
+    """
+    at = np.searchsorted(start, first, side="right") - 1
+    return _climb(end, parent, at, last)
+
+
+def _climb(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
+    at = at.copy()
+    active = np.flatnonzero(at >= 0)
+    for _ in range(_PLAIN_CLIMBS):
+        active = active[end[at[active]] < last[active]]
+        if not active.size:
+            return at
+        at[active] = parent[at[active]]
+        active = active[at[active] >= 0]
+    at[active] = _leap(end, parent, at[active], last[active])
+    return at
+
+
+def _leap(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
+    """Climbs by powers of two: any depth in logarithmically many rounds."""
+    leaps = [parent]
+    while bool((leaps[-1] >= 0).any()):
+        above = leaps[-1]
+        leaps.append(np.where(above >= 0, above[above], -1))
+    for leap in reversed(leaps):
+        target = leap[at]
+        short = (target >= 0) & (end[target] < last)
+        at = np.where(short, target, at)
+    fits = end[at] >= last
+    return np.where(fits, at, parent[at])
+
+
+def union_within(owner: Rows, forest: tuple[Rows, Ints, Rows], start: Ints, end: Ints) -> Ints:
+    """For every node of a forest, the length of the union of the intervals that it and its descendants own.
+
+    Args:
+        owner: The node that owns each interval.
+        forest: The node above each node, or -1; its depth; and the end of its subtree. Nodes are in pre-order.
+        start: Starts of the intervals.
+        end: Ends of the intervals.
+    """
+    parent, depth, subtree_end = forest
+    total = np.zeros(parent.size, dtype=np.int64)
+    shared = overlaps_any(start, end)
+    np.add.at(total, owner[~shared], (end - start)[~shared])
+    running = np.concatenate(([0], np.cumsum(total)))
+    total = running[subtree_end] - running[:-1]
+    # Intervals that overlap none add up; the others are merged anew at every node above them.
+    order = np.flatnonzero(shared)[np.argsort(start[shared], kind="stable")]
+    at, start, end = owner[order].copy(), start[order], end[order]
+    ends = np.sort(end)
+    rank = np.searchsorted(ends, end)
+    for level in range(int(depth[at].max(initial=-1)), -1, -1):
+        rows = np.flatnonzero(depth[at] == level)
+        rows = rows[np.argsort(at[rows], kind="stable")]
+        _add_unions(total, at[rows], start[rows], end[rows], (rank[rows], ends))
+        at[rows] = np.where(level > 0, parent[at[rows]], at[rows])
+    return total
+
+
+def _add_unions(
+    total: Ints, group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints]
+) -> None:
+    """Adds the length of the union of each group's intervals, which are sorted by (group, start)."""
+    if group.size:
+        fresh = np.concatenate(([True], group[1:] != group[:-1]))
+        rank, ends = ranked
+        lift = (np.cumsum(fresh) - 1) * ends.size
+        reach = ends[np.maximum.accumulate(rank + lift) - lift]
+        covered = np.where(fresh, start, np.concatenate((start[:1], reach[:-1])))
+        np.add.at(total, group, np.maximum(end - np.maximum(start, covered), 0))
+
+
+def overlaps_any(start: Ints, end: Ints) -> Flags:
+    """Which intervals share time with another one."""
+    order = np.argsort(start, kind="stable")
+    starts, ends = start[order], end[order]
+    shared = np.zeros(start.size, dtype=bool)
+    if start.size > 1:
+        reach = np.maximum.accumulate(ends)
+        touches = starts[1:] < reach[:-1]
+        # A chain of overlapping intervals is one cluster; all of its members are marked.
+        cluster = np.concatenate(([0], np.cumsum(~touches)))
+        shared[order] = np.bincount(cluster)[cluster] > 1
+    return shared
+
+
+def lanes(stream: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """The lane of every interval, so that none of one lane of a stream overlap: 0 unless another still runs.
+
+    Args:
+        stream: Which stream each is on.
+        start_ns: When it begins.
+        end_ns: When it ends.
+    """
+    lane = np.zeros(stream.size, np.int64)
+    order = np.lexsort((end_ns, start_ns, stream))
+    same = stream[order][1:] == stream[order][:-1]
+    # Where no interval overlaps the one before, none overlaps any.
+    overlapping = same & (start_ns[order][1:] < end_ns[order][:-1])
+    crowded = np.unique(stream[order][1:][overlapping])
+    rows = order[np.isin(stream[order], crowded)]
+    open_: list[tuple[int, int]] = []
+    free: list[int] = []
+    last = None
+    for row, its, start, end in zip(
+        rows.tolist(), stream[rows].tolist(), start_ns[rows].tolist(), end_ns[rows].tolist(),
+        strict=True,
+    ):  # fmt: skip
+        if its != last:
+            open_, free, last = [], [], its
+        while open_ and open_[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(open_)[1])
+        lane[row] = heapq.heappop(free) if free else min(len(open_), MOST_LANES - 1)
+        heapq.heappush(open_, (end, int(lane[row])))
+    return lane

@@ -1,0 +1,112 @@
+"""Sums and extremes over many slices of one array, in time that does not grow with the slices' lengths; and what is distinct in it.
+
+Knows no traces. A slice ``[low, high)`` with ``high <= low`` is empty.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Ints
+
+#: An array of flags that is not much longer than what it is asked of is faster than sorting.
+_SPARE = 1 << 16
+_BLOCK = 32
+_PIECE = 131_072
+
+
+def sums(values: Ints, low: Ints, high: Ints) -> Ints:
+    """The sum of ``values[low:high]`` for every slice."""
+    running = np.concatenate(([0], np.cumsum(values)))
+    return np.asarray(
+        np.where(high > low, running[np.maximum(high, low)] - running[low], 0), dtype=np.int64
+    )
+
+
+def minima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
+    """The least of ``values[low:high]`` for every slice, ``empty`` for empty slices."""
+    return _extremes(np.minimum, values, low, high, empty, np.iinfo(np.int64).max)
+
+
+def maxima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
+    """The greatest of ``values[low:high]`` for every slice, ``empty`` for empty slices."""
+    return _extremes(np.maximum, values, low, high, empty, np.iinfo(np.int64).min)
+
+
+def _extremes(
+    better: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int, neutral: int
+) -> Ints:
+    result = np.full(low.size, empty, dtype=np.int64)
+    padded = np.append(values, neutral)
+    table = _sparse_table(better, values, neutral)
+    # In pieces, so that what is needed on the way fits into the cache.
+    for begin in range(0, low.size, _PIECE):
+        piece = slice(begin, begin + _PIECE)
+        some = np.flatnonzero(high[piece] > low[piece])
+        first, last = low[piece][some], high[piece][some]
+        result[begin + some] = _piece_extremes(better, padded, table, (first, last), neutral)
+    return result
+
+
+def _piece_extremes(
+    better: np.ufunc, padded: Ints, table: list[Ints], slices: tuple[Ints, Ints], neutral: int
+) -> Ints:
+    """Extremes of slices none of which is empty: short ones by looking, long ones by blocks and what is left over."""
+    low, high = slices
+    found = np.empty(low.size, dtype=np.int64)
+    short = high - low <= _BLOCK
+    found[short] = _scanned(better, padded, low[short], high[short], neutral)
+    low, high = low[~short], high[~short]
+    first, last = -(-low // _BLOCK), high // _BLOCK
+    far = _from_table(better, table, first, last, neutral)
+    far = better(far, _scanned(better, padded, low, first * _BLOCK, neutral))
+    found[~short] = better(far, _scanned(better, padded, last * _BLOCK, high, neutral))
+    return found
+
+
+def _scanned(better: np.ufunc, padded: Ints, low: Ints, high: Ints, neutral: int) -> Ints:
+    """Extremes of slices short enough to look at every value."""
+    result = np.full(low.size, neutral, dtype=np.int64)
+    single = np.flatnonzero(high == low + 1)
+    result[single] = padded[low[single]]
+    some = np.flatnonzero(high > low + 1)
+    if some.size:
+        edges = np.column_stack((low[some], high[some])).ravel()
+        result[some] = better.reduceat(padded, edges)[::2]
+    return result
+
+
+def _sparse_table(better: np.ufunc, values: Ints, neutral: int) -> list[Ints]:
+    """``table[k][b]`` is the extreme of the 2^k blocks from block b on."""
+    padding = -values.size % _BLOCK
+    level = better.reduce(np.append(values, np.full(padding, neutral)).reshape(-1, _BLOCK), axis=1)
+    table = [np.asarray(level, dtype=np.int64)]
+    while table[-1].size > 1 << (len(table) - 1):
+        half = 1 << (len(table) - 1)
+        table.append(better(table[-1][:-half], table[-1][half:]))
+    return table
+
+
+def _from_table(better: np.ufunc, table: list[Ints], first: Ints, last: Ints, neutral: int) -> Ints:
+    result = np.full(first.size, neutral, dtype=np.int64)
+    length = last - first
+    power = np.zeros(first.size, dtype=np.int64)
+    power[length > 0] = np.floor(np.log2(length[length > 0])).astype(np.int64)
+    for k in np.unique(power[length > 0]):
+        rows = np.flatnonzero((power == k) & (length > 0))
+        result[rows] = better(table[k][first[rows]], table[k][last[rows] - (1 << int(k))])
+    return result
+
+
+def distinct(codes: Ints) -> tuple[Ints, Ints]:
+    """The distinct codes in order, and for each entry its place among them."""
+    most = int(codes.max(initial=0)) + 1
+    if most > codes.size + _SPARE:
+        keys, at = np.unique(codes, return_inverse=True)
+        return keys, at
+    there = np.zeros(most, dtype=bool)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]

@@ -1,0 +1,82 @@
+"""Stage 4: every piece of device work finds the call, and so the module, that it belongs to, or a cause.
+
+To add a method: write ``attribution/<method>.py`` with the two names of :class:`~tracekit.attribution.base.Method` and
+add the module to ``METHODS``, in order of precedence: what one method knows, later ones are not asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.arrays.columns import integers
+from tracekit.attribution import by_range, graph_node, graph_order
+from tracekit.attribution.base import Ids, Owners, Trace
+from tracekit.attribution.causes import causes_of
+from tracekit.causes import GRAPH_UPDATED
+from tracekit.graphs.updates import replayed_after_update
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Ints
+    from tracekit.attribution.base import Method
+    from tracekit.trace.evidence import Evidence
+
+METHODS: tuple[Method, ...] = (by_range, graph_node, graph_order)
+
+
+def attribute(evidence: Evidence) -> Trace:
+    """Gives every piece of work to a call, or counts why it cannot."""
+    recording = evidence.recording
+    _count_updated(evidence)
+    owners = _owners(evidence)
+    module = np.append(evidence.calls.module, -1)[owners.call]
+    return Trace(evidence, owners, _numbered(evidence, module), module, recording.own_ns)
+
+
+def _count_updated(evidence: Evidence) -> None:
+    """Counts what may since have become another call's work than that which was captured."""
+    recording = evidence.recording
+    late = replayed_after_update(recording, evidence.launched.launch)
+    placed = np.append(evidence.origins.known, False)[evidence.lineage.of_work[late]]
+    recording.tally.add("kernels", GRAPH_UPDATED, int(placed.sum()))
+
+
+def _owners(evidence: Evidence) -> Owners:
+    number = evidence.recording.work.num_rows
+    call = np.full(number, -1, dtype=np.int64)
+    method = np.full(number, -1, dtype=np.int8)
+    for position, module in enumerate(METHODS):
+        pending = np.flatnonzero(call < 0)
+        found = module.owners(evidence, pending)
+        call[pending] = found
+        method[pending[found >= 0]] = position
+    unknown = np.append(evidence.calls.module, -1)[call] < 0
+    method[unknown] = -1
+    cause = causes_of(evidence, call)
+    return Owners(
+        np.where(unknown, -1, call).astype(np.int32),
+        method,
+        np.where(unknown, cause, -1).astype(np.int8),
+    )
+
+
+def _numbered(evidence: Evidence, module: Ints) -> Ids:
+    calls, recording = evidence.calls, evidence.recording
+    by_time = np.argsort(integers(recording.ranges, "start_ns")[calls.range_row], kind="stable")
+    call_order = by_time[_stable_order(calls.module[by_time])]
+    call_order = call_order[calls.known[call_order]]
+    call_id = np.full(calls.start.size, -1, dtype=np.int32)
+    call_id[call_order] = np.arange(call_order.size)
+    by_time = np.argsort(integers(recording.work, "start_ns"), kind="stable")
+    kernel_id = np.empty(by_time.size, dtype=np.int32)
+    kernel_id[by_time] = np.arange(by_time.size)
+    last = np.where(module < 0, len(calls.modules), module)[by_time]
+    kernel_order = by_time[_stable_order(last)]
+    return Ids(call_id, call_order.astype(np.int32), kernel_id, kernel_order.astype(np.int32))
+
+
+def _stable_order(module: Ints) -> Ints:
+    """The order by module; few modules sort as 16-bit numbers, in linear time."""
+    few = int(module.max(initial=0)) < np.iinfo(np.int16).max
+    return np.argsort(module.astype(np.int16) if few else module, kind="stable")

@@ -1,0 +1,11 @@
+"""A dataset: a folder of Parquet tables and a manifest.
+
+``opening`` reads it, ``writing`` makes one of a trace, ``joining`` one of several, in which ``union`` finds the modules
+that they share. Knows no reports.
+"""
+
+from __future__ import annotations
+
+from tracekit.dataset.opening import Dataset, load
+
+__all__ = ["Dataset", "load"]

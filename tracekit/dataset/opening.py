@@ -1,0 +1,258 @@
+"""A dataset: a folder of Parquet tables and a ``manifest.json``, as DataFrames and as Arrow."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from typing_extensions import override
+
+from tracekit.dataset import manifest
+from tracekit.dataset.files import (
+    REPORT as REPORT,
+    REPORT_COLUMN as REPORT_COLUMN,
+    TableFile,
+    between,
+    id_of,
+    named,
+    part_of,
+    unmarked,
+)
+from tracekit.errors import DatasetError, UsageError
+from tracekit.tables import TABLES
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    import pandas as pd
+
+
+SUFFIX = ".tracekit"
+#: The table that is one for all reports.
+UNITED = "modules"
+_SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
+TABLE_NAMES = tuple(_SPECS)
+#: Tables whose rows are counted where a dataset is shown.
+_SHOWN = ("kernels", "calls", "modules", "steps")
+
+
+class Dataset:
+    """A dataset on disk, or the part of it that concerns one module's subtree.
+
+    ``dataset.kernels()`` and its like give DataFrames, ``dataset.table("kernels")`` gives Arrow. Of several reports,
+    their tables stand one after the other, each sorted by itself, with a column ``report``; ``modules`` is one for all.
+    What is read is of the parse that was there when the dataset was opened; once another one has taken its place,
+    reading is refused.
+    """
+
+    def __init__(self, folder: Path, root: str | None = None) -> None:
+        """Opens the dataset.
+
+        Args:
+            folder: Its folder.
+            root: Path of a module; tables then hold only what belongs to it and the modules below.
+
+        Raises:
+            DatasetError: If the folder is no dataset, of another format version, or lacks the module.
+        """
+        self.folder = folder
+        self.manifest = manifest.read(folder)
+        self.root: str | None = None
+        self._module_ids: tuple[int, int] | None = None
+        if root is not None:
+            self._module_ids, self.root = self._subtree_ids(root), root
+
+    @override
+    def __repr__(self) -> str:
+        rows = self.manifest.get("rows", {})
+        shown = [f"{name}={rows[name]}" for name in _SHOWN if name in rows]
+        if self.root is not None:
+            shown = [f"root={self.root!r}"]
+        return f"Dataset({', '.join([repr(str(self.folder)), *shown])})"
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """One table as Arrow; of several reports, one after the other, with a column ``report`` at the end.
+
+        Args:
+            name: Its name; see ``tracekit schema``.
+            columns: The columns wanted, all of them by default.
+        """
+        if name not in _SPECS:
+            raise UsageError(f"there is no table {name}; there are {', '.join(_SPECS)}")
+        with self._reading(name):
+            parts = [self._part(name, file, columns) for file in self._files(name)]
+            if not self.reports or name == UNITED:
+                return parts[0]
+            return pa.concat_tables(parts).unify_dictionaries()
+
+    def schema(self, name: str) -> pa.Schema:
+        """The columns that :meth:`table` has, without reading a row."""
+        with self._reading(name):
+            first = next(self._files(name))
+            schema = first.rows.schema_arrow
+            return schema if first.report is None else schema.append(REPORT_COLUMN.field())
+
+    def pieces(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows of :meth:`table`, some ten thousand at a time, so that a large table never stands in memory whole."""
+        with self._reading(name):
+            for rows, report in self._files(name):
+                wanted = [
+                    column for column in columns or rows.schema_arrow.names if column != REPORT
+                ]
+                for group in range(rows.num_row_groups):
+                    piece = unmarked(named(rows.read_row_group(group, columns=wanted), report))
+                    yield piece if columns is None else piece.select(columns)
+
+    def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """One table as a DataFrame: integers stay integers also where some are missing, few strings are categories."""
+        import pandas as pd  # noqa: PLC0415 - half a second that readers of Arrow tables need not wait
+
+        def dtype(arrow: pa.DataType) -> pd.ArrowDtype | None:
+            return None if pa.types.is_dictionary(arrow) else pd.ArrowDtype(arrow)
+
+        frame: pd.DataFrame = self.table(name, columns).to_pandas(types_mapper=dtype)
+        return frame
+
+    def modules(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The hierarchy of modules."""
+        return self.frame("modules", columns)
+
+    def calls(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Calls of modules."""
+        return self.frame("calls", columns)
+
+    def kernels(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Pieces of device work."""
+        return self.frame("kernels", columns)
+
+    def kernel_modules(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The modules that each piece of work serves, with weights."""
+        return self.frame("kernel_modules", columns)
+
+    def ranges(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """NVTX ranges."""
+        return self.frame("ranges", columns)
+
+    def steps(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Steps of training or serving."""
+        return self.frame("steps", columns)
+
+    def coverage(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """What is known and what is not."""
+        return self.frame("coverage", columns)
+
+    def subtree(self, path: str) -> Dataset:
+        """The part of the dataset that belongs to one module and those below it; coverage has no such part.
+
+        Raises:
+            DatasetError: If the dataset has no such module.
+        """
+        part = self.whole
+        part._module_ids, part.root = part._subtree_ids(path), path
+        return part
+
+    @property
+    def whole(self) -> Dataset:
+        """The dataset that this is a subtree of, as it was when it was opened."""
+        whole = copy(self)
+        whole.root = whole._module_ids = None
+        vars(whole).pop("_steps_seen", None)
+        return whole
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(name, str(error).split("\n", 1)[0]) from None
+
+    def _unreadable(self, name: str, reason: str) -> DatasetError:
+        """What is wrong with a table: the dataset is another one by now, or is damaged."""
+        if manifest.read(self.folder) != self.manifest:
+            problem = "was replaced by another parse after it was opened"
+            return DatasetError(self.folder, problem, "open it again, or run the command again")
+        problem = f"its table {name} cannot be read ({reason})"
+        return DatasetError(self.folder, problem, "parse the report again")
+
+    @property
+    def reports(self) -> list[str]:
+        """The names of its reports in their order, if it was made of several; else none."""
+        return [report["name"] for report in self.manifest.get("reports", ())]
+
+    def _files(self, name: str) -> Iterator[TableFile]:
+        """The files of a table, one of each report; opened when they are asked for."""
+        whole = self.folder / f"{name}.parquet"
+        if not self.reports or name == UNITED:
+            yield self._file(name, whole, None)
+            return
+        there = [found.name for found in whole.iterdir() if found.name.startswith(f"{REPORT}=")]
+        if sorted(there) != sorted(f"{REPORT}={report}" for report in self.reports):
+            raise self._unreadable(name, "its folder has other reports than manifest.json")
+        for entry in self.manifest["reports"]:
+            yield self._file(name, part_of(self.folder, name, entry["name"]), entry)
+
+    def _file(self, name: str, path: Path, entry: dict[str, Any] | None) -> TableFile:
+        """A file, once it is sure that it is the one which the manifest speaks of: others may write here, too."""
+        said = self.manifest if entry is None else entry
+        rows = pq.ParquetFile(path)
+        its = id_of(rows.metadata), rows.metadata.num_rows
+        if its != (said.get(manifest.TABLE_IDS, {}).get(name), said["rows"][name]):
+            raise self._unreadable(name, "its file is of another parse")
+        return TableFile(rows, None if entry is None else entry["name"])
+
+    def _part(self, name: str, file: TableFile, columns: Sequence[str] | None) -> pa.Table:
+        """The rows of one file that are asked for."""
+        rows, report = file
+        there = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
+        if unknown := [column for column in columns or () if column not in there]:
+            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(there)}")
+        wanted = list(columns) if columns is not None else there
+        table = self._rows(name, rows, [column for column in wanted if column != REPORT])
+        if report is None or REPORT not in wanted:
+            return unmarked(table)
+        return unmarked(named(table, report)).select(wanted)
+
+    def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+        """The rows of a file that belong to the subtree, or all."""
+        if self._module_ids is None:
+            return file.read(columns=columns)
+        if name == "steps":
+            return self._steps_of_subtree(file, columns)
+        if "module_id" not in file.schema_arrow.names:
+            raise UsageError(f"{name} knows no modules; ask the whole dataset for it")
+        return between(file, columns, *self._module_ids)
+
+    def _subtree_ids(self, path: str) -> tuple[int, int]:
+        modules = self.table("modules", ["path", "module_id", "subtree_end_id"])
+        paths = modules.column("path").to_pylist()
+        if path not in paths:
+            longer = next((one for one in paths if one.endswith(f".{path}")), None)
+            remedy = "see the paths in its table modules"
+            remedy = remedy if longer is None else f"did you mean {longer}?"
+            raise DatasetError(self.folder, f"it has no module {path}", remedy)
+        low, high = (modules.column(name)[paths.index(path)] for name in modules.column_names[1:])
+        return low.as_py(), high.as_py()
+
+    @cached_property
+    def _steps_seen(self) -> set[int | None]:
+        return set(self.table("calls", ["step_id"]).column("step_id").unique().to_pylist())
+
+    def _steps_of_subtree(self, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+        steps = file.read(columns=list(dict.fromkeys([*columns, "step_id"])))
+        inside = [step in self._steps_seen for step in steps.column("step_id").to_pylist()]
+        return steps.filter(pa.array(inside, pa.bool_())).select(columns)
+
+
+def load(folder: str | os.PathLike[str]) -> Dataset:
+    """Opens a dataset.
+
+    Raises:
+        DatasetError: If the folder is none.
+    """
+    return Dataset(Path(folder))

@@ -1,0 +1,73 @@
+"""One report through the stages: read, decode, evidence, attribute, write."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tracekit.attribution import attribute
+from tracekit.dataset.writing import write
+from tracekit.errors import ReportError
+from tracekit.trace.decoding import decode
+from tracekit.trace.evidence import evidence_of
+from tracekit.version import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.progress import Progress
+    from tracekit.readers.base import Reader
+    from tracekit.recording.tables import Recording
+
+
+def tables_of(
+    path: Path, reader: Reader, folder: Path, progress: Progress, first_id: int = 0
+) -> None:
+    """Reads one report and writes its tables and manifest into an empty folder.
+
+    Args:
+        path: The report.
+        reader: The reader that recognises it.
+        folder: The folder.
+        progress: Told what is being done.
+        first_id: The number from which rows are counted.
+
+    Raises:
+        ReportError: If the report cannot be read.
+    """
+    recording = _read(reader, path, progress)
+    pa.default_memory_pool().release_unused()
+    trace = attribute(evidence_of(recording, decode(recording.texts)))
+    pa.default_memory_pool().release_unused()
+    write(folder, trace, _about(recording), progress, first_id)
+
+
+def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
+    try:
+        return reader.read(path, progress)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+        raise ReportError(path, problem, "check the disk or network it lies on") from None
+
+
+def _about(recording: Recording) -> dict[str, object]:
+    """What the manifest says of the source."""
+    return {
+        "tracekit": __version__,
+        "source": asdict(recording.source),
+        "processes": [
+            {"pid": pid, "name": recording.process_names.get(pid)}
+            for pid in sorted(set(recording.threads.process_pid.tolist()))
+        ],
+        "devices": [
+            {"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())
+        ],
+        "ranks": [
+            {"pid": found.pid, "rank": found.rank, "source": found.source}
+            for found in recording.ranks
+        ],
+        "lacks": [asdict(lack) for lack in recording.lacks],
+        "launches": recording.launches.num_rows,
+    }

@@ -1,0 +1,58 @@
+"""From reports to a dataset: one report, or several side by side. Start reading here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.dataset.manifest import MANIFEST
+from tracekit.dataset.opening import load
+from tracekit.dataset.writing import default_folder, writing
+from tracekit.pipeline.one import tables_of
+from tracekit.pipeline.several import parse_several
+from tracekit.progress import silent
+from tracekit.readers import reader_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracekit.dataset.opening import Dataset
+    from tracekit.progress import Progress
+
+
+def parse(
+    report: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    force: bool = False,
+    progress: Progress = silent,
+) -> Dataset:
+    """Reads a report, or several, and writes one dataset.
+
+    Args:
+        report: A SQLite export of Nsight Systems, or several of one run, such as one per rank, which are read side
+            by side; they are never changed.
+        out: Folder of the dataset; of a single report by default its path with the suffix ``.tracekit``.
+        force: Whether a dataset that is there may be replaced.
+        progress: Told what is being done; of several reports, how far each one is.
+
+    Returns:
+        The finished dataset.
+
+    Raises:
+        ReportError: If the report cannot be read.
+        ReportsError: If some of several reports cannot be read; the dataset then holds the others.
+        DatasetError: If the dataset cannot be written.
+        UsageError: If there is no report, one is given twice, or ``out`` is missing with several.
+    """
+    paths = [Path(report)] if isinstance(report, str | os.PathLike) else [*map(Path, report)]
+    if len(paths) != 1:
+        return parse_several(paths, out, force=force, progress=progress)
+    [path] = paths
+    reader = reader_for(path)
+    folder = Path(out) if out is not None else default_folder(path)
+    with writing(folder, force=force) as (partial, place):
+        tables_of(path, reader, partial, progress)
+    # As the caller named it, unless that was by way of the folder which has just been replaced.
+    return load(folder if (folder / MANIFEST).exists() else place)

@@ -1,0 +1,54 @@
+"""The program of one worker: it parses one report for :mod:`tracekit.pipeline.processes`, and says how far it is and how it ended.
+
+It says so in lines of JSON on its output: a stage with its share, last ``done``, a problem with the report, or the
+system's error in writing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tracekit.errors import ReportError
+from tracekit.pipeline.one import tables_of
+from tracekit.readers import reader_for
+
+
+def run(task: dict[str, Any]) -> None:
+    """Does what one line of :mod:`tracekit.pipeline.processes` asks for."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    path, lock = Path(task["report"]), threading.Lock()
+
+    def say(**said: object) -> None:
+        with lock:
+            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.flush()
+
+    try:
+        reader = reader_for(path)
+        folder = Path(task["folder"])
+        folder.mkdir()
+        tables_of(
+            path,
+            reader,
+            folder,
+            lambda stage, share: say(stage=stage, share=share),
+            task["first_id"],
+        )
+    except ReportError as error:
+        say(problem=error.problem, remedy=error.remedy)
+    except OSError as error:
+        say(errno=error.errno, strerror=error.strerror or str(error))
+    else:
+        say(done=True)
+
+
+def _end_with_input() -> None:
+    """Ends this process when whoever started it is gone."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)

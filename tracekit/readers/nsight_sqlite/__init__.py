@@ -1,0 +1,7 @@
+"""SQLite exports of Nsight Systems, 2020.3 to 2026: ``report`` recognises and reads one, a module for each part helps it."""
+
+from __future__ import annotations
+
+from tracekit.readers.nsight_sqlite.report import NAME, read, recognises
+
+__all__ = ["NAME", "read", "recognises"]

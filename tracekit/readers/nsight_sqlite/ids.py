@@ -1,0 +1,158 @@
+"""Nsight's 64-bit ids as rows of small tables: threads, processes, strings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.nsight import tables as nsight
+from tracekit.recording.tables import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tracekit.arrays.types import Ints, Rows
+
+
+class GlobalIds:
+    """The distinct ``globalTid`` and ``globalPid`` of a report, sorted, and their rows."""
+
+    def __init__(self, tids: Ints, pids: Ints) -> None:
+        self.tids = tids
+        self.pids = pids
+
+    def threads(self, column: pa.ChunkedArray) -> Ints:
+        """Row of the thread for every ``globalTid``; null counts as thread 0 of process 0."""
+        rows = rows_of(column, self.tids)
+        return (
+            np.where(rows < 0, np.int32(np.searchsorted(self.tids, 0)), rows)
+            if (rows < 0).any()
+            else rows
+        )
+
+    def end_threads(self, column: pa.ChunkedArray) -> Ints:
+        """Row of the thread for every ``endGlobalTid``; -1 for null."""
+        return rows_of(column, self.tids)
+
+    def process_of(self, column: pa.ChunkedArray) -> Rows:
+        """Row of the process for every ``globalTid``."""
+        of_thread = np.searchsorted(self.pids, self.tids & nsight.PROCESS_MASK)
+        found: Rows = of_thread[self.threads(column)]
+        return found
+
+    def processes(self, column: pa.ChunkedArray) -> Ints:
+        """Row of the process for every ``globalPid``; -1 for null."""
+        return rows_of(column, self.pids, mask=nsight.PROCESS_MASK)
+
+
+def global_threads(tables: dict[str, pa.Table]) -> tuple[Threads, GlobalIds]:
+    """The threads and processes of all tables of a report."""
+    tids = _distinct(tables, ("globalTid", "endGlobalTid"))
+    if any(
+        "globalTid" in table.column_names and table.column("globalTid").null_count
+        for table in tables.values()
+    ):
+        tids = np.union1d(tids, [0])
+    pids = np.unique(
+        np.concatenate((tids, _distinct(tables, ("globalPid",)))) & nsight.PROCESS_MASK
+    )
+    threads = Threads(
+        pid=(tids >> nsight.THREAD_BITS) & nsight.ID_MASK,
+        tid=tids & nsight.ID_MASK,
+        process=np.searchsorted(pids, tids & nsight.PROCESS_MASK),
+        process_pid=(pids >> nsight.THREAD_BITS) & nsight.ID_MASK,
+    )
+    return threads, GlobalIds(tids, pids)
+
+
+def _distinct(tables: dict[str, pa.Table], columns: Iterable[str]) -> Ints:
+    found = [
+        _values(table.column(column))
+        for table in tables.values()
+        for column in columns
+        if column in table.column_names
+    ]
+    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+
+
+def _values(column: pa.ChunkedArray) -> Ints:
+    """The distinct values of a dictionary-encoded column that occur in it."""
+    array = _one(column)
+    return np.asarray(array.dictionary, dtype=np.int64)[
+        used_rows(_indices(array), len(array.dictionary))
+    ]
+
+
+def used_rows(rows: Ints, size: int) -> Ints:
+    """The distinct rows of a table of ``size`` rows, without -1, in order."""
+    used = np.zeros(size + 1, dtype=bool)
+    used[rows] = True
+    return np.flatnonzero(used[:-1])
+
+
+def rows_of(column: pa.ChunkedArray, known: Ints, mask: int = -1) -> Ints:
+    """For every value of a dictionary-encoded column its row in the sorted array ``known``; -1 for null or unknown."""
+    array = _one(column)
+    values = np.asarray(array.dictionary, dtype=np.int64) & mask
+    if not values.size or not known.size:
+        return np.full(len(array), -1, dtype=np.int32)
+    row = np.minimum(np.searchsorted(known, values), known.size - 1)
+    row = np.append(np.where(known[row] == values, row, -1), -1).astype(np.int32)
+    return row[_indices(array)]
+
+
+def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """The column as one array."""
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _indices(array: pa.DictionaryArray) -> Ints:
+    """Positions in the dictionary; -1 for null."""
+    return np.asarray(array.indices.fill_null(-1))
+
+
+class Names:
+    """The strings of a report, of which only those that are asked for are kept, each once."""
+
+    def __init__(self, strings: pa.Table) -> None:
+        self._ids, self._values = sorted_strings(strings)
+        self._row: dict[str, int] = {}
+
+    @property
+    def used(self) -> list[str]:
+        """The texts kept so far; a row never changes."""
+        return list(self._row)
+
+    def rows(self, column: pa.ChunkedArray, spelled: Callable[[str], str] = str) -> Ints:
+        """Row in ``used`` for every string id; -1 where it is null or the report has no such string.
+
+        Args:
+            column: String ids, dictionary-encoded.
+            spelled: How a text is to be kept.
+        """
+        positions = rows_of(column, self._ids)
+        wanted = used_rows(positions, self._ids.size)
+        row = np.full(self._ids.size + 1, -1, dtype=np.int32)
+        row[wanted] = [self.row(spelled(text)) for text in texts_at(self._values, wanted)]
+        return row[positions]
+
+    def row(self, text: str) -> int:
+        """Row in ``used`` of one text."""
+        return self._row.setdefault(text, len(self._row))
+
+
+def sorted_strings(strings: pa.Table) -> tuple[Ints, pa.Array]:
+    """The string table by id."""
+    if not strings.num_rows:
+        return np.empty(0, dtype=np.int64), pa.array([], pa.string())
+    ids = np.asarray(strings.column("id").fill_null(0), dtype=np.int64)
+    order = np.argsort(ids, kind="stable")
+    return ids[order], strings.column("value").combine_chunks().take(pa.array(order))
+
+
+def texts_at(values: pa.Array, positions: Ints) -> list[str]:
+    """Some values as text; bytes that are no UTF-8 are replaced, a missing text is empty."""
+    raw = values.take(pa.array(positions)).cast(pa.binary()).to_pylist()
+    return [(text or b"").decode("utf-8", "replace") for text in raw]

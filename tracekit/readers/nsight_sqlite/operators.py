@@ -1,0 +1,93 @@
+"""Operators that the embedded recorder saw run on a CPU, in a table of tracekit's own.
+
+An operator is a piece of work that its own thread started by running it: it is its own launch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import nesting_order, one_axis, parents
+from tracekit.nsight import tables as nsight
+from tracekit.readers.nsight_sqlite.rows import in_order, nullable, start_and_end
+from tracekit.readers.sqlite.bulk import ENCODED, Request
+from tracekit.recording.tables import CPU_OP, LAUNCHES, WORK
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Ints
+    from tracekit.causes import Tally
+    from tracekit.readers.nsight_sqlite.ids import GlobalIds, Names
+
+
+class Operators(NamedTuple):
+    """Operators as work and as launches, and how much of each one's time was spent in operators it called."""
+
+    work: pa.Table
+    launches: pa.Table
+    inside_ns: Ints
+
+    def launched_beside(self, launches: pa.Table) -> pa.Table:
+        """API calls and operators together, in the order of launches."""
+        if not self.launches.num_rows:
+            return launches
+        both = pa.concat_tables([launches, self.launches]).combine_chunks()
+        thread = integers(both, "thread")
+        times = [integers(both, "start_ns"), integers(both, "end_ns")]
+        return in_order(both, nesting_order(*one_axis([thread, thread], times)))
+
+    def done_beside(self, work: pa.Table) -> tuple[pa.Table, Ints | None]:
+        """Device work and operators together, and the time that each piece spent in others."""
+        if not self.work.num_rows:
+            return work, None
+        both = pa.concat_tables([work, self.work]).combine_chunks()
+        return both, np.concatenate((np.zeros(work.num_rows, np.int64), self.inside_ns))
+
+
+def operator_request() -> Request:
+    """What to read of the table of operators."""
+    columns = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
+    return Request(nsight.OPERATORS, columns)
+
+
+def operators_of(rows: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> Operators:
+    """Operators as work that launched itself."""
+    if not rows.num_rows:
+        return Operators(WORK.empty(), LAUNCHES.empty(), np.empty(0, np.int64))
+    start, end = start_and_end(rows, nsight.OPERATORS, "kernels", tally)
+    thread = ids.threads(rows.column("globalTid"))
+    # CUDA's correlation ids are not negative.
+    correlation = -1 - np.arange(start.size)
+    name = np.full(start.size, -1)
+    if "nameId" in rows.column_names:
+        name = names.rows(rows.column("nameId"))
+    work: dict[str, object] = {
+        column.name: pa.nulls(start.size, column.type) for column in WORK.columns
+    }
+    work |= {"kind": np.full(start.size, CPU_OP, np.int8), "start_ns": start, "end_ns": end}
+    work |= {"process": ids.process_of(rows.column("globalTid")).astype(np.int32)}
+    work |= {"correlation_id": correlation, "name": nullable(name, pa.int32())}
+    work |= {"full_name": work["name"]}
+    launches = {
+        "start_ns": start,
+        "end_ns": end,
+        "thread": thread.astype(np.int32),
+        "correlation_id": correlation,
+        "name": pa.nulls(start.size, pa.int32()),
+    }
+    return Operators(WORK.table(work), LAUNCHES.table(launches), _inside(start, end, thread))
+
+
+def _inside(start: Ints, end: Ints, thread: Ints) -> Ints:
+    """Time of the operators directly inside of each one."""
+    first, last = one_axis([thread, thread], [start, end])
+    order = nesting_order(first, last)
+    parent, _ = parents(first[order], last[order])
+    inside = np.zeros(start.size, np.int64)
+    within = np.flatnonzero(parent >= 0)
+    np.add.at(inside, order[parent[within]], (end - start)[order[within]])
+    clipped: Ints = np.minimum(inside, end - start)
+    return clipped

@@ -1,0 +1,217 @@
+"""NVTX rows of a report as ranges, nested or not, with texts and domains stored once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import nesting_order, one_axis
+from tracekit.causes import MARK, NEVER_ENDED, OTHER_EVENT, RAW_EVENT
+from tracekit.nsight import tables as nsight
+from tracekit.readers.nsight_sqlite.ids import rows_of, sorted_strings, texts_at, used_rows
+from tracekit.readers.nsight_sqlite.rows import in_order, nullable, start_and_end
+from tracekit.recording.tables import PUSH_POP, RANGES, START_END
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.causes import Tally
+    from tracekit.readers.nsight_sqlite.ids import GlobalIds
+
+
+#: Event types that become ranges or name their domains.
+_EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
+
+
+def ranges_table(
+    events: pa.Table, strings: pa.Table, ids: GlobalIds, launches: pa.Table, tally: Tally
+) -> tuple[pa.Table, list[str], list[str]]:
+    """Ranges out of NVTX rows.
+
+    Args:
+        events: Rows of NVTX_EVENTS.
+        strings: Rows of StringIds.
+        ids: The report's threads.
+        launches: The finished launches, which may outlast a range that never ends.
+        tally: Where losses are counted.
+
+    Returns:
+        The table ``RANGES``, the distinct texts and the distinct domain names.
+    """
+    if not events.num_rows:
+        return RANGES.empty(), [], []
+    types = integers(events, "eventType")
+    ours = np.isin(types, _EVENTS)
+    if not ours.all():
+        _count_others(types[~ours], tally)
+        events, types = events.filter(pa.array(ours)), types[ours]
+    is_domain = types == nsight.DOMAIN_CREATED
+    texts, text = _texts(events, strings)
+    domains, domain = _domains(events, is_domain, ids, texts, text)
+    if is_domain.any():
+        keep = ~is_domain
+        events, types, text, domain = (
+            events.filter(pa.array(keep)),
+            types[keep],
+            text[keep],
+            domain[keep],
+        )
+    thread = ids.threads(events.column("globalTid"))
+    start, end, never_ended = _closed(events, thread, launches, tally)
+    end_thread = _end_threads(events, ids, thread)
+    payload_int, payload_float, payload_json = _payloads(events, strings)
+    ranges = RANGES.table(
+        {
+            "start_ns": start,
+            "end_ns": end,
+            "open": never_ended,
+            "kind": np.where(np.isin(types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(
+                np.int8
+            ),
+            "thread": thread.astype(np.int32),
+            "end_thread": nullable(end_thread, pa.int32()),
+            "domain": nullable(domain, pa.int32()),
+            "text": nullable(text, pa.int32()),
+            "payload_int": payload_int,
+            "payload_float": payload_float,
+            "payload_json": payload_json,
+        }
+    )
+    return (
+        in_order(ranges, nesting_order(*one_axis([thread, thread], [start, end]))),
+        texts,
+        domains,
+    )
+
+
+def _count_others(types: Ints, tally: Tally) -> None:
+    """Counts the events that are no ranges and say nothing that is asked for."""
+    marks, raw = np.isin(types, nsight.MARKS), np.isin(types, nsight.RAW_EVENTS)
+    others = ~(marks | raw | (types == nsight.THREAD_NAMED))
+    for cause, which in ((MARK, marks), (RAW_EVENT, raw), (OTHER_EVENT, others)):
+        tally.add("events", cause, int(which.sum()))
+
+
+def _closed(
+    events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally
+) -> tuple[Ints, Ints, Flags]:
+    """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
+    never_ended = np.asarray(events.column("end").is_null())
+    ends = events.column("end")
+    if never_ended.any():
+        events = events.set_column(
+            events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start"))
+        )
+    start, end = start_and_end(events, nsight.NVTX, "ranges", tally)
+    if never_ended.any():
+        last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(last, thread, end)
+        launched_on = integers(launches, "thread")
+        known = launched_on < last.size
+        np.maximum.at(last, launched_on[known], integers(launches, "end_ns")[known])
+        end = np.where(never_ended, last[thread], end)
+        tally.add("ranges", NEVER_ENDED, int(never_ended.sum()))
+    return start, end, never_ended
+
+
+def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
+    """The thread on which a range ended, where it is another than it began on."""
+    if "endGlobalTid" not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int32)
+    ended = ids.end_threads(events.column("endGlobalTid"))
+    return np.where(ended == thread, -1, ended)
+
+
+def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
+    """The distinct texts, and for every row which one it has: the inline one, else the registered one, else -1.
+
+    An inline text without a letter says nothing beside a registered one.
+    """
+    known: dict[str, int] = {}
+    row = _registered(events, "textId", strings, known)
+    inline = _inline(events, "text", known)
+    if "text" not in events.column_names:
+        return list(known), row
+    told = (inline >= 0) & ((inline != known.get("", -1)) | (row < 0))
+    return list(known), np.where(told, inline, row)
+
+
+def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[str, int]) -> Ints:
+    if column not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int32)
+    ids, values = sorted_strings(strings)
+    position = rows_of(events.column(column), ids)
+    used = used_rows(position, ids.size)
+    row = np.full(ids.size + 1, -1, dtype=np.int32)
+    row[used] = [known.setdefault(text, len(known)) for text in texts_at(values, used)]
+    return row[position]
+
+
+def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
+    if column not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int32)
+    encoded = events.column(column).combine_chunks()
+    index = np.asarray(encoded.indices.fill_null(-1))
+    used = used_rows(index, len(encoded.dictionary))
+    row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int32)
+    row[used] = [known.setdefault(text, len(known)) for text in texts_at(encoded.dictionary, used)]
+    found: Rows = row[index]
+    return found
+
+
+def _domains(
+    events: pa.Table, is_domain: Flags, ids: GlobalIds, texts: list[str], text: Ints
+) -> tuple[list[str], Ints]:
+    """The distinct domain names, and for every row which one it is in; -1 in the default domain.
+
+    Domains are numbered per process; the first row that creates one names it.
+    """
+    if "domainId" not in events.column_names:
+        return [], np.full(events.num_rows, -1, dtype=np.int32)
+    encoded = events.column("domainId").combine_chunks()
+    numbers = np.append(np.asarray(encoded.dictionary, dtype=np.int64), 0)
+    if not numbers.any():
+        return [], np.full(events.num_rows, -1, dtype=np.int32)
+    which = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64) % numbers.size
+    process = ids.process_of(events.column("globalTid"))
+    named: dict[tuple[int, int], str] = {}
+    for at in np.flatnonzero(is_domain & (text >= 0)).tolist():
+        named.setdefault((int(process[at]), int(numbers[which[at]])), texts[text[at]])
+    keys, which_key = np.unique(process * numbers.size + which, return_inverse=True)
+    names: dict[str, int] = {}
+    row = np.full(keys.size, -1, dtype=np.int32)
+    for at, key in enumerate(keys.tolist()):
+        owner, number = key // numbers.size, int(numbers[key % numbers.size])
+        if number:
+            name = named.get((owner, number), f"domain#{number}")
+            row[at] = names.setdefault(name, len(names))
+    found: Rows = row[which_key]
+    return list(names), found
+
+
+def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Integer, floating-point and JSON payloads of the rows."""
+    known: dict[str, int] = {}
+    registered = _registered(events, "jsonTextId", strings, known)
+    inline = _inline(events, "jsonText", known)
+    row = np.where(inline >= 0, inline, registered)
+    json = (
+        pa.array(list(known), pa.string()).take(nullable(row, pa.int32()))
+        if known
+        else pa.nulls(row.size, pa.string())
+    )
+    integer = _first_of(
+        events, ("int64Value", "uint64Value", "int32Value", "uint32Value"), pa.int64()
+    )
+    return integer, _first_of(events, ("doubleValue", "floatValue"), pa.float64()), json
+
+
+def _first_of(events: pa.Table, columns: tuple[str, ...], type_: pa.DataType) -> pa.Array:
+    present = [events.column(name) for name in columns if name in events.column_names]
+    filled = [column for column in present if column.null_count < len(column)]
+    if not filled:
+        return pa.nulls(events.num_rows, type_)
+    return pc.coalesce(*filled).combine_chunks()

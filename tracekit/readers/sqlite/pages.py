@@ -1,0 +1,119 @@
+"""The pages of a SQLite file, and which of them hold a table's rows.
+
+The format is fixed and documented (https://sqlite.org/fileformat2.html; numbers in comments are its sections).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import FileIO
+    from pathlib import Path
+
+    from tracekit.arrays.types import Bytes, Ints
+
+LEAF = 13
+_INTERIOR = 5
+_HEADER_BYTES = 100
+_DEEPEST = 20
+
+
+class NotPlain(Exception):  # noqa: N818
+    """The table holds what only SQLite itself shall read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pages of an open file, numbered from 0.
+
+    Attributes:
+        file: The file.
+        turn: Held while the file is read, so that threads can share it.
+        count: How many pages it has.
+        size: Bytes of a page.
+        usable: Bytes of a page that belong to SQLite.
+        utf8: Whether its texts are UTF-8.
+    """
+
+    file: FileIO
+    turn: threading.Lock
+    count: int
+    size: int
+    usable: int
+    utf8: bool
+
+    def load(self, pages: Ints) -> Bytes:
+        """Some pages end to end, and eight more bytes, since eight can then be taken from anywhere."""
+        data = bytearray(pages.size * self.size + 8)
+        view = memoryview(data)
+        edges = np.flatnonzero(np.diff(pages) != 1) + 1
+        for begin, end in itertools.pairwise([0, *edges.tolist(), pages.size]):
+            space = view[begin * self.size : end * self.size]
+            with self.turn:
+                self.file.seek(int(pages[begin]) * self.size)
+                read = self.file.readinto(space)
+            if read != len(space):
+                raise NotPlain
+        return np.frombuffer(data, dtype=np.uint8)
+
+
+@contextmanager
+def open_pages(path: Path) -> Iterator[Pages]:
+    """Opens a file.
+
+    Raises:
+        NotPlain: If its header is not that of a whole, ordinary database.
+    """
+    with path.open("rb", buffering=0) as file:
+        header = file.read(_HEADER_BYTES)
+        if len(header) < _HEADER_BYTES:
+            raise NotPlain
+        size = int.from_bytes(header[16:18], "big")
+        size = 65_536 if size == 1 else size
+        total = os.fstat(file.fileno()).st_size
+        if size < 512 or size & (size - 1) or total % size or max(header[18:20]) > 2:  # noqa: PLR2004
+            raise NotPlain
+        utf8 = int.from_bytes(header[56:60], "big") == 1
+        yield Pages(file, threading.Lock(), total // size, size, size - header[20], utf8)
+
+
+def leaves(pages: Pages, root: int) -> Ints:
+    """The leaf pages of a table in the order of its rows.
+
+    Raises:
+        NotPlain: If the tree is damaged.
+    """
+    level = np.array([root - 1], dtype=np.int64)
+    visited = 0
+    for _ in range(_DEEPEST):
+        visited += level.size
+        inside = level.size and int(level.min()) >= 1 and int(level.max()) < pages.count
+        if not inside or visited > pages.count:
+            raise NotPlain
+        if pages.load(level[:1])[0] == LEAF:
+            return level  # leaves are all at one depth; each is checked when it is decoded
+        data = pages.load(level)[:-8].reshape(level.size, pages.size)
+        if not bool((data[:, 0] == _INTERIOR).all()):
+            raise NotPlain
+        level = np.concatenate([_children(page) for page in data])
+    raise NotPlain
+
+
+def _children(page: Bytes) -> Ints:
+    """The pages below an interior page (1.6): a left child in each cell, and the one at the far right."""
+    cells = int.from_bytes(page[3:5].tobytes(), "big")
+    pointers = page[12 : 12 + 2 * cells].view(">u2").astype(np.int64)
+    if pointers.size < cells or (cells and int(pointers.max()) + 4 > page.size):
+        raise NotPlain
+    left = page[pointers[:, None] + np.arange(4)].reshape(-1, 4).copy().view(">u4").ravel()
+    right = page[8:12].copy().view(">u4")
+    return np.concatenate((left, right)).astype(np.int64) - 1

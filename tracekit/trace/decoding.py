@@ -1,0 +1,74 @@
+"""Marker text into what it says: every distinct text is parsed once, whatever the number of ranges that carry it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.markers import DIALECTS
+from tracekit.markers.base import ModuleMarker, OperatorMarker, PieceMarker, StepMarker, Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracekit.arrays.types import Flags, Ints
+    from tracekit.markers.base import Dialect, Marker
+
+#: What a text was understood as, in the tables.
+MARKER_KINDS: dict[type, str] = {
+    ModuleMarker: "module",
+    OperatorMarker: "operator",
+    StepMarker: "step",
+    PieceMarker: "piece",
+    Unreadable: "unreadable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The markers of a recording.
+
+    Attributes:
+        markers: The distinct markers.
+        of_text: For every text the row of its marker; -1 for plain text.
+    """
+
+    markers: list[Marker]
+    of_text: Ints
+
+    def rows(self, *kinds: type) -> Flags:
+        """For every marker whether it is of one of these kinds; a last False answers for row -1."""
+        return np.array([isinstance(marker, kinds) for marker in self.markers] + [False])
+
+
+def decode(texts: Sequence[str]) -> Decoded:
+    """Parses distinct texts; the first dialect that understands one wins."""
+    of_text = np.full(len(texts), -1, dtype=np.int64)
+    markers: list[Marker] = []
+    column = pa.array(texts, pa.large_string())
+    for dialect in DIALECTS:
+        for at in _candidates(column, dialect):
+            if of_text[at] < 0 and (marker := dialect.parse(texts[at])) is not None:
+                of_text[at] = len(markers)
+                markers.append(marker)
+    return Decoded(markers, of_text)
+
+
+def paths_of(markers: list[Marker]) -> Ints:
+    """A number for every marker, the same for those that say the same path; -1 for those that say none."""
+    numbers: dict[str, int] = {}
+    said = [
+        numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1
+        for m in markers
+    ]
+    return np.array(said, dtype=np.int64)
+
+
+def _candidates(texts: pa.Array, dialect: Dialect) -> list[int]:
+    matches = pc.match_substring_regex(texts, dialect.CANDIDATES)
+    found: list[int] = np.flatnonzero(np.asarray(matches)).tolist()
+    return found
