@@ -1,9 +1,9 @@
 """Makes the reports of one decode run in four ways; run it with ``python -m data.make_llama_modes``.
 
 Ten steps of eight sequences each: ``llama_eager.sqlite``, ``llama_compiled.sqlite`` (in pieces, split at attention, as
-``tracekit capture --compile`` records them), ``llama_graphs.sqlite`` (the eager model captured once as a CUDA graph, then
-replayed) and ``llama_graphs_changed.sqlite``: the same after a change that fuses SiLU with its product, and by which two
-layers' ``down_proj`` gets a slower kernel. The times are simulated, not measured.
+``tracekit capture --compile`` records them), ``llama_graphs.sqlite`` (the eager model captured once as a CUDA graph,
+then replayed) and ``llama_graphs_changed.sqlite``: the same after a change that fuses SiLU with its product, and by
+which two layers' ``down_proj`` gets a slower kernel. The times are simulated, not measured.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def _slow_down(layer: int, rows: int) -> Kernel:
     fast = eager_down(layer, rows)
     if layer not in _SLOW_LAYERS:
         return fast
-    return Kernel(
-        "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align2", _SLOWER * fast.ns
-    )
+    return Kernel("cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align2", _SLOWER * fast.ns)
 
 
 def _pieces(llama: Llama, tokens: Tokens) -> None:
@@ -77,11 +75,7 @@ def _pieces(llama: Llama, tokens: Tokens) -> None:
     with llama.call("", "LlamaForCausalLM", tokens.shape(1)[:2], tokens.shape(VOCABULARY)):
         for layer in range(llama.layers + 1):
             before = [] if layer == 0 else _after_attention(tokens)
-            behind = (
-                [matmul(tokens.total, HIDDEN, VOCABULARY)]
-                if layer == llama.layers
-                else _before_attention(tokens)
-            )
+            behind = [matmul(tokens.total, HIDDEN, VOCABULARY)] if layer == llama.layers else _before_attention(tokens)
             _piece(llama, 2 * layer, [*before, *behind], code="general")
             if layer < llama.layers:
                 _piece(llama, 2 * layer + 1, [attention(tokens)], code=None)

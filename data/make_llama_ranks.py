@@ -49,11 +49,7 @@ _WIDTHS = {
 def train(llama: Llama, index: int) -> None:
     """One step: forward, backward, optimizer."""
     process = llama.process
-    with process.range(
-        spelling.step(
-            "train", index, "train", {"BatchSize": BATCH.sequences, "Tokens": BATCH.total}
-        )
-    ):
+    with process.range(spelling.step("train", index, "train", {"BatchSize": BATCH.sequences, "Tokens": BATCH.total})):
         llama.forward(BATCH)
         process.thread = AUTOGRAD
         _backward(llama)

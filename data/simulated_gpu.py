@@ -87,7 +87,7 @@ class Process:
             self._run(rank, kernel, stream, start + _DELAY_NS, correlation)
 
     def all_reduce(self, kernel: Kernel) -> None:
-        """Once all compute so far is done on a rank, its kernel starts; all end when the last has come and they have talked."""
+        """A rank's kernel starts once its compute is done; all end when the last has come and they have talked."""
         start, correlation = self.clock, self._call("cudaLaunchKernelExC_v11060")
         ranks = range(len(self._slowness))
         begin = [max(start + _DELAY_NS, self._end(rank)) for rank in ranks]
@@ -108,10 +108,18 @@ class Process:
             end = begin + 1_100 + size // 20
             self._free[rank, COMPUTE] = end
             copies.append(
-                {"start": begin, "end": end, "correlationId": correlation, "bytes": size, "copyKind": kind,
-                 "streamId": COMPUTE, "srcKind": 0 if kind == _HOST_TO_DEVICE else 2,
-                 "dstKind": 2 if kind == _HOST_TO_DEVICE else 0, **self._place(rank)}
-            )  # fmt: skip
+                {
+                    "start": begin,
+                    "end": end,
+                    "correlationId": correlation,
+                    "bytes": size,
+                    "copyKind": kind,
+                    "streamId": COMPUTE,
+                    "srcKind": 0 if kind == _HOST_TO_DEVICE else 2,
+                    "dstKind": 2 if kind == _HOST_TO_DEVICE else 0,
+                    **self._place(rank),
+                }
+            )
         if kind != _HOST_TO_DEVICE:
             self.synchronize()
 
@@ -155,13 +163,26 @@ class Process:
 
         tables: dict[str, list[dict[str, Any]]] = {
             "NVTX_EVENTS": [
-                {"start": start, "end": end, "eventType": _PUSH_POP, "globalTid": _tid(rank, thread),
-                 "textId": text(said), "domainId": 0}
+                {
+                    "start": start,
+                    "end": end,
+                    "eventType": _PUSH_POP,
+                    "globalTid": _tid(rank, thread),
+                    "textId": text(said),
+                    "domainId": 0,
+                }
                 for start, end, thread, said in sorted(self._ranges)
             ],
             "CUPTI_ACTIVITY_KIND_RUNTIME": [
-                {"start": start, "end": end, "eventClass": 0, "globalTid": _tid(rank, thread),
-                 "correlationId": correlation, "nameId": text(name), "returnValue": 0}
+                {
+                    "start": start,
+                    "end": end,
+                    "eventClass": 0,
+                    "globalTid": _tid(rank, thread),
+                    "correlationId": correlation,
+                    "nameId": text(name),
+                    "returnValue": 0,
+                }
                 for start, end, thread, name, correlation in self._calls
             ],
             "CUPTI_ACTIVITY_KIND_KERNEL": [
@@ -170,11 +191,18 @@ class Process:
             ],
             "CUPTI_ACTIVITY_KIND_MEMCPY": self._copies[rank],
             "CUDA_GRAPH_NODE_EVENTS": [
-                {"start": at, "end": at, "eventClass": _NODE_CREATION, "globalTid": _tid(rank, MAIN),
-                 "nameId": text("Graph Node Creation"), "graphNodeId": node, "originalGraphNodeId": original}
+                {
+                    "start": at,
+                    "end": at,
+                    "eventClass": _NODE_CREATION,
+                    "globalTid": _tid(rank, MAIN),
+                    "nameId": text("Graph Node Creation"),
+                    "graphNodeId": node,
+                    "originalGraphNodeId": original,
+                }
                 for at, node, original in self._nodes
             ],
-        }  # fmt: skip
+        }
         for row in (row for rows in tables.values() for row in rows):
             row |= {side: row[side] - rank * _BEGAN_LATER_NS for side in ("start", "end")}
         tables["StringIds"] = [{"id": at, "value": said} for said, at in strings.items()]
@@ -196,7 +224,7 @@ class Process:
 
     def _run(
         self, rank: int, kernel: Kernel, stream: int, earliest: int, correlation: int, node: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         between = _BETWEEN_NS if node is None else _BETWEEN_NODES_NS
         begin = max(earliest, self._free[rank, stream] + between)
         noise = 1 + _NOISE * (self._noise.random() + self._noise.random() - 1)
@@ -205,11 +233,19 @@ class Process:
 
     def _ran(
         self, rank: int, kernel: Kernel, stream: int, when: tuple[int, int], correlation: int, node: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._free[rank, stream] = when[1]
-        row = {"start": when[0], "end": when[1], "correlationId": correlation, "streamId": stream,
-               "shortName": kernel.name, "demangledName": kernel.full_name or kernel.name,
-               "graphNodeId": node, "graphId": None if node is None else node >> 32, **self._place(rank)}  # fmt: skip
+        row = {
+            "start": when[0],
+            "end": when[1],
+            "correlationId": correlation,
+            "streamId": stream,
+            "shortName": kernel.name,
+            "demangledName": kernel.full_name or kernel.name,
+            "graphNodeId": node,
+            "graphId": None if node is None else node >> 32,
+            **self._place(rank),
+        }
         self._kernels[rank].append(row)
 
     @staticmethod
@@ -232,12 +268,18 @@ def _about(rank: int) -> dict[str, list[dict[str, Any]]]:
         "META_DATA_EXPORT": [{"name": key, "value": value} for key, value in name.items()],
         "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": _SESSION_UTC_NS + rank * _BEGAN_LATER_NS}],
         "TARGET_INFO_GPU": [
-            {"id": rank, "name": "NVIDIA A100-SXM4-80GB", "smCount": 108, "totalMemory": 85_899_345_920,
-             "computeMajor": 8, "computeMinor": 0}
+            {
+                "id": rank,
+                "name": "NVIDIA A100-SXM4-80GB",
+                "smCount": 108,
+                "totalMemory": 85_899_345_920,
+                "computeMajor": 8,
+                "computeMinor": 0,
+            }
         ],
         "PROCESSES": [{"globalPid": _pid(rank), "pid": _FIRST_PID + rank, "name": "python3"}],
         "ENUM_CUDA_MEMCPY_OPER": [
             {"id": 1, "name": "CUDA_MEMCPY_KIND_HTOD", "label": "Host-to-Device"},
             {"id": 2, "name": "CUDA_MEMCPY_KIND_DTOH", "label": "Device-to-Host"},
         ],
-    }  # fmt: skip
+    }

@@ -112,8 +112,13 @@ class Llama:
         """One eager forward pass."""
         with self.call("", "LlamaForCausalLM", tokens.shape(1)[:2], tokens.shape(VOCABULARY)):
             with self.call("model", "LlamaModel", tokens.shape(1)[:2], tokens.shape(HIDDEN)):
-                with self.call("model.embed_tokens", "Embedding", tokens.shape(1)[:2], tokens.shape(HIDDEN),
-                               weight=(VOCABULARY, HIDDEN)):  # fmt: skip
+                with self.call(
+                    "model.embed_tokens",
+                    "Embedding",
+                    tokens.shape(1)[:2],
+                    tokens.shape(HIDDEN),
+                    weight=(VOCABULARY, HIDDEN),
+                ):
                     self.run([elementwise("indexSelectLargeIndex", tokens.total * HIDDEN)])
                 for layer in range(self.layers):
                     self.layer(layer, tokens)
@@ -138,8 +143,10 @@ class Llama:
     def attention(self, here: str, tokens: Tokens) -> None:
         """Projections, rotary embedding and attention."""
         self.linear(f"{here}.qkv_proj", tokens, HIDDEN, HIDDEN + 2 * KEY_VALUE)
-        rotated = [elementwise("vectorized_elementwise_kernel", tokens.total * width, "at::native::CUDAFunctor_mul")
-                   for width in (HIDDEN, KEY_VALUE)]  # fmt: skip
+        rotated = [
+            elementwise("vectorized_elementwise_kernel", tokens.total * width, "at::native::CUDAFunctor_mul")
+            for width in (HIDDEN, KEY_VALUE)
+        ]
         self.run([*rotated, attention(tokens)])
         self.linear(f"{here}.o_proj", tokens, HIDDEN, HIDDEN)
 
@@ -149,40 +156,26 @@ class Llama:
         self.linear(f"{here}.gate_up_proj", tokens, HIDDEN, 2 * INTERMEDIATE)
         wide = tokens.shape(INTERMEDIATE)
         with self.call(f"{here}.act_fn", "SiluAndMul" if self.fused_act else "SiLU", wide, wide):
-            self.run(
-                [elementwise("silu_and_mul_kernel", elements)]
-                if self.fused_act
-                else eager_act(elements)
-            )
+            self.run([elementwise("silu_and_mul_kernel", elements)] if self.fused_act else eager_act(elements))
         if not self.fused_act:
-            self.run(
-                [
-                    elementwise(
-                        "vectorized_elementwise_kernel", elements, "at::native::CUDAFunctor_mul"
-                    )
-                ]
-            )
-        self.linear(
-            f"{here}.down_proj", tokens, INTERMEDIATE, HIDDEN, self.down(layer, tokens.total)
-        )
+            self.run([elementwise("vectorized_elementwise_kernel", elements, "at::native::CUDAFunctor_mul")])
+        self.linear(f"{here}.down_proj", tokens, INTERMEDIATE, HIDDEN, self.down(layer, tokens.total))
 
     def norm(self, path: str, tokens: Tokens) -> None:
         """RMSNorm as eager PyTorch computes it: square, mean, scale."""
         elements, shape = tokens.total * HIDDEN, tokens.shape(HIDDEN)
         with self.call(path, "RMSNorm", shape, shape, weight=(HIDDEN,)):
-            self.run([
-                elementwise("vectorized_elementwise_kernel", elements, "at::native::pow_tensor_scalar"),
-                elementwise("reduce_kernel", elements, "at::native::MeanOps"),
-                elementwise("vectorized_elementwise_kernel", elements, "at::native::CUDAFunctor_mul"),
-            ])  # fmt: skip
+            self.run(
+                [
+                    elementwise("vectorized_elementwise_kernel", elements, "at::native::pow_tensor_scalar"),
+                    elementwise("reduce_kernel", elements, "at::native::MeanOps"),
+                    elementwise("vectorized_elementwise_kernel", elements, "at::native::CUDAFunctor_mul"),
+                ]
+            )
 
-    def linear(
-        self, path: str, tokens: Tokens, inner: int, outer: int, kernel: Kernel | None = None
-    ) -> None:
+    def linear(self, path: str, tokens: Tokens, inner: int, outer: int, kernel: Kernel | None = None) -> None:
         """A Linear without bias."""
-        with self.call(
-            path, "Linear", tokens.shape(inner), tokens.shape(outer), weight=(outer, inner)
-        ):
+        with self.call(path, "Linear", tokens.shape(inner), tokens.shape(outer), weight=(outer, inner)):
             self.run([kernel or matmul(tokens.total, inner, outer)])
 
     def run(self, kernels: Sequence[Kernel], stream: int = COMPUTE) -> None:
@@ -192,17 +185,11 @@ class Llama:
             self.process.launch(kernel, stream)
 
     @contextmanager
-    def call(
-        self, path: str, class_name: str, given: Shape, result: Shape, **params: Shape
-    ) -> Iterator[None]:
+    def call(self, path: str, class_name: str, given: Shape, result: Shape, **params: Shape) -> Iterator[None]:
         """A module's range around a block, and the empty one after it that tells its result."""
         path = f"{ROOT}.{path}" if path else ROOT
         said = [Param(name, shape, "bfloat16") for name, shape in params.items()]
-        on_gpu = (
-            "int64 cuda:0"
-            if class_name in {"LlamaForCausalLM", "LlamaModel", "Embedding"}
-            else "bfloat16 cuda:0"
-        )
+        on_gpu = "int64 cuda:0" if class_name in {"LlamaForCausalLM", "LlamaModel", "Embedding"} else "bfloat16 cuda:0"
         text = spelling.call(path, class_name, params=said, inputs=[(given, on_gpu)])
         with self.process.range(text):
             self.process.clock += _MODULE_NS

@@ -64,9 +64,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 
-def separately(
-    *args: object, before: Callable[[], None] | None = None, cwd: Path | None = None, **env: str
-) -> Outcome:
+def separately(*args: object, before: Callable[[], None] | None = None, cwd: Path | None = None, **env: str) -> Outcome:
     """Runs it in a process of its own; ``before`` is called there first."""
     done = subprocess.run(
         arguments(*args),

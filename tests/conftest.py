@@ -63,8 +63,6 @@ def parsed(tmp_path: Path) -> Callable[..., Dataset]:
     """Writes trace lines as a report and parses it."""
 
     def parse(lines: str, *, registered: bool = False) -> Dataset:
-        return tracekit.parse(
-            report(tmp_path / "report.sqlite", lines, registered=registered), force=True
-        )
+        return tracekit.parse(report(tmp_path / "report.sqlite", lines, registered=registered), force=True)
 
     return parse

@@ -92,9 +92,7 @@ def outcomes(folder: Path, copies: Iterator[tuple[str, bytes]]) -> tuple[Counter
 def survey(report: Path, folder: Path, *, cuts: int, flips: int) -> tuple[Counter[str], list[str]]:
     """Does it in a process of its own, so that a crash or a hang fails one test only."""
     call = [sys.executable, "-m", "tests.damage", str(report), str(folder), str(cuts), str(flips)]
-    done = subprocess.run(
-        call, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment(), check=False
-    )
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment(), check=False)
     assert done.returncode == 0, f"exit code {done.returncode} at: {done.stderr[-1000:]}"
     found = json.loads(done.stdout)
     return Counter(found["seen"]), found["bad"]

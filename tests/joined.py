@@ -27,10 +27,7 @@ BY_REPORT = [table.SPEC.name for table in TABLES if table.SPEC.name != "modules"
 def joined_here(reports: Sequence[Path], folder: Path) -> Dataset:
     """Parses and joins reports in this process, without workers."""
     folder.mkdir()
-    parts = [
-        Part(path.stem, folder / f".{path.stem}", number * IDS_PER_REPORT)
-        for number, path in enumerate(reports)
-    ]
+    parts = [Part(path.stem, folder / f".{path.stem}", number * IDS_PER_REPORT) for number, path in enumerate(reports)]
     for path, part in zip(reports, parts, strict=True):
         part.folder.mkdir()
         tables_of(path, reader_for(path), part.folder, silent, part.first_id)
@@ -57,9 +54,7 @@ def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
             by_report[row.pop("report")].append(row)
         assert whole.manifest["rows"][name] == len(rows)
         for report, single in singles.items():
-            theirs = {None: None} | dict(
-                enumerate(single.table("modules", ["path"]).column("path").to_pylist())
-            )
+            theirs = {None: None} | dict(enumerate(single.table("modules", ["path"]).column("path").to_pylist()))
             alone = [spelled(row, theirs, 0) for row in single.table(name).to_pylist()]
             expected = [row for row in alone if "modules_differ" not in row]
             first_id = entries[report]["first_id"]
@@ -72,10 +67,7 @@ def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
 
 def spelled(row: dict, paths: dict, first_id: int) -> tuple:
     """A row with paths instead of modules' ids, and the ids that its report alone would have."""
-    plain = {
-        name: value - first_id if name in IDS and value is not None else value
-        for name, value in row.items()
-    }
+    plain = {name: value - first_id if name in IDS and value is not None else value for name, value in row.items()}
     if "module_id" in plain:
         plain["module_id"] = paths[plain["module_id"]]
     return tuple(value if value.__hash__ else repr(value) for value in plain.values())

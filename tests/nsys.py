@@ -43,8 +43,10 @@ def record(folder: Path, program: str, environment: dict[str, str] | None = None
     run = {"cwd": folder, "capture_output": True, "timeout": 240}
     subprocess.run(
         [nsys(), *profile, sys.executable, "program.py"],
-        check=False, env={**os.environ, **(environment or {})}, **run,
-    )  # fmt: skip
+        check=False,
+        env={**os.environ, **(environment or {})},
+        **run,
+    )
     if not (folder / "run.nsys-rep").exists():
         libraries = {**os.environ, "LD_LIBRARY_PATH": str(host)}
         subprocess.run(importer, check=True, env=libraries, **run)

@@ -82,9 +82,7 @@ def same(found: Iterable, expected: Iterable) -> None:
     """The same things the same number of times, with a legible answer where not."""
     found, expected = Counter(found), Counter(expected)
     absent, surplus = list((expected - found).items())[:5], list((found - expected).items())[:5]
-    assert (absent, surplus) == ([], []), (
-        f"\nexpected, not found: {absent}\nfound, not expected: {surplus}"
-    )
+    assert (absent, surplus) == ([], []), f"\nexpected, not found: {absent}\nfound, not expected: {surplus}"
 
 
 def place(row: dict) -> tuple:
@@ -97,10 +95,7 @@ def placed(key: RangeKey | None) -> tuple | None:
 
 def piece(row: dict) -> tuple:
     """What tells one piece of device work from the others."""
-    return tuple(
-        row[name]
-        for name in ("kind", "start_ns", "end_ns", "device", "stream", "pid", "correlation_id")
-    )
+    return tuple(row[name] for name in ("kind", "start_ns", "end_ns", "device", "stream", "pid", "correlation_id"))
 
 
 def true_piece(work: TrueWork) -> tuple:

@@ -84,9 +84,7 @@ def length(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def busy(plain: Plain, rows: Iterable[Row]) -> int:
-    return sum(
-        length((row["start_ns"], row["end_ns"]) for row in ones) for ones in plain.by_device(rows)
-    )
+    return sum(length((row["start_ns"], row["end_ns"]) for row in ones) for ones in plain.by_device(rows))
 
 
 def mean(values: Iterable[float]) -> float | None:
@@ -135,11 +133,7 @@ def classes(plain: Plain) -> Iterable[Row]:
     for (class_name, name), members in grouped(plain.modules, type_of).items():
         ids = {row["module_id"] for row in members}
         own = [row for row in plain.kernels if row["module_id"] in ids]
-        below = [
-            row
-            for row in plain.kernels
-            if any(inside(row["module_id"], module) for module in members)
-        ]
+        below = [row for row in plain.kernels if any(inside(row["module_id"], module) for module in members)]
         yield {
             "class_name": class_name,
             "name": name,
@@ -184,9 +178,7 @@ def shapes(plain: Plain) -> Iterable[Row]:
             "kwargs": None if first["kwargs"] is None else dict(first["kwargs"]),
             "calls": len(calls),
             "gpu_time_ns": total(calls, "gpu_time_ns"),
-            "gpu_ns_per_token": ratio(
-                sum(steps[step] for step in told), sum(tokens[step] for step in told)
-            ),
+            "gpu_ns_per_token": ratio(sum(steps[step] for step in told), sum(tokens[step] for step in told)),
             "steps": len(steps),
             "step_median_ns": quantile(steps.values(), 0.5),
             "step_mean_ns": mean(steps.values()),
@@ -197,9 +189,7 @@ def shapes(plain: Plain) -> Iterable[Row]:
 
 def kernels(plain: Plain) -> Iterable[Row]:
     for (name, kind), rows in grouped(plain.kernels, lambda r: (r["name"], r["kind"])).items():
-        users = grouped(
-            (r for r in rows if r["module_id"] is not None), lambda row: row["module_id"]
-        )
+        users = grouped((r for r in rows if r["module_id"] is not None), lambda row: row["module_id"])
         most = min(users, key=lambda user: (-total(users[user]), user)) if users else None
         yield {
             "name": name,
@@ -260,8 +250,14 @@ def launches(plain: Plain) -> Iterable[Row]:
 
 def _included(rows: list[Row]) -> Row:
     columns = (
-        "launches", "launch_ns", "blocked_ns", "gpu_time_ns", "replayed_ns", "launch_bound_ns", "waiting_ns",
-    )  # fmt: skip
+        "launches",
+        "launch_ns",
+        "blocked_ns",
+        "gpu_time_ns",
+        "replayed_ns",
+        "launch_bound_ns",
+        "waiting_ns",
+    )
     found = {f"inclusive_{name}": sum(row[name] for row in rows) for name in columns}
     bound, time = found["inclusive_launch_bound_ns"], found["inclusive_gpu_time_ns"]
     return found | {"inclusive_launch_bound_share": ratio(bound, time)}
@@ -288,9 +284,7 @@ def _waits(plain: Plain) -> dict[int, _Found]:
 
 
 def _found(row: Row, others: list[Row]) -> _Found:
-    start, begun, returned = (
-        row[name] for name in ("start_ns", "launch_start_ns", "launch_end_ns")
-    )
+    start, begun, returned = (row[name] for name in ("start_ns", "launch_start_ns", "launch_end_ns"))
     if returned is None:
         return _Found(None, 0)
     ended = max((other["end_ns"] for other in others if other["end_ns"] <= start), default=begun)
@@ -468,7 +462,17 @@ def communication(plain: Plain) -> Iterable[Row]:
 PLAIN: dict[str, Callable[[Plain], Iterable[Row]]] = {
     one.__name__: one
     for one in (
-        modules, classes, shapes, kernels, module_kernels, launches, gaps, steps, phases, copies,
-        communication, processes,
+        modules,
+        classes,
+        shapes,
+        kernels,
+        module_kernels,
+        launches,
+        gaps,
+        steps,
+        phases,
+        copies,
+        communication,
+        processes,
     )
-}  # fmt: skip
+}

@@ -77,15 +77,9 @@ def replays(plain: Plain, dataset: Dataset) -> dict[int, int | None]:
 
 def often(rows: list[Row]) -> set[int]:
     """How often the nodes of a call ran; 0 among others where they did unlike often."""
-    by_order = [
-        row
-        for row in rows
-        if row["method"] == "graph_order" or row["original_graph_node_id"] is None
-    ]
+    by_order = [row for row in rows if row["method"] == "graph_order" or row["original_graph_node_id"] is None]
     by_node = Counter(row["original_graph_node_id"] for row in rows if row not in by_order)
-    launches = Counter(
-        (row.get("report"), row["pid"], row["tid"], row["launch_start_ns"]) for row in by_order
-    )
+    launches = Counter((row.get("report"), row["pid"], row["tid"], row["launch_start_ns"]) for row in by_order)
     found = {*by_node.values()}
     if launches:
         found |= {len(launches)} | ({0} if len({*launches.values()}) > 1 else set())

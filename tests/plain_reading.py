@@ -31,9 +31,7 @@ class File:
             db.row_factory = sqlite3.Row
             self.tables = {
                 name: [dict(row) for row in db.execute(f"SELECT * FROM {name}")]  # noqa: S608
-                for (name,) in db.execute(
-                    "SELECT name FROM sqlite_master WHERE type = 'table'"
-                ).fetchall()
+                for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             }
         strings = {row["id"]: row["value"] for row in self.rows("StringIds")}
         nvtx = [row for row in self.rows("NVTX_EVENTS") if row["eventType"] in {59, 60}]
@@ -51,12 +49,18 @@ class File:
                 last.get(row["globalTid"], row["start"]), row["start"], row["end"] or row["start"]
             )
         ranges = [
-            (row["eventType"], FileRange(
-                row["start"], last[row["globalTid"]] if row["end"] is None else row["end"],
-                row["text"] if row["text"] is not None else strings.get(row["textId"]),
-                row["globalTid"], row["endGlobalTid"] is None))
+            (
+                row["eventType"],
+                FileRange(
+                    row["start"],
+                    last[row["globalTid"]] if row["end"] is None else row["end"],
+                    row["text"] if row["text"] is not None else strings.get(row["textId"]),
+                    row["globalTid"],
+                    row["endGlobalTid"] is None,
+                ),
+            )
             for row in nvtx
-        ]  # fmt: skip
+        ]
         self.push_pop = [one for kind, one in ranges if kind == 59]
         self.start_end = [one for kind, one in ranges if kind == 60]
         self.named = strings
@@ -77,19 +81,16 @@ class File:
 
     def around(self, thread: int, start: int, end: int) -> list[FileRange]:
         """The push/pop ranges that contain an interval, outermost first."""
-        found = [
-            one
-            for one in self.push_pop
-            if one.thread == thread and one.start <= start and end <= one.end
-        ]
+        found = [one for one in self.push_pop if one.thread == thread and one.start <= start and end <= one.end]
         return sorted(found, key=lambda one: (one.start, -one.end))
 
     def api_calls(self, thread: int, start: int, end: int) -> list[dict]:
         """The API calls of a thread that contain an interval."""
         return [
-            row for row in self.launches.values()
+            row
+            for row in self.launches.values()
             if row["globalTid"] == thread and row["start"] <= start and end <= row["end"]
-        ]  # fmt: skip
+        ]
 
     def name(self, row: dict) -> str:
         """What an API call or a graph's record is called, without the ABI's version."""
@@ -108,11 +109,9 @@ def place_of(calls: list[FileRange], dialect: str) -> str | None:
 
 def is_call(one: FileRange) -> bool:
     text = one.text or ""
-    return (
-        text.startswith(("{'Module': '", '{"Module": '))
-        and "Outputs'" not in text
-        and 'Outputs"' not in text
-    ) or (" in=[" in text)
+    return (text.startswith(("{'Module': '", '{"Module": ')) and "Outputs'" not in text and 'Outputs"' not in text) or (
+        " in=[" in text
+    )
 
 
 def path_said(text: str, dialect: str) -> str:

@@ -1,7 +1,7 @@
 """Runs every notebook from top to bottom: ``python -m tests.run_notebooks [--write]``.
 
-In a copy of the project's data, after the commands that their first cells name. Fails if a cell fails or warns, or if it
-gives other numbers than the outputs in the file; ``--write`` puts new ones there instead.
+In a copy of the project's data, after the commands that their first cells name. Fails if a cell fails or warns, or if
+it gives other numbers than the outputs in the file; ``--write`` puts new ones there instead.
 """
 
 from __future__ import annotations

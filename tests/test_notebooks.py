@@ -1,4 +1,4 @@
-"""The notebooks are the ones that the README names, and what they tell to do can be done; ``run_notebooks`` runs them."""
+"""The notebooks are those that the README names, and their instructions work; ``run_notebooks`` runs them."""
 
 from __future__ import annotations
 
@@ -67,9 +67,7 @@ def test_its_first_cell_names_the_commands_that_make_what_it_reads(notebook: Pat
     assert set(chain.from_iterable(used)) == made
 
 
-def test_all_their_commands_work_word_for_word_from_the_project_s_root(
-    tmp_path, monkeypatch
-) -> None:
+def test_all_their_commands_work_word_for_word_from_the_project_s_root(tmp_path, monkeypatch) -> None:
     root = project(tmp_path)
     monkeypatch.chdir(root)
     first = list(dict.fromkeys(chain.from_iterable(map(first_commands, NOTEBOOKS))))

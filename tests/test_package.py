@@ -74,11 +74,7 @@ SPECS = [
     recording.GRAPH_NODES,
     recording.GRAPHS,
 ]
-PROMISED = [
-    pytest.param(s, c, id=f"{s.name}.{c.name}")
-    for s in (t.SPEC for t in tables.TABLES)
-    for c in s.columns
-]
+PROMISED = [pytest.param(s, c, id=f"{s.name}.{c.name}") for s in (t.SPEC for t in tables.TABLES) for c in s.columns]
 #: Floating-point numbers that are no times.
 SHARES = {"coverage.share", "kernel_modules.weight", "ranges.payload_float"}
 
@@ -100,18 +96,14 @@ def relative(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize(
-    "statement", ["import tracekit", "import tracekit.cli", "import tracekit.errors"]
-)
+@pytest.mark.parametrize("statement", ["import tracekit", "import tracekit.cli", "import tracekit.errors"])
 def test_importing_it_loads_no_heavy_package(statement: str) -> None:
     assert not HEAVY & {name.partition(".")[0] for name in loaded_by(statement)}
 
 
 def test_analyses_are_there_when_they_are_asked_for() -> None:
     assert "tracekit.analyses" not in loaded_by("import tracekit")
-    assert "tracekit.analyses.launches" in loaded_by(
-        "import tracekit; tracekit.analyses.launches.NAME"
-    )
+    assert "tracekit.analyses.launches" in loaded_by("import tracekit; tracekit.analyses.launches.NAME")
 
 
 def test_importing_it_loads_hardly_a_module() -> None:
@@ -141,9 +133,7 @@ def drawn_tree(text: str) -> dict[str, str | None]:
     """Class → class above it, as drawn with └── and ├──."""
     above: dict[str, str | None] = {}
     stack: list[tuple[int, str]] = []
-    for indent, name in re.findall(
-        r"^(?: {4})([ │├└─]*)([A-Z]\w+Error)\b", text, flags=re.MULTILINE
-    ):
+    for indent, name in re.findall(r"^(?: {4})([ │├└─]*)([A-Z]\w+Error)\b", text, flags=re.MULTILINE):
         while stack and stack[-1][0] >= len(indent):
             stack.pop()
         above[name] = stack[-1][1] if stack else None

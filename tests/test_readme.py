@@ -60,16 +60,12 @@ def test_the_report_that_comes_along_is_named_where_it_is() -> None:
 
 
 def test_its_commands_are_the_commands_there_are() -> None:
-    assert set(re.findall(r"^\| `tracekit (\w+)", README, re.MULTILINE)) == {
-        command.NAME for command in COMMANDS
-    }
+    assert set(re.findall(r"^\| `tracekit (\w+)", README, re.MULTILINE)) == {command.NAME for command in COMMANDS}
 
 
 def test_its_tables_are_the_tables_there_are() -> None:
     section = README.split("## Tables", 1)[1].split("## ", 1)[0]
-    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == {
-        table.SPEC.name for table in TABLES
-    }
+    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == {table.SPEC.name for table in TABLES}
 
 
 def test_its_analyses_are_the_analyses_there_are() -> None:

@@ -10,8 +10,8 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     memcpy  1   30  50  #6 1024               bytes; ``kind=11`` behind them is the direction, CUPTI's code
     memset  1   30  50  #7 1024
     graph   1   30  50  #8
-    node!9  1   30  30  4                     records that node 9 of a graph was made, as a copy of node 4 if that is said
-    made    1   30  30  exec 2 of 1           records that graph 1 was instantiated; ``graph 1``; ``clone 3 of 1``
+    node!9  1   30  30  4                     records that node 9 of a graph was made, as a copy of node 4 if that is
+    said made    1   30  30  exec 2 of 1           records that graph 1 was instantiated; ``graph 1``; ``clone 3 of 1``
     domain  1    0   -  2 NCCL                names domain 2 of the process; ``range@2`` is in it
     op      1   10  20  aten::addmm           an operator that ran on the CPU
     said    1   10  10  CUDA injection …      what the profiler said of itself and the process
@@ -52,7 +52,9 @@ CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, ev
   globalTid INTEGER, nameId INTEGER, graphId INTEGER NOT NULL, originalGraphId INTEGER, graphExecId INTEGER);
 """
 #: Our own table, in reports of runs without a GPU alone.
-OPERATORS = 'CREATE TABLE IF NOT EXISTS TRACEKIT_CPU_OPS (start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER)'
+OPERATORS = (
+    'CREATE TABLE IF NOT EXISTS TRACEKIT_CPU_OPS (start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER)'
+)
 #: In reports of 2024.5 and newer.
 DIAGNOSTICS = """
 CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (timestamp INTEGER NOT NULL, timestampType INTEGER NOT NULL,
@@ -117,9 +119,7 @@ class _Writer:
             self.db.executemany(f"INSERT INTO {name} VALUES (?, ?, 77, ?, NULL, ?, ?)", self.nodes)  # noqa: S608
         if self.graphs:
             self.db.executescript(GRAPHS)
-            self.db.executemany(
-                "INSERT INTO CUDA_GRAPH_EVENTS VALUES (?, ?, ?, ?, NULL, ?, ?, ?)", self.graphs
-            )
+            self.db.executemany("INSERT INTO CUDA_GRAPH_EVENTS VALUES (?, ?, ?, ?, NULL, ?, ?, ?)", self.graphs)
         self.db.commit()
         self.db.close()
 
@@ -133,12 +133,16 @@ class _Writer:
     def _nvtx(self, line: dict[str, Any], event: int) -> None:
         text = line["rest"] or None
         self.insert(
-            "NVTX_EVENTS", start=line["start"], end=line["end"], eventType=event, globalTid=line["tid"],
+            "NVTX_EVENTS",
+            start=line["start"],
+            end=line["end"],
+            eventType=event,
+            globalTid=line["tid"],
             endGlobalTid=global_tid(line["end_thread"]) if line["end_thread"] else None,
             domainId=int(line["domain"] or 0),
             text=None if self.registered else text,
             textId=self.string(text) if self.registered and text else None,
-        )  # fmt: skip
+        )
 
     def _range(self, line: dict[str, Any]) -> None:
         self._nvtx(line, 59)
@@ -152,45 +156,76 @@ class _Writer:
     def _domain(self, line: dict[str, Any]) -> None:
         line["domain"], line["rest"] = line["rest"].split()
         self.insert(
-            "NVTX_EVENTS", start=line["start"], eventType=75, globalTid=line["tid"], domainId=int(line["domain"]),
+            "NVTX_EVENTS",
+            start=line["start"],
+            eventType=75,
+            globalTid=line["tid"],
+            domainId=int(line["domain"]),
             text=line["rest"],
-        )  # fmt: skip
+        )
 
     def _op(self, line: dict[str, Any]) -> None:
         self.db.execute(OPERATORS)
         self.insert(
-            "TRACEKIT_CPU_OPS", start=line["start"], end=line["end"], globalTid=line["tid"],
+            "TRACEKIT_CPU_OPS",
+            start=line["start"],
+            end=line["end"],
+            globalTid=line["tid"],
             nameId=self.string(line["rest"]),
-        )  # fmt: skip
+        )
 
     def _said(self, line: dict[str, Any]) -> None:
         self.db.execute(DIAGNOSTICS)
         self.insert(
-            "DIAGNOSTIC_EVENT", timestamp=line["start"], timestampType=1, source=1, severity=1, text=line["rest"],
+            "DIAGNOSTIC_EVENT",
+            timestamp=line["start"],
+            timestampType=1,
+            source=1,
+            severity=1,
+            text=line["rest"],
             globalPid=line["pid"],
-        )  # fmt: skip
+        )
 
     def _launch(self, line: dict[str, Any]) -> None:
         name, options = _options(line["rest"])
         self.insert(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", start=line["start"], end=line["end"],
-            eventClass=options.get("class", 0), globalTid=line["tid"], correlationId=line["id"],
-            nameId=self.string(name or "cudaLaunchKernel_v7000"), returnValue=options.get("returns", 0),
-        )  # fmt: skip
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start=line["start"],
+            end=line["end"],
+            eventClass=options.get("class", 0),
+            globalTid=line["tid"],
+            correlationId=line["id"],
+            nameId=self.string(name or "cudaLaunchKernel_v7000"),
+            returnValue=options.get("returns", 0),
+        )
 
     def _work(self, line: dict[str, Any], table: str, **columns: object) -> None:
         self.insert(
-            table, start=line["start"], end=line["end"], deviceId=int(line["device"] or 0), contextId=1, streamId=7,
-            correlationId=line["id"], globalPid=line["pid"], **columns,
-        )  # fmt: skip
+            table,
+            start=line["start"],
+            end=line["end"],
+            deviceId=int(line["device"] or 0),
+            contextId=1,
+            streamId=7,
+            correlationId=line["id"],
+            globalPid=line["pid"],
+            **columns,
+        )
 
     def _kernel(self, line: dict[str, Any]) -> None:
         name = self.string(line["rest"] or "kernel")
         shape = dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
         rest = dict.fromkeys(
-            ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread",
-             "localMemoryTotal", "gridId"), 0,
-        )  # fmt: skip
+            (
+                "registersPerThread",
+                "staticSharedMemory",
+                "dynamicSharedMemory",
+                "localMemoryPerThread",
+                "localMemoryTotal",
+                "gridId",
+            ),
+            0,
+        )
         self._work(
             line,
             "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -204,9 +239,12 @@ class _Writer:
     def _memcpy(self, line: dict[str, Any]) -> None:
         size, options = _options(line["rest"])
         self._work(
-            line, "CUPTI_ACTIVITY_KIND_MEMCPY", bytes=int(size or 0), copyKind=options.get("kind", 1),
+            line,
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            bytes=int(size or 0),
+            copyKind=options.get("kind", 1),
             graphNodeId=_node(line),
-        )  # fmt: skip
+        )
 
     def _memset(self, line: dict[str, Any]) -> None:
         size = int(line["rest"] or 0)

@@ -64,10 +64,7 @@ class Counted(np.ndarray):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
         Counted.elements += _elements(inputs)
-        plain = {
-            name: tuple(map(_plain, value)) if name == "out" else _plain(value)
-            for name, value in more.items()
-        }
+        plain = {name: tuple(map(_plain, value)) if name == "out" else _plain(value) for name, value in more.items()}
         found = getattr(ufunc, method)(*map(_plain, inputs), **plain)
         return found.view(Counted) if isinstance(found, np.ndarray) else found
 

@@ -70,14 +70,14 @@ MODULE_UNREADABLE = Cause(
 )
 MODULE_UNCLEAR = Cause(
     "module_unclear",
-    "It was launched in a call of a path that stands for several modules, and the markers do not say which of them it is.",
+    "It was launched in a call whose path stands for several modules, and the markers do not say which one it is.",
     "give every model a prefix of its own where it is marked",
 )
 
 LEFT_OPEN = Cause(
     "left_open",
-    "A forward that raised left its range open. Work counts here that was launched between the last sure sign of such a "
-    "call and the first that it had ended; of calls, how many were left open.",
+    "A forward raised and its range was left open. Counted is work launched between the last sure sign of such a call "
+    "and the first sign that it had ended; of calls, how many were left open.",
     "use hooks that end their ranges when a forward raises: tracekit capture's do, others with "
     "register_forward_hook(..., always_call=True)",
 )
@@ -89,23 +89,15 @@ ENDED_ELSEWHERE = Cause(
 )
 
 #: Why a range's text says less than it seems to.
-TOO_LONG = Cause(
-    "marker_too_long", "The text starts like a marker but is too long to parse safely."
-)
-TOO_DEEP = Cause(
-    "marker_too_deep", "The text starts like a marker but nests too deeply to parse safely."
-)
-BROKEN = Cause(
-    "marker_broken", "The text starts like a marker but is neither a Python nor a JSON literal."
-)
+TOO_LONG = Cause("marker_too_long", "The text starts like a marker but is too long to parse safely.")
+TOO_DEEP = Cause("marker_too_deep", "The text starts like a marker but nests too deeply to parse safely.")
+BROKEN = Cause("marker_broken", "The text starts like a marker but is neither a Python nor a JSON literal.")
 NO_NAME = Cause(
     "marker_without_name",
     "The marker names no module; a keyword argument called Module may have overwritten it.",
     "mark the modules with tracekit.capture.layer_markers, which keeps keyword arguments apart",
 )
-FIELD_SKIPPED = Cause(
-    "marker_field_skipped", "A field of the marker is not of the expected form and was left out."
-)
+FIELD_SKIPPED = Cause("marker_field_skipped", "A field of the marker is not of the expected form and was left out.")
 FIELD_CUT = Cause(
     "marker_cut",
     "The marker says itself that it left out fields that would have made it too long.",
@@ -132,14 +124,15 @@ SHARED_PLACE = Cause(
 )
 GRAPH_UPDATED = Cause(
     "graph_updated",
-    "It was replayed after a call that changes what instances run (cudaGraphExecUpdate, cudaGraphExecKernelNodeSetParams "
-    "and their like), which leaves no record of what was replaced by what; it counts for the module of the first capture.",
+    "It was replayed after a call that changes what a graph runs (cudaGraphExecUpdate, "
+    "cudaGraphExecKernelNodeSetParams and their like) and leaves no record of the change; it counts for the module of "
+    "the first graph capture.",
     "accept if every capture of the graph runs the same modules; else instantiate each capture anew",
 )
 STEPS_UNCLEAR = Cause(
     "steps_unclear",
-    "Nobody marks steps, and which of the modules that are called from outside of all others begins an iteration is not "
-    "certain: these calls are of no step.",
+    "Steps are not marked, and it is not certain which of the outermost modules begins an iteration: these calls are "
+    "in no step.",
     "mark steps (tracekit.capture.step, torch.profiler's schedule, vLLM's --profiler-config), or the model as a whole",
 )
 #: What was put right while reading.
@@ -189,9 +182,7 @@ NO_CORRELATION_ID = Cause(
     "An API call without correlation id; no work can be told to be its own.",
     loss=False,
 )
-FAILED_CALL = Cause(
-    "failed_call", "An API call that returned an error: it started no work.", loss=False
-)
+FAILED_CALL = Cause("failed_call", "An API call that returned an error: it started no work.", loss=False)
 #: What the profiler says itself that it did not record.
 CUDA_EVENTS_LOST = Cause(
     "cuda_events_lost",
@@ -234,13 +225,48 @@ MODULES_DIFFER = Cause(
 )
 
 CAUSES: tuple[Cause, ...] = (
-    NO_LAUNCH, AMBIGUOUS_LAUNCH, IMPOSSIBLE_LAUNCH, MANAGED_MEMORY, OUTSIDE_MODULES, GRAPH_NOT_EXPANDED, GRAPH_UNMAPPED,
-    MODULE_UNREADABLE, MODULE_UNCLEAR, LEFT_OPEN, ENDED_ELSEWHERE, TOO_LONG, TOO_DEEP, BROKEN, NO_NAME, FIELD_SKIPPED, FIELD_CUT, DIMENSION_UNKNOWN,
-    ORPHAN_OUTPUTS, NESTED_TOO_DEEP, SHARED_PLACE,
-    GRAPH_UPDATED, STEPS_UNCLEAR, ENDS_BEFORE_START, API_OVERLAP, LOST_BY_RECORDER, NEVER_ENDED, TOO_LARGE, RANK_CONTRADICTED, MODULES_DIFFER,
-    ABSURD_TIME, MARK, RAW_EVENT, OTHER_EVENT, NO_CORRELATION_ID, FAILED_CALL,
-    CUDA_EVENTS_LOST, NVTX_EVENTS_LOST, EVENTS_LOST, CUDA_NOT_TRACED, NVTX_NOT_TRACED,
-)  # fmt: skip
+    NO_LAUNCH,
+    AMBIGUOUS_LAUNCH,
+    IMPOSSIBLE_LAUNCH,
+    MANAGED_MEMORY,
+    OUTSIDE_MODULES,
+    GRAPH_NOT_EXPANDED,
+    GRAPH_UNMAPPED,
+    MODULE_UNREADABLE,
+    MODULE_UNCLEAR,
+    LEFT_OPEN,
+    ENDED_ELSEWHERE,
+    TOO_LONG,
+    TOO_DEEP,
+    BROKEN,
+    NO_NAME,
+    FIELD_SKIPPED,
+    FIELD_CUT,
+    DIMENSION_UNKNOWN,
+    ORPHAN_OUTPUTS,
+    NESTED_TOO_DEEP,
+    SHARED_PLACE,
+    GRAPH_UPDATED,
+    STEPS_UNCLEAR,
+    ENDS_BEFORE_START,
+    API_OVERLAP,
+    LOST_BY_RECORDER,
+    NEVER_ENDED,
+    TOO_LARGE,
+    RANK_CONTRADICTED,
+    MODULES_DIFFER,
+    ABSURD_TIME,
+    MARK,
+    RAW_EVENT,
+    OTHER_EVENT,
+    NO_CORRELATION_ID,
+    FAILED_CALL,
+    CUDA_EVENTS_LOST,
+    NVTX_EVENTS_LOST,
+    EVENTS_LOST,
+    CUDA_NOT_TRACED,
+    NVTX_NOT_TRACED,
+)
 BY_NAME: dict[str, Cause] = {cause.name: cause for cause in CAUSES}
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 #: Subject under which it is counted what a profiler says of a report as a whole.

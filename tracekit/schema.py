@@ -82,15 +82,9 @@ class TableSpec:
 
 
 def _conforming(table: str, column: Column, values: object) -> pa.Array | pa.ChunkedArray:
-    array = (
-        values
-        if isinstance(values, pa.Array | pa.ChunkedArray)
-        else pa.array(values, type=column.type)
-    )
+    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type=column.type)
     if array.type != column.type:
         array = array.cast(column.type)
     if array.null_count and not column.nullable:
-        raise TypeError(
-            f"{table}.{column.name}: {array.null_count} nulls in a column that is never null"
-        )
+        raise TypeError(f"{table}.{column.name}: {array.null_count} nulls in a column that is never null")
     return array

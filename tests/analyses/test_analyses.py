@@ -64,12 +64,15 @@ memcpy 1  2800  2900  #9  50
 
 
 def test_time_by_module_is_of_itself_of_its_subtree_and_by_step(parsed: Parse) -> None:
-    check_frame(modules_by_time.frame(parsed(SERVING)), """
+    check_frame(
+        modules_by_time.frame(parsed(SERVING)),
+        """
         path   calls  kernels  self_ns  inclusive_ns  share   busy_ns  steps  step_mean_ns  step_median_ns  step_p95_ns
         top    2      0        0        1060          0.9138  1010     2      530           530             647
         top.0  2      2        700      700           0.6034  700      2      350           350             575
         top.1  2      3        360      360           0.3103  310      2      180           180             288
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_the_sums_of_the_summary_are_those_of_the_answer(parsed: Parse) -> None:
@@ -79,11 +82,14 @@ def test_the_sums_of_the_summary_are_those_of_the_answer(parsed: Parse) -> None:
 
 
 def test_a_class_is_the_sum_of_its_modules_without_counting_any_work_twice(parsed: Parse) -> None:
-    check_frame(modules_by_class.frame(parsed(SERVING)), """
+    check_frame(
+        modules_by_class.frame(parsed(SERVING)),
+        """
         class_name  modules  calls  kernels  self_ns  self_share  inclusive_ns  share
         Layer       2        4      5        1060     0.9138      1060          0.9138
         Top         1        2      0        0        0           1060          0.9138
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_module_inside_one_of_its_class_counts_once(parsed: Parse) -> None:
@@ -93,10 +99,13 @@ def test_a_module_inside_one_of_its_class_counts_once(parsed: Parse) -> None:
         launch 1  20  30  #1
         kernel 1  40  90  #1
     """)
-    check_frame(modules_by_class.frame(dataset), """
+    check_frame(
+        modules_by_class.frame(dataset),
+        """
         class_name  modules  self_ns  inclusive_ns  share
         Block       2        50       50            1
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_class_counts_where_it_stands_beside_and_below_itself(parsed: Parse) -> None:
@@ -142,7 +151,9 @@ def test_modules_whose_markers_tell_no_class_are_types_by_their_name(parsed: Par
 
 
 def test_calls_of_one_shape_are_one_row_with_the_time_of_a_token(parsed: Parse) -> None:
-    check_frame(modules_by_shape.frame(parsed(SERVING)), """
+    check_frame(
+        modules_by_shape.frame(parsed(SERVING)),
+        """
         path   phase    inputs      calls  gpu_time_ns  gpu_ns_per_token  steps  step_mean_ns  median_ns
         top    forward  [[2, 4]]    1      660          330               1      660           660
         top.0  forward  [[2, 4]]    1      600          300               1      600           600
@@ -150,7 +161,8 @@ def test_calls_of_one_shape_are_one_row_with_the_time_of_a_token(parsed: Parse) 
         top.1  forward  [[8, 4]]    1      300          37.5              1      300           300
         top.0  forward  [[8, 4]]    1      100          12.5              1      100           100
         top.1  forward  [[2, 4]]    1      60           30                1      60            60
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_replays_of_a_captured_call_count_by_step_and_not_by_call(parsed: Parse) -> None:
@@ -168,10 +180,13 @@ def test_replays_of_a_captured_call_count_by_step_and_not_by_call(parsed: Parse)
         launch 1  410  420  #5 cudaGraphLaunch_v10000
         kernel!6 1 430  490  #5  gemm
     """)
-    check_frame(modules_by_shape.frame(dataset), """
+    check_frame(
+        modules_by_shape.frame(dataset),
+        """
         path  phase    inputs  calls  gpu_time_ns  gpu_ns_per_token  steps  step_median_ns  median_ns
         top   capture  [[2]]   1      100          25                2      50              -
-    """)  # fmt: skip
+    """,
+    )
     check_frame(
         modules_by_time.frame(dataset),
         """
@@ -213,12 +228,15 @@ def test_a_call_that_captured_has_no_time_of_a_call_also_where_its_capture_is_pa
 
 
 def test_a_kernel_has_the_modules_that_ran_it(parsed: Parse) -> None:
-    check_frame(kernels_by_time.frame(parsed(SERVING)), """
+    check_frame(
+        kernels_by_time.frame(parsed(SERVING)),
+        """
         name      kind    kernels  gpu_time_ns  share    mean_ns  median_ns  max_ns  modules  module  module_share
         gemm      kernel  4        860          0.7414   215      100        600     2        top.0   0.814
         relu      kernel  1        200          0.1724   200      200        200     1        top.1   1
         [CUDA memcpy Host-to-Device]  memcpy  1  100  0.08621  100  100  100  0  -  -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_module_by_kernel_adds_up_to_all_work(parsed: Parse) -> None:
@@ -246,16 +264,16 @@ def test_work_is_launch_bound_if_its_device_was_idle_when_its_launch_returned(
         launch 1 200 230  #3
         kernel 1 240 250  #3   ## the device waited from 195 to 230, the launch took 10 more
     """)
-    check_frame(launches.frame(dataset), """
+    check_frame(
+        launches.frame(dataset),
+        """
         path  launches  launch_ns  gpu_time_ns  launch_per_gpu  launch_bound_ns  launch_bound_share  waiting_ns  queue_median_ns
         top   3         70         160          0.4375          60               0.375               35          10
-    """)  # fmt: skip
+    """,  # noqa: E501
+    )
 
 
-GEMMS = "".join(
-    f"launch 1 {at}00 {at}50 #{at}\nkernel 1 {at}000 {at + 1}000 #{at} gemm\n"
-    for at in range(1, 11)
-)
+GEMMS = "".join(f"launch 1 {at}00 {at}50 #{at}\nkernel 1 {at}000 {at + 1}000 #{at} gemm\n" for at in range(1, 11))
 
 
 @pytest.mark.parametrize(("begins", "gap"), [(11_000, 0), (11_100, 100)])
@@ -270,11 +288,14 @@ def test_a_copy_that_blocks_behind_queued_kernels_waits_for_them_and_not_they_fo
         launch 1  1200 12000  #11 cudaMemcpyAsync_v3020
         memcpy 1  {begins} {begins + 20}  #11 8
     """)
-    check_frame(launches.frame(dataset), f"""
+    check_frame(
+        launches.frame(dataset),
+        f"""
         path      launches  launch_ns  blocked_ns     gpu_time_ns  launch_bound_ns  waiting_ns
         top       10        500        0              10000        1000             0
         top.item  1         {gap}      {10800 - gap}  20           0                0
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_call_that_prepares_its_work_while_the_device_runs_dry_is_launch_bound(
@@ -287,10 +308,13 @@ def test_a_call_that_prepares_its_work_while_the_device_runs_dry_is_launch_bound
         launch 1 100 1000  #2 cudaMemcpy_v3020
         memcpy 1 600  900  #2 8   ## it copied pageable memory first: the device waited from 190 to 600
     """)
-    check_frame(launches.frame(dataset), """
+    check_frame(
+        launches.frame(dataset),
+        """
         path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
         top   2         520        400         450          450              410
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_call_that_returns_after_its_work_began_on_an_idle_device_is_launch_bound(
@@ -305,10 +329,13 @@ def test_a_call_that_returns_after_its_work_began_on_an_idle_device_is_launch_bo
         launch 1 200  900  #3 cudaMemcpy_v3020
         memcpy 1 230  890  #3 8 ## and from 160 to 230
     """)
-    check_frame(launches.frame(dataset), """
+    check_frame(
+        launches.frame(dataset),
+        """
         path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
         top   3         70         680         750          750              100
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_blocked_copy_beside_another_stream_waits_for_what_ended_and_not_for_what_runs_on(
@@ -323,10 +350,13 @@ def test_a_blocked_copy_beside_another_stream_waits_for_what_ended_and_not_for_w
         launch 1  100 2500  #3 cudaMemcpy_v3020
         memcpy 1 2010 2400  #3 8
     """)
-    check_frame(launches.frame(dataset), """
+    check_frame(
+        launches.frame(dataset),
+        """
         path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
         top   3         50         2390        7280         4960             0
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.traces
@@ -337,11 +367,7 @@ def test_nearly_all_time_in_the_launches_of_a_real_program_that_copies_is_blocke
     dataset = tracekit.parse(TRACES / "nsys" / f"{name}.sqlite", tmp_path / "out")
     calls = dataset.kernels(["tid", "launch_name", "launch_start_ns", "launch_end_ns"])
     calls = calls.drop_duplicates()
-    host = (
-        (calls["launch_end_ns"] - calls["launch_start_ns"])
-        .groupby(calls["launch_name"] == "cudaMemcpy")
-        .sum()
-    )
+    host = (calls["launch_end_ns"] - calls["launch_start_ns"]).groupby(calls["launch_name"] == "cudaMemcpy").sum()
     found = launches.frame(dataset)[["launch_ns", "blocked_ns"]].sum()
     assert found.sum() == host.sum()
     assert 0.99 < found["blocked_ns"] / host[True] < 1
@@ -364,12 +390,15 @@ def test_a_launch_that_started_several_pieces_counts_once(parsed: Parse) -> None
 
 
 def test_idle_time_lies_between_the_modules_before_and_after_it(parsed: Parse) -> None:
-    check_frame(gaps.frame(parsed(SERVING)), """
+    check_frame(
+        gaps.frame(parsed(SERVING)),
+        """
         device  before  after  gaps  idle_ns  share     longest_ns
         0       top.1   top.0  1     1450     0.5179    1450
         0       top.0   top.1  1     200      0.07143   200
         0       top.1   -      1     40       0.01429   40
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_devices_are_idle_each_for_itself(parsed: Parse) -> None:
@@ -397,23 +426,32 @@ def test_gaps_of_a_subtree_are_refused(parsed: Parse) -> None:
 
 def test_steps_and_phases_tell_the_time_of_a_token(parsed: Parse) -> None:
     dataset = parsed(SERVING)
-    check_frame(steps_by_time.frame(dataset), """
+    check_frame(
+        steps_by_time.frame(dataset),
+        """
         kind     batch_size  tokens  host_ns  gpu_time_ns  busy_ns  gpu_ns_per_token  kernels
         prefill  1           8       1000     400          350      50                3
         decode   2           2       1000     660          660      330               2
-    """)  # fmt: skip
-    check_frame(phases.frame(dataset), """
+    """,
+    )
+    check_frame(
+        phases.frame(dataset),
+        """
         kind     batch_size  steps  tokens  gpu_time_ns  share   gpu_ns_per_token  gpu_median_ns
         decode   2           1      2       660          0.6226  330               660
         prefill  1           1      8       400          0.3774  50                400
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_copies_have_bytes_and_bandwidth(parsed: Parse) -> None:
-    check_frame(copies.frame(parsed(SERVING)), """
+    check_frame(
+        copies.frame(parsed(SERVING)),
+        """
         kind    copy_kind       path  copies  gpu_time_ns  moved_bytes  gb_per_s
         memcpy  Host-to-Device  -     1       100          50           0.5
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_communication_is_exposed_where_nothing_computes_beside_it(parsed: Parse) -> None:
@@ -427,10 +465,13 @@ def test_communication_is_exposed_where_nothing_computes_beside_it(parsed: Parse
         kernel 1  70  90  #3  relu
         memcpy 1  95 105  #4  8     ## copies hide nothing
     """)
-    check_frame(communication.frame(dataset), """
+    check_frame(
+        communication.frame(dataset),
+        """
         name                                      kernels  gpu_time_ns  exposed_ns  overlapped_ns
         ncclDevKernel_AllReduce_Sum_bf16_RING_LL  1        100          60          40
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_what_nccl_launched_is_communication_by_whatever_name(parsed: Parse) -> None:
@@ -451,10 +492,13 @@ def test_what_nccl_launched_is_communication_by_whatever_name(parsed: Parse) -> 
 
 def test_layers_that_are_alike_have_a_pattern_and_a_spread(parsed: Parse) -> None:
     dataset = parsed(SERVING)
-    check_frame(layers.frame(dataset), """
+    check_frame(
+        layers.frame(dataset),
+        """
         pattern  class_name  modules  inclusive_ns  share   median_ns  spread  min_ns  max_ns
         top.0…1  Layer       2        1060          0.9138  530        0.6415  360     700
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_siblings_of_the_tree_stand_by_what_is_asked_and_keep_what_is_below(parsed: Parse) -> None:

@@ -34,9 +34,7 @@ def steps(*bodies: str, module: str = "top") -> str:
         start = at * 10_000
         lines.append(f"range 1 {start} {start + 9_000} ProfilerStep#{at}")
         lines.append(f"range 1 {start + 1} {start + 8_000} {{'Module': '{module}'}}")
-        lines.append(
-            f"range 1 {start + 2} {start + 7_000} {{'Module': '{module}.a', 'Inputs': [[2]]}}"
-        )
+        lines.append(f"range 1 {start + 2} {start + 7_000} {{'Module': '{module}.a', 'Inputs': [[2]]}}")
         clock = start + 100
         for work in body.split(","):
             name, time = work.split()
@@ -55,18 +53,13 @@ def said(before: Dataset, after: Dataset, *args: str) -> tuple[int, str]:
     outcome = command("diff", before.folder, after.folder, *args)
     assert not outcome.err
     text = outcome.out.replace("\N{MICRO SIGN}", "u")
-    return outcome.code, "\n".join(
-        " ".join(line.split()) for line in text.splitlines() if line.strip()
-    )
+    return outcome.code, "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
 def rows(before: Dataset, after: Dataset, options: Options = Options()) -> list[tuple[object, ...]]:  # noqa: B008
     found = difference.frame(before, after, options)
     names = ["what", "path", "shapes", "status", "before_ns", "after_ns", "own_change_ns"]
-    return [
-        tuple(None if value != value else value for value in row)
-        for row in found[names].itertuples(index=False)
-    ]
+    return [tuple(None if value != value else value for value in row) for row in found[names].itertuples(index=False)]
 
 
 def test_what_changed_stands_beside_the_traces(tmp_path: Path) -> None:
@@ -82,7 +75,7 @@ def test_what_changed_stands_beside_the_traces(tmp_path: Path) -> None:
         ["top.a", "gemm", 1.0, 1.0, 50.0],
         ["top.a", "gelu", 0.0, 1.0, 20.0],
         ["top.a", "relu", 1.0, 0.0, -10.0],
-    ]  # fmt: skip
+    ]
 
 
 def test_the_command_shows_it(tmp_path: Path) -> None:
@@ -161,15 +154,9 @@ def test_one_slow_step_of_many_is_no_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("steps_", "found"), [(4, "same"), (5, "slower"), (9, "slower")])
-def test_a_slow_first_step_hides_no_slow_down_of_five_steps_or_more(
-    tmp_path: Path, steps_: int, found: str
-) -> None:
-    before = [
-        f"gemm {time}" for time in (2_000, 1_001, 1_000, 1_002, 999, 1_003, 998, 1_000, 1_001)
-    ]
-    after = [
-        f"gemm {time}" for time in (2_200, 1_101, 1_100, 1_102, 1_099, 1_103, 1_098, 1_100, 1_101)
-    ]
+def test_a_slow_first_step_hides_no_slow_down_of_five_steps_or_more(tmp_path: Path, steps_: int, found: str) -> None:
+    before = [f"gemm {time}" for time in (2_000, 1_001, 1_000, 1_002, 999, 1_003, 998, 1_000, 1_001)]
+    after = [f"gemm {time}" for time in (2_200, 1_101, 1_100, 1_102, 1_099, 1_103, 1_098, 1_100, 1_101)]
     old = parsed(tmp_path, "old", steps(*before[:steps_]))
     new = parsed(tmp_path, "new", steps(*after[:steps_]))
     rows = difference.frame(old, new)
@@ -304,9 +291,7 @@ def test_only_what_work_between_steps_takes_beyond_its_spread_is_too_much(
     tmp_path: Path, old: tuple[int, ...], new: tuple[int, ...], code: int
 ) -> None:
     body = steps(*["gemm 100"] * len(old))
-    before, after = (
-        parsed(tmp_path, name, body + between(*times)) for name, times in (("a", old), ("b", new))
-    )
+    before, after = (parsed(tmp_path, name, body + between(*times)) for name, times in (("a", old), ("b", new)))
     assert said(before, after, "--fail-over", "5%")[0] == code
 
 
@@ -314,10 +299,9 @@ def test_work_before_the_first_step_is_left_out_and_it_says_so(tmp_path: Path) -
     lines = steps(*["gemm 100"] * 5) + "\nlaunch 1 -50 -40 #99\nkernel 1 -30 -23 #99 load"
     one = parsed(tmp_path, "a", lines)
     assert {row[0] for row in rows(one, one)} == {"step", "module"}
-    assert (
-        "7 ns of the first were launched before the first step of their process and are left out."
-        in said(one, one)[1].replace("\n", " ")
-    )
+    assert "7 ns of the first were launched before the first step of their process and are left out." in said(one, one)[
+        1
+    ].replace("\n", " ")
 
 
 def serving(*sizes: tuple[str, int, int]) -> str:
@@ -365,9 +349,7 @@ def test_what_got_slower_at_one_size_or_at_all_is_found_in_any_mix(tmp_path: Pat
     assert 'slower by 20.0%, more than 5.0%: step decode {"batch_size": 16, "tokens": 16}' in text
     every = parsed(tmp_path, "c", serving(*[("DECODE", 1, 120)] * 3, *[("DECODE", 16, 480)] * 8))
     changes = {
-        row["path"]: row["change"]
-        for row in records(difference.frame(before, every))
-        if row["shapes"] in (None, "[]")
+        row["path"]: row["change"] for row in records(difference.frame(before, every)) if row["shapes"] in (None, "[]")
     }
     assert changes == {"decode": pytest.approx(0.2), "top": pytest.approx(0.2)}
 
@@ -380,13 +362,12 @@ def test_sizes_that_one_side_lacks_are_not_compared_and_it_says_so(tmp_path: Pat
     assert found["step", "decode", '{"batch_size": 2, "tokens": 2}'] == "gone"
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 0
-    assert "16.7 % of the time in steps of the first, 10.0 % of the second" in text.replace(
-        "\n", " "
-    )
+    assert "16.7 % of the time in steps of the first, 10.0 % of the second" in text.replace("\n", " ")
     nothing = parsed(tmp_path, "c", serving(*[("DECODE", 4, 900)] * 5))
     assert {row[:2]: row[3] for row in rows(before, nothing) if not row[2] or row[0] == "module"} == {
-        ("step", "decode"): "unlike", ("module", "top"): "unlike",
-    }  # fmt: skip
+        ("step", "decode"): "unlike",
+        ("module", "top"): "unlike",
+    }
     text = said(before, nothing)[1].replace("\n", " ")
     assert "Compared are steps of like kind and size: 0.0 % of the time" in text
     assert "are in no steps of like kind and size on both sides: they are not compared." in text
@@ -415,9 +396,7 @@ def test_a_module_whose_time_was_none_before_does_not_pass(tmp_path: Path) -> No
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 3
     assert "slower by 50 ns, from nothing: module top.a [[2]]" in text
-    failed = json.loads(
-        command("diff", before.folder, after.folder, "--json", "--fail-over", "5%").out
-    )["failed"]
+    failed = json.loads(command("diff", before.folder, after.folder, "--json", "--fail-over", "5%").out)["failed"]
     assert {row["change"] for row in failed} == {None}
 
 
@@ -445,17 +424,12 @@ def test_a_mix_of_sizes_hides_no_planted_slow_down_and_is_none_itself(tmp_path: 
         sizes = chance.permutation([1] * few + [16] * (60 - few))
         noise = chance.lognormal(0, 0.03, 60)
         return serving(
-            *(
-                ("DECODE", size, int(1_000 * size**0.5 * by * scale))
-                for size, by in zip(sizes, noise, strict=True)
-            )
+            *(("DECODE", size, int(1_000 * size**0.5 * by * scale)) for size, by in zip(sizes, noise, strict=True))
         )
 
     before = parsed(tmp_path, "before", program(45, 1.0))
     for name, scale, code in (("same", 1.0, 0), ("slow", 1.12, 3)):
-        assert (
-            said(before, parsed(tmp_path, name, program(15, scale)), "--fail-over", "5%")[0] == code
-        )
+        assert said(before, parsed(tmp_path, name, program(15, scale)), "--fail-over", "5%")[0] == code
 
 
 def test_few_steps_are_told(tmp_path: Path) -> None:
@@ -491,8 +465,7 @@ kernel 1 90110 END   #91 gemm
 def test_what_was_seen_in_one_step_of_several_is_shown_and_fails_nothing(tmp_path: Path) -> None:
     often = steps(*["gemm 100"] * 5)
     before, after = (
-        parsed(tmp_path, name, often + ONCE.replace("END", end))
-        for name, end in (("a", "90210"), ("b", "90310"))
+        parsed(tmp_path, name, often + ONCE.replace("END", end)) for name, end in (("a", "90210"), ("b", "90310"))
     )
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 0

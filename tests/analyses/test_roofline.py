@@ -31,16 +31,12 @@ LINEAR = (
     '{"Module": "top.up", "Class": "Linear", "TrainableParams": {"weight": {"shape": [6, 4], "dtype": "bfloat16"}}, '
     '"Inputs": [[8, 4]], "Types": ["bfloat16 cuda:0"]}'
 )
-RESULT = (
-    '{"Module": "top.up", "Class": "Linear", "Outputs": [[8, 6]], "Types": ["bfloat16 cuda:0"]}'
-)
+RESULT = '{"Module": "top.up", "Class": "Linear", "Outputs": [[8, 6]], "Types": ["bfloat16 cuda:0"]}'
 NORM = (
     '{"Module": "top.norm", "Class": "RMSNorm", "TrainableParams": {"weight": {"shape": [4], "dtype": "float32"}}, '
     '"Inputs": [[8, 4]], "Types": ["float32 cuda:0"]}'
 )
-NORMED = (
-    '{"Module": "top.norm", "Class": "RMSNorm", "Outputs": [[8, 4]], "Types": ["bfloat16 cuda:0"]}'
-)
+NORMED = '{"Module": "top.norm", "Class": "RMSNorm", "Outputs": [[8, 4]], "Types": ["bfloat16 cuda:0"]}'
 STEP = f"""
 range  1     0   500  {{"Module": "top", "Class": "Top", "Inputs": [[8, 4]]}}
 range  1    10   100  {NORM}
@@ -71,9 +67,7 @@ def on_gpu(tmp_path: Path) -> Parse:
         path.unlink(missing_ok=True)
         report(path, lines)
         with closing(sqlite3.connect(path)) as db, db:
-            db.execute(
-                "CREATE TABLE TARGET_INFO_GPU (id, name, smCount, memoryBandwidth, computeMajor, computeMinor)"
-            )
+            db.execute("CREATE TABLE TARGET_INFO_GPU (id, name, smCount, memoryBandwidth, computeMajor, computeMinor)")
             for gpu in gpus:
                 names, marks = ", ".join(gpu), ", ".join("?" * len(gpu))
                 query = f"INSERT INTO TARGET_INFO_GPU ({names}) VALUES ({marks})"  # noqa: S608
@@ -99,21 +93,21 @@ def test_calls_tell_the_types_of_what_goes_in_and_out(parsed: Parse) -> None:
         range  1    0  10  {NORM[:-1]}, {kwargs}}}
         range  1   11  12  {NORMED}
         range  1   20  30  {{"Module": "top.other", "Inputs": [[8, 4]]}}
-    """).table("calls", ["module", "input_types", "output_types", "kwarg_types"])  # fmt: skip
+    """).table("calls", ["module", "input_types", "output_types", "kwarg_types"])
     assert table.to_pylist() == [
         {
-            "module": "top.norm", "input_types": ["float32 cuda:0"], "output_types": ["bfloat16 cuda:0"],
+            "module": "top.norm",
+            "input_types": ["float32 cuda:0"],
+            "output_types": ["bfloat16 cuda:0"],
             "kwarg_types": [("mask", ["bool cuda:0"])],
         },
         {"module": "top.other", "input_types": None, "output_types": None, "kwarg_types": None},
-    ]  # fmt: skip
+    ]
 
 
 def test_devices_are_described_as_far_as_the_report_does(on_gpu: Parse) -> None:
     unknown = {"id": 1, "name": "Tesla V100-SXM2-16GB", "smCount": 2**32 - 1, "memoryBandwidth": 0}
-    found = on_gpu(STEP, {**H100, "computeMajor": 9, "computeMinor": 0}, unknown).manifest[
-        "devices"
-    ]
+    found = on_gpu(STEP, {**H100, "computeMajor": 9, "computeMinor": 0}, unknown).manifest["devices"]
     nothing = {
         "multiprocessors": None,
         "memory_bytes": None,
@@ -121,28 +115,40 @@ def test_devices_are_described_as_far_as_the_report_does(on_gpu: Parse) -> None:
         "clock_hz": None,
     }
     assert found == [
-        {"device": 0, "name": H100["name"], "compute_capability": "9.0", **nothing, "multiprocessors": 132,
-         "memory_bytes_per_s": 3_200_000_000_000},
+        {
+            "device": 0,
+            "name": H100["name"],
+            "compute_capability": "9.0",
+            **nothing,
+            "multiprocessors": 132,
+            "memory_bytes_per_s": 3_200_000_000_000,
+        },
         {"device": 1, "name": unknown["name"], "compute_capability": None, **nothing},
-    ]  # fmt: skip
+    ]
 
 
 def test_flops_and_bytes_of_a_module_and_of_all_below_it(parsed: Parse) -> None:
-    check_frame(roofline.frame(parsed(STEP)), """
+    check_frame(
+        roofline.frame(parsed(STEP)),
+        """
         path      dtype     runs  self_ns  flops  bytes  tflops_per_s  gb_per_s  flops_per_byte  inclusive_ns  inclusive_flops  known_share  source
         top.up    bfloat16  1     200      384    208    0.00192       1.04      1.846           200           384              1            module
         top       -         1     100      0      -      0             -         -               400           384              1            kernels
         top.norm  -         1     100      0      208    0             2.08      0               100           0                1            module
-    """)  # fmt: skip
+    """,  # noqa: E501
+    )
 
 
 def test_peaks_are_those_of_the_device(on_gpu: Parse) -> None:
-    check_frame(roofline.frame(on_gpu(STEP, H100)), """
+    check_frame(
+        roofline.frame(on_gpu(STEP, H100)),
+        """
         path      peak_tflops_per_s  peak_gb_per_s  peak_flops_share  peak_bandwidth_share  roof_share  bound   inclusive_peak_share
         top.up    989.4              3200           1.941e-06         0.000325              0.000325    memory  1.941e-06
         top       -                  3200           -                 -                     -           -       9.703e-07
         top.norm  -                  3200           -                 0.00065               0.00065     memory  -
-    """)  # fmt: skip
+    """,  # noqa: E501
+    )
 
 
 def test_a_module_that_reuses_what_it_reads_is_bound_by_what_the_device_multiplies(
@@ -179,14 +185,19 @@ def test_a_module_on_unlike_devices_has_no_peak(on_gpu: Parse) -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "dtype", "peak"),
-    [("ampere_sgemm_32x32_tn", "float32", 66.9), ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn", "tfloat32", 494.7),
-     ("nvjet_tss_gemm", "float32", None)],
-)  # fmt: skip
-def test_float32_has_the_peak_that_its_kernels_name(
-    on_gpu: Parse, kernel: str, dtype: str, peak: float
-) -> None:
-    dataset = on_gpu(STEP.replace("bfloat16 cuda", "float32 cuda").replace('"bfloat16"', '"float32"')
-                     .replace("sm90_xmma_gemm_bf16", kernel), H100)  # fmt: skip
+    [
+        ("ampere_sgemm_32x32_tn", "float32", 66.9),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn", "tfloat32", 494.7),
+        ("nvjet_tss_gemm", "float32", None),
+    ],
+)
+def test_float32_has_the_peak_that_its_kernels_name(on_gpu: Parse, kernel: str, dtype: str, peak: float) -> None:
+    dataset = on_gpu(
+        STEP.replace("bfloat16 cuda", "float32 cuda")
+        .replace('"bfloat16"', '"float32"')
+        .replace("sm90_xmma_gemm_bf16", kernel),
+        H100,
+    )
     row = row_of(dataset, "top.up")
     assert (row["dtype"], row["peak_tflops_per_s"]) == (dtype, peak)
     row = row_of(dataset, "top.up", peaks=["fp32=10", "tf32=20"])
@@ -216,15 +227,18 @@ kernel 1   700   800  #4  layernorm_kernel
 
 def test_markers_without_class_are_understood_by_their_shapes(parsed: Parse) -> None:
     dataset = parsed(SERVED)
-    check_frame(roofline.frame(dataset, peaks=["H100 SXM"], dtype="bf16")[
-        ["path", "dtype", "flops", "bytes", "source", "peak_tflops_per_s"]
-    ], """
+    check_frame(
+        roofline.frame(dataset, peaks=["H100 SXM"], dtype="bf16")[
+            ["path", "dtype", "flops", "bytes", "source", "peak_tflops_per_s"]
+        ],
+        """
         path              dtype     flops  bytes  source   peak_tflops_per_s
         top.qkv_proj      bfloat16  384    208    module   989.4
         top.embed_tokens  -         0      -      kernels  -
         top.attn          -         -      -      -        -
         top.norm          -         -      -      -        -
-    """)  # fmt: skip
+    """,
+    )
     assert "flash_fwd_splitkv_kernel" in row_of(dataset, "top.attn")["unknown"]
     row = row_of(dataset, "top.qkv_proj")
     assert (row["flops"], row["dtype"], row["bytes"], row["peak_tflops_per_s"]) == (
@@ -236,14 +250,17 @@ def test_markers_without_class_are_understood_by_their_shapes(parsed: Parse) -> 
 
 
 def test_the_dtype_that_is_stated_is_that_of_layers_that_multiply(parsed: Parse) -> None:
-    check_frame(traffic.frame(parsed(SERVED), dtype="bfloat16"), """
+    check_frame(
+        traffic.frame(parsed(SERVED), dtype="bfloat16"),
+        """
         path              param_bytes  inclusive_param_bytes  bytes
         top.qkv_proj      48           48                     208
         top.attn          0            0                      -
         top               0            -                      0
         top.embed_tokens  -            -                      -
         top.norm          -            -                      -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_the_dtype_of_the_product_is_that_which_comes_out_under_autocast(parsed: Parse) -> None:
@@ -252,28 +269,25 @@ def test_the_dtype_of_the_product_is_that_which_comes_out_under_autocast(parsed:
         '"Types": ["float32 cuda:0"]}\nlaunch 1   130',
     )
     assert lines != STEP
-    assert (
-        row_of(parsed(lines.replace('"dtype": "bfloat16"', '"dtype": "float32"')), "top.up")[
-            "dtype"
-        ]
-        == "bfloat16"
-    )
-    assert (
-        row_of(parsed(lines.replace('"dtype": "bfloat16"', '"dtype": "int8"')), "top.up")["dtype"]
-        is None
-    )
+    assert row_of(parsed(lines.replace('"dtype": "bfloat16"', '"dtype": "float32"')), "top.up")["dtype"] == "bfloat16"
+    assert row_of(parsed(lines.replace('"dtype": "bfloat16"', '"dtype": "int8"')), "top.up")["dtype"] is None
 
 
 def test_an_embedding_reads_the_rows_that_it_looks_up(parsed: Parse) -> None:
-    check_frame(roofline.frame(parsed("""
+    check_frame(
+        roofline.frame(
+            parsed("""
         range  1    10   100  {"Module": "e", "Class": "Embedding", "TrainableParams": {"weight": {"shape": [100, 4], "dtype": "float16"}}, "Inputs": [[8]], "Types": ["int64 cuda:0"]}
         launch 1    20    30  #1
         range  1   110   111  {"Module": "e", "Class": "Embedding", "Outputs": [[8, 4]], "Types": ["float16 cuda:0"]}
         kernel 1   200   300  #1  vectorized_gather_kernel
-    """)), """
+    """)  # noqa: E501
+        ),
+        """
         path  flops  bytes
         e     0      192
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_work_that_nobody_owns_leaves_its_module_unknown(parsed: Parse) -> None:
@@ -283,11 +297,14 @@ def test_work_that_nobody_owns_leaves_its_module_unknown(parsed: Parse) -> None:
         range  1   200   300  {"Module": "idle", "Class": "Other", "Inputs": [[8]]}
         graph  1    40    90  #1
     """)
-    check_frame(roofline.frame(dataset), """
+    check_frame(
+        roofline.frame(dataset),
+        """
         path  flops  bytes  unknown
         top   -      -      it launched work of which it is not known whose it is
         idle  0      0      -
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,18 +312,26 @@ def test_work_that_nobody_owns_leaves_its_module_unknown(parsed: Parse) -> None:
     [
         (("kernel 1   400   600  #2  sm90_xmma_gemm_bf16", ""), "none of its work is recorded"),
         (("sm90_xmma_gemm_bf16", "reduce_kernel"), "its shapes are those of a Linear, its kernels are not"),
-        (('"Inputs": [[8, 4]], "Types": ["bfloat16', '"Inputs": [[8, 5]], "Types": ["bfloat16'),
-         "a Linear whose shapes do not fit its weight, or are not told"),
-        (('"Class": "Linear"', '"Class": "Mine"'),
-         "it may multiply matrices itself, in sm90_xmma_gemm_bf16; record operators (--ops)"),
-        (('"Class": "Linear"', '"Class": "Sequential"'),
-         "it may multiply matrices itself, in sm90_xmma_gemm_bf16; record operators (--ops)"),
+        (
+            ('"Inputs": [[8, 4]], "Types": ["bfloat16', '"Inputs": [[8, 5]], "Types": ["bfloat16'),
+            "a Linear whose shapes do not fit its weight, or are not told",
+        ),
+        (
+            ('"Class": "Linear"', '"Class": "Mine"'),
+            "it may multiply matrices itself, in sm90_xmma_gemm_bf16; record operators (--ops)",
+        ),
+        (
+            ('"Class": "Linear"', '"Class": "Sequential"'),
+            "it may multiply matrices itself, in sm90_xmma_gemm_bf16; record operators (--ops)",
+        ),
         (('"Class": "Linear"', '"Class": "ReLU"'), "a class that multiplies no matrices runs sm90_xmma_gemm_bf16"),
         (('"Class": "Linear"', '"Class": "LSTM"'), "no count is agreed on for LSTM"),
-        (("[8, 4]], \"Types\": [\"bfloat16", "[4611686018427387904, 4]], \"Types\": [\"bfloat16"),
-         "a Linear whose shapes do not fit its weight, or are not told"),
+        (
+            ('[8, 4]], "Types": ["bfloat16', '[4611686018427387904, 4]], "Types": ["bfloat16'),
+            "a Linear whose shapes do not fit its weight, or are not told",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_known_is_null_with_its_reason_here_and_above(
     parsed: Parse, change: tuple[str, str], why: str
 ) -> None:
@@ -323,16 +348,12 @@ def test_what_is_not_known_is_null_with_its_reason_here_and_above(
 
 
 def test_dimensions_beyond_all_numbers_make_no_wrong_number(parsed: Parse) -> None:
-    large = STEP.replace("[8, 4]", "[4611686018427387904, 4]").replace(
-        "[8, 6]", "[4611686018427387904, 6]"
-    )
+    large = STEP.replace("[8, 4]", "[4611686018427387904, 4]").replace("[8, 6]", "[4611686018427387904, 6]")
     rows = records(roofline.frame(parsed(large)))
-    assert {
-        row["path"]: (row["flops"], row["unknown"]) for row in rows if row["path"] == "top.up"
-    } == {"top.up": (None, "a number too large to be true")}
-    many = STEP.replace("[8, 4]", "[100000000000000000, 4]").replace(
-        "[8, 6]", "[100000000000000000, 6]"
-    )
+    assert {row["path"]: (row["flops"], row["unknown"]) for row in rows if row["path"] == "top.up"} == {
+        "top.up": (None, "a number too large to be true")
+    }
+    many = STEP.replace("[8, 4]", "[100000000000000000, 4]").replace("[8, 6]", "[100000000000000000, 6]")
     again = "\n".join(
         f"range 1 {1000 * n} {1000 * n + 100} {LINEAR.replace('[8, 4]', '[100000000000000000, 4]')}\n"
         f"launch 1 {1000 * n + 10} {1000 * n + 20} #{n + 9}\nkernel 1 {1000 * n + 300} {1000 * n + 400} #{n + 9} gemm"
@@ -366,21 +387,30 @@ SECOND = "kernel!8 1 490 500 #5 splitKreduce_kernel"
 
 def test_a_captured_call_ran_as_often_as_its_graph_was_replayed(parsed: Parse) -> None:
     dataset = parsed(CAPTURED + SECOND)
-    check_frame(roofline.frame(dataset), """
+    check_frame(
+        roofline.frame(dataset),
+        """
         path    runs  self_ns  flops  bytes  inclusive_flops  tflops_per_s
         top.up  2     120      768    416    768              0.0064
         top     2     0        0      0      768              -
-    """)  # fmt: skip
-    check_frame(modules_by_shape.frame(dataset), """
+    """,
+    )
+    check_frame(
+        modules_by_shape.frame(dataset),
+        """
         path    calls  gpu_time_ns  flops_per_call  tflops_per_s
         top     1      120          384    0.0064
         top.up  1      120          384    0.0064
-    """)  # fmt: skip
-    check_frame(traffic.frame(dataset), """
+    """,
+    )
+    check_frame(
+        traffic.frame(dataset),
+        """
         path    runs  param_bytes  inclusive_param_bytes  input_bytes  output_bytes  bytes
         top     2     0            48                     -            -             0
         top.up  2     48           48                     128          192           416
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_how_often_a_captured_call_ran_is_not_known_where_its_nodes_ran_unlike_times(
@@ -395,12 +425,8 @@ def test_how_often_a_captured_call_ran_is_not_known_where_its_nodes_ran_unlike_t
 
 
 def test_a_capture_that_was_never_replayed_ran_nothing(parsed: Parse) -> None:
-    lines = "\n".join(
-        line for line in CAPTURED.splitlines() if "#4" not in line and "#5" not in line
-    )
-    other = (
-        "range 1 500 600 {'Module': 'x'}\nlaunch 1 510 520 #8\nkernel 1 530 540 #8 reduce_kernel"
-    )
+    lines = "\n".join(line for line in CAPTURED.splitlines() if "#4" not in line and "#5" not in line)
+    other = "range 1 500 600 {'Module': 'x'}\nlaunch 1 510 520 #8\nkernel 1 530 540 #8 reduce_kernel"
     row = row_of(parsed(f"{lines}\n{other}"), "top.up")
     assert (row["runs"], row["flops"], row["bytes"], row["unknown"]) == (0, 0, 0, None)
 
@@ -426,11 +452,14 @@ UNCLEAR = "operators in it that are not understood, work outside of them, or non
 
 
 def test_of_operators_inside_each_other_the_outermost_that_counts_does(parsed: Parse) -> None:
-    check_frame(roofline.frame(parsed(OPS)), """
+    check_frame(
+        roofline.frame(parsed(OPS)),
+        """
         path  self_ns  flops  inclusive_flops  source
         a     200      128    176              operators
         a.b   100      48     48               operators
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize(
@@ -441,10 +470,8 @@ def test_of_operators_inside_each_other_the_outermost_that_counts_does(parsed: P
         "range 1 600 700 aten::mm, op_id = 12, sizes = [[2, 4], [5]]",
         "launch 1 600 700 #4\nkernel 1 1400 1500 #4 gemm",
     ],
-)  # fmt: skip
-def test_an_operator_that_is_not_understood_leaves_its_call_unknown(
-    parsed: Parse, more: str
-) -> None:
+)
+def test_an_operator_that_is_not_understood_leaves_its_call_unknown(parsed: Parse, more: str) -> None:
     row = row_of(parsed(OPS + more), "a")
     assert (row["flops"], row["inclusive_flops"], row["known_flops"]) == (None, None, 48)
     assert row["unknown"] == UNCLEAR
@@ -469,10 +496,13 @@ def test_operators_of_a_captured_call_count_for_every_replay(parsed: Parse) -> N
         launch 1  410  420  #5 cudaGraphLaunch_v10000
         kernel!6 1 430  490  #5  gemm
     """)
-    check_frame(roofline.frame(dataset), """
+    check_frame(
+        roofline.frame(dataset),
+        """
         path  runs  flops  source
         a     2     256    operators
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_operators_of_backward_calls_tell_their_flops(parsed: Parse) -> None:
@@ -495,12 +525,15 @@ def test_operators_of_backward_calls_tell_their_flops(parsed: Parse) -> None:
 
 def test_memory_is_that_of_parameters_tensors_and_copies(parsed: Parse) -> None:
     lines = f"{STEP}\nlaunch 1 240 250 #4\nmemcpy 1 700 750 #4 64"
-    check_frame(traffic.frame(parsed(lines)), """
+    check_frame(
+        traffic.frame(parsed(lines)),
+        """
         path      runs  self_ns  param_bytes  inclusive_param_bytes  input_bytes  output_bytes  bytes  gb_per_s  copied_bytes  copied_ns
         top       1     150      0            64                     -            -             -      -         64            50
         top.up    1     200      48           48                     64           96            208    1.04      0             0
         top.norm  1     100      16           16                     128          64            208    2.08      0             0
-    """)  # fmt: skip
+    """,  # noqa: E501
+    )
 
 
 def test_a_subtree_answers_for_itself(parsed: Parse) -> None:
@@ -511,9 +544,22 @@ def test_a_subtree_answers_for_itself(parsed: Parse) -> None:
 
 @pytest.mark.parametrize(
     "peaks",
-    [["bfloat16"], ["bfloat16="], ["bfloat16=x"], ["bfloat16=-1"], ["bfloat16=nan"], ["bfloat16=inf"], ["x=3"], ["=3"],
-     ["memory=0"], ["H100"], [""], ["bf16=1", "bfloat16=2"], ["T4", "L4"]],
-)  # fmt: skip
+    [
+        ["bfloat16"],
+        ["bfloat16="],
+        ["bfloat16=x"],
+        ["bfloat16=-1"],
+        ["bfloat16=nan"],
+        ["bfloat16=inf"],
+        ["x=3"],
+        ["=3"],
+        ["memory=0"],
+        ["H100"],
+        [""],
+        ["bf16=1", "bfloat16=2"],
+        ["T4", "L4"],
+    ],
+)
 def test_a_peak_that_is_none_is_refused(peaks: list[str]) -> None:
     with pytest.raises(UsageError, match=r"^--peak .*(expected DTYPE=TFLOPS|state each once)"):
         stated(peaks)
@@ -526,10 +572,19 @@ def test_a_dtype_that_is_none_is_refused(parsed: Parse) -> None:
 
 @pytest.mark.parametrize(
     ("name", "known"),
-    [("NVIDIA H100 80GB HBM3", "H100 80GB HBM3"), ("NVIDIA H100 PCIe", "H100 PCIe"), ("Tesla T4", "T4"),
-     ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"), ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"), ("NVIDIA L40S", "L40S"),
-     ("NVIDIA A10G", None), ("NVIDIA H100", None), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None), ("", None)],
-)  # fmt: skip
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 80GB HBM3"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA A10G", None),
+        ("NVIDIA H100", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("", None),
+    ],
+)
 def test_a_gpu_is_known_by_its_whole_name(name: str, known: str | None) -> None:
     gpu = gpu_named(name)
     assert (gpu and gpu.names[0]) == known
@@ -543,11 +598,7 @@ def test_the_table_of_gpus_is_in_itself_consistent() -> None:
         assert "https://" in gpu.source
         assert gpu_named(gpu.names[0]) is gpu
         assert all(0 < figure < 10_000 for figure in (*peak.values(), gpu.gb_per_s))
-        assert (
-            peak["float16"]
-            > peak.get("tfloat32", 0)
-            >= peak.get("float32", 0) * ("tfloat32" in peak)
-        )
+        assert peak["float16"] > peak.get("tfloat32", 0) >= peak.get("float32", 0) * ("tfloat32" in peak)
         assert peak.get("float8", peak["float16"]) >= peak["float16"]
     assert json.loads(json.dumps([gpu._asdict() for gpu in GPUS]))
 

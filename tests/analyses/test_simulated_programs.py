@@ -28,9 +28,19 @@ Row = dict[str, Any]
 FRAMES = {analysis.NAME: analysis.frame for analysis in ANALYSES}
 #: Columns of the roofline that are added up.
 SUMS = (
-    "runs", "self_ns", "flops", "bytes", "tflops_per_s", "gb_per_s", "flops_per_byte", "inclusive_ns",
-    "inclusive_flops", "inclusive_tflops_per_s", "known_flops", "known_share",
-)  # fmt: skip
+    "runs",
+    "self_ns",
+    "flops",
+    "bytes",
+    "tflops_per_s",
+    "gb_per_s",
+    "flops_per_byte",
+    "inclusive_ns",
+    "inclusive_flops",
+    "inclusive_tflops_per_s",
+    "known_flops",
+    "known_share",
+)
 ANY_PLAN = plans() | plans(faulty=True) | capturing_plans() | capturing_plans(faulty=True)
 
 
@@ -44,14 +54,10 @@ def check_answers(dataset: Dataset) -> None:
             check_flops(plain, found, flops)
         check_rows(name, found, list(answer(plain)))
     columns = ["path", *SUMS]
-    check_rows(
-        "roofline", records(FRAMES["roofline"](dataset)[columns]), list(roofline(plain, cost))
-    )
+    check_rows("roofline", records(FRAMES["roofline"](dataset)[columns]), list(roofline(plain, cost)))
 
 
-def check_flops(
-    plain: Plain, found: list[Row], flops: dict[int, tuple[int | None, int | None]]
-) -> None:
+def check_flops(plain: Plain, found: list[Row], flops: dict[int, tuple[int | None, int | None]]) -> None:
     """The FLOPs of calls by shape, which are taken out of the rows."""
 
     def key(row: Row) -> str:
@@ -59,9 +65,7 @@ def check_flops(
         path = row["path"] if "path" in row else plain.path[row["module_id"]]
         return repr((path, row["phase"], row["inputs"], None if kwargs is None else dict(kwargs)))
 
-    expected = {
-        key(calls[0]): of_shape(calls, flops) for calls in grouped(plain.calls, key).values()
-    }
+    expected = {key(calls[0]): of_shape(calls, flops) for calls in grouped(plain.calls, key).values()}
     for row in found:
         for name, value in expected[key(row)].items():
             assert alike(row.pop(name), value), (name, row)
@@ -89,9 +93,12 @@ def alike(ours: object, theirs: object) -> bool:
 
 
 @settings(
-    max_examples=60, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
+    max_examples=60,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 @seed(6)
 @given(plan=ANY_PLAN)
 def test_every_figure_is_that_of_the_rows(plan: Plan) -> None:
@@ -112,8 +119,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, list[Dataset
     """Two reports of different programs as one dataset, and each by itself."""
     folder = tmp_path_factory.mktemp("two")
     reports = [
-        write_report(simulate(plan), folder / f"rank{at}.sqlite")
-        for at, plan in enumerate((eventful(5), capturing(6)))
+        write_report(simulate(plan), folder / f"rank{at}.sqlite") for at, plan in enumerate((eventful(5), capturing(6)))
     ]
     return joined_here(reports, folder / "run"), [tracekit.parse(report) for report in reports]
 

@@ -47,9 +47,7 @@ def lines_of(nodes: list[Node]) -> str:
         for child in below:
             call(child, path)
         clock += 1
-        written[at] = (
-            f'range 1 {start} {clock} {{"Module": "{path}", "Class": "{kind}", "Inputs": [[1]]}}'
-        )
+        written[at] = f'range 1 {start} {clock} {{"Module": "{path}", "Class": "{kind}", "Inputs": [[1]]}}'
         clock += 1
 
     for node in nodes:
@@ -71,8 +69,12 @@ def shown(dataset: Dataset) -> list[tuple[str, int, int]]:
 
 def test_numbered_layers_that_are_alike_share_a_line_with_all_below(parsed: Parse) -> None:
     assert shown(parsed(lines_of(model([ALIKE] * 3)))) == [
-        ("top", 0, 1), ("0 … 2", 1, 3), ("attn", 2, 1), ("mlp", 2, 1), ("up", 3, 1),
-    ]  # fmt: skip
+        ("top", 0, 1),
+        ("0 … 2", 1, 3),
+        ("attn", 2, 1),
+        ("mlp", 2, 1),
+        ("up", 3, 1),
+    ]
 
 
 OTHERS: dict[str, list[Node]] = {
@@ -88,9 +90,7 @@ OTHERS: dict[str, list[Node]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_layer_that_differs_has_its_own_line_and_parts_those_beside_it(
-    parsed: Parse, other: str
-) -> None:
+def test_a_layer_that_differs_has_its_own_line_and_parts_those_beside_it(parsed: Parse, other: str) -> None:
     dataset = parsed(lines_of(model([ALIKE, ALIKE, OTHERS[other], ALIKE])))
     layers = [(label, copies) for label, depth, copies in shown(dataset) if depth == 1]
     assert layers == [("0 … 1", 2), ("2", 1), ("3", 1)]
@@ -105,8 +105,11 @@ def test_layers_inside_of_layers_are_folded_too(parsed: Parse) -> None:
     inner: list[Node] = [("experts", "List", [(str(at), "Expert", []) for at in range(3)])]
     found = module_tree.frame(parsed(lines_of(model([inner] * 2))))
     assert list(zip(found.label, found.calls, strict=True)) == [
-        ("top", 1), ("0 … 1", 2), ("experts", 2), ("0 … 2", 6),
-    ]  # fmt: skip
+        ("top", 1),
+        ("0 … 1", 2),
+        ("experts", 2),
+        ("0 … 2", 6),
+    ]
 
 
 def test_a_dataset_without_modules_is_an_empty_tree(parsed: Parse) -> None:
@@ -130,9 +133,7 @@ def test_the_tree_in_the_terminal_has_every_line(parsed: Parse) -> None:
 
 
 def test_the_tree_says_gpu_where_there_was_one(parsed: Parse) -> None:
-    said = text(parsed(
-        "range 1 0 9 {'Module': 'top', 'Inputs': [[1]]}\nlaunch 1 1 2 #1\nkernel 1 3 9 #1"
-    ))  # fmt: skip
+    said = text(parsed("range 1 0 9 {'Module': 'top', 'Inputs': [[1]]}\nlaunch 1 1 2 #1\nkernel 1 3 9 #1"))
     assert "of GPU time" in said
 
 
@@ -165,9 +166,7 @@ nodes = st.recursive(
 def test_lines_are_in_pre_order_and_sums_of_lines_are_sums_of_modules(
     tmp_path_factory: pytest.TempPathFactory, forest: list[Node]
 ) -> None:
-    dataset = tracekit.parse(
-        report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest))
-    )
+    dataset = tracekit.parse(report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest)))
     found, modules = module_tree.frame(dataset), modules_by_time.frame(dataset)
     assert found[SUMMED].sum().to_dict() == modules[SUMMED].sum().to_dict()
     order = dataset.table("modules").column("path").to_pylist()
@@ -235,9 +234,7 @@ def test_a_long_tree_is_cut_to_its_largest_lines_and_says_how_many_more_there_ar
 def test_the_largest_lines_come_with_those_above_them(
     tmp_path_factory: pytest.TempPathFactory, forest: list[Node], count: int
 ) -> None:
-    dataset = tracekit.parse(
-        report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest))
-    )
+    dataset = tracekit.parse(report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest)))
     whole = module_tree.frame(dataset)
     found = module_tree.largest(whole, count)
     assert len(found) == min(count, len(whole))
@@ -280,9 +277,7 @@ op    1  992  994 aten::x
         ("module", "a b c l"),
     ],
 )
-def test_siblings_are_sorted_by_every_heading_that_the_tree_shows(
-    parsed: Parse, heading: str, order: str
-) -> None:
+def test_siblings_are_sorted_by_every_heading_that_the_tree_shows(parsed: Parse, heading: str, order: str) -> None:
     said = command("show", "tree", parsed(SORTED).folder, "--sort", heading, "--json")
     rows = json.loads(said.out)
     assert [row["label"] for row in rows if row["depth"] == 1] == order.split()

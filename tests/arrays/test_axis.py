@@ -48,10 +48,14 @@ def test_launches_take_as_long_as_they_do_however_far_threads_are_apart(
         {ago}
         {beside}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  launch_time_ns  gpu_time_ns
         top     30              10
-    """)  # fmt: skip
+    """,
+    )
 
 
 def two_devices(at: int) -> str:
@@ -68,24 +72,32 @@ def two_devices(at: int) -> str:
 
 def test_a_report_at_epoch_time_beside_one_from_zero_on_keeps_its_figures(tmp_path: Path) -> None:
     paths = [
-        report(tmp_path / f"rank{at}.sqlite", two_devices(at * EPOCH).replace(" 5 ", f" {5 + at} "))
-        for at in range(2)
+        report(tmp_path / f"rank{at}.sqlite", two_devices(at * EPOCH).replace(" 5 ", f" {5 + at} ")) for at in range(2)
     ]
     dataset = joined_here(paths, tmp_path / "both")
-    check_frame(modules_by_time.frame(dataset)[["path", "inclusive_ns", "busy_ns"]], """
+    check_frame(
+        modules_by_time.frame(dataset)[["path", "inclusive_ns", "busy_ns"]],
+        """
         path  inclusive_ns  busy_ns
         net   61200         61200
-    """)  # fmt: skip
-    check_frame(steps_by_time.frame(dataset)[["report", "gpu_time_ns", "busy_ns"]], """
+    """,
+    )
+    check_frame(
+        steps_by_time.frame(dataset)[["report", "gpu_time_ns", "busy_ns"]],
+        """
         report  gpu_time_ns  busy_ns
         rank0   30600        30600
         rank1   30600        30600
-    """)  # fmt: skip
-    check_frame(gaps.frame(dataset)[["report", "device", "idle_ns", "share"]], """
+    """,
+    )
+    check_frame(
+        gaps.frame(dataset)[["report", "device", "idle_ns", "share"]],
+        """
         report  device  idle_ns  share
         rank0   0       9900     0.2469
         rank1   0       9900     0.2469
-    """)  # fmt: skip
+    """,
+    )
 
 
 def written(plan: Plan, path: Path) -> Path:
@@ -120,11 +132,7 @@ def test_tables_are_the_same_where_every_axis_is_of_ranks(
 
 def test_devices_that_have_no_room_beside_each_other_get_no_figure(tmp_path: Path) -> None:
     far = 2**51
-    ends = "\n".join(
-        f"kernel:{device} 1 {at} {at + 5} #- gemm"
-        for device in range(5000)
-        for at in (-far, far - 5)
-    )
+    ends = "\n".join(f"kernel:{device} 1 {at} {at + 5} #- gemm" for device in range(5000) for at in (-far, far - 5))
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", ends))
     for analysis in (gaps, launches):
         with pytest.raises(DatasetError, match="spans more than 584 years together"):

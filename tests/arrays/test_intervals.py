@@ -100,9 +100,7 @@ def test_an_interval_that_starts_where_another_ends_lies_outside_unless_it_is_em
 
 @settings(max_examples=400)
 @given(INTERVALS, POINTS)
-def test_innermost_is_the_latest_interval_that_contains_the_query(
-    case: Sorted, queries: list[tuple[int, int]]
-) -> None:
+def test_innermost_is_the_latest_interval_that_contains_the_query(case: Sorted, queries: list[tuple[int, int]]) -> None:
     start, end = case
     first, last = [at for at, _ in queries], [at + length for at, length in queries]
     expected = [
@@ -141,16 +139,12 @@ def forests(draw: st.DrawFn) -> Ints:
 
 @given(forests())
 def test_subtree_ends_after_the_last_descendant(parent: Ints) -> None:
-    below = [
-        [row for row in range(parent.size) if n in chain(parent, row)] for n in range(parent.size)
-    ]
+    below = [[row for row in range(parent.size) if n in chain(parent, row)] for n in range(parent.size)]
     found = iv.subtree_ends(parent, iv.depths(parent))
     assert found.tolist() == [max(rows) + 1 for rows in below]
 
 
-OWNED = st.lists(
-    st.tuples(st.integers(0, 99), st.integers(-20, 20), st.integers(0, 6)), max_size=12
-)
+OWNED = st.lists(st.tuples(st.integers(0, 99), st.integers(-20, 20), st.integers(0, 6)), max_size=12)
 
 
 @settings(max_examples=300)
@@ -170,10 +164,7 @@ def test_union_within_a_node_counts_every_covered_tick_below_it_once(
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=10))
 def test_intervals_that_share_time_with_another_are_found(pairs: list[tuple[int, int]]) -> None:
     spans = [(s, s + length) for s, length in pairs]
-    expected = [
-        any(a < d and c < b for j, (c, d) in enumerate(spans) if j != i)
-        for i, (a, b) in enumerate(spans)
-    ]
+    expected = [any(a < d and c < b for j, (c, d) in enumerate(spans) if j != i) for i, (a, b) in enumerate(spans)]
     found = iv.overlaps_any(ints([a for a, _ in spans]), ints([b for _, b in spans]))
     assert found.tolist() == expected
 
@@ -250,9 +241,7 @@ def of_a_deep_nest(deep: int) -> None:
     # Every query starts inside the deepest interval, and ends with one of those around it.
     query = np.full(deep, deep)
     assert iv.innermost(start, end, parent, query, end).tolist() == list(range(deep))
-    assert iv.innermost(start, end, parent, query, end + deep).tolist() == [
-        max(row - deep, -1) for row in range(deep)
-    ]
+    assert iv.innermost(start, end, parent, query, end + deep).tolist() == [max(row - deep, -1) for row in range(deep)]
 
 
 @pytest.mark.parametrize("deep", [200, 5_000])

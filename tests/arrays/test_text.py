@@ -49,9 +49,7 @@ def test_it_is_what_json_says_of_every_value(name: str, data: st.DataObject) -> 
     skipped = data.draw(st.integers(0, len(rows)))
     array = pa.array(rows, type_).slice(skipped)
     found = [None if text is None else json.loads(text) for text in json_text(array).to_pylist()]
-    assert found == [
-        dict(row) if name == "maps" and row is not None else row for row in rows[skipped:]
-    ]
+    assert found == [dict(row) if name == "maps" and row is not None else row for row in rows[skipped:]]
 
 
 def test_chunks_are_one_after_the_other() -> None:

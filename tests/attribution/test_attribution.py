@@ -25,19 +25,27 @@ def test_kernel_goes_to_the_innermost_call_open_at_its_launch_however_late_it_ru
         launch 1 200 205 #4
         kernel 1 980 990 #4 outside
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         kind    name           module  method  cause            bytes  copy_kind
         memcpy  [CUDA memcpy Host-to-Device]  top  range  -     64     Host-to-Device
         memset  [CUDA memset]  top     range   -                8      -
         kernel  inside         top.a   range   -                -      -
         kernel  outside        -       -       outside_modules  -      -
-    """)  # fmt: skip
-    check(dataset, "kernel_modules", """
+    """,
+    )
+    check(
+        dataset,
+        "kernel_modules",
+        """
         kernel_id  module_id  weight
         0          1          1.0
         1          0          1.0
         2          0          1.0
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_launch_may_begin_and_end_with_its_call_but_not_outlast_it(parsed: Parse) -> None:
@@ -55,14 +63,18 @@ def test_a_launch_may_begin_and_end_with_its_call_but_not_outlast_it(parsed: Par
         kernel 1 903 904 #4 too-late
         kernel 1 904 905 #5 outlasts-all
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name          module  cause
         too-early     top     -
         too-late      top     -
         begins-with   top.a   -
         ends-with     top.a   -
         outlasts-all  -       outside_modules
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_call_on_one_thread_owns_no_launch_of_another(parsed: Parse) -> None:
@@ -71,10 +83,14 @@ def test_a_call_on_one_thread_owns_no_launch_of_another(parsed: Parse) -> None:
         launch 2  20  25 #1
         kernel 1 900 950 #1 stranger
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name      module  cause            tid  launch_start_ns  launch_end_ns
         stranger  -       outside_modules  2    20               25
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_work_finds_its_launch_by_process_and_correlation_id_together(parsed: Parse) -> None:
@@ -87,12 +103,16 @@ def test_work_finds_its_launch_by_process_and_correlation_id_together(parsed: Pa
         kernel:1 8/1 900 955 #5 of-eight
         kernel:2 9/1 900 957 #5 of-nobody
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name       pid  device  module  cause      launch_start_ns
         of-seven   7    0       top.a   -          20
         of-eight   8    1       top.b   -          30
         of-nobody  9    2       -       no_launch  -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_rows_that_repeat_a_call_for_its_backtrace_count_for_nothing(parsed: Parse) -> None:
@@ -106,16 +126,24 @@ def test_rows_that_repeat_a_call_for_its_backtrace_count_for_nothing(parsed: Par
         launch 2  60  61 #2 cudaLaunchKernel class=67
         kernel 1 950 960 #2 lonely
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name    module  cause      launch_start_ns
         gemm    b       -          50
         lonely  -       no_launch  -
-    """)  # fmt: skip
-    check(dataset, "ranges", """
+    """,
+    )
+    check(
+        dataset,
+        "ranges",
+        """
         text             gpu_start_ns  gpu_end_ns  gpu_op_count
         {'Module': 'a'}  -             -           0
         {'Module': 'b'}  900           950         1
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_launch_that_cannot_be_told_leaves_a_cause(parsed: Parse) -> None:
@@ -131,13 +159,17 @@ def test_a_launch_that_cannot_be_told_leaves_a_cause(parsed: Parse) -> None:
         launch 1  32  38 #3 cuLaunchKernel class=1
         kernel 1 930 940 #3 runtime-around-driver
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name                   module  cause             launch_name       launch_start_ns
         runtime-around-driver  top     -                 cudaLaunchKernel  30
         claimed-twice          -       ambiguous_launch  -                 -
         claimed-never          -       no_launch         -                 -
         [CUDA memcpy Host-to-Device]  -  managed_memory  -                 -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_replayed_work_is_never_given_to_the_range_around_the_replay(parsed: Parse) -> None:
@@ -156,7 +188,10 @@ def test_replayed_work_is_never_given_to_the_range_around_the_replay(parsed: Par
         launch   1  60  65 #5
         kernel   1 190 195 #5 eager
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         kind    name           module  method  cause               step_id  graph_node_id
         kernel  eager          top     range   -                   0        -
         kernel  node-seven     -       -       graph_unmapped      0        7
@@ -164,17 +199,26 @@ def test_replayed_work_is_never_given_to_the_range_around_the_replay(parsed: Par
         kernel  by-the-driver  -       -       graph_unmapped      0        -
         kernel  node-nine      -       -       graph_unmapped      0        9
         graph   [CUDA graph]   -       -       graph_not_expanded  0        -
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         module  gpu_time_ns  kernel_count  launch_time_ns
         top     5            1             5
-    """)  # fmt: skip
+    """,
+    )
     # Its projection is NVIDIA's all the same, in which a launch of many kernels counts once.
-    check(dataset, "ranges", """
+    check(
+        dataset,
+        "ranges",
+        """
         marker  gpu_start_ns  gpu_end_ns  gpu_op_count
         step    100           195         5
         module  100           195         5
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_the_second_range_with_outputs_is_part_of_its_call(parsed: Parse) -> None:
@@ -187,13 +231,17 @@ def test_the_second_range_with_outputs_is_part_of_its_call(parsed: Parse) -> Non
         range  1  70  75 {'Module': 'top.c', 'Inputs': [[6]]}
         range  1 100 101 {'Module': 'top', 'Outputs': [[9], [1]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  end_ns  inputs    outputs
         top     0         100     [[2, 3]]  [[9], [1]]
         top.a   10        50      [[2, 3]]  [[5]]
         top.b   60        70      [[4]]     [[6]]
         top.c   70        75      [[6]]     -
-    """)  # fmt: skip
+    """,
+    )
     assert len(dataset.table("ranges")) == 7
 
 
@@ -204,11 +252,15 @@ def test_outputs_that_follow_no_call_of_their_module_are_counted(parsed: Parse) 
         range  1  10  50 {'Module': 'top.a'}
         range  1  52  53 {'Module': 'top.b', 'Outputs': [[5]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  outputs
         top     -
         top.a   -
-    """)  # fmt: skip
+    """,
+    )
     losses = [row for row in dataset.table("coverage").to_pylist() if "losses" in row["what"]]
     assert [(row["cause"], row["count"]) for row in losses] == [("outputs_without_call", 2)]
 
@@ -225,17 +277,25 @@ def test_work_inside_an_unreadable_marker_is_nobodys(parsed: Parse) -> None:
         launch 1  60  65 #3
         kernel 1 920 930 #3 of-top
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name    module  method  cause
         of-top  top     range   -
         known   top.a   range   -
         whose   -       -       marker_unreadable
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         call_id  parent_call_id  module
         0        -               top
         1        0               top.a
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_the_name_in_its_outputs_names_a_call_whose_name_was_overwritten(parsed: Parse) -> None:
@@ -246,7 +306,11 @@ def test_the_name_in_its_outputs_names_a_call_whose_name_was_overwritten(parsed:
         kernel 1 900 910 #1 gemm
         range  1  51  51 {'Module': 'top.a', 'Outputs': [[1]]}
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name  module
         gemm  top.a
-    """)  # fmt: skip
+    """,
+    )

@@ -58,9 +58,7 @@ def test_outputs_are_merged_also_if_there_is_a_quiet_call_inside_of_them(parsed:
         range   1  21  29  {'Module': 'top.a', 'Outputs': [[5]]}
         launch  1  22  23  #1 cudaGetLastError
     """)
-    assert dataset.table("calls", ["module", "outputs"]).to_pylist() == [
-        {"module": "top.a", "outputs": [[5]]}
-    ]
+    assert dataset.table("calls", ["module", "outputs"]).to_pylist() == [{"module": "top.a", "outputs": [[5]]}]
 
 
 def test_work_of_a_nameless_launch_that_started_several_pieces_may_be_a_replay(
@@ -103,9 +101,7 @@ def test_two_launches_with_one_id_apart_from_each_other_are_not_believed(parsed:
 def test_only_values_that_are_too_large_are_counted_as_such(tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", "kernel 1 1 2 #1\nkernel 1 2 3 #2\nkernel 1 3 4 #3")
     with closing(sqlite3.connect(path)) as db:
-        db.execute(
-            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET registersPerThread = 1 << 40 WHERE start = 1"
-        )
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET registersPerThread = 1 << 40 WHERE start = 1")
         db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN graphId INTEGER")
         db.commit()
     assert losses(tracekit.parse(path)) == {"value_too_large": 1}
@@ -118,9 +114,7 @@ def test_a_log_that_belongs_to_the_report_is_named(tmp_path: Path) -> None:
         db.execute("UPDATE StringIds SET value = 'other'")
         db.commit()
         lacks = tracekit.parse(path, tmp_path / "out").manifest["lacks"]
-    assert "what was written to it last, which still lies in report.sqlite-wal" in [
-        lack["what"] for lack in lacks
-    ]
+    assert "what was written to it last, which still lies in report.sqlite-wal" in [lack["what"] for lack in lacks]
 
 
 def test_a_step_with_a_field_of_another_form_is_a_step_all_the_same(parsed: Parse) -> None:

@@ -27,17 +27,30 @@ pytestmark = pytest.mark.traces
 
 NSYS = TRACES / "nsys"
 NAMES = (
-    "cupy_domains_v2025.3", "emit_nvtx_training_v2022.2.export_v2023.4.4", "fsdp_2rank_h100_v2026.2",
-    "graph_mode_a100_v2024.6", "graph_mode_v2025.5", "int_payloads_v2022.1",
-    "mpi_one_rank_v2020.5.export_v2023.4.4", "no_nvtx_v2026.1", "nvfuser_h200_v2025.1",
-    "saxpy_mpi_backtraces_v2022.2", "tensorrt_graph_no_kernels_v2023.2.export_v2023.4.4",
-    "tensorrt_startend_v2022.4", "two_gpu_p2p_v2020.5.export_v2023.4.4", "unversioned_v2021.2",
-    "user_columns_v2022.1", "windows_transformer_v2026.2",
-)  # fmt: skip
+    "cupy_domains_v2025.3",
+    "emit_nvtx_training_v2022.2.export_v2023.4.4",
+    "fsdp_2rank_h100_v2026.2",
+    "graph_mode_a100_v2024.6",
+    "graph_mode_v2025.5",
+    "int_payloads_v2022.1",
+    "mpi_one_rank_v2020.5.export_v2023.4.4",
+    "no_nvtx_v2026.1",
+    "nvfuser_h200_v2025.1",
+    "saxpy_mpi_backtraces_v2022.2",
+    "tensorrt_graph_no_kernels_v2023.2.export_v2023.4.4",
+    "tensorrt_startend_v2022.4",
+    "two_gpu_p2p_v2020.5.export_v2023.4.4",
+    "unversioned_v2021.2",
+    "user_columns_v2022.1",
+    "windows_transformer_v2026.2",
+)
 ORACLES = (
-    "cupy_domains_v2025.3", "emit_nvtx_training_v2022.2.export_v2023.4.4", "fsdp_2rank_h100_v2026.2",
-    "saxpy_mpi_backtraces_v2022.2", "windows_transformer_v2026.2",
-)  # fmt: skip
+    "cupy_domains_v2025.3",
+    "emit_nvtx_training_v2022.2.export_v2023.4.4",
+    "fsdp_2rank_h100_v2026.2",
+    "saxpy_mpi_backtraces_v2022.2",
+    "windows_transformer_v2026.2",
+)
 BACKTRACES = "saxpy_mpi_backtraces_v2022.2"
 TABLES = ("modules", "calls", "kernels", "kernel_modules", "ranges", "steps", "coverage")
 WORK = {
@@ -84,9 +97,7 @@ class Trace:
     def query(self, table: str, sql: str) -> list[sqlite3.Row]:
         """The rows of a query; none if the file lacks the table."""
         there = "SELECT 1 FROM sqlite_master WHERE name = ?"
-        return (
-            self.db.execute(sql).fetchall() if self.db.execute(there, (table,)).fetchone() else []
-        )
+        return self.db.execute(sql).fetchall() if self.db.execute(there, (table,)).fetchone() else []
 
 
 @pytest.fixture(scope="module")
@@ -110,19 +121,13 @@ def trace(request: pytest.FixtureRequest, traces: Callable[[str], Trace]) -> Tra
 
 
 def test_all_traces_that_are_there_are_tested() -> None:
-    assert sorted(f"{name}.sqlite" for name in NAMES) == sorted(
-        p.name for p in NSYS.glob("*.sqlite")
-    )
+    assert sorted(f"{name}.sqlite" for name in NAMES) == sorted(p.name for p in NSYS.glob("*.sqlite"))
     found = (TRACES / "oracle").glob("*.nvtx_gpu_proj_trace.csv")
-    assert sorted(f"{name}.nvtx_gpu_proj_trace.csv" for name in ORACLES) == sorted(
-        p.name for p in found
-    )
+    assert sorted(f"{name}.nvtx_gpu_proj_trace.csv" for name in ORACLES) == sorted(p.name for p in found)
 
 
 def test_every_piece_of_device_work_arrives_exactly_once(trace: Trace) -> None:
-    columns = (
-        "start, end, deviceId, contextId, streamId, correlationId, (globalPid >> 24) & 0xFFFFFF"
-    )
+    columns = "start, end, deviceId, contextId, streamId, correlationId, (globalPid >> 24) & 0xFFFFFF"
     expected = Counter(
         (kind, *row)
         for kind, table in WORK.items()
@@ -137,10 +142,16 @@ def test_every_piece_of_device_work_arrives_exactly_once(trace: Trace) -> None:
 def test_every_range_arrives_exactly_once(trace: Trace) -> None:
     expected = Counter(tuple(row) for row in trace.query("NVTX_EVENTS", RANGES))
     found = Counter(
-        (row["start_ns"], None if row["open"] else row["end_ns"], row["kind"] == "push_pop", row["pid"],
-         row["tid"], row["text"])
+        (
+            row["start_ns"],
+            None if row["open"] else row["end_ns"],
+            row["kind"] == "push_pop",
+            row["pid"],
+            row["tid"],
+            row["text"],
+        )
         for row in trace.ranges
-    )  # fmt: skip
+    )
     assert found == expected
 
 
@@ -212,17 +223,13 @@ def nvidias_name(domain: str | None, text: str) -> str:
     return text if domain is None or domain.startswith("domain#") else f"{domain}:{text}"
 
 
-def projection(
-    name: str, text: str, times: Iterable[int], place: tuple[int, int], ops: int
-) -> tuple:
+def projection(name: str, text: str, times: Iterable[int], place: tuple[int, int], ops: int) -> tuple:
     """One range as both sides say it; NVIDIA counts class-67 rows a second time, so not where there are some."""
     return (text, *times, *place, None if name == BACKTRACES else ops)
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_ranges_are_projected_onto_the_gpu_as_nvidia_does(
-    name: str, traces: Callable[[str], Trace]
-) -> None:
+def test_ranges_are_projected_onto_the_gpu_as_nvidia_does(name: str, traces: Callable[[str], Trace]) -> None:
     expected = Counter()
     for row in nvidias(name):
         start, first = int(row["Orig Start (ns)"]), int(row["Projected Start (ns)"])

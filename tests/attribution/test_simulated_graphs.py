@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 ANY_PLAN = capturing_plans() | capturing_plans(faulty=True)
 of_any_program = over_programs(ANY_PLAN, 80)
 of_any_file = settings(
-    max_examples=50, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
+    max_examples=50,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
-ADDS_NODES = {"cudaLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaMemcpyBatchAsync"}  # fmt: skip
+)
+ADDS_NODES = {"cudaLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaMemcpyBatchAsync"}
 THREAD = 0xFFFFFF
 
 
@@ -166,27 +169,31 @@ def wrong(it: Parsed) -> list[dict]:
     """Kernels whose module or call is none that was open when they were launched or captured."""
     calls = it.keys("calls", "call_id")
     return [
-        row for row, truth in rows_with_truth(it)
+        row
+        for row, truth in rows_with_truth(it)
         if row["module"] is not None
         and (row["module"], calls[row["call_id"]]) not in {(one.module, placed(one.call)) for one in truth}
-    ]  # fmt: skip
+    ]
 
 
 def missing(it: Parsed) -> list[dict]:
     """Kernels without a module whose module the file holds."""
     return [
-        row for row, truth in rows_with_truth(it)
+        row
+        for row, truth in rows_with_truth(it)
         if row["module"] is None and not any(one.missing_allowed for one in truth)
-    ]  # fmt: skip
+    ]
 
 
 def wrongly_explained(it: Parsed) -> list[dict]:
     """Kernels without a module for another cause than they say; what no launch ever claimed may say any."""
     return [
-        row for row, truth in rows_with_truth(it)
-        if row["module"] is None and row["correlation_id"] is not None
+        row
+        for row, truth in rows_with_truth(it)
+        if row["module"] is None
+        and row["correlation_id"] is not None
         and row["cause"] not in {cause for one in truth for cause in one.causes}
-    ]  # fmt: skip
+    ]
 
 
 @of_any_program
@@ -219,10 +226,7 @@ def test_launch_and_step_of_replayed_work_are_those_of_the_replay(it) -> None:
     naming = set() if it.plan.same_pid else {step.key[:2] for step in it.truth.steps}
     for row, truth in rows_with_truth(it):
         launch = row["tid"], row["launch_start_ns"], row["launch_end_ns"]
-        right = [
-            work for work in truth
-            if launch == (work.tid, work.launch_start_ns, work.launch_end_ns)
-        ]  # fmt: skip
+        right = [work for work in truth if launch == (work.tid, work.launch_start_ns, work.launch_end_ns)]
         assert right
         if (row["pid"], row["tid"]) in naming:
             assert steps[row["step_id"]] in [placed(work.step) for work in right]
@@ -264,12 +268,8 @@ VARIANTS = {
     "late nodes, lost launches": {"faults": Faults(node_records="late", lost_launches=0.1)},
     "late nodes in twos": {"faults": Faults(node_records="late", node_batch=2)},
     "late nodes of all captures": {"faults": Faults(node_records="late", node_batch=99)},
-    "late nodes in twos, some lost": {
-        "faults": Faults(node_records="late", node_batch=2, lost_nodes=0.2)
-    },
-    "late nodes in threes, lost launches": {
-        "faults": Faults(node_records="late", node_batch=3, lost_launches=0.1)
-    },
+    "late nodes in twos, some lost": {"faults": Faults(node_records="late", node_batch=2, lost_nodes=0.2)},
+    "late nodes in threes, lost launches": {"faults": Faults(node_records="late", node_batch=3, lost_launches=0.1)},
     "late nodes, no windows": {"faults": Faults(node_records="late", skipped_capture_calls=True)},
     "no nodes": {"faults": Faults(node_records="never")},
     "no nodes in 2023": {"faults": Faults(node_records="never"), "generation": "3.7.2"},
@@ -296,9 +296,7 @@ def test_in_a_program_with_everything_nothing_is_wrong_and_nothing_missing(varia
 @pytest.mark.parametrize("number", range(4))
 def test_all_work_of_recorded_captures_is_attributed_by_its_nodes(number) -> None:
     it = parsed(capturing(number, actions=30, orphans=False))
-    by_node = [
-        row for row, truth in rows_with_truth(it) if any(one.methods == {"graph_node"} for one in truth)
-    ]  # fmt: skip
+    by_node = [row for row, truth in rows_with_truth(it) if any(one.methods == {"graph_node"} for one in truth)]
     assert by_node
     assert {row["method"] for row in by_node} == {"graph_node"}
 
@@ -307,12 +305,14 @@ def test_eager_and_captured_pieces_of_one_forward_are_in_one_table() -> None:
     it = parsed(capturing(5, actions=30))
     methods = [
         {
-            row["method"] for row in it.tables["kernels"]
+            row["method"]
+            for row in it.tables["kernels"]
             if (row["pid"], row["tid"]) == (call["pid"], call["tid"])
             and call["start_ns"] <= row["launch_start_ns"] <= call["end_ns"]
         }
-        for call in it.tables["calls"] if call["parent_call_id"] is None and call["step_id"] is not None
-    ]  # fmt: skip
+        for call in it.tables["calls"]
+        if call["parent_call_id"] is None and call["step_id"] is not None
+    ]
     assert any({"range", "graph_node"} <= found for found in methods)
 
 
@@ -344,15 +344,9 @@ ONE_GRAPH = {
 
 @pytest.mark.parametrize("version", GENERATIONS)
 @pytest.mark.parametrize("number", range(12))
-def test_without_records_a_graph_from_before_is_not_taken_for_its_capture_repeated(
-    version, number
-) -> None:
+def test_without_records_a_graph_from_before_is_not_taken_for_its_capture_repeated(version, number) -> None:
     faults = Faults(node_records="never", captured_before=True)
-    it = parsed(
-        capturing(
-            number, actions=6, generation=version, faults=faults, graph_replays=False, **ONE_GRAPH
-        )
-    )
+    it = parsed(capturing(number, actions=6, generation=version, faults=faults, graph_replays=False, **ONE_GRAPH))
     assert any(work.node is not None for work in it.truth.work)
     assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
 
@@ -362,9 +356,16 @@ def test_without_records_a_graph_from_before_is_not_taken_for_its_capture_repeat
 def test_ids_that_do_not_rise_as_nodes_were_captured_mislead_nobody(number, when) -> None:
     """On one stream, where replays run nodes as they were captured; descent knows all the same."""
     plan = capturing(
-        number, actions=10, generation="3.7.2", crossed_nodes=True, streams=1, devices=1, graph_replays=False,
-        faults=Faults(node_records=when), **ONE_GRAPH,
-    )  # fmt: skip
+        number,
+        actions=10,
+        generation="3.7.2",
+        crossed_nodes=True,
+        streams=1,
+        devices=1,
+        graph_replays=False,
+        faults=Faults(node_records=when),
+        **ONE_GRAPH,
+    )
     it = parsed(plan)
     assert any(work.node is not None for work in it.truth.work)
     assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
@@ -379,10 +380,16 @@ def test_late_nodes_of_any_batch_are_told_apart_where_nothing_is_lost(number, ba
     faults = Faults(node_records="late", node_batch=batch)
     it = parsed(
         capturing(
-            number, actions=12, generation="3.7.2", faults=faults, orphans=False, graph_extras=False,
-            graph_replays=False, graph_captures=6,
+            number,
+            actions=12,
+            generation="3.7.2",
+            faults=faults,
+            orphans=False,
+            graph_extras=False,
+            graph_replays=False,
+            graph_captures=6,
         )
-    )  # fmt: skip
+    )
     rows = [row for row, _ in rows_with_truth(it) if row["graph_node_id"] is not None]
     assert rows
     assert wrong(it) == []

@@ -19,7 +19,7 @@ from tests.parsed_programs import (
     same,
     shapes,
     true_piece,
-)  # fmt: skip
+)
 from tests.simulator import Faults, eventful
 from tests.simulator.strategies import plans
 
@@ -51,10 +51,7 @@ def test_a_kernel_has_either_a_method_or_a_cause(it) -> None:
     for row in it.tables["kernels"]:
         assert (row["method"] is None) == (row["cause"] is not None)
         assert (
-            (row["method"] is None)
-            == (row["module"] is None)
-            == (row["module_id"] is None)
-            == (row["call_id"] is None)
+            (row["method"] is None) == (row["module"] is None) == (row["module_id"] is None) == (row["call_id"] is None)
         )
     causes = defaultdict(set)
     for work in it.truth.work:
@@ -68,16 +65,28 @@ def test_kernels_know_their_launch_and_what_was_open_at_it(it) -> None:
     calls = it.keys("calls", "call_id")
     same(
         (
-            (*piece(row), row["tid"], bare(row["launch_name"]), row["launch_start_ns"], row["launch_end_ns"],
-             calls[row["call_id"]])
+            (
+                *piece(row),
+                row["tid"],
+                bare(row["launch_name"]),
+                row["launch_start_ns"],
+                row["launch_end_ns"],
+                calls[row["call_id"]],
+            )
             for row in it.tables["kernels"]
         ),
         (
-            (*true_piece(work), work.tid, bare(work.launch_name), work.launch_start_ns, work.launch_end_ns,
-             placed(work.call))
+            (
+                *true_piece(work),
+                work.tid,
+                bare(work.launch_name),
+                work.launch_start_ns,
+                work.launch_end_ns,
+                placed(work.call),
+            )
             for work in it.truth.work
         ),
-    )  # fmt: skip
+    )
 
 
 @of_any_program
@@ -86,26 +95,16 @@ def test_kernels_know_the_innermost_range_open_at_their_launch(it) -> None:
     ranges = it.keys("ranges", "range_id")
     right = defaultdict(set)
     for work in it.truth.work:
-        begun = [
-            one for one in work.spans if work.range is None or one.start_ns >= work.range.start_ns
-        ]
+        begun = [one for one in work.spans if work.range is None or one.start_ns >= work.range.start_ns]
         right[true_piece(work)] |= {placed(work.range), *map(placed, begun)}
-    assert [
-        row for row in it.tables["kernels"] if ranges[row["range_id"]] not in right[piece(row)]
-    ] == []
+    assert [row for row in it.tables["kernels"] if ranges[row["range_id"]] not in right[piece(row)]] == []
 
 
 @of_any_program
 def test_kernels_keep_what_the_file_says_of_them(it) -> None:
     same(
-        (
-            (*piece(row), row["bytes"], row["name"] if row["kind"] == "kernel" else None)
-            for row in it.tables["kernels"]
-        ),
-        (
-            (*true_piece(work), work.bytes, work.name if work.kind == "kernel" else None)
-            for work in it.truth.work
-        ),
+        ((*piece(row), row["bytes"], row["name"] if row["kind"] == "kernel" else None) for row in it.tables["kernels"]),
+        ((*true_piece(work), work.bytes, work.name if work.kind == "kernel" else None) for work in it.truth.work),
     )
 
 
@@ -115,22 +114,24 @@ def test_calls_are_those_that_the_program_made(it) -> None:
     assert {row["phase"] for row in it.tables["calls"]} <= {"forward"}
     same(
         (
-            (*place(row), row["module"], shapes(row["inputs"]), calls[row["parent_call_id"]],
-             tuple(sorted((name, shapes(listed)) for name, listed in row["kwargs"] or ())))
+            (
+                *place(row),
+                row["module"],
+                shapes(row["inputs"]),
+                calls[row["parent_call_id"]],
+                tuple(sorted((name, shapes(listed)) for name, listed in row["kwargs"] or ())),
+            )
             for row in it.tables["calls"]
         ),
         (
-            (*placed(call.key), call.path, call.inputs, placed(call.parent),
-             tuple(sorted(call.kwargs.items())))
+            (*placed(call.key), call.path, call.inputs, placed(call.parent), tuple(sorted(call.kwargs.items())))
             for call in it.truth.calls
         ),
-    )  # fmt: skip
+    )
     outputs = defaultdict(frozenset)
     for call in it.truth.calls:
         outputs[placed(call.key)] |= call.outputs
-    assert [
-        row for row in it.tables["calls"] if shapes(row["outputs"]) not in outputs[place(row)]
-    ] == []
+    assert [row for row in it.tables["calls"] if shapes(row["outputs"]) not in outputs[place(row)]] == []
 
 
 @of_any_program
@@ -179,7 +180,9 @@ def agreed(told: list[dict]) -> dict:
     for name in {name for params in told for name in params}:
         shapes = [params.get(name) for params in told]
         alike = None not in shapes and len({len(shape) for shape in shapes}) == 1
-        found[name] = [sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*shapes, strict=True)] if alike else None  # fmt: skip
+        found[name] = (
+            [sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*shapes, strict=True)] if alike else None
+        )
     return found
 
 
@@ -204,9 +207,7 @@ def test_times_of_calls_add_up(it) -> None:
         assert (row["kernel_self_count"], row["kernel_count"]) == (len(mine), len(all_of_it))
         assert row["gpu_start_ns"] == min((work["start_ns"] for work in all_of_it), default=None)
         assert row["gpu_end_ns"] == max((work["end_ns"] for work in all_of_it), default=None)
-        assert row["gpu_busy_ns"] == busy(
-            [(work["start_ns"], work["end_ns"]) for work in all_of_it]
-        )
+        assert row["gpu_busy_ns"] == busy([(work["start_ns"], work["end_ns"]) for work in all_of_it])
         launches = {(work["launch_start_ns"], work["launch_end_ns"]) for work in all_of_it}
         assert row["launch_time_ns"] == sum(end - start for start, end in launches)
 
@@ -215,9 +216,7 @@ def busy(intervals: list[tuple[int, int]]) -> int:
     """The length of a union, the slow way: every piece between two edges that some interval covers."""
     edges = sorted({edge for interval in intervals for edge in interval})
     pieces = pairwise(edges)
-    return sum(
-        end - start for start, end in pieces if any(a <= start and end <= b for a, b in intervals)
-    )
+    return sum(end - start for start, end in pieces if any(a <= start and end <= b for a, b in intervals))
 
 
 @of_any_program
@@ -226,32 +225,43 @@ def test_shares_of_a_kernel_sum_to_one(it) -> None:
     for row in it.tables["kernel_modules"]:
         shares[row["kernel_id"]].append((row["module_id"], row["weight"]))
     owned = {
-        row["kernel_id"]: [(row["module_id"], 1.0)]
-        for row in it.tables["kernels"]
-        if row["module_id"] is not None
+        row["kernel_id"]: [(row["module_id"], 1.0)] for row in it.tables["kernels"] if row["module_id"] is not None
     }
     assert shares == owned
 
 
 @of_any_program
 def test_ranges_and_their_gpu_projection_are_nvidias(it) -> None:
-    texts = {None: None} | {
-        row["range_id"]: (*place(row), row["text"]) for row in it.tables["ranges"]
-    }
+    texts = {None: None} | {row["range_id"]: (*place(row), row["text"]) for row in it.tables["ranges"]}
     nameless = it.plan.oddities.nameless_domains
     same(
         (
-            (*texts[row["range_id"]], row["kind"], row["open"], row["gpu_start_ns"], row["gpu_end_ns"],
-             row["gpu_op_count"], row["domain"] is not None if nameless else row["domain"],
-             texts[row["parent_range_id"]] if row["kind"] == "push_pop" else None)
+            (
+                *texts[row["range_id"]],
+                row["kind"],
+                row["open"],
+                row["gpu_start_ns"],
+                row["gpu_end_ns"],
+                row["gpu_op_count"],
+                row["domain"] is not None if nameless else row["domain"],
+                texts[row["parent_range_id"]] if row["kind"] == "push_pop" else None,
+            )
             for row in it.tables["ranges"]
         ),
         (
-            (*one.key, one.kind, one.open, one.gpu_start_ns, one.gpu_end_ns, one.gpu_op_count,
-             one.domain is not None if nameless else one.domain, one.parent and tuple(one.parent))
+            (
+                *one.key,
+                one.kind,
+                one.open,
+                one.gpu_start_ns,
+                one.gpu_end_ns,
+                one.gpu_op_count,
+                one.domain is not None if nameless else one.domain,
+                one.parent and tuple(one.parent),
+            )
             for one in it.truth.ranges
         ),
-    )  # fmt: skip
+    )
 
 
 @of_any_program
@@ -272,12 +282,8 @@ def test_work_and_calls_are_of_the_step_that_was_open_on_their_thread(it) -> Non
     """A thread that names no steps may work for one of its process, or for none."""
     steps = it.keys("steps", "step_id")
     naming = set() if it.plan.same_pid else {step.key[:2] for step in it.truth.steps}
-    kernels = [
-        (row["pid"], row["tid"], *piece(row), steps[row["step_id"]]) for row in it.tables["kernels"]
-    ]
-    true_kernels = [
-        (work.pid, work.tid, *true_piece(work), placed(work.step)) for work in it.truth.work
-    ]
+    kernels = [(row["pid"], row["tid"], *piece(row), steps[row["step_id"]]) for row in it.tables["kernels"]]
+    true_kernels = [(work.pid, work.tid, *true_piece(work), placed(work.step)) for work in it.truth.work]
     calls = [(*place(row), steps[row["step_id"]]) for row in it.tables["calls"]]
     true_calls = [(*placed(call.key), placed(call.step)) for call in it.truth.calls]
     for found, expected in ((kernels, true_kernels), (calls, true_calls)):
@@ -302,10 +308,7 @@ def test_coverage_counts_every_kernel_once(it) -> None:
 
 @of_any_program
 def test_tables_are_sorted_as_promised(it) -> None:
-    kernels = [
-        (row["module_id"] is None, row["module_id"] or 0, row["start_ns"])
-        for row in it.tables["kernels"]
-    ]
+    kernels = [(row["module_id"] is None, row["module_id"] or 0, row["start_ns"]) for row in it.tables["kernels"]]
     calls = [(row["module_id"], row["start_ns"]) for row in it.tables["calls"]]
     assert (kernels, calls) == (sorted(kernels), sorted(calls))
 
@@ -318,11 +321,7 @@ def test_the_report_stays_what_it_was(it) -> None:
 @pytest.mark.parametrize("number", range(4))
 def test_work_of_a_replayed_graph_never_goes_to_the_range_around_the_replay(number) -> None:
     it = parsed(eventful(number, actions=60))
-    replayed = {
-        true_piece(work)
-        for work in it.truth.work
-        if work.causes & {"graph_unmapped", "graph_not_expanded"}
-    }
+    replayed = {true_piece(work) for work in it.truth.work if work.causes & {"graph_unmapped", "graph_not_expanded"}}
     rows = [row for row in it.tables["kernels"] if piece(row) in replayed]
     assert replayed
     assert all(row["module"] is None and row["cause"] is not None for row in rows)
@@ -356,6 +355,4 @@ def nested(it: Parsed) -> list[tuple]:
 
 
 def true_nesting(it: Parsed) -> list[tuple]:
-    return [
-        (*placed(one.key), placed(one.parent)) for one in it.truth.ranges if one.kind == "push_pop"
-    ]
+    return [(*placed(one.key), placed(one.parent)) for one in it.truth.ranges if one.kind == "push_pop"]

@@ -102,9 +102,7 @@ def _measured(name: str, layers: int, folder: Path, *, plain: bool = False) -> f
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "plain" if plain else folder.parent / "default"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
     }
-    done = subprocess.run(
-        command, env=os.environ | places, stdout=subprocess.PIPE, text=True, check=True
-    )
+    done = subprocess.run(command, env=os.environ | places, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     said = "" if plain else f"  {found['compiled']} compiled, {found['loaded']} loaded"
     print(f"{name:32} {layers:3} layers {found['seconds']:8.2f} s{said}", flush=True)

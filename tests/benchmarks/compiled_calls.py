@@ -1,8 +1,8 @@
 """What a call of a compiled model costs: plain torch.compile, ours past the guards, ours by bytecode, in one run.
 
 ``python -m tests.benchmarks.compiled_calls`` prints microseconds for a call of a model of many small Linears, and what
-ours take of what plain ``torch.compile`` takes. The graph itself is left out unless a backend is named: it is the same in
-all forms, and on a CPU it takes longer than all that comes before it.
+ours take of what plain ``torch.compile`` takes. The graph itself is left out unless a backend is named: it is the same
+in all forms, and on a CPU it takes longer than all that comes before it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ def forms(layers: int, backend: Backend) -> dict[str, Callable[[torch.Tensor], o
     """The same model by form, each with code of its own."""
     config = CompileConfig(mode="eager")
     return {
-        "torch.compile": torch.compile(
-            _model(layers), fullgraph=True, dynamic=False, backend=backend
-        ),
+        "torch.compile": torch.compile(_model(layers), fullgraph=True, dynamic=False, backend=backend),
         "guard filter": compile_model(_model(layers), config, backend=backend),
         "bytecode": compile_model(_model(layers), config, bytecode=True, backend=backend),
     }
@@ -76,9 +74,7 @@ def main() -> None:
     for name, took in found.items():
         print(f"{name:15} {took:8.2f} us a call")
     for name, limit in LIMITS.items():
-        print(
-            f"{name} / torch.compile {found[name] / found['torch.compile']:.2f} (at most {limit})"
-        )
+        print(f"{name} / torch.compile {found[name] / found['torch.compile']:.2f} (at most {limit})")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How often ``tracekit diff`` takes noise for a slow-down, and how many planted ones it finds.
 
 Times of modules are drawn by chance, the first step takes twice as long, and of the second run some modules are 10 %
-slower: ``python -m tests.benchmarks.difference_noise``. Then the same with steps of several sizes, of which the two runs
-have another mix; a size ten times as large takes ten times as long.
+slower: ``python -m tests.benchmarks.difference_noise``. Then the same with steps of several sizes, of which the two
+runs have another mix; a size ten times as large takes ten times as long.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def run(
     sizes: Floats | None = None,
 ) -> StepTimes:
     """The times of one run; its first modules are slower. Its steps are of the sizes that are drawn."""
-    size = (
-        np.ones(steps, np.int64) if sizes is None else chance.choice(sizes.size, steps, p=sizes) + 1
-    )
+    size = np.ones(steps, np.int64) if sizes is None else chance.choice(sizes.size, steps, p=sizes) + 1
     times = NANOSECONDS * size * chance.lognormal(0, noise, (MODULES, steps))
     times[:slow] *= SCALE
     times[:, 0] *= 2

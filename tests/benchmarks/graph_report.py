@@ -55,7 +55,7 @@ class Capturing(Program):
         correlation = next(self.correlation)
         self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(
             (self.clock, self.clock + duration, 0, GLOBAL_TID, correlation, self.strings[name], 0, None)
-        )  # fmt: skip
+        )
         self.clock += duration + 500
         return correlation
 
@@ -68,7 +68,7 @@ class Capturing(Program):
         self.captured, self.nodes = next(self.graph), []
         self.api("cudaStreamBeginCapture_v10000", 1_000)
         root = "LlamaForCausalLM"
-        self.call(root, batch, lambda: self.call(f"{root}.model", batch, lambda: self.model(root, batch)))  # fmt: skip
+        self.call(root, batch, lambda: self.call(f"{root}.model", batch, lambda: self.model(root, batch)))
         self.api("cudaStreamEndCapture_v10000", 1_000)
         instance, start = next(self.graph), self.clock
         self.api("cudaGraphInstantiateWithFlags_v11040", 50_000)
@@ -91,9 +91,36 @@ class Capturing(Program):
             self.device_clock = begin + self.duration(kernel, number)
             full = self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"]
             self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
-                (begin, self.device_clock, 0, 1, 7, correlation, GLOBAL_PID, full, self.strings[kernel], None, None,
-                 None, 40, 108, 1, 1, 128, 1, 1, 0, 16384, 0, 0, 0, 16384, node, None)
-            )  # fmt: skip
+                (
+                    begin,
+                    self.device_clock,
+                    0,
+                    1,
+                    7,
+                    correlation,
+                    GLOBAL_PID,
+                    full,
+                    self.strings[kernel],
+                    None,
+                    None,
+                    None,
+                    40,
+                    108,
+                    1,
+                    1,
+                    128,
+                    1,
+                    1,
+                    0,
+                    16384,
+                    0,
+                    0,
+                    0,
+                    16384,
+                    node,
+                    None,
+                )
+            )
         self.clock += 20_000
 
     def insert(self, db: sqlite3.Connection) -> None:

@@ -65,9 +65,7 @@ def parse_figures(reports: list[Path], out: Path) -> Figures:
         "code = subprocess.call(sys.argv[1:]); used = resource.getrusage(resource.RUSAGE_CHILDREN); "
         "print(time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024); sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True)
     return Figures(*map(float, done.stdout.split()))
 
 
@@ -112,20 +110,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument(
-        "--scaling", action="store_true", help="also 0.1, 0.3, 3 and 5 million kernels"
-    )
+    parser.add_argument("--scaling", action="store_true", help="also 0.1, 0.3, 3 and 5 million kernels")
     args = parser.parse_args()
-    sizes = (
-        [100_000, 300_000, args.kernels, 3_000_000, 5_000_000] if args.scaling else [args.kernels]
-    )
+    sizes = [100_000, 300_000, args.kernels, 3_000_000, 5_000_000] if args.scaling else [args.kernels]
     with tempfile.TemporaryDirectory() as folder:
         for kernels in sizes:
             measure(kernels, inline_text=False, runs=args.runs, folder=Path(folder))
         measure(args.kernels, inline_text=True, runs=args.runs, folder=Path(folder))
-    print(
-        f"benchmark itself: peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
-    )
+    print(f"benchmark itself: peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 
 if __name__ == "__main__":

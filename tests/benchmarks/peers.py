@@ -36,9 +36,17 @@ if TYPE_CHECKING:
 
 _SIZE = {"modules": 16, "actions": 300, "steps": "vllm", "dialect": "vllm"}
 _GRAPHS = {
-    "processes": 1, "threads": 1, "orphans": False, "graph_updates": False, "graph_extras": False,
-    "spans": False, "plain_ranges": False, "empty_ranges": False, "shared": False, "recursive": False,
-}  # fmt: skip
+    "processes": 1,
+    "threads": 1,
+    "orphans": False,
+    "graph_updates": False,
+    "graph_extras": False,
+    "spans": False,
+    "plain_ranges": False,
+    "empty_ranges": False,
+    "shared": False,
+    "recursive": False,
+}
 
 #: What is compared, and the programs of that kind by seed.
 KINDS: dict[str, Callable[[int], Plan]] = {
@@ -127,9 +135,7 @@ def measure(kind: Callable[[int], Plan], tool: Callable[[Path], Counts], program
             except subprocess.CalledProcessError:
                 said, failed = Counter(), failed + 1
         true = true_counts(truth)
-        elsewhere = {
-            path for path in said if path not in counts(work.module for work in truth.work)
-        }
+        elsewhere = {path for path in said if path not in counts(work.module for work in truth.work)}
         said = Counter({path: said[path] for path in elsewhere | set(true)})
         there, right = there + true.total(), right + (true & said).total()
         wrong += (said - true).total()

@@ -33,7 +33,8 @@ _FLOOR = """
 import pandas, tracekit
 dataset = tracekit.load(sys.argv[1])
 columns = ["name", "kind", "module_id", "step_id", "start_ns", "end_ns", "dur_ns", "device", "stream", "launch_end_ns"]
-work, calls = dataset.table("kernels", columns), dataset.table("calls", ["module_id", "inputs", "kwargs", "gpu_time_ns"])
+work = dataset.table("kernels", columns)
+    calls = dataset.table("calls", ["module_id", "inputs", "kwargs", "gpu_time_ns"])
 """
 
 
@@ -43,8 +44,11 @@ def measured(body: str, folder: Path, out: Path, runs: int) -> tuple[float, floa
     for _ in range(runs):
         done = subprocess.run(
             [sys.executable, "-c", _MEASURED.format(body=body), folder, out],
-            capture_output=True, text=True, check=True, env=environment(),
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment(),
+        )
         found.append([float(one) for one in done.stdout.split()])
     seconds, memory = zip(*found, strict=True)
     return statistics.median(seconds), max(memory)
@@ -63,9 +67,7 @@ def opened(path: Path) -> tuple[float, float]:
         ready = time.perf_counter() - begin
         begin = time.perf_counter()
         page.locator("#icicle [role=treeitem]").last.click()
-        page.evaluate(
-            "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
-        )
+        page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
         return ready, time.perf_counter() - begin
 
 
@@ -78,21 +80,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = args.dataset
         if folder is None:
-            folder = tracekit.parse(
-                write_report(Path(place) / "report.sqlite", kernels=args.kernels)
-            ).folder
+            folder = tracekit.parse(write_report(Path(place) / "report.sqlite", kernels=args.kernels)).folder
         out = Path(place) / "page.html"
         floor, floor_mb = measured(_FLOOR, folder, out, args.runs)
         seconds, memory = measured(_PAGE, folder, out, args.runs)
         print(f"reading the columns {floor:6.2f} s {floor_mb:6.0f} MB of memory")
         print(
-            f"writing the page    {seconds:6.2f} s {memory:6.0f} MB of memory, {out.stat().st_size / 1e6:.2f} MB of page"
+            f"writing the page    {seconds:6.2f} s {memory:6.0f} MB of memory, page {out.stat().st_size / 1e6:.2f} MB"
         )
         if browser.available():
             ready, click = opened(out)
-            print(
-                f"in Chromium         {ready:6.2f} s until it can be used, {click:.2f} s for a click"
-            )
+            print(f"in Chromium         {ready:6.2f} s until it can be used, {click:.2f} s for a click")
 
 
 if __name__ == "__main__":

@@ -88,9 +88,7 @@ def write_program(path: Path, program: Program, steps: Sequence[tuple[str, int]]
             ):
                 rows = [row for step in batch for row in step[table]]
                 db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * columns)})", rows)  # noqa: S608
-        db.executemany(
-            "INSERT INTO StringIds(value, id) VALUES (?, ?)", program.strings.ids.items()
-        )
+        db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", program.strings.ids.items())
         db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
         db.commit()
     return path
@@ -107,9 +105,7 @@ class Program:
         self.correlation = count(1)
         self.rows: dict[str, list[tuple[object, ...]]] = {}
 
-    def steps(
-        self, steps: Sequence[tuple[str, int]]
-    ) -> Iterator[dict[str, list[tuple[object, ...]]]]:
+    def steps(self, steps: Sequence[tuple[str, int]]) -> Iterator[dict[str, list[tuple[object, ...]]]]:
         for kind, tokens in steps:
             self.rows = {
                 "NVTX_EVENTS": [],
@@ -130,9 +126,7 @@ class Program:
         )
         self.sample(tokens)
         self.device_clock = max(self.device_clock, self.clock)
-        context, generated = (
-            (f"1({tokens})", "0(0)") if kind == "prefill" else ("0(0)", f"{tokens}({tokens})")
-        )
+        context, generated = (f"1({tokens})", "0(0)") if kind == "prefill" else ("0(0)", f"{tokens}({tokens})")
         self.range(f"execute_context_{context}_generation_{generated}", start, self.clock)
         self.clock += 20_000
 
@@ -142,9 +136,7 @@ class Program:
     def model(self, root: str, batch: int) -> None:
         self.call(f"{root}.model.embed_tokens", batch, lambda: self.launch(1, "embedding_kernel"))
         for layer in range(self.layers):
-            self.call(
-                f"{root}.model.layers.{layer}", batch, lambda at=layer: self.layer(root, at, batch)
-            )
+            self.call(f"{root}.model.layers.{layer}", batch, lambda at=layer: self.layer(root, at, batch))
 
     def layer(self, root: str, layer: int, batch: int) -> None:
         here = f"{root}.model.layers.{layer}"
@@ -155,14 +147,10 @@ class Program:
             lambda: [self.leaf(f"{here}.self_attn", p, batch) for p in IN_ATTENTION],
         )
         self.leaf(here, "post_attention_layernorm", batch)
-        self.call(
-            f"{here}.mlp", batch, lambda: [self.leaf(f"{here}.mlp", p, batch) for p in IN_MLP]
-        )
+        self.call(f"{here}.mlp", batch, lambda: [self.leaf(f"{here}.mlp", p, batch) for p in IN_MLP])
 
     def leaf(self, parent: str, part: str, batch: int) -> None:
-        self.call(
-            f"{parent}.{part}", batch, lambda: self.launch(KERNELS_PER_PART[part], f"{part}_kernel")
-        )
+        self.call(f"{parent}.{part}", batch, lambda: self.launch(KERNELS_PER_PART[part], f"{part}_kernel"))
 
     def call(self, path: str, batch: int, body: Callable[[], object]) -> None:
         start = self.clock
@@ -170,9 +158,7 @@ class Program:
         body()
         self.clock += 700
         params = "" if path.count(".") < 4 else "'TrainableParams': {'weight': [4096, 4096]}, "
-        self.range(
-            f"{{'Module': '{path}', {params}'Inputs': [[{batch}, 4096]]}}", start, self.clock
-        )
+        self.range(f"{{'Module': '{path}', {params}'Inputs': [[{batch}, 4096]]}}", start, self.clock)
         self.clock += 300
         self.range(
             f"{{'Module': '{path}', {params}'Outputs': [[{batch}, 4096]]}}",

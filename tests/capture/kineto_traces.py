@@ -67,9 +67,7 @@ def rows(name: str) -> Rows:
 
 
 def pid(name: str) -> int:
-    (found,) = {
-        event["pid"] for event in trace(name)["traceEvents"] if event.get("cat") == "cpu_op"
-    }
+    (found,) = {event["pid"] for event in trace(name)["traceEvents"] if event.get("cat") == "cpu_op"}
     return found
 
 

@@ -52,9 +52,7 @@ push_range = pop_range = start_range = lambda *_: None
 get_domain = lambda _: None
 def end_range(range_id): raise TypeError("an integer is required")
 """
-LEAVING = (
-    MODEL + "\nimport sys\ndef main():\n    m, x = make()\n    m(x)\n    {last}\n    sys.exit(7)\n"
-)
+LEAVING = MODEL + "\nimport sys\ndef main():\n    m, x = make()\n    m(x)\n    {last}\n    sys.exit(7)\n"
 
 
 class Fake(NamedTuple):
@@ -82,9 +80,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 @pytest.fixture
-def fake(
-    place: Place, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Fake:
+def fake(place: Place, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Fake:
     folder = tmp_path_factory.mktemp("nsys")
     report = report_of(folder / "report.sqlite", "range 1 0 10 {'Module': 'top'}")
     nsys = folder / "bin" / "nsys"
@@ -110,9 +106,7 @@ COMMAND = ("--", sys.executable, "-c", "raise SystemExit(7)")
 
 
 @pytest.mark.parametrize("target", [PROGRAM_UNDER_NSYS, COMMAND], ids=["a program", "a command"])
-def test_a_report_that_cannot_be_exported_stays_as_nsys_wrote_it(
-    target: tuple[str, ...], fake: Fake
-) -> None:
+def test_a_report_that_cannot_be_exported_stays_as_nsys_wrote_it(target: tuple[str, ...], fake: Fake) -> None:
     (fake.place.folder / "out.sqlite").write_text("of an earlier run")
     outcome = fake.capture("export", "--force", *target)
     assert outcome.code == 7, outcome
@@ -152,9 +146,7 @@ def test_raw_data_that_nothing_imports_stays_too(importer: str, fake: Fake) -> N
 def test_an_nsys_that_fails_after_the_program_does_not_speak_for_it(fake: Fake) -> None:
     outcome = fake.capture("nsys", *MODEL_UNDER_NSYS)
     assert outcome.code == 0, outcome
-    assert warned(outcome) == [
-        "tracekit: warning: nsys left with exit code 3 after the program had ended with 0"
-    ]
+    assert warned(outcome) == ["tracekit: warning: nsys left with exit code 3 after the program had ended with 0"]
     assert fake.exists()
 
 
@@ -209,9 +201,7 @@ def test_a_fork_that_ends_last_does_not_speak_for_the_program(fake: Fake) -> Non
     [(COMMAND, 1), (PROGRAM_UNDER_NSYS, 2), (("--engine", "torch", "leaving.py:main"), 1)],
     ids=["a command", "nsys", "torch"],
 )
-def test_temporary_files_that_cannot_be_removed_are_named(
-    target: tuple[str, ...], folders: int, fake: Fake
-) -> None:
+def test_temporary_files_that_cannot_be_removed_are_named(target: tuple[str, ...], folders: int, fake: Fake) -> None:
     removed = shutil.rmtree
 
     def busy(path: Path) -> None:
@@ -229,9 +219,7 @@ def test_temporary_files_that_cannot_be_removed_are_named(
 
 @pytest.mark.parametrize("engine", ["nsys", "torch"])
 @pytest.mark.parametrize("last", ["", "raise ValueError('device-side assert')"])
-def test_a_gpu_that_fails_at_the_end_does_not_cost_the_report(
-    engine: str, last: str, fake: Fake
-) -> None:
+def test_a_gpu_that_fails_at_the_end_does_not_cost_the_report(engine: str, last: str, fake: Fake) -> None:
     fake.place.write(LEAVING.format(last=f"{BROKEN_GPU}; {last}"), "leaving.py")
     for name in (
         "is_available",
@@ -264,9 +252,15 @@ def test_a_window_that_is_closed_in_the_middle_raises_nothing_and_is_closed_once
 
 
 KERNEL = {
-    "ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0,
+    "ph": "X",
+    "cat": "kernel",
+    "name": "gemm",
+    "pid": 0,
+    "tid": 7,
+    "ts": 1.0,
+    "dur": 2.0,
     "args": {"device": 0, "stream": 7, "correlation": 1, "context": 1},
-}  # fmt: skip
+}
 
 
 def test_a_driver_that_answers_nothing_costs_the_description_of_the_gpus_alone(
@@ -300,8 +294,10 @@ def test_nobody_needs_to_listen_to_its_end(stream: str, fake: Fake) -> None:
     fake.place.write(LEAVING.format(last="print('said')"), "leaving.py")
     running = subprocess.Popen(
         arguments("capture", "-o", "out", "--engine", "torch", "leaving.py:main"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(PYTHONUNBUFFERED=""),
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(PYTHONUNBUFFERED=""),
+    )
     assert running.stdout is not None
     assert running.stderr is not None
     unheard, heard = running.stdout, running.stderr

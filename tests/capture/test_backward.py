@@ -16,9 +16,7 @@ from tracekit.trace.decoding import decode
 pytestmark = pytest.mark.torch
 
 
-def backward_lines(
-    model: nn.Module, *inputs: object, loss=lambda output: output.sum()
-) -> list[str]:
+def backward_lines(model: nn.Module, *inputs: object, loss=lambda output: output.sum()) -> list[str]:
     """The ranges of one backward pass, indented as they nest."""
     to = Listed()
     with layer_markers(model, emitter=to, backward=True):
@@ -74,9 +72,7 @@ def test_work_of_the_module_itself_between_its_children_is_its_own() -> None:
 
 
 def test_a_module_called_twice_has_two_parts() -> None:
-    lines = backward_lines(
-        Encoder(), torch.arange(3).view(1, 3), loss=lambda out: out["last"].sum()
-    )
+    lines = backward_lines(Encoder(), torch.arange(3).view(1, 3), loss=lambda out: out["last"].sum())
     assert [line for line in lines if line.startswith("  top.")] == [
         "  top.layers.1",
         "  top.layers.1",

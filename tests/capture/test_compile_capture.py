@@ -66,12 +66,10 @@ def target(place: Place) -> str:
     return path.name
 
 
-def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(
-    place: Place, target: str
-) -> None:
+def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(place: Place, target: str) -> None:
     outcome = place.capture(
         *SPLIT, "--steps", 2, "--cudagraph-size", 3, "--cache-dir", "cache", "-o", "out.sqlite", f"{target}:make"
-    )  # fmt: skip
+    )
     assert outcome.code == 0, outcome
     assert "compiled 3 pieces" in outcome.err
     assert "no CUDA graphs, since there is no GPU here" in outcome.err
@@ -103,9 +101,7 @@ def test_a_script_cannot_be_compiled(place: Place, target: str) -> None:
     assert "needs a function" in one_line(place.capture("--compile", target), code=2)
 
 
-def test_a_function_that_runs_steps_itself_gives_nothing_to_compile(
-    place: Place, target: str
-) -> None:
+def test_a_function_that_runs_steps_itself_gives_nothing_to_compile(place: Place, target: str) -> None:
     said = one_line(place.capture("--compile", "--no-cache", f"{target}:loop"))
     assert "returned nothing to compile; expected (model, inputs)" in said
 
@@ -137,7 +133,7 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
 
     compiling = Compiling(
         splitting_ops=("tracekit_test::attend",), cudagraph_sizes=(3,), use_cache=False, backend="eager"
-    )  # fmt: skip
+    )
     figures = run(load(f"{target}:make"), Settings(compiling=compiling), Window(), nullcontext())
     assert (at_opening[0]["backend_compilations"], at_opening[0]["graphs_captured"]) == (2, 0)
     assert (figures["backend_compilations"], figures["graphs_captured"]) == (2, 2)

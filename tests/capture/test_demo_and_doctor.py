@@ -73,9 +73,7 @@ def test_the_demo_keeps_what_is_there_unless_forced(tmp_path: Path, monkeypatch)
     assert [path.name for path in tmp_path.iterdir()] == ["demo.sqlite"]
 
 
-def test_a_dataset_in_the_way_is_told_before_anything_is_recorded(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_dataset_in_the_way_is_told_before_anything_is_recorded(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo.tracekit").mkdir()
     (tmp_path / "demo.tracekit" / "mine").write_text("mine")
@@ -139,13 +137,14 @@ def test_the_doctor_speaks_without_torch_and_with_a_broken_one(tmp_path: Path) -
         (tmp_path / "blocked").mkdir(exist_ok=True)
         (tmp_path / "blocked" / "sitecustomize.py").write_text(line)
         (tmp_path / "fake" / "torch").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "fake" / "torch" / "__init__.py").write_text(
-            "raise ImportError('libcudart.so.99 is not there')"
-        )
+        (tmp_path / "fake" / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.99 is not there')")
         outcome = separately(
-            "doctor", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'blocked'}:{root}",
+            "doctor",
+            "--json",
+            cwd=tmp_path,
+            PYTHONPATH=f"{tmp_path / 'blocked'}:{root}",
             TRACEKIT_NSYS="/absent",
-        )  # fmt: skip
+        )
         assert outcome.code == 1, outcome
         assert said in outcome.out
         assert not findings(outcome)["engine torch"]["well"]

@@ -43,9 +43,7 @@ def test_without_the_nvtx_package_the_message_names_the_extra(monkeypatch) -> No
 
 def test_an_nvtx_package_built_otherwise_is_used_by_its_public_names(monkeypatch) -> None:
     heard: list[str] = []
-    other = SimpleNamespace(
-        push_range=heard.append, pop_range=lambda: heard.append("end"), get_domain=lambda _name: 1
-    )
+    other = SimpleNamespace(push_range=heard.append, pop_range=lambda: heard.append("end"), get_domain=lambda _name: 1)
     monkeypatch.setitem(sys.modules, "nvtx", other)
     monkeypatch.setitem(sys.modules, "nvtx._lib", None)
     to = Nvtx()
@@ -67,9 +65,7 @@ def test_an_nvtx_package_that_falls_silent_is_noticed(monkeypatch) -> None:
     class DummyDomain:
         pass
 
-    other = SimpleNamespace(
-        push_range=print, pop_range=print, get_domain=lambda _name: DummyDomain()
-    )
+    other = SimpleNamespace(push_range=print, pop_range=print, get_domain=lambda _name: DummyDomain())
     monkeypatch.setitem(sys.modules, "nvtx", other)
     monkeypatch.setitem(sys.modules, "nvtx._lib", None)
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "/tools/libToolsInjection64.so")

@@ -97,9 +97,7 @@ def calls(dataset: Dataset) -> list[tuple[object, ...]]:
     start = {row["call_id"]: row["start_ns"] for row in found}
     fields = ("module", "phase", "occurrence", "inputs", "outputs", "kwargs", "step_id")
     found.sort(key=lambda row: start[row["call_id"]])
-    return [
-        (*(row[field] for field in fields), modules.get(row["parent_call_id"])) for row in found
-    ]
+    return [(*(row[field] for field in fields), modules.get(row["parent_call_id"])) for row in found]
 
 
 def test_both_engines_record_the_same_calls(runs: dict[str, Run]) -> None:
@@ -121,9 +119,7 @@ def test_both_engines_record_the_same_modules_and_steps(runs: dict[str, Run]) ->
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_range_is_closed_and_the_warm_up_is_outside(
-    engine: str, runs: dict[str, Run]
-) -> None:
+def test_every_range_is_closed_and_the_warm_up_is_outside(engine: str, runs: dict[str, Run]) -> None:
     ranges = runs[engine].dataset.ranges(["text", "open"])
     assert not ranges.open.any()
     assert ranges.text.str.contains("batch_size=0").sum() == 0
@@ -156,8 +152,13 @@ def test_both_engines_record_the_same_of_a_model_that_raises(failed: dict[str, R
 def test_nothing_is_left_but_the_report(engine: str, runs: dict[str, Run], program: Path) -> None:
     left = {path.name for path in program.iterdir() if path.name != "__pycache__"}
     assert left <= {
-        "program.py", "torch.sqlite", "torch.tracekit", "nsys.sqlite", "nsys.tracekit", "nsys.nsys-rep",
-    }  # fmt: skip
+        "program.py",
+        "torch.sqlite",
+        "torch.tracekit",
+        "nsys.sqlite",
+        "nsys.tracekit",
+        "nsys.nsys-rep",
+    }
 
 
 @pytest.mark.parametrize("engine", ENGINES)

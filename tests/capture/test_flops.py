@@ -118,7 +118,8 @@ MODELS = {
         def make():
             return nn.Sequential(
                 nn.Conv2d(3, 8, (3, 5), padding='valid'), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3, groups=8),
-                nn.ConvTranspose2d(8, 5, 2, stride=2, output_padding=1, dilation=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                nn.ConvTranspose2d(8, 5, 2, stride=2, output_padding=1, dilation=2),
+                nn.AdaptiveAvgPool2d(1), nn.Flatten(),
                 nn.Linear(5, 2), nn.Softmax(-1),
             ), torch.randn(2, 3, 12, 14)
     """,
@@ -192,7 +193,8 @@ LLAMA = """
             def __init__(self):
                 super().__init__()
                 self.norm, self.attn = nn.RMSNorm(16), Attention()
-                self.gate, self.up, self.down, self.act = nn.Linear(16, 40), nn.Linear(16, 40), nn.Linear(40, 16), nn.SiLU()
+                self.gate, self.up, self.down = nn.Linear(16, 40), nn.Linear(16, 40), nn.Linear(40, 16)
+                self.act = nn.SiLU()
 
             def forward(self, x):
                 x = x + self.attn(self.norm(x))
@@ -230,14 +232,10 @@ def test_flops_of_every_module_are_those_that_torch_counts(name: str, here: Plac
 
 
 @pytest.mark.parametrize("text", [LLAMA, FUSED], ids=["products", "fused"])
-def test_attention_of_another_class_is_not_known_and_its_linears_are(
-    text: str, here: Place
-) -> None:
+def test_attention_of_another_class_is_not_known_and_its_linears_are(text: str, here: Place) -> None:
     rows, counts = recorded(here, text)
     check(rows, counts, unknown=(".attn",))
-    linears = sum(
-        STEPS * counts[path] for path, row in rows.items() if row["class_name"] == "Linear"
-    )
+    linears = sum(STEPS * counts[path] for path, row in rows.items() if row["class_name"] == "Linear")
     assert rows["Llama"]["known_flops"] == linears
     assert 0 < rows["Llama"]["known_share"] < 1
 
@@ -264,9 +262,7 @@ def test_what_a_backward_pass_costs_goes_to_the_modules_that_it_is_of(here: Plac
     # Beside other branches torch counts work of one for another: a Linear costs as much again for each gradient.
     _, forward = recorded(here, LLAMA)
     linears = [row for row in rows.values() if row["class_name"] == "Linear"]
-    assert [row["flops"] for row in linears] == [
-        3 * STEPS * forward[row["path"]] for row in linears
-    ]
+    assert [row["flops"] for row in linears] == [3 * STEPS * forward[row["path"]] for row in linears]
 
 
 def test_a_backward_pass_without_marked_operators_is_not_known(here: Place) -> None:
@@ -276,7 +272,9 @@ def test_a_backward_pass_without_marked_operators_is_not_known(here: Place) -> N
 
 
 def test_a_recurrent_layer_is_not_known(here: Place) -> None:
-    rows, counts = recorded(here, """
+    rows, counts = recorded(
+        here,
+        """
         class Tagger(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -287,12 +285,15 @@ def test_a_recurrent_layer_is_not_known(here: Place) -> None:
 
         def make():
             return Tagger(), torch.randn(2, 4, 6)
-    """)  # fmt: skip
+    """,
+    )
     check(rows, counts, unknown=(".lstm",))
 
 
 def test_a_class_that_only_shares_a_name_with_one_of_torch_is_not_taken_for_it(here: Place) -> None:
-    rows, counts = recorded(here, """
+    rows, counts = recorded(
+        here,
+        """
         class Linear(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -328,5 +329,6 @@ def test_a_class_that_only_shares_a_name_with_one_of_torch_is_not_taken_for_it(h
 
         def make():
             return Names(), torch.randn(2, 3, 8)
-    """)  # fmt: skip
+    """,
+    )
     check(rows, counts, unknown=(".linear", ".norm", ".attn"))

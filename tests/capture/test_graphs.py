@@ -14,9 +14,7 @@ pytestmark = pytest.mark.torch
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens, in order; CUDA's own part is left out."""
     said: list[str] = []
-    monkeypatch.setattr(
-        torch.cuda.CUDAGraph, "capture_begin", lambda *_args, **_kwargs: said.append("capture")
-    )
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lambda *_args, **_kwargs: said.append("capture"))
     return said
 
 

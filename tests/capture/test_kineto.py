@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.torch, pytest.mark.traces]
 #: What the machine that recorded it would say.
-GPU = {"id": 0, "name": "a GPU", "smCount": 100, "totalMemory": 1 << 36, "computeMajor": 9, "computeMinor": 0}  # fmt: skip
+GPU = {"id": 0, "name": "a GPU", "smCount": 100, "totalMemory": 1 << 36, "computeMajor": 9, "computeMinor": 0}
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -57,10 +57,7 @@ def test_every_piece_of_device_work_is_there_once_with_its_times(name: str, cate
 def test_kernels_keep_names_and_shapes(name: str) -> None:
     fields = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread")
     found = rows(name)
-    kernels = [
-        (found.strings[row["demangledName"]], *(row[field] for field in fields))
-        for row in found.kernels
-    ]
+    kernels = [(found.strings[row["demangledName"]], *(row[field] for field in fields)) for row in found.kernels]
     assert Counter(kernels) == Counter(
         (event.name, *event.args["grid"], *event.args["block"], event.args["registers per thread"])
         for event in events(name)
@@ -99,9 +96,7 @@ def test_every_call_of_cuda_is_there_once_and_work_is_joined_to_it(name: str) ->
         )
         for row in found.calls
     }
-    assert {key: value[:3] for key, value in calls.items()} == {
-        key: value[:3] for key, value in expected.items()
-    }
+    assert {key: value[:3] for key, value in calls.items()} == {key: value[:3] for key, value in expected.items()}
     assert all(calls[key][3] == value[3] & 0xFFFFFF for key, value in expected.items())
 
 
@@ -114,9 +109,7 @@ def test_annotations_become_ranges_and_operators_stay_apart(name: str) -> None:
     ):
         said = Counter((row["start"], row["end"], found.strings[row[key]]) for row in table)
         assert said == Counter(
-            (event.start, event.end, event.name)
-            for event in events(name)
-            if event.category == category
+            (event.start, event.end, event.name) for event in events(name) if event.category == category
         )
 
 
@@ -191,8 +184,11 @@ def stats(path: Path, *reports: str) -> list[dict[str, str]]:
     chosen = next(one for one in reports if f"  {one}" in listed.stdout + listed.stderr)
     done = subprocess.run(
         [*tool, "--force-overwrite", "true", "--report", chosen, "--format", "csv", "-o", "-", path],
-        capture_output=True, text=True, check=False, env=os.environ,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ,
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     header = next((at for at, line in enumerate(lines) if line.count(",") >= 5), None)
@@ -211,17 +207,13 @@ def test_nvidias_own_statistics_find_the_same_in_it(name: str, folder: Path) -> 
     )
     ranges = sum(event.category == "user_annotation" for event in events(name))
     assert len(stats(path, "nvtx_pushpop_trace", "nvtxpptrace")) == ranges
-    projected = [
-        row for row in parsed(name, folder).table("ranges").to_pylist() if row["gpu_op_count"]
-    ]
+    projected = [row for row in parsed(name, folder).table("ranges").to_pylist() if row["gpu_op_count"]]
     said = stats(path, "nvtx_gpu_proj_trace", "nvtxgpuproj")
     # Newer versions add a nameless row for work outside of all ranges.
     assert sum(next(iter(row.values())) != "" for row in said) == len(projected)
 
 
-@pytest.mark.parametrize(
-    "sqlite", sorted((TRACES / "nsys").glob("*.sqlite")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("sqlite", sorted((TRACES / "nsys").glob("*.sqlite")), ids=lambda path: path.stem)
 def test_kernels_get_the_short_names_that_nvidia_gives_them(sqlite: Path) -> None:
     with closing(sqlite3.connect(f"file:{sqlite}?mode=ro&immutable=1", uri=True)) as db:
         try:

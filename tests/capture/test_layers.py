@@ -38,9 +38,7 @@ def run(model: nn.Module, *args: object, **kwargs: object) -> Listed:
 
 
 def hooks(model: nn.Module) -> int:
-    return sum(
-        len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()
-    )
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
 
 
 def test_ranges_nest_as_the_modules_of_a_cnn() -> None:

@@ -86,9 +86,7 @@ def found_by_doctor(outcome: Outcome) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize("number", sorted({"0.2.11", "0.2.12", version("nvtx")}))
-def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(
-    number: str, tmp_path: Path
-) -> None:
+def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(number: str, tmp_path: Path) -> None:
     path = importable(number)
     program = "import nvtx; nvtx.push_range('mine'); nvtx.pop_range()"
     report = record(tmp_path, program, {"PYTHONPATH": path})
@@ -108,8 +106,7 @@ def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(
 
 def test_doctor_names_a_release_that_takes_no_more_what_tracekit_gives(tmp_path: Path) -> None:
     (tmp_path / "nvtx.py").write_text(
-        "push_range = pop_range = start_range = get_domain = lambda *_: None\n"
-        "def end_range(one, other): ...\n"
+        "push_range = pop_range = start_range = get_domain = lambda *_: None\ndef end_range(one, other): ...\n"
     )
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     found = found_by_doctor(separately("doctor", "--json", PYTHONPATH=path))

@@ -12,9 +12,7 @@ from tracekit.capture import Listed, layer_markers, operator_markers
 
 pytestmark = pytest.mark.torch
 
-FORM = re.compile(
-    r"(?P<name>\w+::\w+), seq = (?P<seq>\d+), op_id = (?P<id>\d+), sizes = (?P<sizes>\[.*\])"
-)
+FORM = re.compile(r"(?P<name>\w+::\w+), seq = (?P<seq>\d+), op_id = (?P<id>\d+), sizes = (?P<sizes>\[.*\])")
 
 
 def operators(to: Listed) -> list[dict[str, str]]:

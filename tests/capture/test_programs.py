@@ -52,8 +52,12 @@ class Said(NamedTuple):
 def capture(folder: Path, *args: object) -> Said:
     done = subprocess.run(
         arguments("capture", "-o", "rep ört.sqlite", *args),
-        capture_output=True, timeout=240, env=environment(PYTHONIOENCODING="utf-8"), cwd=folder, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        timeout=240,
+        env=environment(PYTHONIOENCODING="utf-8"),
+        cwd=folder,
+        check=False,
+    )
     return Said(done.returncode, done.stdout, done.stderr.decode())
 
 
@@ -79,8 +83,13 @@ def test_a_command_reads_what_is_piped_into_it(tmp_path: Path) -> None:
     program = RANGE + "import sys; print(sys.stdin.read().upper())"
     done = subprocess.run(
         arguments("capture", "--quiet", "-o", "report", "--", sys.executable, "-c", program),
-        input=b"piped", capture_output=True, timeout=240, env=environment(), cwd=tmp_path, check=False,
-    )  # fmt: skip
+        input=b"piped",
+        capture_output=True,
+        timeout=240,
+        env=environment(),
+        cwd=tmp_path,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"PIPED\n", b"")
     assert (tmp_path / "report.sqlite").exists()
 
@@ -116,8 +125,11 @@ def stopped(way: str, number: int, folder: Path) -> tuple[Said, Dataset]:
         target = ("--", sys.executable, "endless.py", sign)
     running = subprocess.Popen(
         arguments("capture", "-o", "report.sqlite", *target),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(SIGN=sign), cwd=folder,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(SIGN=sign),
+        cwd=folder,
+    )
     try:
         assert running.stdout is not None
         first = running.stdout.readline()
@@ -153,9 +165,7 @@ def runs(process: Path, sign: str) -> bool:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_leaves_what_was_recorded_and_nothing_running(
-    way: str, number: int, tmp_path: Path
-) -> None:
+def test_a_stop_leaves_what_was_recorded_and_nothing_running(way: str, number: int, tmp_path: Path) -> None:
     said, dataset = stopped(way, number, tmp_path)
     assert said.code == 128 + number, said
     assert "Traceback" not in (said.err if way != "command" else "")

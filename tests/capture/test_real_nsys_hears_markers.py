@@ -66,9 +66,7 @@ def listed(name: str) -> Listed:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_call_arrives_with_its_shapes_and_nests_as_the_modules_do(
-    name: str, dataset: Dataset
-) -> None:
+def test_every_call_arrives_with_its_shapes_and_nests_as_the_modules_do(name: str, dataset: Dataset) -> None:
     calls = dataset.calls()
     alias = dataset.modules().set_index("path").alias_of.dropna().to_dict()
     said = [alias.get(path, path) for path in calls.module.astype(str)]
@@ -77,9 +75,7 @@ def test_every_call_arrives_with_its_shapes_and_nests_as_the_modules_do(
     mine = [pair for pair in zip(above, said, strict=True) if pair[1].split(".")[0] == name]
     to = listed(name)
     assert Counter(mine) == Counter(2 * nested(tree(to)))
-    inputs = {
-        path: [list(shape) for shape in call.inputs or ()] for path, call in by_path(to).items()
-    }
+    inputs = {path: [list(shape) for shape in call.inputs or ()] for path, call in by_path(to).items()}
     for path, shapes in zip(said, calls.inputs, strict=True):
         if path in inputs:
             assert [list(shape) for shape in shapes] == inputs[path]

@@ -43,9 +43,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     ids = torch.zeros(2, 3, dtype=torch.int64)
     with (
         recorded(recorder),
-        layer_markers(cnn, "cnn"), layer_markers(encoder, "encoder"), layer_markers(tagger, "tagger"),
-        layer_markers(failing, "failing"), layer_markers(caught, "caught"),
-    ):  # fmt: skip
+        layer_markers(cnn, "cnn"),
+        layer_markers(encoder, "encoder"),
+        layer_markers(tagger, "tagger"),
+        layer_markers(failing, "failing"),
+        layer_markers(caught, "caught"),
+    ):
         for _ in range(2):
             with step("both", kind="train"):
                 cnn(torch.zeros(2, 3, 8, 8))
@@ -77,11 +80,7 @@ def test_counts_and_times_are_those_of_torchs_own_profiler(run: Run) -> None:
     names = found.name.astype(str)
     counted = once.groupby(once.name.astype(str)).whole_ns.agg(["size", "sum"])
     own = found.groupby(names).dur_ns.sum()
-    mine = {
-        name: (count, own[name], whole)
-        for name, count, whole in counted.itertuples()
-        if name.startswith("aten::")
-    }
+    mine = {name: (count, own[name], whole) for name, count, whole in counted.itertuples() if name.startswith("aten::")}
     theirs = {
         average.key: (
             average.count,
@@ -109,11 +108,7 @@ def forwarded(found: pd.DataFrame) -> set[int]:
             if around:
                 inside[around[-1][0]].append((row.kernel_id, str(row.name)))
             around.append((row.kernel_id, row.end_ns))
-    return {
-        called[0][0]
-        for caller, called in inside.items()
-        if len(called) == 1 and called[0][1] == names[caller]
-    }
+    return {called[0][0] for caller, called in inside.items() if len(called) == 1 and called[0][1] == names[caller]}
 
 
 def test_every_operator_is_there_once_as_work_of_the_cpu(run: Run) -> None:
@@ -130,7 +125,7 @@ def test_an_operator_has_the_innermost_module_around_it_and_none_if_there_is_non
     """The slow obvious way: every operator against every range of its thread."""
     found, calls = kernels(run), run.dataset.calls()
     on_thread: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for call, tid, start, end in zip(calls.call_id, calls.tid, calls.start_ns, calls.end_ns, strict=True):  # fmt: skip
+    for call, tid, start, end in zip(calls.call_id, calls.tid, calls.start_ns, calls.end_ns, strict=True):
         on_thread[tid].append((end - start, start, call))
     expected, given = {}, {}
     for row in found.itertuples():

@@ -217,7 +217,5 @@ def test_tensors_of_other_widths_and_scalars_do_not_disturb_it() -> None:
         torch.tensor(3).item()
         torch.zeros(0, 3).to(torch.bfloat16)
         torch.cat([torch.zeros(1), torch.zeros(2)])
-        nn.functional.gelu(
-            torch.einsum("ij,jk->ik", torch.ones(1, 2), torch.ones(2, 1)), approximate="tanh"
-        )
+        nn.functional.gelu(torch.einsum("ij,jk->ik", torch.ones(1, 2), torch.ones(2, 1)), approximate="tanh")
     assert len(recorder.rows().operators) > 3

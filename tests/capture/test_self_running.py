@@ -60,9 +60,7 @@ def counts(dataset: Dataset) -> dict[str, int]:
 
 def test_everything_is_recorded_unless_it_is_said_otherwise(place: Place) -> None:
     dataset = captured(place, "net = Net()\nfor _ in range(3): net(x)")
-    assert counts(dataset) == dict.fromkeys(
-        ("Net", "Net.encoder", "Net.encoder.0", "Net.encoder.1", "Net.head"), 3
-    )
+    assert counts(dataset) == dict.fromkeys(("Net", "Net.encoder", "Net.encoder.0", "Net.encoder.1", "Net.head"), 3)
     assert len(dataset.steps()) == 3
 
 
@@ -115,9 +113,7 @@ net(x).sum().backward()
 
 
 def test_roots_of_one_class_are_told_apart(place: Place) -> None:
-    found = counts(
-        captured(place, "for size in (4, 4):\n    net = Net(size)\n    net(x)\n    net(x)")
-    )
+    found = counts(captured(place, "for size in (4, 4):\n    net = Net(size)\n    net(x)\n    net(x)"))
     assert (found["Net"], found["Net_2"]) == (2, 2)
 
 
@@ -141,9 +137,7 @@ def test_a_module_that_is_made_after_its_root_was_marked_is_no_root_of_its_own(
 
 def test_a_factory_may_run_its_model_before_it_returns_it(place: Place) -> None:
     dataset = captured(place, "net = Net()\nnet(x)\nreturn net, x", "--steps", 2, "--warmup", 1)
-    assert counts(dataset) == dict.fromkeys(
-        ("Net", "Net.encoder", "Net.encoder.0", "Net.encoder.1", "Net.head"), 2
-    )
+    assert counts(dataset) == dict.fromkeys(("Net", "Net.encoder", "Net.encoder.0", "Net.encoder.1", "Net.head"), 2)
     assert len(dataset.steps()) == 2
 
 

@@ -26,10 +26,7 @@ def test_a_step_is_read_back_with_its_number() -> None:
         with step("fit", kind="train", batch_size=8, tokens=512, emitter=to) as opened:
             pass
     last = opened.index
-    assert said(to) == [
-        StepMarker("fit", "train", index=index, batch_size=8, tokens=512)
-        for index in (last - 1, last)
-    ]
+    assert said(to) == [StepMarker("fit", "train", index=index, batch_size=8, tokens=512) for index in (last - 1, last)]
     assert STEPS.count == last + 1
 
 
@@ -97,9 +94,7 @@ def test_a_forgotten_requester_begins_anew() -> None:
 
 def test_threads_that_announce_steps_lose_none() -> None:
     counter = StepCounter()
-    threads = [
-        threading.Thread(target=lambda: [counter.begin("") for _ in range(500)]) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: [counter.begin("") for _ in range(500)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Targets that are missing, raise, leave or return nonsense: one line that names the thing, and nothing half-written."""
+"""Targets that are missing, raise, exit or return nonsense get one line that names them; nothing is half-written."""
 
 from __future__ import annotations
 
@@ -196,10 +196,17 @@ def compiled(): return torch.compile(nn.Linear(4, 4), backend="eager"), torch.ze
 """
 )
 FIRST = {
-    "maker": "Sequential", "maker.made": "Sequential", "Maker.static": "Sequential", "short": "Sequential",
-    "optional": "Sequential", "by_name": "Named", "single": "ReLU", "several": "Bilinear", "listed": "Bilinear",
+    "maker": "Sequential",
+    "maker.made": "Sequential",
+    "Maker.static": "Sequential",
+    "short": "Sequential",
+    "optional": "Sequential",
+    "by_name": "Named",
+    "single": "ReLU",
+    "several": "Bilinear",
+    "listed": "Bilinear",
     "compiled": "Linear",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FIRST)
@@ -223,8 +230,10 @@ def test_a_file_with_the_name_of_a_module_that_others_use_stands_in_nobodys_way(
 
 
 def test_a_model_gets_two_calls_of_warm_up_and_five_recorded_ones(place: Place) -> None:
-    place.write(MODEL + "def loud():\n    m, x = make()\n    m.register_forward_hook(lambda *a: print('ran'))\n"
-                        "    return m, x\n")  # fmt: skip
+    place.write(
+        MODEL + "def loud():\n    m, x = make()\n    m.register_forward_hook(lambda *a: print('ran'))\n"
+        "    return m, x\n"
+    )
     outcome = place.capture("model.py:loud")
     assert outcome.out == "ran\n" * 7
     calls = tracekit.parse(place.folder / "loud.sqlite").calls(["module"])
@@ -232,8 +241,10 @@ def test_a_model_gets_two_calls_of_warm_up_and_five_recorded_ones(place: Place) 
 
 
 def test_gradients_are_off_but_for_backward_and_every_step_then_trains(place: Place) -> None:
-    place.write(MODEL + "def loud():\n    m, x = make()\n"
-                        "    m.register_forward_hook(lambda m, a, y: print(y.requires_grad))\n    return m, x\n")  # fmt: skip
+    place.write(
+        MODEL + "def loud():\n    m, x = make()\n"
+        "    m.register_forward_hook(lambda m, a, y: print(y.requires_grad))\n    return m, x\n"
+    )
     assert place.capture("--steps", 1, "--warmup", 0, "model.py:loud").out == "False\n"
     outcome = place.capture("--steps", 1, "--warmup", 0, "--force", "--backward", "model.py:loud")
     assert outcome.out == "True\n"
@@ -251,7 +262,9 @@ def test_backward_of_what_needs_no_gradient_is_refused(place: Place) -> None:
 
 
 def test_skipped_and_deeper_modules_have_no_markers(place: Place) -> None:
-    place.write(MODEL + "def deep(): return nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.ReLU()), torch.zeros(1, 4)\n")  # fmt: skip
+    place.write(
+        MODEL + "def deep(): return nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.ReLU()), torch.zeros(1, 4)\n"
+    )
     place.capture("--depth", 1, "--skip", "*.1", "--steps", 1, "model.py:deep")
     calls = tracekit.parse(place.folder / "deep.sqlite").calls(["module"])
     assert calls.module.tolist() == ["Sequential", "Sequential.0"]

@@ -99,9 +99,7 @@ def test_another_dtype_of_the_same_shape_is_another_text() -> None:
     assert [marker.types[0] for marker in markers(to)] == ["float32 cpu"] * 2 + ["float64 cpu"] * 2
 
 
-@pytest.mark.parametrize(
-    "name", ["Module", "Class", "Inputs", "Outputs", "Kwargs", "Types", "Cut", "StaticParams"]
-)
+@pytest.mark.parametrize("name", ["Module", "Class", "Inputs", "Outputs", "Kwargs", "Types", "Cut", "StaticParams"])
 def test_a_keyword_argument_named_like_a_key_overwrites_nothing(name: str) -> None:
     (first,) = said(A, **{name: B})
     assert (first.path, first.class_name, first.inputs) == ("top", "Echo", ((2, 3),))
@@ -146,8 +144,21 @@ def test_an_argument_that_raises_ends_no_run(kind: type) -> None:
 
 
 STATIC = [
-    (nn.Conv1d(2, 4, 3), {"in_chan": 2, "out_chan": 4, "filter_dim": [3], "stride": [1], "padding": [0], "dilation": [1],
-                          "transposed": 0, "output_padding": [0], "groups": 1, "padding_mode": "zeros"}),
+    (
+        nn.Conv1d(2, 4, 3),
+        {
+            "in_chan": 2,
+            "out_chan": 4,
+            "filter_dim": [3],
+            "stride": [1],
+            "padding": [0],
+            "dilation": [1],
+            "transposed": 0,
+            "output_padding": [0],
+            "groups": 1,
+            "padding_mode": "zeros",
+        },
+    ),
     (nn.Conv2d(2, 4, (3, 5), padding="same"), {"filter_dim": [3, 5], "padding": "same"}),
     (nn.Conv3d(2, 4, 3, groups=2), {"filter_dim": [3, 3, 3], "groups": 2}),
     (nn.ConvTranspose1d(2, 4, 3), {"transposed": 1, "in_chan": 2, "out_chan": 4}),
@@ -178,7 +189,7 @@ STATIC = [
     (nn.RMSNorm(8, eps=1e-6), {"normalized_shape": [8], "epsilon": 1e-06}),
     (nn.MultiheadAttention(8, 2), {"embed_dim": 8, "num_heads": 2, "head_dim": 4}),
     (nn.Softmax(-1), None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("layer", "expected"), STATIC, ids=lambda it: type(it).__name__)

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def test_a_report_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     path = report(tmp_path / "secret.sqlite", LINES)
     path.chmod(0)
-    line = refusal(
-        separately("parse", path, "-o", tmp_path / "out", before=without_privileges), path
-    )
+    line = refusal(separately("parse", path, "-o", tmp_path / "out", before=without_privileges), path)
     assert "cannot be opened (Permission denied); make the file readable" in line
     assert list(tmp_path.iterdir()) == [path]
 
@@ -48,9 +46,7 @@ def test_a_report_in_a_folder_that_may_not_be_written_can_be_parsed_elsewhere(
     path = report(locked / "report.sqlite", LINES)
     path.chmod(0o444)
     locked.chmod(0o555)
-    outcome = separately(
-        "parse", path, "-o", tmp_path / "out", "--quiet", before=without_privileges
-    )
+    outcome = separately("parse", path, "-o", tmp_path / "out", "--quiet", before=without_privileges)
     assert outcome == (0, "", "")
 
 

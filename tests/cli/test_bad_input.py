@@ -131,9 +131,7 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("what", NOT_REPORTS)
-def test_what_is_no_report_is_named_with_what_was_expected_and_what_to_do(
-    what: str, tmp_path: Path
-) -> None:
+def test_what_is_no_report_is_named_with_what_was_expected_and_what_to_do(what: str, tmp_path: Path) -> None:
     make, problem, remedy = NOT_REPORTS[what]
     path = tmp_path / "input file.sqlite"
     make(path)
@@ -159,9 +157,7 @@ def test_what_is_no_report_is_named_with_what_was_expected_and_what_to_do(
         ("kineto/graph_ids.json", "is a JSON file, such as torch.profiler writes"),
     ],
 )
-def test_real_files_of_other_profilers_are_recognised(
-    trace: str, problem: str, tmp_path: Path
-) -> None:
+def test_real_files_of_other_profilers_are_recognised(trace: str, problem: str, tmp_path: Path) -> None:
     path = TRACES / trace
     assert problem in refusal(command("parse", path, "-o", tmp_path / "out"), path)
     assert contents(tmp_path) == {}
@@ -174,12 +170,8 @@ def test_a_refusal_in_a_process_of_its_own_is_one_line_and_exit_code_1(tmp_path:
     assert contents(tmp_path) == {"notes.txt": b"hello"}
 
 
-@pytest.mark.parametrize(
-    "name", ["two\nlines.sqlite", "perc%41ent?.sqlite#x", "-", "日本 ü.sqlite"]
-)
-def test_odd_names_of_reports_are_read_and_refused_as_well_as_plain_ones(
-    name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["two\nlines.sqlite", "perc%41ent?.sqlite#x", "-", "日本 ü.sqlite"])
+def test_odd_names_of_reports_are_read_and_refused_as_well_as_plain_ones(name: str, tmp_path: Path) -> None:
     path = report(tmp_path / name, LINES)
     assert tracekit.parse(path).manifest["source"]["name"] == name
     path.write_text("text")
@@ -224,9 +216,7 @@ def test_damaged_copies_of_a_small_report_are_read_or_refused_and_nothing_else(
 def test_damaged_copies_of_a_real_report_are_read_or_refused_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    seen, bad = survey(
-        TRACES / "nsys/int_payloads_v2022.1.sqlite", tmp_path / "copies", cuts=12, flips=60
-    )
+    seen, bad = survey(TRACES / "nsys/int_payloads_v2022.1.sqlite", tmp_path / "copies", cuts=12, flips=60)
     assert not bad, "\n".join(bad)
     assert seen.total() == 72
 

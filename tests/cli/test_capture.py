@@ -51,9 +51,7 @@ WRONG = {
 
 @torch
 @pytest.mark.parametrize("args", WRONG, ids=" ".join)
-def test_a_wrong_call_is_told_in_one_line(
-    place: Place, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_call_is_told_in_one_line(place: Place, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEKIT_NSYS", "true")
     place.write(MODEL)
     said = one_line(command("capture", *args), 2)
@@ -64,9 +62,7 @@ def test_a_wrong_call_is_told_in_one_line(
 
 @torch
 @pytest.mark.parametrize("given", ["", ".", "..", "/", "absent/out.sqlite", "n" * 300])
-def test_a_place_that_cannot_hold_a_report_is_told_before_anything_runs(
-    place: Place, given: str
-) -> None:
+def test_a_place_that_cannot_hold_a_report_is_told_before_anything_runs(place: Place, given: str) -> None:
     place.write("print('ran')\n" + MODEL)
     outcome = place.capture("-o", given, "model.py:make")
     one_line(outcome)
@@ -78,9 +74,7 @@ def test_a_place_that_cannot_hold_a_report_is_told_before_anything_runs(
 def test_an_unwritable_folder_is_named(place: Place) -> None:
     place.write("print('ran')\n" + MODEL)
     (place.folder / "locked").mkdir(mode=0o500)
-    outcome = separately(
-        "capture", "-o", "locked/out", "model.py:make", before=without_privileges, cwd=place.folder
-    )
+    outcome = separately("capture", "-o", "locked/out", "model.py:make", before=without_privileges, cwd=place.folder)
     assert "locked: no folder to write into" in one_line(outcome)
     assert outcome.out == ""
     assert place.left() == {"model.py", "locked"}
@@ -141,9 +135,7 @@ NAMES = {
 
 @torch
 @pytest.mark.parametrize("args", NAMES, ids=" ".join)
-def test_the_report_is_named_after_the_target_and_lands_here(
-    place: Place, args: tuple[str, ...]
-) -> None:
+def test_the_report_is_named_after_the_target_and_lands_here(place: Place, args: tuple[str, ...]) -> None:
     place.write(MODEL)
     place.write(MODEL, "sub dir/modül.py")
     place.write(MODEL + "m, x = make()\nm(x)\n", "sub dir/train.v2.py")
@@ -159,9 +151,7 @@ def test_the_report_is_named_after_the_target_and_lands_here(
 @torch
 def test_a_file_is_found_from_another_folder_with_what_lies_beside_it(place: Place) -> None:
     place.write("SIZE = 4\n", "there/settings_beside.py")
-    model = place.write(
-        MODEL + "from settings_beside import SIZE\nassert SIZE == 4\n", "there/model.py"
-    )
+    model = place.write(MODEL + "from settings_beside import SIZE\nassert SIZE == 4\n", "there/model.py")
     (place.folder / "here").mkdir()
     os.chdir(place.folder / "here")
     assert place.capture(f"{model}:make").code == 0
@@ -201,9 +191,7 @@ def test_a_variable_that_names_no_nsys_is_told_in_one_line(
 
 
 @torch
-def test_without_nsys_it_is_said_what_is_possible(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_nsys_it_is_said_what_is_possible(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write(MODEL)
     monkeypatch.delenv("TRACEKIT_NSYS", raising=False)
     monkeypatch.setattr("tracekit.nsight.nsys._PLACES", ())
@@ -219,9 +207,7 @@ def test_without_nsys_it_is_said_what_is_possible(
     assert place.capture("model.py:make", engine="auto").code == 0
 
 
-def test_a_command_that_does_not_exist_is_named(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_does_not_exist_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEKIT_NSYS", "true")
     for absent in ("absent-program", "./absent", ""):
         said = one_line(command("capture", "-o", "out", "--", absent))
@@ -253,9 +239,7 @@ def test_without_nvtx_the_message_names_the_extra_and_not_the_target(place: Plac
     place.write("print('ran')\n" + MODEL)
     place.write("import sys\nsys.modules['nvtx'] = None\n", "blocked/sitecustomize.py")
     paths = os.pathsep.join([str(place.folder / "blocked"), str(Path(__file__).parents[2])])
-    outcome = separately(
-        "capture", "--engine", "nsys", "model.py:make", cwd=place.folder, PYTHONPATH=paths
-    )
+    outcome = separately("capture", "--engine", "nsys", "model.py:make", cwd=place.folder, PYTHONPATH=paths)
     said = one_line(outcome, 2)
     assert "pip install 'tracekit[capture]'" in said
     assert "raised" not in said

@@ -67,35 +67,27 @@ def squeezed(text: str) -> str:
     return "\n".join(" ".join(line.split()) for line in lines) + "\n"
 
 
-def test_the_summary_of_a_small_report(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_summary_of_a_small_report(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = command("parse", "report.sqlite", "-o", "out")
     assert (outcome.code, outcome.err) == (0, "")
     assert squeezed(outcome.out) == SUMMARY
 
 
-def test_the_summary_gives_layers_that_are_alike_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_summary_gives_layers_that_are_alike_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     said = command("parse", ROOT / "data" / "llama_eager.sqlite", "-o", tmp_path / "out").out
     joined = "".join(said.split())
     assert "LlamaForCausalLM.model.layers.0…3.mlp.gate_up_proj4xLinear" in joined
     assert "layers.1.mlp" not in joined
     [line] = [
-        row
-        for row in records(module_tree.frame(tracekit.load(tmp_path / "out")))
-        if row["label"] == "gate_up_proj"
+        row for row in records(module_tree.frame(tracekit.load(tmp_path / "out"))) if row["label"] == "gate_up_proj"
     ]
     assert duration(line["self_ns"]).replace(" ", "") in joined
 
 
 def test_the_dataset_goes_beside_the_report_unless_told(small: Path, tmp_path: Path) -> None:
-    assert f"Tables are in {tmp_path}/report.tracekit" in command("parse", small).out.replace(
-        "\n", ""
-    )
+    assert f"Tables are in {tmp_path}/report.tracekit" in command("parse", small).out.replace("\n", "")
     assert tracekit.load(tmp_path / "report.tracekit").manifest["source"]["name"] == "report.sqlite"
 
 
@@ -117,10 +109,7 @@ def test_where_nothing_is_marked_it_says_how_to_mark_and_nothing_of_more_modules
     assert "no call of a module is in it: record with tracekit capture, or mark the model" in said
     assert "mark more modules" not in said
     assert said.count("--cuda-graph-trace=node") == 1
-    advice = [
-        row["cause"]
-        for row in json.loads(command("parse", path, "--force", "--json").out)["coverage"]
-    ]
+    advice = [row["cause"] for row in json.loads(command("parse", path, "--force", "--json").out)["coverage"]]
     assert set(advice) == {"outside_modules", "graph_not_expanded"}
 
 
@@ -162,10 +151,7 @@ def test_json_says_what_the_summary_says(small: Path, tmp_path: Path) -> None:
     }
     assert said["gpu_time_ns"] == 210
     assert said["steps"] == [{"kind": "step", "count": 1, "median_host_ns": 1000}]
-    assert [
-        (m["path"], m["calls"], m["kernels"], m["self_ns"], m["inclusive_ns"])
-        for m in said["modules"]
-    ] == [
+    assert [(m["path"], m["calls"], m["kernels"], m["self_ns"], m["inclusive_ns"]) for m in said["modules"]] == [
         ("top", 1, 1, 100, 200),
         ("top.a", 1, 1, 100, 100),
     ]
@@ -208,9 +194,7 @@ def test_the_version_is_the_package_s() -> None:
         ),
     ],
 )
-def test_a_call_that_makes_no_sense_is_answered_in_one_line_with_exit_code_2(
-    args: tuple[str, ...], said: str
-) -> None:
+def test_a_call_that_makes_no_sense_is_answered_in_one_line_with_exit_code_2(args: tuple[str, ...], said: str) -> None:
     outcome = command(*args)
     assert (outcome.code, outcome.out) == (2, "")
     assert said in outcome.err
@@ -238,9 +222,7 @@ def test_schema_prints_every_table_and_column_with_its_doc() -> None:
         assert table.SPEC.name in lines
         assert f"  {table.SPEC.doc}" in lines
         for column in table.SPEC.columns:
-            assert any(
-                line.split()[:1] == [column.name] and line.endswith(column.doc) for line in lines
-            )
+            assert any(line.split()[:1] == [column.name] and line.endswith(column.doc) for line in lines)
 
 
 def test_schema_of_one_table_is_that_alone_with_types() -> None:

@@ -82,22 +82,31 @@ def test_rows_of_the_tree_are_chosen_by_path_depth_and_share_and_sorted(folder: 
     assert column("label", "tree", folder, "--depth", 1) == ["top", "layers", "head"]
     assert column("label", "tree", folder, "--min-share", "50%") == ["top", "head"]
     assert column("label", "tree", folder, "--sort", "inclusive_ns") == [
-        "top", "head", "layers", "0 … 2",
-    ]  # fmt: skip
+        "top",
+        "head",
+        "layers",
+        "0 … 2",
+    ]
     below = show("tree", folder, "--path", "top.layers", "--json").out
     assert [(row["label"], row["share"]) for row in json.loads(below)] == [
-        ("layers", 1.0), ("0 … 2", 1.0),
-    ]  # fmt: skip
+        ("layers", 1.0),
+        ("0 … 2", 1.0),
+    ]
 
 
 def test_rows_of_any_answer_are_chosen_and_sorted(folder: Path) -> None:
     assert column("path", "modules", folder, "--top", 2) == ["top", "top.head"]
     assert column("path", "modules", folder, "--sort", "path", "--depth", 1) == [
-        "top", "top.head", "top.layers",
-    ]  # fmt: skip
+        "top",
+        "top.head",
+        "top.layers",
+    ]
     assert column("path", "modules", folder, "--sort", "self_ns", "--min-share", "0.2") == [
-        "top.head", "top.layers.2", "top", "top.layers",
-    ]  # fmt: skip
+        "top.head",
+        "top.layers.2",
+        "top",
+        "top.layers",
+    ]
     assert column("path", "modules", folder, "--path", "top.layers.1") == ["top.layers.1"]
 
 
@@ -136,9 +145,7 @@ def test_shapes_in_csv_are_json(folder: Path) -> None:
 
 def test_options_may_stand_anywhere(folder: Path) -> None:
     said = show("modules", folder, "--top", 2).out
-    assert (
-        show("--top", 2, "modules", folder).out == show("modules", "--top", 2, folder).out == said
-    )
+    assert show("--top", 2, "modules", folder).out == show("modules", "--top", 2, folder).out == said
 
 
 def test_the_analyses_are_listed() -> None:

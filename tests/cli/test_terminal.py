@@ -27,9 +27,7 @@ def on_a_terminal(*args: object, stream: str, **env: str) -> tuple[str, str]:
     """Runs it with one stream on a terminal; what came there, and what on the other stream."""
     ours, theirs = pty.openpty()
     ends = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: theirs}
-    process = subprocess.Popen(
-        arguments(*args), **ends, text=True, env=environment(TERM="xterm-256color", **env)
-    )
+    process = subprocess.Popen(arguments(*args), **ends, text=True, env=environment(TERM="xterm-256color", **env))
     os.close(theirs)
     seen = b""
     deadline = time.monotonic() + 60
@@ -91,9 +89,7 @@ def test_progress_is_drawn_on_a_terminal_only_and_wiped_away(tmp_path: Path) -> 
     assert separately("parse", path, "--force").err == ""
 
 
-@pytest.mark.parametrize(
-    "args", [("schema",), ("parse", "report.sqlite", "--json"), ("parse", "report.sqlite")]
-)
+@pytest.mark.parametrize("args", [("schema",), ("parse", "report.sqlite", "--json"), ("parse", "report.sqlite")])
 def test_a_reader_that_has_seen_enough_is_no_error(args: tuple[str, ...], small: Path) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
@@ -109,14 +105,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(args: tuple[str, ...], small:
     )
     os.close(theirs)
     assert done.stderr == ""
-    assert "report.tracekit" in {path.name for path in small.parent.iterdir()} or args == (
-        "schema",
-    )
+    assert "report.tracekit" in {path.name for path in small.parent.iterdir()} or args == ("schema",)
 
 
-@pytest.mark.parametrize(
-    "args", [("schema",), ("parse", "report.sqlite"), ("parse", "report.sqlite", "--json")]
-)
+@pytest.mark.parametrize("args", [("schema",), ("parse", "report.sqlite"), ("parse", "report.sqlite", "--json")])
 def test_an_output_that_is_full_is_one_line(args: tuple[str, ...], small: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -102,13 +102,7 @@ def copied(folder: Path) -> Path:
 
 def places(said: Json, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Where in the manifest something stands."""
-    entries = (
-        said.items()
-        if isinstance(said, dict)
-        else enumerate(said)
-        if isinstance(said, list)
-        else ()
-    )
+    entries = said.items() if isinstance(said, dict) else enumerate(said) if isinstance(said, list) else ()
     for key, value in entries:
         yield (*above, key)
         yield from places(value, (*above, key))
@@ -120,7 +114,7 @@ JUNK = st.one_of(
     st.sampled_from([-1, 0, 1, 7, 1 << 62, 1 << 63, 10**30, 10**400, 0.5, float("nan"), float("inf")]),
     st.sampled_from(["", "rank0", "rank1", "../whole", "top\n", "\ud800", "\x1b[31m"]),
     st.sampled_from([[], {}, [[]], [None], {"name": "rank0"}, [{}]]),
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -149,15 +143,12 @@ def beside_sources(said: Json) -> Json:
     kept = {key: value for key, value in said.items() if key != "source"}
     if isinstance(kept.get("reports"), list):
         kept["reports"] = [
-            {k: v for k, v in one.items() if k != "source"} if isinstance(one, dict) else one
-            for one in kept["reports"]
+            {k: v for k, v in one.items() if k != "source"} if isinstance(one, dict) else one for one in kept["reports"]
         ]
     return json.dumps(kept, sort_keys=True)
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_an_edit_of_a_manifest_is_refused_in_one_line_unless_it_describes_a_source(
     whole: Path, right: list[str], data: st.DataObject
@@ -172,9 +163,7 @@ def test_an_edit_of_a_manifest_is_refused_in_one_line_unless_it_describes_a_sour
         assert found in (None, right)
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_an_edit_of_an_old_manifest_without_ids_loses_no_rows_and_shows_no_traceback(
     old: Path, right: list[str], data: st.DataObject
@@ -185,13 +174,9 @@ def test_an_edit_of_an_old_manifest_without_ids_loses_no_rows_and_shows_no_trace
     assert found is None or found[:2] == right[:2]
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_bytes_that_change_in_a_manifest_are_noticed(
-    whole: Path, right: list[str], data: st.DataObject
-) -> None:
+def test_bytes_that_change_in_a_manifest_are_noticed(whole: Path, right: list[str], data: st.DataObject) -> None:
     folder, text = copied(whole), (whole / "manifest.json").read_bytes()
     at = data.draw(st.integers(0, len(text) - 1))
     more = data.draw(st.sampled_from([b"", b"0", b"\xff", b"}", b'"', b"[" * 100_000]))
@@ -264,9 +249,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("edit", ["left out", "twice", "renamed", "none"])
-def test_reports_that_the_manifest_does_not_list_are_not_left_out_in_silence(
-    ranks: Path, edit: str
-) -> None:
+def test_reports_that_the_manifest_does_not_list_are_not_left_out_in_silence(ranks: Path, edit: str) -> None:
     said = manifest(ranks)
     entries = said["reports"]
     said["reports"] = {
@@ -280,9 +263,7 @@ def test_reports_that_the_manifest_does_not_list_are_not_left_out_in_silence(
 
 
 @pytest.mark.parametrize("table", ["kernels", "calls"])
-def test_reports_that_lie_in_the_folder_and_are_not_listed_are_noticed(
-    ranks: Path, table: str
-) -> None:
+def test_reports_that_lie_in_the_folder_and_are_not_listed_are_noticed(ranks: Path, table: str) -> None:
     parts = ranks / f"{table}.parquet"
     shutil.copytree(parts / "report=rank1", parts / "report=rank7")
     line = refusal(command("show", "modules", ranks), ranks)
@@ -302,12 +283,10 @@ def test_a_table_that_differs_in_one_figure_has_another_id(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("started", [-1, -(1 << 63), (1 << 63) - 1, 1 << 62])
-def test_a_report_that_was_recorded_at_no_time_can_be_parsed_and_opened(
-    started: int, tmp_path: Path
-) -> None:
+def test_a_report_that_was_recorded_at_no_time_can_be_parsed_and_opened(started: int, tmp_path: Path) -> None:
     path = report(tmp_path / "r.sqlite", LINES)
     db = sqlite3.connect(path)
-    db.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT)")  # fmt: skip
+    db.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT)")
     db.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, '', '')", (started,))
     db.commit()
     db.close()
@@ -316,8 +295,7 @@ def test_a_report_that_was_recorded_at_no_time_can_be_parsed_and_opened(
 
 def test_a_table_of_another_parse_is_refused(tmp_path: Path) -> None:
     one, other = (
-        tracekit.parse(report(tmp_path / f"{name}.sqlite", LINES.replace("gemm", name)))
-        for name in ("gemm", "gemv")
+        tracekit.parse(report(tmp_path / f"{name}.sqlite", LINES.replace("gemm", name))) for name in ("gemm", "gemv")
     )
     shutil.copy(other.folder / "kernels.parquet", one.folder / "kernels.parquet")
     line = refusal(command("show", "kernels", one.folder), one.folder)

@@ -39,9 +39,7 @@ def small(tmp_path: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_every_file_carries_the_schema_of_its_spec_with_docs_and_units(
-    name: str, small: Dataset
-) -> None:
+def test_every_file_carries_the_schema_of_its_spec_with_docs_and_units(name: str, small: Dataset) -> None:
     stored, promised = pq.read_schema(small.folder / f"{name}.parquet"), SPECS[name].schema()
     assert stored.metadata[b"doc"].decode() == SPECS[name].doc
     assert stored.names == promised.names
@@ -53,9 +51,7 @@ def test_every_file_carries_the_schema_of_its_spec_with_docs_and_units(
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_every_file_is_compressed_with_zstd_and_knows_the_range_of_its_columns(
-    name: str, served: Dataset
-) -> None:
+def test_every_file_is_compressed_with_zstd_and_knows_the_range_of_its_columns(name: str, served: Dataset) -> None:
     metadata = pq.read_metadata(served.folder / f"{name}.parquet")
     assert metadata.num_rows == served.manifest["rows"][name]
     for group in range(metadata.num_row_groups):
@@ -101,16 +97,12 @@ def test_the_manifest_tells_the_source_and_what_was_written(small: Dataset) -> N
     assert manifest["processes"] == [{"pid": 1, "name": None}]
 
 
-def test_integers_stay_integers_also_where_some_are_missing(
-    served: Dataset, small: Dataset
-) -> None:
+def test_integers_stay_integers_also_where_some_are_missing(served: Dataset, small: Dataset) -> None:
     for dataset in (served, small):
         for name, spec in SPECS.items():
             frame = dataset.frame(name)
             for column in spec.columns:
-                assert pd.api.types.is_integer_dtype(
-                    frame[column.name].dtype
-                ) == pa.types.is_integer(column.type)
+                assert pd.api.types.is_integer_dtype(frame[column.name].dtype) == pa.types.is_integer(column.type)
     assert small.kernels()["call_id"].isna().any()
 
 
@@ -145,19 +137,14 @@ def test_columns_come_alone_and_in_the_order_asked_for(small: Dataset) -> None:
 
 
 @pytest.mark.parametrize("root", [None, "top.a"])
-def test_an_unknown_table_or_column_is_answered_with_those_there_are(
-    root: str | None, small: Dataset
-) -> None:
+def test_an_unknown_table_or_column_is_answered_with_those_there_are(root: str | None, small: Dataset) -> None:
     dataset = small if root is None else small.subtree(root)
     with pytest.raises(tracekit.UsageError) as unknown:
         dataset.table("kernel")
     assert str(unknown.value) == f"there is no table kernel; there are {', '.join(SPECS)}"
     with pytest.raises(tracekit.UsageError) as lacking:
         dataset.table("steps", ["name", "duration"])
-    assert (
-        str(lacking.value)
-        == f"steps has no column duration; it has {', '.join(SPECS['steps'].schema().names)}"
-    )
+    assert str(lacking.value) == f"steps has no column duration; it has {', '.join(SPECS['steps'].schema().names)}"
 
 
 def test_a_dataset_shows_where_it_lies_and_how_much_it_holds(small: Dataset) -> None:
@@ -205,9 +192,7 @@ def test_a_folder_that_is_no_dataset_is_not_loaded(what: str, tmp_path: Path) ->
     folder = tmp_path / "data.tracekit"
     if manifest is not None:
         folder.mkdir()
-        (folder / "manifest.json").write_bytes(
-            manifest.encode() if isinstance(manifest, str) else manifest
-        )
+        (folder / "manifest.json").write_bytes(manifest.encode() if isinstance(manifest, str) else manifest)
     with pytest.raises(tracekit.DatasetError) as raised:
         tracekit.load(folder)
     assert problem in str(raised.value)
@@ -221,16 +206,10 @@ def test_a_table_that_cannot_be_read_is_named(damage: str, small: Dataset) -> No
     path.unlink()
     match damage:
         case "empty" | "text" | "cut short":
-            path.write_bytes(
-                {"empty": b"", "text": b"hello, " * 9, "cut short": whole[: len(whole) // 2]}[
-                    damage
-                ]
-            )
+            path.write_bytes({"empty": b"", "text": b"hello, " * 9, "cut short": whole[: len(whole) // 2]}[damage])
         case "a folder":
             path.mkdir()
-    with pytest.raises(
-        tracekit.DatasetError, match=r"its table kernels cannot be read .*; parse the report again"
-    ):
+    with pytest.raises(tracekit.DatasetError, match=r"its table kernels cannot be read .*; parse the report again"):
         small.kernels()
     assert len(small.calls()) == 2
 

@@ -52,9 +52,7 @@ THEIRS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("what", THEIRS)
-def test_what_is_no_dataset_is_never_replaced(
-    what: str, force: bool, small: Path, tmp_path: Path
-) -> None:
+def test_what_is_no_dataset_is_never_replaced(what: str, force: bool, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     THEIRS[what](out)
     before = contents(tmp_path)
@@ -80,9 +78,7 @@ def test_an_empty_folder_is_taken_when_told(small: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("first", ["empty", "dataset"])
-def test_a_link_to_a_dataset_can_be_written_through_again_and_again(
-    first: str, small: Path, tmp_path: Path
-) -> None:
+def test_a_link_to_a_dataset_can_be_written_through_again_and_again(first: str, small: Path, tmp_path: Path) -> None:
     place, link = tmp_path / "place", tmp_path / "link"
     place.mkdir()
     if first == "dataset":

@@ -39,12 +39,10 @@ kernel 1  40  440 #1 gemm
 @pytest.fixture
 def reports(tmp_path: Path) -> list[Path]:
     """Two reports of unlike runs."""
-    return [report(tmp_path / f"{name}.sqlite", lines) for name, lines in (("a", LINES), ("b", OTHER))]  # fmt: skip
+    return [report(tmp_path / f"{name}.sqlite", lines) for name, lines in (("a", LINES), ("b", OTHER))]
 
 
-def test_a_subtree_that_is_held_never_answers_with_rows_of_another_parse(
-    reports: list[Path], tmp_path: Path
-) -> None:
+def test_a_subtree_that_is_held_never_answers_with_rows_of_another_parse(reports: list[Path], tmp_path: Path) -> None:
     held = tracekit.parse(reports[0], tmp_path / "run").subtree("top.a")
     before = held.table("kernels")
     tracekit.parse(reports[1], tmp_path / "run", force=True)
@@ -78,9 +76,7 @@ def test_no_analysis_of_a_dataset_that_is_held_looks_into_another(
         analysis.frame(held)
 
 
-def test_the_same_report_parsed_again_is_the_same_dataset(
-    reports: list[Path], tmp_path: Path
-) -> None:
+def test_the_same_report_parsed_again_is_the_same_dataset(reports: list[Path], tmp_path: Path) -> None:
     held = tracekit.parse(reports[0], tmp_path / "run").subtree("top.a")
     before = {name: held.whole.table(name) for name in NAMES}
     again = tracekit.parse(reports[0], tmp_path / "run", force=True)
@@ -98,9 +94,7 @@ FOLLOWERS: dict[str, Callable[[list[Path]], Path | list[Path]]] = {
 
 
 @pytest.mark.parametrize("follower", FOLLOWERS)
-def test_datasets_of_several_reports_are_told_apart_too(
-    follower: str, reports: list[Path], tmp_path: Path
-) -> None:
+def test_datasets_of_several_reports_are_told_apart_too(follower: str, reports: list[Path], tmp_path: Path) -> None:
     held = tracekit.parse(reports, tmp_path / "run")
     before = {name: held.table(name) for name in NAMES}
     tracekit.parse(FOLLOWERS[follower](reports), tmp_path / "run", force=True)
@@ -129,24 +123,18 @@ def test_a_dataset_opened_from_the_time_before_ids_is_told_from_its_successor(
         held.kernels()
 
 
-def test_rows_that_are_read_do_not_take_the_id_of_their_file_along(
-    reports: list[Path], tmp_path: Path
-) -> None:
+def test_rows_that_are_read_do_not_take_the_id_of_their_file_along(reports: list[Path], tmp_path: Path) -> None:
     for dataset in (tracekit.parse(reports[0]), tracekit.parse(reports, tmp_path / "run")):
         for name in NAMES:
             tables = [dataset.table(name), *dataset.pieces(name)]
             assert all(b"tracekit.id" not in (one.schema.metadata or {}) for one in tables)
 
 
-def test_a_dataset_that_is_just_being_replaced_is_no_missing_one(
-    reports: list[Path], tmp_path: Path
-) -> None:
+def test_a_dataset_that_is_just_being_replaced_is_no_missing_one(reports: list[Path], tmp_path: Path) -> None:
     folder = tracekit.parse(reports[0], tmp_path / "run").folder
     aside = folder.rename(tmp_path / ".run.old-1")
     line = refusal(command("show", "modules", folder), folder)
-    assert (
-        "is being replaced by a parse, or was when that was killed; try again in a moment" in line
-    )
+    assert "is being replaced by a parse, or was when that was killed; try again in a moment" in line
     assert f"rename {aside}, which it was" in line
 
 
@@ -172,9 +160,7 @@ def test_what_is_shown_beside_a_parse_is_of_one_parse(reports: list[Path], tmp_p
     shown = [separately("show", "launches", out, "--path", "top.a", "--json").out]
     tracekit.parse(reports[0], out, force=True)
     shown.append(separately("show", "launches", out, "--path", "top.a", "--json").out)
-    parser = subprocess.Popen(
-        [sys.executable, "-c", PARSING, str(out), *map(str, reports)], env=environment()
-    )
+    parser = subprocess.Popen([sys.executable, "-c", PARSING, str(out), *map(str, reports)], env=environment())
     seen: Counter[str] = Counter()
     try:
         beside = threading.Thread(target=lambda: [_show(out, shown, seen) for _ in range(4)])

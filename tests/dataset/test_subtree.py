@@ -64,17 +64,12 @@ def small(tmp_path: Path) -> Dataset:
 def below(dataset: Dataset, path: str) -> pa.Array:
     """The ids of a module and all below it, by their paths."""
     modules = dataset.table("modules", ["module_id", "path"]).to_pylist()
-    return pa.array(
-        [m["module_id"] for m in modules if f"{m['path']}.".startswith(f"{path}.")], pa.int32()
-    )
+    return pa.array([m["module_id"] for m in modules if f"{m['path']}.".startswith(f"{path}.")], pa.int32())
 
 
 def plain(table: pa.Table) -> pa.Table:
     """Without dictionaries, whose codes mean nothing, and in one piece."""
-    flat = [
-        column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-        for column in table.columns
-    ]
+    flat = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
     return pa.table(flat, names=table.column_names).combine_chunks()
 
 
@@ -97,9 +92,7 @@ def test_a_subtree_is_what_filtering_by_paths_gives(name: str, path: str, served
         ("net.layers.1.mlp", [2], ["ProfilerStep#2"]),
     ],
 )
-def test_a_subtree_does_not_take_its_namesakes(
-    path: str, kernels: list[int], steps: list[str], tmp_path: Path
-) -> None:
+def test_a_subtree_does_not_take_its_namesakes(path: str, kernels: list[int], steps: list[str], tmp_path: Path) -> None:
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", ALIKE))
     part = dataset.subtree(path)
     assert sorted(part.table("kernels", ["kernel_id"]).column(0).to_pylist()) == kernels
@@ -115,9 +108,7 @@ def test_a_subtree_reads_only_the_row_groups_that_can_hold_it(
     read: list[int] = []
     original = pq.ParquetFile.read_row_groups
 
-    def counting(
-        file: pq.ParquetFile, groups: list[int], *args: object, **named: object
-    ) -> pa.Table:
+    def counting(file: pq.ParquetFile, groups: list[int], *args: object, **named: object) -> pa.Table:
         read.extend(groups)
         return original(file, groups, *args, **named)
 
@@ -131,14 +122,10 @@ def test_a_subtree_reads_only_the_row_groups_that_can_hold_it(
 
 
 def test_a_subtree_knows_no_coverage_and_no_module_that_is_not_there(small: Dataset) -> None:
-    with pytest.raises(
-        tracekit.UsageError, match="coverage knows no modules; ask the whole dataset for it"
-    ):
+    with pytest.raises(tracekit.UsageError, match="coverage knows no modules; ask the whole dataset for it"):
         small.subtree("top").coverage()
     for path in ("top.b", "to", "", "top."):
-        with pytest.raises(
-            tracekit.DatasetError, match=r"it has no module .*; see the paths in its table modules"
-        ):
+        with pytest.raises(tracekit.DatasetError, match=r"it has no module .*; see the paths in its table modules"):
             small.subtree(path)
 
 

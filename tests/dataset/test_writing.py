@@ -87,9 +87,7 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing(
 
 
 @pytest.mark.parametrize("when", ["reading", "writing"])
-def test_a_run_that_is_killed_leaves_nothing_that_looks_finished(
-    when: str, large: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_is_killed_leaves_nothing_that_looks_finished(when: str, large: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, _, _ = stopped(large, out, signal.SIGKILL, when)
     assert code == -signal.SIGKILL
@@ -119,9 +117,7 @@ def test_the_old_dataset_outlives_a_replacement_that_fails(small: Path, tmp_path
     before = contents(tmp_path)
     spoil(small)
     refusal(command("parse", small, "-o", out, "--force"), small)
-    assert contents(out) == {
-        key[4:]: value for key, value in before.items() if key.startswith("out/")
-    }
+    assert contents(out) == {key[4:]: value for key, value in before.items() if key.startswith("out/")}
     assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
 
 
@@ -213,9 +209,7 @@ def test_a_dataset_that_another_parse_put_there_meanwhile_stays_and_nothing_hidd
     assert tracekit.load(out).table("kernels").num_rows == 3
 
 
-def test_a_dataset_appears_whole_in_one_moment(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_appears_whole_in_one_moment(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, seen = tmp_path / "out", []
     rename = Path.rename
 
@@ -228,9 +222,7 @@ def test_a_dataset_appears_whole_in_one_moment(
     assert seen == [(False, FILES, out)]
 
 
-def test_a_dataset_that_is_there_is_replaced_whole_but_only_if_told(
-    small: Path, tmp_path: Path
-) -> None:
+def test_a_dataset_that_is_there_is_replaced_whole_but_only_if_told(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     tracekit.parse(small, out)
     (out / "notes.txt").write_text("mine")
@@ -251,9 +243,7 @@ def test_a_failed_parse_leaves_no_folders_above_the_dataset(small: Path, tmp_pat
 
 def test_two_parses_at_once_do_not_disturb_each_other(large: Path, tmp_path: Path) -> None:
     running = [
-        subprocess.Popen(
-            arguments("parse", large, "-o", tmp_path / name, "--quiet"), env=environment()
-        )
+        subprocess.Popen(arguments("parse", large, "-o", tmp_path / name, "--quiet"), env=environment())
         for name in ("one", "two")
     ]
     assert [process.wait(timeout=120) for process in running] == [0, 0]
@@ -273,11 +263,6 @@ def test_two_threads_can_parse_at_once(small: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [str, Path, os.fspath])
-def test_paths_may_be_texts_or_paths(
-    kind: Callable[[Path], object], small: Path, tmp_path: Path
-) -> None:
+def test_paths_may_be_texts_or_paths(kind: Callable[[Path], object], small: Path, tmp_path: Path) -> None:
     assert tracekit.parse(kind(small)).folder == tmp_path / "report.tracekit"
-    assert (
-        tracekit.parse(kind(small), kind(tmp_path / "o")).manifest
-        == tracekit.load(kind(tmp_path / "o")).manifest
-    )
+    assert tracekit.parse(kind(small), kind(tmp_path / "o")).manifest == tracekit.load(kind(tmp_path / "o")).manifest

@@ -25,16 +25,12 @@ if TYPE_CHECKING:
 
 
 def stacks(dataset: Dataset, out: Path) -> str:
-    outcome = command(
-        "export", dataset.folder, "--format", "stacks", "-o", out, "--quiet", "--force"
-    )
+    outcome = command("export", dataset.folder, "--format", "stacks", "-o", out, "--quiet", "--force")
     assert outcome == (0, "", "")
     return out.read_text("utf-8")
 
 
-def test_a_stack_is_the_path_and_the_kernel_with_its_own_time(
-    parsed: Parse, tmp_path: Path
-) -> None:
+def test_a_stack_is_the_path_and_the_kernel_with_its_own_time(parsed: Parse, tmp_path: Path) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}
         range  1  10  50 {'Module': 'top.layers.0'}
@@ -69,9 +65,7 @@ def test_what_would_break_a_stack_is_replaced(parsed: Parse, tmp_path: Path) -> 
 
 
 def test_line_breaks_in_a_name_break_no_line(parsed: Parse, tmp_path: Path) -> None:
-    dataset = parsed(
-        "range 1 0 100 {'Module': 'top.a\\nb'}\nlaunch 1 20 24 #1\nkernel 1 30 40 #1 k"
-    )
+    dataset = parsed("range 1 0 100 {'Module': 'top.a\\nb'}\nlaunch 1 20 24 #1\nkernel 1 30 40 #1 k")
     assert stacks(dataset, tmp_path / "out") == "top;a\N{REPLACEMENT CHARACTER}b;k 10\n"
 
 
@@ -105,9 +99,7 @@ def test_sums_of_stacks_are_the_kernels_time_by_module(tmp_path: Path) -> None:
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plans())
-def test_sums_of_stacks_are_the_kernels_time_by_module_in_any_program(
-    tmp_path: Path, plan: Plan
-) -> None:
+def test_sums_of_stacks_are_the_kernels_time_by_module_in_any_program(tmp_path: Path, plan: Plan) -> None:
     path = tmp_path / "report.sqlite"
     path.unlink(missing_ok=True)
     write_report(simulate(plan), path)

@@ -69,10 +69,7 @@ def rows(dataset: Dataset, name: str) -> list[dict[str, Any]]:
     table = dataset.table(name)
     maps = {field.name for field in table.schema if pa.types.is_map(field.type)}
     return [
-        {
-            key: dict(value) if key in maps and value is not None else value
-            for key, value in row.items()
-        }
+        {key: dict(value) if key in maps and value is not None else value for key, value in row.items()}
         for row in table.to_pylist()
     ]
 
@@ -81,10 +78,7 @@ def unpacked(dataset: Dataset, name: str, found: list[dict[str, Any]]) -> list[d
     """Rows of text, with lists and maps read from their JSON."""
     nested = {field.name for field in dataset.schema(name) if pa.types.is_nested(field.type)}
     return [
-        {
-            key: json.loads(value) if key in nested and value is not None else value
-            for key, value in row.items()
-        }
+        {key: json.loads(value) if key in nested and value is not None else value for key, value in row.items()}
         for row in found
     ]
 
@@ -97,7 +91,7 @@ def test_csv_files_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
         types = {
             f.name: pa.string() if pa.types.is_nested(f.type) or pa.types.is_dictionary(f.type) else f.type
             for f in schema
-        }  # fmt: skip
+        }
         read = pa.csv.read_csv(
             tmp_path / "out" / f"{name}.csv",
             parse_options=pa.csv.ParseOptions(newlines_in_values=True),
@@ -120,10 +114,8 @@ def unmarked(value: object) -> object:
 
 @pytest.mark.parametrize(
     "name", ["=1+1", "@SUM(A1)", "+1+1", "-2+3", "--x", "\t=1", "\r=1", "\n=1", "'=1", "'quoted'", "+", "-"]
-)  # fmt: skip
-def test_no_text_in_a_csv_file_is_a_formula_and_every_one_can_be_had_back(
-    tmp_path: Path, name: str
-) -> None:
+)
+def test_no_text_in_a_csv_file_is_a_formula_and_every_one_can_be_had_back(tmp_path: Path, name: str) -> None:
     dataset = report_of_a_kernel(tmp_path, name)
     export(dataset, "csv", tmp_path / "out")
     with (tmp_path / "out" / "kernels.csv").open(newline="") as file:
@@ -134,9 +126,7 @@ def test_no_text_in_a_csv_file_is_a_formula_and_every_one_can_be_had_back(
 
 
 @pytest.mark.parametrize("name", ["gemm", "-1", "+2.5e-3", "1", "a=b", "", " =1", "[x]"])
-def test_texts_that_are_no_formulas_and_numbers_are_what_they_are(
-    tmp_path: Path, name: str
-) -> None:
+def test_texts_that_are_no_formulas_and_numbers_are_what_they_are(tmp_path: Path, name: str) -> None:
     dataset = report_of_a_kernel(tmp_path, name)
     export(dataset, "csv", tmp_path / "out")
     with (tmp_path / "out" / "kernels.csv").open(newline="") as file:
@@ -153,9 +143,7 @@ def report_of_a_kernel(folder: Path, name: str) -> Dataset:
 
 def test_a_csv_of_no_rows_has_the_names(tmp_path: Path) -> None:
     export(tracekit.parse(report(tmp_path / "r.sqlite", "")), "csv", tmp_path / "out")
-    assert (tmp_path / "out" / "kernel_modules.csv").read_text() == (
-        '"kernel_id","module_id","weight"\n'
-    )
+    assert (tmp_path / "out" / "kernel_modules.csv").read_text() == ('"kernel_id","module_id","weight"\n')
 
 
 def test_sheets_of_a_workbook_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
@@ -173,10 +161,7 @@ def test_sheets_of_a_workbook_are_the_tables(dataset: Dataset, tmp_path: Path) -
             }
             for row in rows(dataset, name)
         ]
-        found = [
-            {key: value or None for key, value in row.items()}
-            for row in unpacked(dataset, name, read)
-        ]
+        found = [{key: value or None for key, value in row.items()} for row in unpacked(dataset, name, read)]
         assert found == expected
 
 
@@ -210,9 +195,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_a_workbook_of_names_that_xml_cannot_hold_can_be_opened_and_says_so(
-    odd: str, tmp_path: Path
-) -> None:
+def test_a_workbook_of_names_that_xml_cannot_hold_can_be_opened_and_says_so(odd: str, tmp_path: Path) -> None:
     lines = f"""
         range  1  1 9 {{'Module': 'to{ODD[odd]}p', 'Inputs': [[1]]}}
         launch 1  2 3 #1
@@ -222,7 +205,12 @@ def test_a_workbook_of_names_that_xml_cannot_hold_can_be_opened_and_says_so(
     folder = tracekit.parse(report(tmp_path / "r.sqlite", lines)).folder
     done = command("export", folder, "--format", "xlsx", "-o", tmp_path / "out.xlsx")
     assert (done.code, done.err) == (0, "")
-    changed = sum(ODD[odd] in str(one) for n in TABLE_NAMES for row in tracekit.load(folder).table(n).to_pylist() for one in row.values())  # fmt: skip
+    changed = sum(
+        ODD[odd] in str(one)
+        for n in TABLE_NAMES
+        for row in tracekit.load(folder).table(n).to_pylist()
+        for one in row.values()
+    )
     assert done.out == (
         f"{folder} is exported as xlsx: {changed} texts had characters that a workbook cannot hold, "
         "which are U+FFFD there\n"
@@ -249,7 +237,7 @@ def test_letters_that_spreadsheets_count_twice_are_counted_twice(tmp_path: Path)
 def test_a_name_that_a_spreadsheet_takes_for_an_error_stays_text(tmp_path: Path) -> None:
     lines = "launch 1 1 2 #1\nkernel 1 10 20 #1 #N/A"
     export(tracekit.parse(report(tmp_path / "r.sqlite", lines)), "xlsx", tmp_path / "out.xlsx")
-    cells = [c for row in openpyxl.load_workbook(tmp_path / "out.xlsx")["kernels"].iter_rows() for c in row]  # fmt: skip
+    cells = [c for row in openpyxl.load_workbook(tmp_path / "out.xlsx")["kernels"].iter_rows() for c in row]
     assert {cell.data_type for cell in cells if cell.value == "#N/A"} == {"s"}
 
 
@@ -284,9 +272,7 @@ def test_tables_of_an_sqlite_database_are_the_tables(dataset: Dataset, tmp_path:
 
 
 @pytest.mark.postgres
-def test_tables_of_a_postgresql_database_are_the_tables(
-    dataset: Dataset, postgres_url: str
-) -> None:
+def test_tables_of_a_postgresql_database_are_the_tables(dataset: Dataset, postgres_url: str) -> None:
     export(dataset, "sql", postgres_url, "--force")
     assert in_database(postgres_url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}
     again = command("export", dataset.folder, "--format", "sql", "-o", postgres_url)
@@ -303,15 +289,24 @@ def test_postgresql_takes_names_that_it_could_not_hold(tmp_path: Path, postgres_
 
 
 NASTY_NAMES = [
-    r"a\tb", r"a\nb", r"a\r\nb", r"\\.x", r"a\n\\.\nb", r"\\N", r"a\\b", r"\\\\t", '"', '"a""b"', "é\U0001f600", "%s {} :x",
-]  # fmt: skip
+    r"a\tb",
+    r"a\nb",
+    r"a\r\nb",
+    r"\\.x",
+    r"a\n\\.\nb",
+    r"\\N",
+    r"a\\b",
+    r"\\\\t",
+    '"',
+    '"a""b"',
+    "é\U0001f600",
+    "%s {} :x",
+]
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("name", NASTY_NAMES)
-def test_no_text_ends_a_row_or_a_value_of_a_database(
-    name: str, tmp_path: Path, postgres_url: str
-) -> None:
+def test_no_text_ends_a_row_or_a_value_of_a_database(name: str, tmp_path: Path, postgres_url: str) -> None:
     """As Python writes them in a marker; what each means stands in the dataset."""
     line = f"range 1 0 9 {{'Module': 'top.{name}', 'Inputs': [[2, 3]]}}"
     dataset = tracekit.parse(report(tmp_path / "r.sqlite", line))

@@ -65,16 +65,12 @@ def named(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 def drawn(events: list[dict[str, Any]]) -> str:
     """A line per slice, by track and start."""
     track = named(events)
-    slices = [
-        (track[e["pid"], e["tid"]], e["ts"], e["dur"], e["name"]) for e in events if e["ph"] == "X"
-    ]
+    slices = [(track[e["pid"], e["tid"]], e["ts"], e["dur"], e["name"]) for e in events if e["ph"] == "X"]
     return "\n".join(f"{ts:.3f} {dur:.3f} {name} @ {on}" for on, ts, dur, name in sorted(slices))
 
 
 @pytest.mark.parametrize("kind", ["chrome", "perfetto"])
-def test_steps_calls_and_kernels_stand_on_tracks_of_their_own(
-    parsed: Parse, tmp_path: Path, kind: str
-) -> None:
+def test_steps_calls_and_kernels_stand_on_tracks_of_their_own(parsed: Parse, tmp_path: Path, kind: str) -> None:
     events = exported(parsed(TRACE), tmp_path / "out", kind)
     assert drawn(events) == "\n".join(
         (
@@ -87,21 +83,31 @@ def test_steps_calls_and_kernels_stand_on_tracks_of_their_own(
     )
 
 
-def test_a_kernel_says_its_module_and_its_step_and_a_call_its_shapes(
-    parsed: Parse, tmp_path: Path
-) -> None:
+def test_a_kernel_says_its_module_and_its_step_and_a_call_its_shapes(parsed: Parse, tmp_path: Path) -> None:
     events = {e["name"]: e for e in exported(parsed(TRACE), tmp_path / "out") if e["ph"] == "X"}
     assert events["gemm"]["cat"] == "work"
     assert events["gemm"]["args"] == {
-        "kind": "kernel", "module": "top.layers.0", "cause": None, "step_id": 0, "call_id": 1,
-        "kernel_id": 0, "full_name": "gemm", "bytes": None,
-    }  # fmt: skip
+        "kind": "kernel",
+        "module": "top.layers.0",
+        "cause": None,
+        "step_id": 0,
+        "call_id": 1,
+        "kernel_id": 0,
+        "full_name": "gemm",
+        "bytes": None,
+    }
     assert events["[CUDA memcpy Host-to-Device]"]["args"]["cause"] == "outside_modules"
     assert events["[CUDA memcpy Host-to-Device]"]["args"]["bytes"] == 64
     assert events["top"]["args"] == {
-        "module": "top", "phase": "forward", "inputs": [[2, 3]], "outputs": None, "kwargs": {},
-        "step_id": 0, "call_id": 0, "gpu_time_ns": 2500,
-    }  # fmt: skip
+        "module": "top",
+        "phase": "forward",
+        "inputs": [[2, 3]],
+        "outputs": None,
+        "kwargs": {},
+        "step_id": 0,
+        "call_id": 0,
+        "gpu_time_ns": 2500,
+    }
     assert events["ProfilerStep#3"]["args"]["index"] == 3
 
 
@@ -140,18 +146,14 @@ def test_kernels_of_a_stream_that_run_side_by_side_get_lanes(parsed: Parse, tmp_
     ]
 
 
-def test_names_with_quotes_html_and_line_breaks_are_json_all_the_same(
-    parsed: Parse, tmp_path: Path
-) -> None:
+def test_names_with_quotes_html_and_line_breaks_are_json_all_the_same(parsed: Parse, tmp_path: Path) -> None:
     name = """a"b\\c</script><img src=x onerror=alert(1)>;é'"""
     dataset = parsed(f"launch 1 1 2 #1\nkernel 1 10 20 #1 {name}\nrange 1 0 9 step[{name} bs=1]")
     names = {event["name"] for event in exported(dataset, tmp_path / "out") if event["ph"] == "X"}
     assert name in names
 
 
-def test_nothing_is_before_time_0_where_perfetto_draws_nothing(
-    parsed: Parse, tmp_path: Path
-) -> None:
+def test_nothing_is_before_time_0_where_perfetto_draws_nothing(parsed: Parse, tmp_path: Path) -> None:
     trace = "launch 1 -1500 -1400 #1\nkernel 1 -1234 -234 #1 early\nkernel 1 766 866 #1 later"
     events = exported(parsed(trace), tmp_path / "out")
     assert [line[:11] for line in drawn(events).splitlines()] == ["0.000 1.000", "2.000 0.100"]
@@ -227,15 +229,11 @@ def test_reports_that_know_when_they_began_are_put_on_one_clock(tmp_path: Path) 
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     events = exported(dataset, tmp_path / "out")
     track = named(events)
-    starts = {
-        track[e["pid"], e["tid"]][:5]: round(e["ts"], 3) for e in events if e["name"] == "gemm"
-    }
+    starts = {track[e["pid"], e["tid"]][:5]: round(e["ts"], 3) for e in events if e["name"] == "gemm"}
     assert starts == {"rank0": 6.001, "rank1": 1.001}
 
 
-def test_a_dataset_without_anything_is_a_timeline_without_anything(
-    parsed: Parse, tmp_path: Path
-) -> None:
+def test_a_dataset_without_anything_is_a_timeline_without_anything(parsed: Parse, tmp_path: Path) -> None:
     assert exported(parsed(""), tmp_path / "out") == []
 
 
@@ -299,9 +297,8 @@ def parent_of(calls: list[tuple[int, int, int]], row: int) -> int:
     around = [
         (long, -at, at)
         for at, (on, begin, long) in enumerate(calls)
-        if on == track and begin <= start and start + length <= begin + long
-        and (long, -at) > (length, -row)
-    ]  # fmt: skip
+        if on == track and begin <= start and start + length <= begin + long and (long, -at) > (length, -row)
+    ]
     return min(around, default=(0, 0, -1))[2]
 
 
@@ -317,7 +314,11 @@ SLICES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0
 def test_no_two_slices_of_a_lane_overlap_and_no_lane_is_opened_for_nothing(
     slices: list[tuple[int, int, int]],
 ) -> None:
-    stream, start, length = (np.array(column, dtype=np.int64) for column in zip(*slices, strict=True)) if slices else (np.empty(0, np.int64),) * 3  # fmt: skip
+    stream, start, length = (
+        (np.array(column, dtype=np.int64) for column in zip(*slices, strict=True))
+        if slices
+        else (np.empty(0, np.int64),) * 3
+    )
     lane = lanes(stream, start, start + length)
     by_lane = defaultdict(list)
     for its, at, begin, long in zip(stream, lane, start, length, strict=True):

@@ -46,8 +46,12 @@ def told(module: Any, *args: Any, out: bool = True, **kwargs: Any) -> Call:
 
 def call(class_name: str | None = None, **said: Any) -> Call:
     nothing: dict[str, Any] = {
-        "params": {}, "settings": {}, "inputs": None, "outputs": None, "kwargs": {},
-    }  # fmt: skip
+        "params": {},
+        "settings": {},
+        "inputs": None,
+        "outputs": None,
+        "kwargs": {},
+    }
     return Call(class_name, **(nothing | said))
 
 
@@ -70,21 +74,23 @@ def test_a_linear(rows: list[int], width: int, out: int, *, bias: bool, tell: bo
 def test_a_convolution(data: st.DataObject) -> None:
     draw = data.draw
     dimensions, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    stride, dilation, width = (
-        tuple(draw(st.integers(1, 3)) for _ in range(dimensions)) for _ in range(3)
-    )
+    stride, dilation, width = (tuple(draw(st.integers(1, 3)) for _ in range(dimensions)) for _ in range(3))
     transposed = draw(st.booleans())
     ways = [st.integers(0, 2), st.just("valid")] + [st.just("same")] * (set(stride) == {1})
     padding = draw(st.integers(0, 1) if transposed else st.one_of(ways))
     kind = f"{'ConvTranspose' if transposed else 'Conv'}{dimensions}d"
     layer = getattr(nn, kind)(
-        groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2)), width, stride=stride,
-        dilation=dilation, groups=groups, padding=padding, bias=draw(st.booleans()),
-    )  # fmt: skip
-    batch = draw(st.sampled_from([(), (1,), (2,)]))
-    x = torch.zeros(
-        *batch, layer.in_channels, *(draw(st.integers(7, 9)) for _ in range(dimensions))
+        groups * draw(st.integers(1, 2)),
+        groups * draw(st.integers(1, 2)),
+        width,
+        stride=stride,
+        dilation=dilation,
+        groups=groups,
+        padding=padding,
+        bias=draw(st.booleans()),
     )
+    batch = draw(st.sampled_from([(), (1,), (2,)]))
+    x = torch.zeros(*batch, layer.in_channels, *(draw(st.integers(7, 9)) for _ in range(dimensions)))
     expected = counted(layer, x)
     assert flops_of(told(layer, x)) == expected
     assert flops_of(told(layer, x, out=False)) == expected
@@ -98,15 +104,19 @@ def test_multihead_attention(data: st.DataObject) -> None:
     width = heads * draw(st.integers(1, 3))
     kdim, vdim = draw(st.sampled_from([(None, None), (5, 7), (width, 4)]))
     layer = nn.MultiheadAttention(
-        width, heads, batch_first=draw(st.booleans()), kdim=kdim, vdim=vdim, bias=draw(st.booleans()),
-        add_bias_kv=draw(st.booleans()), add_zero_attn=draw(st.booleans()),
-    )  # fmt: skip
+        width,
+        heads,
+        batch_first=draw(st.booleans()),
+        kdim=kdim,
+        vdim=vdim,
+        bias=draw(st.booleans()),
+        add_bias_kv=draw(st.booleans()),
+        add_zero_attn=draw(st.booleans()),
+    )
     batch = draw(st.sampled_from([None, 1, 3]))
 
     def tensor(length: int, size: int) -> Any:
-        shape = (
-            [length] if batch is None else [batch, length] if layer.batch_first else [length, batch]
-        )
+        shape = [length] if batch is None else [batch, length] if layer.batch_first else [length, batch]
         return torch.zeros(*shape, size)
 
     queries, keys = draw(SIZE), draw(SIZE)
@@ -122,11 +132,18 @@ def test_multihead_attention(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
-        (nn.GELU(), (2, 3)), (nn.LayerNorm(3), (2, 3)), (nn.BatchNorm2d(3), (2, 3, 4, 4)), (nn.Softmax(-1), (2, 3)),
-        (nn.MaxPool1d(2), (2, 3, 4)), (nn.PixelShuffle(2), (1, 4, 3, 3)), (nn.Unfold(2), (1, 2, 4, 4)),
-        (nn.Upsample(scale_factor=2), (1, 2, 4)), (nn.LPPool1d(2, 2), (1, 2, 4)), (nn.PReLU(), (2, 3)),
+        (nn.GELU(), (2, 3)),
+        (nn.LayerNorm(3), (2, 3)),
+        (nn.BatchNorm2d(3), (2, 3, 4, 4)),
+        (nn.Softmax(-1), (2, 3)),
+        (nn.MaxPool1d(2), (2, 3, 4)),
+        (nn.PixelShuffle(2), (1, 4, 3, 3)),
+        (nn.Unfold(2), (1, 2, 4, 4)),
+        (nn.Upsample(scale_factor=2), (1, 2, 4)),
+        (nn.LPPool1d(2, 2), (1, 2, 4)),
+        (nn.PReLU(), (2, 3)),
     ],
-)  # fmt: skip
+)
 def test_layers_without_products_cost_nothing(layer: Any, shape: tuple[int, ...]) -> None:
     x = torch.zeros(shape)
     assert flops_of(told(layer, x)) == counted(layer, x) == 0
@@ -136,9 +153,7 @@ def test_every_class_that_is_said_to_cost_nothing_is_one_of_torch_or_of_an_engin
     from tracekit.flops.without_products import _CLASSES
 
     possible = {name for name in _CLASSES if not hasattr(nn, name)}
-    assert {name for name in possible if name[-2:] not in ("1d", "2d", "3d")} == {
-        "VocabParallelEmbedding"
-    }
+    assert {name for name in possible if name[-2:] not in ("1d", "2d", "3d")} == {"VocabParallelEmbedding"}
 
 
 WEIGHT = {"weight": [6, 4]}
@@ -150,8 +165,14 @@ WEIGHT = {"weight": [6, 4]}
         ({"params": WEIGHT, "inputs": [[3, 4]], "outputs": [[3, 6]]}, 2 * 3 * 4 * 6),
         # fp8 weights are kept the other way round
         ({"params": {"weight": [4, 6], "weight_scale": [1]}, "inputs": [[3, 4]], "outputs": [[3, 6]]}, 2 * 3 * 4 * 6),
-        ({"params": {"qweight": [1, 6], "scales": [1, 6], "qzeros": [1, 1]}, "inputs": [[3, 8]], "outputs": [[3, 6]]},
-         2 * 3 * 8 * 6),
+        (
+            {
+                "params": {"qweight": [1, 6], "scales": [1, 6], "qzeros": [1, 1]},
+                "inputs": [[3, 8]],
+                "outputs": [[3, 6]],
+            },
+            2 * 3 * 8 * 6,
+        ),
         # a bias that is still to be added comes back beside the result
         ({"params": {**WEIGHT, "bias": [6]}, "inputs": [[3, 4]], "outputs": [[3, 6], [6]]}, 2 * 3 * 4 * 6),
         ({"params": WEIGHT, "inputs": [], "kwargs": {"input_": [[3, 4]]}, "outputs": [[3, 6]]}, 2 * 3 * 4 * 6),
@@ -166,16 +187,12 @@ WEIGHT = {"weight": [6, 4]}
         ({"params": WEIGHT, "inputs": [[]], "outputs": [[]]}, None),
         ({}, None),
     ],
-)  # fmt: skip
-def test_a_call_without_class_is_a_linear_only_if_its_shapes_leave_no_doubt(
-    said: dict, expected: int | None
-) -> None:
+)
+def test_a_call_without_class_is_a_linear_only_if_its_shapes_leave_no_doubt(said: dict, expected: int | None) -> None:
     assert flops_of(call(**said)) == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["QKVParallelLinear", "RowParallelLinear", "ReplicatedLinear", "Conv1D"]
-)
+@pytest.mark.parametrize("name", ["QKVParallelLinear", "RowParallelLinear", "ReplicatedLinear", "Conv1D"])
 def test_linears_of_engines_are_known_by_class(name: str) -> None:
     known = call(name, params=WEIGHT, inputs=[[3, 4]], outputs=[[3, 6]])
     assert flops_of(known) == 2 * 3 * 4 * 6
@@ -186,31 +203,41 @@ def test_linears_of_engines_are_known_by_class(name: str) -> None:
 DIMS = st.lists(st.sampled_from([0, 1, 2, 3, 2**31, 2**62, 2**63 - 1]), max_size=6)
 SHAPES = st.none() | st.lists(DIMS, max_size=4)
 ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 3)
-    | st.floats()
-    | st.sampled_from(["same", "valid", ""]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
-    ),
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.sampled_from(["same", "valid", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
     max_leaves=5,
 )
 CLASSES = [
-    None, "Linear", "Linear4bit", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "MultiheadAttention", "LSTM", "ReLU",
-    "Embedding", "?",
-]  # fmt: skip
+    None,
+    "Linear",
+    "Linear4bit",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose2d",
+    "MultiheadAttention",
+    "LSTM",
+    "ReLU",
+    "Embedding",
+    "?",
+]
 PARAMS = ["weight", "bias", "qweight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "bias_k"]
 SETTINGS = ["stride", "padding", "dilation", "batch_first", "add_zero_attn"]
 
 
 @settings(deadline=None, max_examples=400)
-@given(st.builds(
-    Call, st.sampled_from(CLASSES), st.dictionaries(st.sampled_from(PARAMS), DIMS, max_size=3),
-    st.dictionaries(st.sampled_from(SETTINGS), ANYTHING, max_size=4), SHAPES, SHAPES,
-    st.dictionaries(st.sampled_from(["query", "key", "value", "mask"]), st.lists(DIMS, max_size=2), max_size=3),
-    st.booleans(),
-))  # fmt: skip
+@given(
+    st.builds(
+        Call,
+        st.sampled_from(CLASSES),
+        st.dictionaries(st.sampled_from(PARAMS), DIMS, max_size=3),
+        st.dictionaries(st.sampled_from(SETTINGS), ANYTHING, max_size=4),
+        SHAPES,
+        SHAPES,
+        st.dictionaries(st.sampled_from(["query", "key", "value", "mask"]), st.lists(DIMS, max_size=2), max_size=3),
+        st.booleans(),
+    )
+)
 def test_no_marker_breaks_a_formula_or_makes_a_number_that_no_column_holds(said: Call) -> None:
     for formula in FORMULAS:
         assert isinstance(formula.flops(said), int | Unknown | None)
@@ -219,9 +246,7 @@ def test_no_marker_breaks_a_formula_or_makes_a_number_that_no_column_holds(said:
 
 
 def test_thousands_of_dimensions_are_no_linear() -> None:
-    assert isinstance(
-        flops_of(call("Linear", params=WEIGHT, inputs=[[2**62] * 10_000 + [4]])), Unknown
-    )
+    assert isinstance(flops_of(call("Linear", params=WEIGHT, inputs=[[2**62] * 10_000 + [4]])), Unknown)
 
 
 def sizes(*tensors: Any) -> str:
@@ -240,10 +265,13 @@ def test_operators_cost_what_torch_registers(
     grad = torch.zeros(batch, heads * group, queries, 3)
     left, right = query.flatten(0, 1), torch.zeros(batch * heads * group, width, 4)
     cases = {
-        "mm": (left[0], right[0]), "addmm": (torch.zeros(4), left[0], right[0]), "bmm": (left, right),
-        "baddbmm": (torch.zeros(1), left, right), "_scaled_dot_product_flash_attention": (query, key, value),
+        "mm": (left[0], right[0]),
+        "addmm": (torch.zeros(4), left[0], right[0]),
+        "bmm": (left, right),
+        "baddbmm": (torch.zeros(1), left, right),
+        "_scaled_dot_product_flash_attention": (query, key, value),
         "_scaled_dot_product_efficient_attention_backward": (grad, query, key, value),
-    }  # fmt: skip
+    }
     for name, tensors in cases.items():
         expected = flop_registry[getattr(torch.ops.aten, name)](*tensors)
         found = operator(f"aten::{name}, sizes = {sizes(*tensors)}")
@@ -255,9 +283,7 @@ def test_all_operators_that_torch_counts_are_known_here() -> None:
 
     from tracekit.flops.operators import _REGISTRY
 
-    named = {
-        str(one).replace("aten.", "aten::") for one in flop_registry if str(one).startswith("aten")
-    }
+    named = {str(one).replace("aten.", "aten::") for one in flop_registry if str(one).startswith("aten")}
     assert named == set(_REGISTRY) - set(CPU_ATTENTIONS)
     assert operator(f"{CPU_ATTENTIONS[0]}, sizes = [[1, 2, 3, 4]]") == (True, 0, False)
 
@@ -265,13 +291,19 @@ def test_all_operators_that_torch_counts_are_known_here() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "aten::mm", "aten::mm, sizes = [[2, 3], [4, 5]]", "aten::mm, sizes = [[2, 3]]", "aten::mm, sizes = [[], []]",
-        "aten::mm, sizes = [[9999999999999, 9999999999999], [9999999999999, 9999999999999]]", "aten::mm, sizes = [[[1]], [2]]",
-        "aten::mm, sizes = [", "aten::bmm, sizes = [[2, 3, 4], [3, 4, 5]]", "aten::mm, sizes = " + "[" * 4_000,
+        "aten::mm",
+        "aten::mm, sizes = [[2, 3], [4, 5]]",
+        "aten::mm, sizes = [[2, 3]]",
+        "aten::mm, sizes = [[], []]",
+        "aten::mm, sizes = [[9999999999999, 9999999999999], [9999999999999, 9999999999999]]",
+        "aten::mm, sizes = [[[1]], [2]]",
+        "aten::mm, sizes = [",
+        "aten::bmm, sizes = [[2, 3, 4], [3, 4, 5]]",
+        "aten::mm, sizes = " + "[" * 4_000,
         "aten::convolution, sizes = [[1, 2, 3], [2, 2, 1], [], [], []]",
         "aten::_scaled_dot_product_flash_attention, sizes = [[1, 3, 4, 5], [1, 2, 4, 5], [1, 2, 4, 5]]",
     ],
-)  # fmt: skip
+)
 def test_an_operator_whose_sizes_do_not_tell_is_not_known(text: str) -> None:
     assert operator(text) == (True, -1, False)
 
@@ -279,14 +311,29 @@ def test_an_operator_whose_sizes_do_not_tell_is_not_known(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "harmless"),
     [
-        ("aten::sqrt", True), ("aten::relu_", True), ("aten::native_layer_norm", True), ("AddmmBackward0", True),
-        ("aten::weight_norm", True), ("aten::linalg_vector_norm", True), ("aten::cummax", True), ("aten::upsample_bilinear2d", True), ("detach", True),
+        ("aten::sqrt", True),
+        ("aten::relu_", True),
+        ("aten::native_layer_norm", True),
+        ("AddmmBackward0", True),
+        ("aten::weight_norm", True),
+        ("aten::linalg_vector_norm", True),
+        ("aten::cummax", True),
+        ("aten::upsample_bilinear2d", True),
+        ("detach", True),
         ("torch::autograd::AccumulateGrad", True),
-        ("aten::mv", False), ("aten::dot", False), ("aten::mkldnn_rnn_layer", False), ("aten::einsum", False),
-        ("aten::linalg_qr", False), ("aten::_trilinear", False), ("aten::_native_multi_head_attention", False),
-        ("MyFunctionBackward", False), ("vllm::unified_attention", False), ("MyFunction", False), ("aten::matmul", False),
+        ("aten::mv", False),
+        ("aten::dot", False),
+        ("aten::mkldnn_rnn_layer", False),
+        ("aten::einsum", False),
+        ("aten::linalg_qr", False),
+        ("aten::_trilinear", False),
+        ("aten::_native_multi_head_attention", False),
+        ("MyFunctionBackward", False),
+        ("vllm::unified_attention", False),
+        ("MyFunction", False),
+        ("aten::matmul", False),
     ],
-)  # fmt: skip
+)
 def test_an_operator_is_harmless_only_where_it_is_known_to_be(name: str, *, harmless: bool) -> None:
     assert operator(name) == (False, 0, harmless)
 
@@ -294,22 +341,33 @@ def test_an_operator_is_harmless_only_where_it_is_known_to_be(name: str, *, harm
 @pytest.mark.parametrize(
     ("name", "harmless", "product"),
     [
-        ("vectorized_elementwise_kernel", True, False), ("unrolled_elementwise_kernel", True, False),
-        ("elementwise_kernel_with_index", True, False), ("reduce_kernel", True, False),
-        ("CatArrayBatchedCopy_vectorized", True, False), ("softmax_warp_forward", True, False),
-        ("triton_poi_fused_add_silu_0", True, False), ("triton_red_fused__to_copy_add_mean_pow_1", True, False),
-        ("triton_per_fused_convert_element_type_2", True, False), ("reshape_and_cache_flash_kernel", True, False),
-        ("rms_norm_kernel", True, False), ("ncclDevKernel_AllReduce_Sum_f32", True, False),
-        ("triton_red_fused_mm_3", False, True), ("triton_per_fused_mv_sum_1", False, True),
-        ("triton_tem_fused_mm_4", False, True), ("ampere_sgemm_128x64_tn", False, True),
-        ("nvjet_tst_192x192_64x4", False, True), ("flash_fwd_splitkv_kernel", False, True),
-        ("conv_depthwise2d_forward_kernel", False, True), ("splitKreduce_kernel", False, True),
-        ("Kernel", False, False), ("kernel", False, False), ("", False, False), ("my_elementwise_kernel", False, False),
+        ("vectorized_elementwise_kernel", True, False),
+        ("unrolled_elementwise_kernel", True, False),
+        ("elementwise_kernel_with_index", True, False),
+        ("reduce_kernel", True, False),
+        ("CatArrayBatchedCopy_vectorized", True, False),
+        ("softmax_warp_forward", True, False),
+        ("triton_poi_fused_add_silu_0", True, False),
+        ("triton_red_fused__to_copy_add_mean_pow_1", True, False),
+        ("triton_per_fused_convert_element_type_2", True, False),
+        ("reshape_and_cache_flash_kernel", True, False),
+        ("rms_norm_kernel", True, False),
+        ("ncclDevKernel_AllReduce_Sum_f32", True, False),
+        ("triton_red_fused_mm_3", False, True),
+        ("triton_per_fused_mv_sum_1", False, True),
+        ("triton_tem_fused_mm_4", False, True),
+        ("ampere_sgemm_128x64_tn", False, True),
+        ("nvjet_tst_192x192_64x4", False, True),
+        ("flash_fwd_splitkv_kernel", False, True),
+        ("conv_depthwise2d_forward_kernel", False, True),
+        ("splitKreduce_kernel", False, True),
+        ("Kernel", False, False),
+        ("kernel", False, False),
+        ("", False, False),
+        ("my_elementwise_kernel", False, False),
         ("nvfuser_pointwise_f0_c1_r0_g4", False, False),
     ],
-)  # fmt: skip
-def test_a_kernel_is_harmless_only_where_its_source_is_known(
-    name: str, *, harmless: bool, product: bool
-) -> None:
+)
+def test_a_kernel_is_harmless_only_where_its_source_is_known(name: str, *, harmless: bool, product: bool) -> None:
     found = kind_of(name)
     assert (found.harmless, found.product) == (harmless, product)

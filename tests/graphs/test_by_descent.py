@@ -75,12 +75,16 @@ def test_a_replayed_kernel_belongs_to_the_call_open_when_its_node_was_captured(
     parsed: Parse,
 ) -> None:
     dataset = parsed(CAPTURE + NODES + REPLAY)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         kind    name           module  method      call_id  step_id  launch_name      launch_start_ns  range_id  capture_range_id  graph_node_id  original_graph_node_id
         kernel  gemm           top.a   graph_node  1        0        cudaGraphLaunch  210              3         1                 11             1
         memset  [CUDA memset]  top.b   graph_node  2        0        cudaGraphLaunch  210              3         2                 12             2
         kernel  gelu           top.b   graph_node  2        0        cudaGraphLaunch  210              3         2                 13             3
-    """)  # fmt: skip
+    """,  # noqa: E501
+    )
 
 
 def test_calls_that_were_captured_count_all_replays_and_have_the_host_times_of_the_capture(
@@ -88,21 +92,29 @@ def test_calls_that_were_captured_count_all_replays_and_have_the_host_times_of_t
 ) -> None:
     again = moved(REPLAY.replace("#7", "#8"), 1000)
     dataset = parsed(CAPTURE + NODES + REPLAY + again)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  phase    step_id  start_ns  end_ns  gpu_start_ns  gpu_end_ns  gpu_time_ns  gpu_self_time_ns  gpu_busy_ns  kernel_count  launch_time_ns  inputs
         top     capture  -        5         100     300           1330        42           0                 42           6             0               [[2, 3]]
         top.a   capture  -        10        50      300           1310        20           20                20           2             0               []
         top.b   capture  -        55        90      310           1330        22           22                22           4             0               []
-    """)  # fmt: skip
+    """,  # noqa: E501
+    )
     # NVIDIA's projection is by launch: a replay is in the range around it, and nothing in those around the capture.
-    check(dataset, "ranges", """
+    check(
+        dataset,
+        "ranges",
+        """
         marker  gpu_start_ns  gpu_end_ns  gpu_op_count
         module  -             -           0
         module  -             -           0
         module  -             -           0
         step    300           330         1
         step    1300          1330        1
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_time_per_step_and_module_comes_out_of_kernels_without_counting_twice(
@@ -148,14 +160,21 @@ def test_eager_and_captured_pieces_of_one_step_stand_in_one_table(parsed: Parse)
         launch   1 260 265  #10 cudaGraphLaunch_v10000
         kernel!2 1 270 279  #10 gemm
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name       module    method      step_id  dur_ns
         gemm       top.qkv   graph_node  0        4
         attention  top.attn  range       -        5
         attention  top.attn  range       0        7
         gemm       top.mlp   graph_node  0        9
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         module    phase    step_id  gpu_time_ns  launch_time_ns
         top       forward  -        18           3
         top       forward  0        7            3
@@ -163,7 +182,8 @@ def test_eager_and_captured_pieces_of_one_step_stand_in_one_table(parsed: Parse)
         top.attn  forward  -        5            3
         top.attn  forward  0        7            3
         top.mlp   capture  -        9            0
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_copies_of_copies_lead_to_the_captured_node(parsed: Parse) -> None:
@@ -179,18 +199,20 @@ def test_one_graph_may_be_instantiated_often(parsed: Parse) -> None:
         kernel!21 1 500 510  #8 gemm
     """
     dataset = parsed(CAPTURE + NODES + REPLAY + second)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name           module  graph_node_id  original_graph_node_id  call_id
         gemm           top.a   11             1                       1
         gemm           top.a   21             1                       1
         [CUDA memset]  top.b   12             2                       2
         gelu           top.b   13             3                       2
-    """)  # fmt: skip
+    """,
+    )
 
 
-@pytest.mark.parametrize(
-    "order", ["start DESC", "graphNodeId DESC, originalGraphNodeId", "random()"]
-)
+@pytest.mark.parametrize("order", ["start DESC", "graphNodeId DESC, originalGraphNodeId", "random()"])
 def test_rows_may_come_in_any_order(tmp_path: Path, order: str) -> None:
     path = report(tmp_path / "report.sqlite", CAPTURE + NODES + REPLAY)
     with closing(sqlite3.connect(path)) as db:
@@ -210,12 +232,16 @@ def test_a_circle_of_copies_leads_nowhere(parsed: Parse) -> None:
         node!13   1 114 114 12
     """
     dataset = parsed(CAPTURE + circle + REPLAY)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         kind    module  cause           original_graph_node_id
         kernel  -       graph_unmapped  -
         memset  -       graph_unmapped  -
         kernel  -       graph_unmapped  -
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,9 +251,7 @@ def test_a_circle_of_copies_leads_nowhere(parsed: Parse) -> None:
         ("cudaStreamBeginCapture", "top.b  graph_order  -"),  # the rest of its launches tells
     ],
 )
-def test_a_copy_of_two_nodes_is_believed_to_be_of_neither(
-    parsed: Parse, begin: str, third: str
-) -> None:
+def test_a_copy_of_two_nodes_is_believed_to_be_of_neither(parsed: Parse, begin: str, third: str) -> None:
     capture = CAPTURE.replace("cudaStreamBeginCapture", begin)
     expected = f"""
         kind    module  method       cause           original_graph_node_id
@@ -253,12 +277,16 @@ def test_large_ids_are_kept_to_the_last_bit(parsed: Parse) -> None:
         return lines
 
     dataset = parsed(CAPTURE + enlarged(NODES + REPLAY))
-    check(dataset, "kernels", f"""
+    check(
+        dataset,
+        "kernels",
+        f"""
         module  graph_node_id    original_graph_node_id
         top.a   {(1 << 62) + 1}  1
         top.b   {(1 << 62) + 2}  2
         top.b   {(1 << 62) + 3}  3
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_ids_of_nodes_count_within_one_process(parsed: Parse) -> None:
@@ -271,7 +299,10 @@ def test_ids_of_nodes_count_within_one_process(parsed: Parse) -> None:
 
     other = (CAPTURE + NODES + REPLAY).replace("'top", "'other")
     dataset = parsed(of(7, CAPTURE + NODES + REPLAY) + of(8, other))
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         pid  module
         7    top.a
         7    top.b
@@ -279,7 +310,8 @@ def test_ids_of_nodes_count_within_one_process(parsed: Parse) -> None:
         8    other.a
         8    other.b
         8    other.b
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_graphs_captured_before_the_capture_range_have_negative_times(parsed: Parse) -> None:
@@ -307,10 +339,11 @@ def test_a_replay_after_an_update_counts_for_the_first_capture_and_is_said_to(
         node!103  1 1077 1077
         launch    1 1110 1120 #60 cudaGraphExecUpdate_v10020
     """
-    dataset = parsed(
-        CAPTURE + NODES + REPLAY + second + updated + moved(REPLAY.replace("#7", "#70"), 2000)
-    )
-    check(dataset, "kernels", """
+    dataset = parsed(CAPTURE + NODES + REPLAY + second + updated + moved(REPLAY.replace("#7", "#70"), 2000))
+    check(
+        dataset,
+        "kernels",
+        """
         kind    module  method      call_id  original_graph_node_id
         kernel  top.a   graph_node  2        1
         kernel  top.a   graph_node  2        1
@@ -318,7 +351,8 @@ def test_a_replay_after_an_update_counts_for_the_first_capture_and_is_said_to(
         kernel  top.b   graph_node  4        3
         memset  top.b   graph_node  4        2
         kernel  top.b   graph_node  4        3
-    """)  # fmt: skip
+    """,
+    )
     assert losses(dataset) == {"graph_updated": 3}
     assert [row["count"] for row in dataset.table("coverage").to_pylist() if row["known"]] == [6, 8]
 
@@ -369,13 +403,17 @@ def test_a_node_recorded_after_its_capture_is_not_given_to_whatever_is_open_then
     """
     no_window = CAPTURE.replace("cudaStreamBeginCapture", "cudaStreamQuery")
     dataset = parsed(no_window + late + REPLAY)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name           module   method  cause           original_graph_node_id
         eager          another  range   -               -
         gemm           -        -       graph_unmapped  1
         [CUDA memset]  -        -       graph_unmapped  2
         gelu           -        -       graph_unmapped  3
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_launch_of_several_copies_becomes_as_many_nodes(parsed: Parse) -> None:
@@ -408,11 +446,15 @@ def test_a_batch_of_copies_becomes_a_node_for_each(parsed: Parse) -> None:
         memcpy!11 1 300 310  #5 64
         memcpy!12 1 310 311  #5 64
     """
-    check(parsed(batch), "kernels", """
+    check(
+        parsed(batch),
+        "kernels",
+        """
         kind    module  method      original_graph_node_id
         memcpy  top     graph_node  1
         memcpy  top     graph_node  2
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_node_whose_launch_was_not_recorded_lies_in_its_capture(parsed: Parse) -> None:
@@ -424,12 +466,16 @@ def test_a_node_whose_launch_was_not_recorded_lies_in_its_capture(parsed: Parse)
 def test_work_captured_outside_of_modules_is_known_to_be_nobody_s(parsed: Parse) -> None:
     plain = CAPTURE.replace("{'Module': 'top.a'}", "warm-up").replace("'Module': 'top'", "'x': 1")
     dataset = parsed(plain + NODES + REPLAY)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         kind    module  cause            original_graph_node_id  capture_range_id
         memset  top.b   -                2                       2
         kernel  top.b   -                3                       2
         kernel  -       outside_modules  1                       1
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_thread_that_joins_a_capture_of_another_owns_its_nodes(parsed: Parse) -> None:
@@ -446,17 +492,25 @@ def test_a_thread_that_joins_a_capture_of_another_owns_its_nodes(parsed: Parse) 
         launch   1 210 220  #7 cudaGraphLaunch_v10000
         kernel!1 1 300 310  #7 gemm
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name  module  tid  method
         gemm  top.a   1    graph_node
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         module    phase    tid  gpu_time_ns
         outer     capture  1    0
         top       capture  2    10
         top.idle  capture  2    0
         top.a     capture  2    10
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_captures_of_two_streams_at_once_keep_their_nodes(parsed: Parse) -> None:
@@ -476,11 +530,15 @@ def test_captures_of_two_streams_at_once_keep_their_nodes(parsed: Parse) -> None
         launch   1 230 240  #8 cudaGraphLaunch_v10000
         kernel!257 1 310 320 #8 second
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name    module  method
         first   a       graph_node
         second  b       graph_node
-    """)  # fmt: skip
+    """,
+    )
     assert dataset.table("calls").column("phase").to_pylist() == ["capture", "capture"]
 
 
@@ -496,33 +554,45 @@ def test_a_call_that_also_launched_eagerly_is_no_capture(parsed: Parse) -> None:
         launch   1 110 120  #3 cudaGraphLaunch_v10000
         kernel!1 1 130 140  #3 gemm
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  phase    gpu_time_ns
         top     forward  15
         top.a   capture  10
         top.b   forward  5
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_the_outputs_of_a_captured_call_are_told_by_its_second_range(parsed: Parse) -> None:
     second = "range 1 52 53 {'Module': 'top.a', 'Outputs': [[5]]}\n"
     dataset = parsed(CAPTURE + second + NODES + REPLAY)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  outputs  kernel_count
         top     -        3
         top.a   [[5]]    1
         top.b   -        2
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_graph_traced_as_a_whole_is_counted_with_advice_and_given_to_nobody(
     parsed: Parse,
 ) -> None:
     dataset = parsed(CAPTURE + REPLAY.split("kernel!11")[0] + "graph 1 300 330 #7")
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         kind   module  cause               dur_ns  capture_range_id
         graph  -       graph_not_expanded  30      -
-    """)  # fmt: skip
+    """,
+    )
     (row,) = [r for r in dataset.table("coverage").to_pylist() if r["what"] == "kernels"]
     assert (row["time_ns"], row["share"]) == (30, 1.0)
     assert "--cuda-graph-trace=node" in row["advice"]

@@ -74,12 +74,16 @@ def other(lines: str, by: int, tens: int) -> str:
 def test_nodes_recorded_after_the_capture_are_its_launches_in_their_order(parsed: Parse) -> None:
     dataset = parsed(CAPTURE + LATE + REPLAY)
     check(dataset, "kernels", MAPPED)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         original_graph_node_id  capture_range_id  call_id
         1                       1                 1
         2                       2                 2
         3                       2                 2
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_nodes_are_in_the_order_of_the_captured_ones_not_of_their_copies(parsed: Parse) -> None:
@@ -99,7 +103,10 @@ def test_late_nodes_of_one_capture_are_not_taken_for_those_of_the_next(parsed: P
     for node in (11, 12, 13):
         replay = replay.replace(f"!{node} ", f"!{node + 20} ")
     dataset = parsed(CAPTURE + LATE + second + late + "\n" + REPLAY + replay)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         module   method       original_graph_node_id
         top.a    graph_order  1
         top.b    graph_order  2
@@ -107,7 +114,8 @@ def test_late_nodes_of_one_capture_are_not_taken_for_those_of_the_next(parsed: P
         other.a  graph_order  21
         other.b  graph_order  22
         other.b  graph_order  23
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_late_nodes_on_another_thread_say_nothing_of_a_capture(parsed: Parse) -> None:
@@ -229,7 +237,10 @@ def test_two_captures_and_two_graphs_of_two_shapes_belong_together(parsed: Parse
     for node in (11, 12, 13):
         replay = replay.replace(f"!{node} ", f"!{node + 20} ")
     dataset = parsed(FROM_THE_START + CAPTURE + second + moved(REPLAY, 1500) + "\n" + replay)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         module   method
         top.a    graph_order
         top.b    graph_order
@@ -237,7 +248,8 @@ def test_two_captures_and_two_graphs_of_two_shapes_belong_together(parsed: Parse
         other.a  graph_order
         other.b  graph_order
         other.b  graph_order
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_the_driver_s_calls_inside_the_runtime_s_count_once(parsed: Parse) -> None:
@@ -257,13 +269,17 @@ def test_work_launched_to_another_stream_meanwhile_is_no_node(parsed: Parse) -> 
         kernel 1 700 705 #99 aside
     """
     dataset = parsed(FROM_THE_START + CAPTURE + aside + REPLAY)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name           module  method
         gemm           top.a   graph_order
         aside          top.a   range
         [CUDA memset]  top.b   graph_order
         gelu           top.b   graph_order
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize(
@@ -276,8 +292,7 @@ def test_work_launched_to_another_stream_meanwhile_is_no_node(parsed: Parse) -> 
         ("cudaStreamBeginCapture_v10000", "cudaStreamQuery"),  # begun before the recording
         (
             "launch    1   1   2  #1 cudaStreamBeginCapture_v10000",
-            "launch 1 1 2 #1 cudaStreamBeginCapture_v10000\n"
-            "launch 1 3 4 #9 cudaStreamBeginCapture_v10000",
+            "launch 1 1 2 #1 cudaStreamBeginCapture_v10000\nlaunch 1 3 4 #9 cudaStreamBeginCapture_v10000",
         ),  # two at once
     ],
 )
@@ -337,12 +352,16 @@ def test_the_launches_around_nodes_whose_record_was_lost_tell_where_they_stand(
         node!1    1  25  25
         node!11   1 112 112 1
     """
-    check(parsed(CAPTURE + some + REPLAY), "kernels", """
+    check(
+        parsed(CAPTURE + some + REPLAY),
+        "kernels",
+        """
         kind    module  method       original_graph_node_id
         kernel  top.a   graph_node   1
         memset  top.b   graph_order  -
         kernel  top.b   graph_order  -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_nodes_that_have_their_place_forbid_an_order_that_contradicts_it(parsed: Parse) -> None:
@@ -351,12 +370,16 @@ def test_nodes_that_have_their_place_forbid_an_order_that_contradicts_it(parsed:
         node!1    1  77  77
         node!11   1 112 112 1
     """
-    check(parsed(CAPTURE + crossed + REPLAY), "kernels", """
+    check(
+        parsed(CAPTURE + crossed + REPLAY),
+        "kernels",
+        """
         kind    module  method      cause
         kernel  top.b   graph_node  -
         memset  -       -           graph_unmapped
         kernel  -       -           graph_unmapped
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_where_graphs_say_nothing_of_an_instance_its_late_nodes_may(parsed: Parse) -> None:
@@ -443,7 +466,7 @@ def test_as_many_graphs_as_captures_must_be_recorded(
 
 def test_one_lost_record_leaves_no_graph_of_its_batch_certain(parsed: Parse) -> None:
     lines = [captured(number) for number in (0, 1)]
-    lines += [written(0, 1105, numbered=True), written(1, 1105, numbered=True, originals=range(2, 4))]  # fmt: skip
+    lines += [written(0, 1105, numbered=True), written(1, 1105, numbered=True, originals=range(2, 4))]
     dataset = parsed("\n".join([*lines, replayed(0, numbered=True)]))
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 

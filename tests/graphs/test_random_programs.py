@@ -70,7 +70,7 @@ class Program:
 
     def api(self, name: str, *, may_be_lost: bool = False) -> int:
         number = self.next("correlation")
-        self.line(f"launch 1 {self.clock} {self.clock + 6} #{number} {name}", may_be_lost=may_be_lost)  # fmt: skip
+        self.line(f"launch 1 {self.clock} {self.clock + 6} #{number} {name}", may_be_lost=may_be_lost)
         self.clock += 10
         return number
 

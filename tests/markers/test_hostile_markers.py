@@ -58,8 +58,7 @@ def test_hostile_values_become_a_counted_cause(value: str) -> None:
 def test_work_on_hostile_values_grows_with_their_length_alone(value: str) -> None:
     """One that is four times as long runs four times as many lines at most."""
     quarter, whole = (
-        lines_of(partial(said, f"{{'Module': 'a', 'x': {value[:length]}}}"))
-        for length in (len(value) // 4, len(value))
+        lines_of(partial(said, f"{{'Module': 'a', 'x': {value[:length]}}}")) for length in (len(value) // 4, len(value))
     )
     assert whole <= 4 * quarter + 100
 

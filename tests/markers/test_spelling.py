@@ -15,13 +15,9 @@ from tracekit.markers import spelling
 from tracekit.markers.base import ModuleMarker, Param, PieceMarker, StepMarker
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-PATHS = st.lists(NAMES.filter(lambda name: name and "." not in name), min_size=1, max_size=5).map(
-    ".".join
-)
+PATHS = st.lists(NAMES.filter(lambda name: name and "." not in name), min_size=1, max_size=5).map(".".join)
 SHAPES = st.lists(st.integers(0, 2**40), max_size=4)
-TENSORS = st.lists(
-    st.tuples(SHAPES, st.sampled_from(["float32 cpu", "bfloat16 cuda:1"])), max_size=4
-)
+TENSORS = st.lists(st.tuples(SHAPES, st.sampled_from(["float32 cpu", "bfloat16 cuda:1"])), max_size=4)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | NAMES,
     lambda parts: st.lists(parts, max_size=3) | st.dictionaries(NAMES, parts, max_size=3),
@@ -91,7 +87,7 @@ def test_infinity_arrives() -> None:
         ({"inputs": None}, "Inputs"),
         ({"kwargs": {"k": None}}, "Kwargs"),
     ],
-)  # fmt: skip
+)
 def test_a_text_that_would_be_too_long_says_what_it_left_out(fields: dict, cut: str) -> None:
     standard = {
         "params": [Param("w", (1,))],

@@ -29,19 +29,23 @@ LINES = """
     range  1 200 250 {"Module": "m.fc", "Class": "Linear", "Inputs": [[4, 64]], "Types": ["float16 cuda:0"]}
     launch 1 210 220 #3
     kernel 1 260 270 #3 gemm
-"""
+"""  # noqa: E501
 
 
 def test_a_symbolic_dimension_costs_that_dimension_alone(
     parsed: Callable[..., Dataset],
 ) -> None:
     dataset = parsed(LINES)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  inputs        outputs       kwargs
         m.fc    0         [[None, 64]]  [[None, 32]]  [('mask', [[8], [None]])]
         m.fc    200       [[4, 64]]     -             []
         m.act   100       [[None, 64]]  -             []
-    """)  # fmt: skip
+    """,
+    )
     counted = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
     assert {row["cause"]: row["count"] for row in counted} == {"marker": 1, "dimension_unknown": 3}
 
@@ -51,51 +55,54 @@ def test_no_figure_is_made_of_a_dimension_that_is_not_known(
 ) -> None:
     dataset = parsed(LINES)
     shapes = modules_by_shape.frame(dataset)
-    check_frame(shapes[["path", "inputs", "flops_per_call"]], """
+    check_frame(
+        shapes[["path", "inputs", "flops_per_call"]],
+        """
         path   inputs        flops_per_call
         m.fc   [[None, 64]]  -
         m.fc   [[4, 64]]     16384
         m.act  [[None, 64]]  0
-    """)  # fmt: skip
+    """,
+    )
     figures = roofline.frame(dataset).set_index("path")
     assert figures["bytes"].isna().all()
     assert figures["flops"].isna().to_dict() == {"m.fc": True, "m.act": False}
-    assert figures.loc["m.fc", "unknown"] == (
-        "a Linear whose shapes do not fit its weight, or are not told"
-    )
+    assert figures.loc["m.fc", "unknown"] == ("a Linear whose shapes do not fit its weight, or are not told")
     memory = traffic.frame(dataset).set_index("path")
     assert memory["input_bytes"].isna().to_dict() == {"m": False, "m.fc": True, "m.act": True}
     assert memory.loc["m.fc", "param_bytes"] == 32 * 64 * 2
 
 
 @pytest.mark.parametrize("what", ["inputs", "outputs", "kwargs", "params"])
-@pytest.mark.parametrize(
-    "class_name", ["Linear", "Conv2d", "ConvTranspose1d", "MultiheadAttention", "Embedding", None]
-)
-def test_no_formula_stumbles_over_a_dimension_that_is_not_known(
-    class_name: str | None, what: str
-) -> None:
-    shapes = {"inputs": [[2, 8, 8]] * 3, "outputs": [[2, 8, 8]], "kwargs": {}, "params": {"weight": [8, 8]}}  # fmt: skip
-    unknown = {"inputs": [[None, 8, 8], [2, 8]], "outputs": [[2, None]], "kwargs": {"x": [[None]]}, "params": {"weight": None, "bias": [8]}}  # fmt: skip
+@pytest.mark.parametrize("class_name", ["Linear", "Conv2d", "ConvTranspose1d", "MultiheadAttention", "Embedding", None])
+def test_no_formula_stumbles_over_a_dimension_that_is_not_known(class_name: str | None, what: str) -> None:
+    shapes = {"inputs": [[2, 8, 8]] * 3, "outputs": [[2, 8, 8]], "kwargs": {}, "params": {"weight": [8, 8]}}
+    unknown = {
+        "inputs": [[None, 8, 8], [2, 8]],
+        "outputs": [[2, None]],
+        "kwargs": {"x": [[None]]},
+        "params": {"weight": None, "bias": [8]},
+    }
     call = Call(class_name=class_name, settings={}, **(shapes | {what: unknown[what]}))
     assert flops_of(call) in (0, None) or isinstance(flops_of(call), Unknown)
-    tensors = Tensors(["float16"] * len(call.params), ["float16"] * len(call.inputs), ["float16"] * len(call.outputs), ["float16"] * len(call.kwargs))  # fmt: skip
+    tensors = Tensors(
+        ["float16"] * len(call.params),
+        ["float16"] * len(call.inputs),
+        ["float16"] * len(call.outputs),
+        ["float16"] * len(call.kwargs),
+    )
     assert bytes_of(call, tensors).least is None
 
 
 @pytest.mark.parametrize("to", ["chrome", "perfetto", "csv", "xlsx"])
-def test_every_format_holds_a_dimension_that_is_not_known(
-    parsed: Callable[..., Dataset], to: str
-) -> None:
+def test_every_format_holds_a_dimension_that_is_not_known(parsed: Callable[..., Dataset], to: str) -> None:
     folder = parsed(LINES).folder
     found = command("export", folder, "--format", to, "-o", folder.parent / f"to.{to}")
     assert (found.code, found.err) == (0, "")
 
 
 @pytest.mark.parametrize("what", ["shapes", "roofline", "memory", "tree"])
-def test_every_answer_shows_a_dimension_that_is_not_known(
-    parsed: Callable[..., Dataset], what: str
-) -> None:
+def test_every_answer_shows_a_dimension_that_is_not_known(parsed: Callable[..., Dataset], what: str) -> None:
     found = command("show", what, parsed(LINES).folder)
     assert (found.code, found.err) == (0, "")
 

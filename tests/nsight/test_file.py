@@ -30,7 +30,7 @@ TABLES: dict[str, list[dict[str, Any]]] = {
     "TRACEKIT_CPU_OPS": [{"start": 10, "end": 20, "globalTid": TID, "nameId": 1}],
     "META_DATA_EXPORT": [{"name": "EXPORT_SCHEMA_VERSION", "value": "3.7.2"}],
     "CUPTI_ACTIVITY_KIND_KERNEL": [],
-}  # fmt: skip
+}
 
 
 def names(folder: Path) -> list[str]:
@@ -59,9 +59,7 @@ def test_no_file_but_the_report_is_left_and_one_that_was_there_is_replaced(tmp_p
     assert (tmp_path / "report.sqlite").read_bytes().startswith(b"SQLite format 3")
 
 
-@pytest.mark.parametrize(
-    "name", ["a b.sqlite", "größe.sqlite", "per%20cent?x=1#y.sqlite", "q'uo\"te.sqlite"]
-)
+@pytest.mark.parametrize("name", ["a b.sqlite", "größe.sqlite", "per%20cent?x=1#y.sqlite", "q'uo\"te.sqlite"])
 def test_any_name_will_do(tmp_path: Path, name: str) -> None:
     nsight_file.write(tmp_path / name, TABLES)
     assert names(tmp_path) == [name]
@@ -110,11 +108,14 @@ def test_a_disk_that_is_full_or_closed_leaves_nothing_behind(tmp_path: Path, hin
     folder.chmod(0o500 if hindered is without_privileges else 0o700)
     done = subprocess.run(
         [sys.executable, "-c", FULL, folder / "report.sqlite"],
-        capture_output=True, text=True, env=environment(), preexec_fn=hindered, check=False, timeout=100,
-    )  # fmt: skip
-    assert re.fullmatch(
-        r".*report.sqlite: cannot be written \(.+\); free the disk or .*\n", done.stdout
-    ), done
+        capture_output=True,
+        text=True,
+        env=environment(),
+        preexec_fn=hindered,
+        check=False,
+        timeout=100,
+    )
+    assert re.fullmatch(r".*report.sqlite: cannot be written \(.+\); free the disk or .*\n", done.stdout), done
     assert done.stderr == ""
     folder.chmod(0o700)
     assert names(folder) == ["report.sqlite"]

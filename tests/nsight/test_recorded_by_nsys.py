@@ -59,12 +59,8 @@ def dataset(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def test_every_call_arrives_nested_as_it_was_made(dataset: Dataset) -> None:
     calls = dataset.calls(["call_id", "parent_call_id", "module", "tid", "inputs", "outputs"])
-    assert sorted(calls.module.astype(str)) == sorted(
-        ["top", "top.a", "top.a.act", "top.b", "top.b.act"] * 3
-    )
-    above = calls.parent_call_id.map(
-        dict(zip(calls.call_id, calls.module.astype(str), strict=True))
-    )
+    assert sorted(calls.module.astype(str)) == sorted(["top", "top.a", "top.a.act", "top.b", "top.b.act"] * 3)
+    above = calls.parent_call_id.map(dict(zip(calls.call_id, calls.module.astype(str), strict=True)))
     expected = calls.module.astype(str).str.rpartition(".")[0]
     assert (above.fillna("") == expected).all()
     assert calls.tid.nunique() == 2
@@ -101,12 +97,8 @@ def test_ranges_are_those_of_nsys_stats(report: Path, dataset: Dataset) -> None:
         timeout=240,
     )
     rows = list(csv.DictReader(io.StringIO(said.stdout[said.stdout.index("Start") :])))
-    theirs = sorted(
-        (int(row["Start (ns)"]), int(row["Duration (ns)"]), int(row["Lvl"])) for row in rows
-    )
+    theirs = sorted((int(row["Start (ns)"]), int(row["Duration (ns)"]), int(row["Lvl"])) for row in rows)
     ours = dataset.ranges(["start_ns", "end_ns", "depth", "open"])
     ours = ours[~ours.open]
     assert len(theirs) >= 32
-    assert theirs == sorted(
-        zip(ours.start_ns, ours.end_ns - ours.start_ns, ours.depth, strict=True)
-    )
+    assert theirs == sorted(zip(ours.start_ns, ours.end_ns - ours.start_ns, ours.depth, strict=True))

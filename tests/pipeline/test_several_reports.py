@@ -67,28 +67,39 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def test_a_module_of_both_reports_is_one_row_and_those_of_one_stand_beside_it(two: Dataset) -> None:
-    check(two, "modules", """
+    check(
+        two,
+        "modules",
+        """
         module_id  subtree_end_id  parent_id  depth  path
         0          4               -          0      net
         1          2               0          1      net.embed
         2          3               0          1      net.mlp
         3          4               0          1      net.head
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_kernels_of_all_reports_are_one_table_with_report_and_rank(two: Dataset) -> None:
-    check(two, "kernels", f"""
+    check(
+        two,
+        "kernels",
+        f"""
         report  rank  pid  device  kernel_id  name    module     module_id  call_id
         rank0   0     1    0       0          gather  net.embed  1          1
         rank0   0     1    0       1          gemm    net.mlp    2          2
         rank1   1     1    1       {FAR + 1}  gemm    net.mlp    2          {FAR + 1}
         rank1   1     1    1       {FAR + 2}  gemm    net.head   3          {FAR + 2}
         rank1   1     1    1       {FAR}      free    -          -          -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_calls_and_steps_of_all_reports_are_one_table_too(two: Dataset) -> None:
-    check(two, "calls", f"""
+    check(
+        two,
+        "calls",
+        f"""
         report  rank  call_id    parent_call_id  module     occurrence  step_id  gpu_time_ns
         rank0   0     0          -               net        1           0        40
         rank0   0     1          0               net.embed  1           0        10
@@ -96,24 +107,31 @@ def test_calls_and_steps_of_all_reports_are_one_table_too(two: Dataset) -> None:
         rank1   1     {FAR}      -               net        1           {FAR}    50
         rank1   1     {FAR + 1}  {FAR}           net.mlp    1           {FAR}    30
         rank1   1     {FAR + 2}  {FAR}           net.head   1           {FAR}    20
-    """)  # fmt: skip
-    check(two, "steps", f"""
+    """,
+    )
+    check(
+        two,
+        "steps",
+        f"""
         report  rank  step_id  name
         rank0   0     0        net
         rank1   1     {FAR}    net
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_the_totals_of_the_manifest_are_the_sums_of_its_reports(two: Dataset) -> None:
     manifest = two.manifest
     assert manifest["rows"] == {
-        "ranges": 6, "calls": 6, "kernels": 5, "kernel_modules": 4, "modules": 4, "steps": 2,
+        "ranges": 6,
+        "calls": 6,
+        "kernels": 5,
+        "kernel_modules": 4,
+        "modules": 4,
+        "steps": 2,
         "coverage": 5,
-    }  # fmt: skip
-    totals = {
-        (row["what"], row["cause"]): (row["count"], row["time_ns"], row["share"])
-        for row in manifest["coverage"]
     }
+    totals = {(row["what"], row["cause"]): (row["count"], row["time_ns"], row["share"]) for row in manifest["coverage"]}
     assert totals == {
         ("kernels", "range"): (4, 90, 90 / 91),
         ("kernels", "outside_modules"): (1, 1, 1 / 91),
@@ -139,9 +157,7 @@ def test_a_folder_of_several_reports_holds_partitions_and_nothing_else(two: Data
 
 
 @pytest.mark.parametrize("name", BY_REPORT)
-def test_pandas_and_pyarrow_read_a_table_s_folder_with_the_report_as_a_column(
-    name: str, two: Dataset
-) -> None:
+def test_pandas_and_pyarrow_read_a_table_s_folder_with_the_report_as_a_column(name: str, two: Dataset) -> None:
     folder = two.folder / f"{name}.parquet"
     table = pq.read_table(folder)
     category = pa.dictionary(pa.int32(), pa.string())
@@ -156,9 +172,7 @@ def test_pandas_and_pyarrow_read_a_table_s_folder_with_the_report_as_a_column(
 def test_columns_of_several_reports_come_alone_and_in_the_order_asked_for(two: Dataset) -> None:
     assert two.table("kernels", ["dur_ns"]).column_names == ["dur_ns"]
     assert two.table("kernels", ["report", "dur_ns"]).column_names == ["report", "dur_ns"]
-    assert two.table("kernels", ["report"]).column("report").to_pylist() == (
-        ["rank0"] * 2 + ["rank1"] * 3
-    )
+    assert two.table("kernels", ["report"]).column("report").to_pylist() == (["rank0"] * 2 + ["rank1"] * 3)
     assert two.table("kernels", []).num_columns == 0
     assert "report" not in two.table("modules").column_names
     with pytest.raises(tracekit.UsageError, match="modules has no column report; it has module_id"):
@@ -169,11 +183,15 @@ def test_columns_of_several_reports_come_alone_and_in_the_order_asked_for(two: D
 
 def test_a_subtree_is_taken_out_of_all_reports(two: Dataset) -> None:
     part = two.subtree("net.mlp")
-    check(part, "kernels", """
+    check(
+        part,
+        "kernels",
+        """
         report  name  module
         rank0   gemm  net.mlp
         rank1   gemm  net.mlp
-    """)  # fmt: skip
+    """,
+    )
     assert part.calls()["gpu_time_ns"].tolist() == [30, 30]
     assert two.subtree("net.head").steps()["report"].tolist() == ["rank1"]
     assert two.subtree("net.head").table("kernels", ["report"]).num_rows == 1
@@ -211,9 +229,7 @@ def test_what_reports_say_differently_of_a_module_is_null_and_counted_in_each(
     dataset = joined_here(paths, tmp_path / "run")
     [module] = dataset.table("modules").to_pylist()
     assert module["params"] == [{"name": "w", "shape": [2, None], "dtype": None}]
-    rows = [
-        row for row in dataset.table("coverage").to_pylist() if row["cause"] == "modules_differ"
-    ]
+    rows = [row for row in dataset.table("coverage").to_pylist() if row["cause"] == "modules_differ"]
     assert [(row["report"], row["what"], row["count"], row["share"]) for row in rows] == [
         ("rank1", "modules: losses", 1, 1.0),
         ("rank2", "modules: losses", 1, 1.0),
@@ -232,16 +248,23 @@ def test_siblings_stand_as_they_do_in_the_reports_whatever_the_order_of_these(
     tmp_path: Path, order: tuple[int, ...]
 ) -> None:
     """Stages of a pipeline: what no report has both of stands by number, and by name."""
-    stages = (["embed", "layers.0", "layers.1"], ["layers.2", "layers.10"], ["layers.11", "norm", "head"])  # fmt: skip
+    stages = (["embed", "layers.0", "layers.1"], ["layers.2", "layers.10"], ["layers.11", "norm", "head"])
     lines = [
-        "\n".join(f"range 1 {at} {at + 5} {{'Module': 'm.{name}'}}" for at, name in zip(range(0, 99, 10), its, strict=False))
+        "\n".join(
+            f"range 1 {at} {at + 5} {{'Module': 'm.{name}'}}" for at, name in zip(range(0, 99, 10), its, strict=False)
+        )
         for its in stages
-    ]  # fmt: skip
+    ]
     paths = reports(tmp_path, *lines)
     dataset = joined_here([paths[at] for at in order], tmp_path / "run")
     assert dataset.table("modules").column("path").to_pylist() == [
-        "m", "m.embed", "m.layers", *(f"m.layers.{at}" for at in (0, 1, 2, 10, 11)), "m.norm", "m.head",
-    ]  # fmt: skip
+        "m",
+        "m.embed",
+        "m.layers",
+        *(f"m.layers.{at}" for at in (0, 1, 2, 10, 11)),
+        "m.norm",
+        "m.head",
+    ]
 
 
 def test_the_share_of_a_loss_is_of_what_all_reports_have(tmp_path: Path) -> None:
@@ -253,8 +276,11 @@ def test_the_share_of_a_loss_is_of_what_all_reports_have(tmp_path: Path) -> None
     dataset = joined_here(paths, tmp_path / "run")
     shares = {row["cause"]: row["share"] for row in dataset.manifest["coverage"]}
     assert shares == {
-        "outside_modules": 1.0, "plain": 1.0, "never_ended": 1 / 3, "rank_contradicted": 1 / 2,
-    }  # fmt: skip
+        "outside_modules": 1.0,
+        "plain": 1.0,
+        "never_ended": 1 / 3,
+        "rank_contradicted": 1 / 2,
+    }
 
 
 def test_rows_come_into_the_order_of_the_united_modules(tmp_path: Path) -> None:
@@ -279,18 +305,13 @@ def test_rows_come_into_the_order_of_the_united_modules(tmp_path: Path) -> None:
 def test_a_joined_dataset_says_of_every_report_what_its_own_dataset_says(these: list[Plan]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        paths = [
-            write_report(simulate(plan), folder / f"r{at}.sqlite") for at, plan in enumerate(these)
-        ]
+        paths = [write_report(simulate(plan), folder / f"r{at}.sqlite") for at, plan in enumerate(these)]
         singles = {path.stem: tracekit.parse(path) for path in paths}
         check_joined(joined_here(paths, folder / "run"), singles)
 
 
 def test_the_totals_of_eventful_programs_are_the_sums_of_the_single_ones(tmp_path: Path) -> None:
-    paths = [
-        write_report(simulate(eventful(seed, actions=60)), tmp_path / f"rank{seed}.sqlite")
-        for seed in range(3)
-    ]
+    paths = [write_report(simulate(eventful(seed, actions=60)), tmp_path / f"rank{seed}.sqlite") for seed in range(3)]
     check_totals(tracekit.parse(paths, tmp_path / "run"), [tracekit.parse(path) for path in paths])
 
 
@@ -324,9 +345,13 @@ def totals(dataset: Dataset) -> Counter:
 @pytest.mark.traces
 def test_real_traces_of_several_versions_join(tmp_path: Path) -> None:
     names = (
-        "fsdp_2rank_h100_v2026.2", "graph_mode_v2025.5", "mpi_one_rank_v2020.5.export_v2023.4.4",
-        "no_nvtx_v2026.1", "saxpy_mpi_backtraces_v2022.2", "unversioned_v2021.2",
-    )  # fmt: skip
+        "fsdp_2rank_h100_v2026.2",
+        "graph_mode_v2025.5",
+        "mpi_one_rank_v2020.5.export_v2023.4.4",
+        "no_nvtx_v2026.1",
+        "saxpy_mpi_backtraces_v2022.2",
+        "unversioned_v2021.2",
+    )
     paths = [TRACES / "nsys" / f"{name}.sqlite" for name in names]
     whole = tracekit.parse(paths, tmp_path / "run")
     singles = {path.stem: tracekit.parse(path, tmp_path / path.stem) for path in paths}
@@ -334,9 +359,7 @@ def test_real_traces_of_several_versions_join(tmp_path: Path) -> None:
     check_joined(whole, singles)
 
 
-PATHS = st.lists(
-    st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(".".join), min_size=0, max_size=12
-)
+PATHS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(".".join), min_size=0, max_size=12)
 
 
 @given(st.lists(PATHS, min_size=1, max_size=4))
@@ -386,10 +409,7 @@ def hierarchy_of(paths: list[str]) -> list[dict]:
 
 
 def columns(rows: list[dict]) -> dict[str, object]:
-    return {
-        column.name: pa.array([row[column.name] for row in rows], column.type)
-        for column in modules.SPEC.columns
-    }
+    return {column.name: pa.array([row[column.name] for row in rows], column.type) for column in modules.SPEC.columns}
 
 
 def test_every_table_of_a_report_is_partitioned_or_united() -> None:

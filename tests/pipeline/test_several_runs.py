@@ -83,9 +83,7 @@ def test_one_bad_report_does_not_spoil_the_others(ranks: list[Path], tmp_path: P
     assert not list(dataset.folder.glob(".*"))
 
 
-def test_python_is_told_of_a_bad_report_and_where_the_others_are(
-    ranks: list[Path], tmp_path: Path
-) -> None:
+def test_python_is_told_of_a_bad_report_and_where_the_others_are(ranks: list[Path], tmp_path: Path) -> None:
     spoil(ranks[0])
     with pytest.raises(tracekit.ReportsError) as raised:
         tracekit.parse(ranks, tmp_path / "run")
@@ -152,34 +150,33 @@ def test_json_has_a_part_for_every_report(ranks: list[Path], tmp_path: Path) -> 
     assert (outcome.code, outcome.err) == (0, "")
     said = json.loads(outcome.out)
     assert set(said) == {
-        "dataset", "reports", "left_out", "rows", "coverage", "gpu_time_ns", "by_process", "steps",
+        "dataset",
+        "reports",
+        "left_out",
+        "rows",
+        "coverage",
+        "gpu_time_ns",
+        "by_process",
+        "steps",
         "modules",
-    }  # fmt: skip
+    }
     assert [one["name"] for one in said["reports"]] == ["rank0", "rank1", "rank2"]
     assert said["gpu_time_ns"] == 630
     assert [(row["report"], row["rank"], row["gpu_time_ns"]) for row in said["by_process"]] == [
         (f"rank{rank}", rank, 210) for rank in range(3)
     ]
     for entry in said["reports"]:
-        assert {"source", "processes", "devices", "ranks", "lacks", "rows", "coverage"} <= set(
-            entry
-        )
+        assert {"source", "processes", "devices", "ranks", "lacks", "rows", "coverage"} <= set(entry)
         assert sum(row["time_ns"] for row in entry["coverage"] if row["what"] == "kernels") == 210
 
 
-def test_the_summary_shows_the_rank_beside_process_and_device(
-    ranks: list[Path], tmp_path: Path
-) -> None:
+def test_the_summary_shows_the_rank_beside_process_and_device(ranks: list[Path], tmp_path: Path) -> None:
     lines = command("parse", *ranks, "-o", tmp_path / "run").out.splitlines()
     rows = [line.split() for line in lines if line.startswith(" rank")]
-    assert [row[:4] for row in rows if row[1].isdigit()] == [
-        [f"rank{at}", str(at), "1", "0"] for at in range(3)
-    ]
+    assert [row[:4] for row in rows if row[1].isdigit()] == [[f"rank{at}", str(at), "1", "0"] for at in range(3)]
 
 
-def test_every_report_has_a_bar_on_a_terminal_and_none_elsewhere(
-    ranks: list[Path], tmp_path: Path
-) -> None:
+def test_every_report_has_a_bar_on_a_terminal_and_none_elsewhere(ranks: list[Path], tmp_path: Path) -> None:
     drawn, summary = on_a_terminal("parse", *ranks, "-o", tmp_path / "run", stream="stderr")
     assert all(path.stem in drawn for path in ranks)
     assert "GPU time by process" in summary
@@ -202,9 +199,14 @@ def test_names_with_odd_characters_become_safe_partitions(tmp_path: Path) -> Non
     paths = [report(tmp_path / name, LINES) for name in ODD]
     dataset = tracekit.parse(paths, tmp_path / "run")
     assert dataset.reports == [
-        "a_b_c", "report_100_", "red_", "\N{LATIN SMALL LETTER U WITH DIAERESIS}", "report_-x",
-        "line_break", "report_7",
-    ]  # fmt: skip
+        "a_b_c",
+        "report_100_",
+        "red_",
+        "\N{LATIN SMALL LETTER U WITH DIAERESIS}",
+        "report_-x",
+        "line_break",
+        "report_7",
+    ]
     assert [entry["source"]["name"] for entry in dataset.manifest["reports"]] == ODD
     import pyarrow.parquet as pq
 
@@ -225,14 +227,14 @@ def test_a_name_that_is_no_utf_8_can_be_given_too(tmp_path: Path) -> None:
         (["n0/r.sqlite", "n1/r.sqlite", "x"], ["n0-r", "n1-r", "x"]),
         (["n/a.sqlite", "n/A.db"], ["n-a", "n-A-2"]),
         (["n/a.sqlite", "n/a.db", "n-a-2"], ["n-a", "n-a-2", "n-a-2-2"]),
-        (["2024-01-02", "1e5", "0x1f", "12.5", "null", "2024-run"],
-         ["report_2024-01-02", "report_1e5", "report_0x1f", "report_12", "report_null", "2024-run"]),
+        (
+            ["2024-01-02", "1e5", "0x1f", "12.5", "null", "2024-run"],
+            ["report_2024-01-02", "report_1e5", "report_0x1f", "report_12", "report_null", "2024-run"],
+        ),
         (["...", "__HIVE_DEFAULT_PARTITION__"], ["report_", "HIVE_DEFAULT_PARTITION__"]),
     ],
-)  # fmt: skip
-def test_reports_are_named_after_their_files_each_differently(
-    paths: list[str], names: list[str]
-) -> None:
+)
+def test_reports_are_named_after_their_files_each_differently(paths: list[str], names: list[str]) -> None:
     assert report_names([Path("/", path) for path in paths]) == names
 
 
@@ -248,12 +250,9 @@ def test_workers_import_what_their_caller_imported_wherever_it_runs(
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "mine.py"
     script.write_text(
-        "import tracekit; print('once')\n"
-        "tracekit.parse(['reports/rank0.sqlite', 'reports/rank1.sqlite'], 'run')\n"
+        "import tracekit; print('once')\ntracekit.parse(['reports/rank0.sqlite', 'reports/rank1.sqlite'], 'run')\n"
     )
-    done = subprocess.run(
-        [arguments()[0], str(script)], capture_output=True, text=True, env=environment(), check=True
-    )
+    done = subprocess.run([arguments()[0], str(script)], capture_output=True, text=True, env=environment(), check=True)
     assert (done.stdout, done.stderr) == ("once\n", "")
     assert tracekit.load("run").reports == ["rank0", "rank1"]
 
@@ -366,9 +365,7 @@ def test_a_run_that_is_asked_to_stop_again_and_again_leaves_nothing_and_no_proce
     assert contents(tmp_path) == {}
 
 
-def test_the_workers_of_a_run_that_is_killed_end_by_themselves(
-    large: list[Path], tmp_path: Path
-) -> None:
+def test_the_workers_of_a_run_that_is_killed_end_by_themselves(large: list[Path], tmp_path: Path) -> None:
     process = begun(large, tmp_path / "run")
     started = children(process.pid)
     assert started
@@ -394,9 +391,7 @@ def test_no_more_reports_are_parsed_at_once_than_memory_holds(
     assert not fits(needed * 2, [0, 1, 2], 3, None)
 
 
-def test_available_memory_is_what_linux_and_the_container_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_available_memory_is_what_linux_and_the_container_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said, most, now = (tmp_path / name for name in ("meminfo", "max", "current"))
     monkeypatch.setattr(workers, "_MEMORY", said)
     monkeypatch.setattr(workers, "_LIMITS", ((most, now),))

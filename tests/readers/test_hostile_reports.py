@@ -78,9 +78,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_values_that_no_profiler_writes_are_refused_by_the_name_of_their_column(
-    what: str, tmp_path: Path
-) -> None:
+def test_values_that_no_profiler_writes_are_refused_by_the_name_of_their_column(what: str, tmp_path: Path) -> None:
     sql, named = REFUSED[what]
     path = hostile(tmp_path / "report.sqlite", sql)
     before = contents(tmp_path)
@@ -96,9 +94,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("what", LARGE)
-def test_numbers_too_large_for_their_column_end_in_a_dataset_or_in_one_line(
-    what: str, tmp_path: Path
-) -> None:
+def test_numbers_too_large_for_their_column_end_in_a_dataset_or_in_one_line(what: str, tmp_path: Path) -> None:
     path = hostile(tmp_path / "report.sqlite", LARGE[what])
     outcome = command("parse", path, "--quiet")
     if outcome.code:
@@ -108,22 +104,18 @@ def test_numbers_too_large_for_their_column_end_in_a_dataset_or_in_one_line(
 
 
 READ = {
-    "a process that is a text": "UPDATE PROCESSES SET pid = 'x';"
-    "INSERT INTO PROCESSES VALUES ('a', 'b', 'c')",
+    "a process that is a text": "UPDATE PROCESSES SET pid = 'x';INSERT INTO PROCESSES VALUES ('a', 'b', 'c')",
     "a process name that is a number": "DROP TABLE PROCESSES; CREATE TABLE PROCESSES (pid, name);"
     "INSERT INTO PROCESSES VALUES (1, 5)",
     "a process name of bytes": "INSERT INTO PROCESSES VALUES (1, 1, x'ff')",
-    "a GPU named by bytes": "CREATE TABLE TARGET_INFO_GPU (id, name);"
-    "INSERT INTO TARGET_INFO_GPU VALUES (0, x'ff')",
+    "a GPU named by bytes": "CREATE TABLE TARGET_INFO_GPU (id, name);INSERT INTO TARGET_INFO_GPU VALUES (0, x'ff')",
     "GPUs numbered by texts": "CREATE TABLE TARGET_INFO_GPU (id, name);"
     "INSERT INTO TARGET_INFO_GPU VALUES (0, 'A'), ('x', 'B'), (NULL, 'C')",
     "a version of bytes": "INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', x'ff')",
     "a version that is a number": "DROP TABLE META_DATA_EXPORT;"
     "CREATE TABLE META_DATA_EXPORT (name, value);"
     "INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', 7)",
-    "properties of bytes": loosely(
-        "META_DATA_EXPORT", "INSERT INTO META_DATA_EXPORT VALUES (x'ff', 1), (NULL, 2)"
-    ),
+    "properties of bytes": loosely("META_DATA_EXPORT", "INSERT INTO META_DATA_EXPORT VALUES (x'ff', 1), (NULL, 2)"),
     "a start that is a text": "CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs);"
     "INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES ('noon')",
     "the last rowid there is": "UPDATE NVTX SET rowid = 9223372036854775807 WHERE start = 10",

@@ -76,9 +76,7 @@ def test_operators_have_no_device_and_their_thread(parsed: Parse) -> None:
     assert {row[name] for row in rows for name in nowhere} == {None}
 
 
-def test_the_same_operators_in_another_order_of_rows_are_the_same(
-    parsed: Parse, tmp_path: Path
-) -> None:
+def test_the_same_operators_in_another_order_of_rows_are_the_same(parsed: Parse, tmp_path: Path) -> None:
     lines = [line for line in NESTED.splitlines() if line.strip()]
     (tmp_path / "other").mkdir()
     path = report(tmp_path / "other" / "report.sqlite", "\n".join(reversed(lines)))
@@ -142,9 +140,7 @@ def test_what_the_recorder_says_it_lost_is_counted(tmp_path: Path, said: object,
 
 
 @pytest.mark.parametrize("damage", HOSTILE)
-def test_a_damaged_table_is_told_in_one_line_or_read_with_its_losses_counted(
-    tmp_path: Path, damage: str
-) -> None:
+def test_a_damaged_table_is_told_in_one_line_or_read_with_its_losses_counted(tmp_path: Path, damage: str) -> None:
     told_or_counted(changed(tmp_path, HOSTILE[damage]))
 
 

@@ -8,15 +8,15 @@
     truth = truth_of(run)                                   # what a reader of the report should find
 
 The truth comes from links that the simulation made as things happened (``events.py``), never from comparing times.
-``strategies.plans()`` and ``strategies.capturing_plans()`` give plans to Hypothesis; ``eventful(seed)`` is one plan with
-everything in it but captures of CUDA graphs, ``capturing(seed)`` one with these, too.
+``strategies.plans()`` and ``strategies.capturing_plans()`` give plans to Hypothesis; ``eventful(seed)`` is one plan
+with everything in it but captures of CUDA graphs, ``capturing(seed)`` one with these, too.
 
 Reading order: ``plan`` (what there is to choose), ``events`` (what can happen), ``models``, ``markers`` and ``device``
-(what it happens to), ``threads`` (the clock and the open ranges), ``graphs``, ``script``, ``loops`` and ``captures`` (who
-does what), ``run``, ``faults``, ``lineage`` and ``truth``, and for the file ``generations`` and ``report``.
+(what it happens to), ``threads`` (the clock and the open ranges), ``graphs``, ``script``, ``loops`` and ``captures``
+(who does what), ``run``, ``faults``, ``lineage`` and ``truth``, and for the file ``generations`` and ``report``.
 
-To add a thing that happens: an act in ``script.py``, a switch in ``plan.py``, a link in ``events.py`` if the truth needs
-one, and the climb along it in ``truth.py``.
+To add a thing that happens: an act in ``script.py``, a switch in ``plan.py``, a link in ``events.py`` if the truth
+needs one, and the climb along it in ``truth.py``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,20 @@ from tests.simulator.run import Run, simulate
 from tests.simulator.truth import RangeKey, TrueCall, TrueRange, TrueStep, TrueWork, Truth, truth_of
 
 __all__ = [
-    "GENERATIONS", "Faults", "Oddities", "Plan", "RangeKey", "Run", "TrueCall", "TrueRange", "TrueStep", "TrueWork",
-    "Truth", "capturing", "eventful", "simulate", "truth_of", "write_report",
-]  # fmt: skip
+    "GENERATIONS",
+    "Faults",
+    "Oddities",
+    "Plan",
+    "RangeKey",
+    "Run",
+    "TrueCall",
+    "TrueRange",
+    "TrueStep",
+    "TrueWork",
+    "Truth",
+    "capturing",
+    "eventful",
+    "simulate",
+    "truth_of",
+    "write_report",
+]

@@ -97,9 +97,7 @@ class Capturing:
     def replay(self) -> Iterator[None]:
         """Replays any executable of the process, whichever thread made it."""
         if self.thread.process.executables:
-            yield from self.script.replay_of(
-                self.script.rng.choice(self.thread.process.executables)
-            )
+            yield from self.script.replay_of(self.script.rng.choice(self.thread.process.executables))
 
     def piecewise(self, module: Module) -> Iterator[None]:
         """What stands for the forward of a module of which every other callee runs from a graph."""

@@ -24,8 +24,12 @@ KERNELS = (
     ),
 )
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, MIGRATION = 1, 2, 8, 11
-COPIES = {HOST_TO_DEVICE: "[CUDA memcpy HtoD]", DEVICE_TO_HOST: "[CUDA memcpy DtoH]",
-          DEVICE_TO_DEVICE: "[CUDA memcpy DtoD]", MIGRATION: "[CUDA Unified Memory memcpy HtoD]"}  # fmt: skip
+COPIES = {
+    HOST_TO_DEVICE: "[CUDA memcpy HtoD]",
+    DEVICE_TO_HOST: "[CUDA memcpy DtoH]",
+    DEVICE_TO_DEVICE: "[CUDA memcpy DtoD]",
+    MIGRATION: "[CUDA Unified Memory memcpy HtoD]",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Devices:
 
     def run(
         self, kind: str, stream: Stream, launch: Launch | None, *, not_before: int, node: Node | None = None
-    ) -> Work:  # fmt: skip
+    ) -> Work:
         """Runs one piece of work on ``stream`` when the stream is free, some time after ``not_before``.
 
         What a graph's node runs was decided at its capture.
@@ -58,16 +62,23 @@ class Devices:
         start = max(ready, self.busy_until.get(stream, ready) + rng.choice((0, 0, 1, 700)))
         end = start + rng.choice((1, 37, 2_000, rng.randrange(1, 90_000)))
         self.busy_until[stream] = end
-        name, full_name, copy = (
-            (node.name, node.full_name, node.copy_kind) if node else chosen(rng, kind)
-        )
+        name, full_name, copy = (node.name, node.full_name, node.copy_kind) if node else chosen(rng, kind)
         work = Work(
-            kind=kind, name=name, full_name=full_name, start_ns=start, end_ns=end, process=stream.process,
-            device=stream.device, context=stream.context, stream=stream.number,
-            correlation=launch.correlation if launch else None, launch=launch,
-            bytes=rng.choice((0, 4, 95_846_400, 5 << 32)) if kind in {"memcpy", "memset"} else 0, copy_kind=copy,
+            kind=kind,
+            name=name,
+            full_name=full_name,
+            start_ns=start,
+            end_ns=end,
+            process=stream.process,
+            device=stream.device,
+            context=stream.context,
+            stream=stream.number,
+            correlation=launch.correlation if launch else None,
+            launch=launch,
+            bytes=rng.choice((0, 4, 95_846_400, 5 << 32)) if kind in {"memcpy", "memset"} else 0,
+            copy_kind=copy,
             node=node,
-        )  # fmt: skip
+        )
         self.done.append(work)
         if launch:
             launch.work.append(work)

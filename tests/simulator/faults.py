@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 
 
 def lose(
-    ranges: list[Range], launches: list[Launch], work: list[Work], graphs: list[NodeRecord | GraphRecord], *,
-    faults: Faults, rng: Random,
-) -> None:  # fmt: skip
+    ranges: list[Range],
+    launches: list[Launch],
+    work: list[Work],
+    graphs: list[NodeRecord | GraphRecord],
+    *,
+    faults: Faults,
+    rng: Random,
+) -> None:
     """Marks the rows that the file will not hold.
 
     A late start loses whatever began before a moment of the run, also what is still running then; the chances strike
@@ -62,7 +67,7 @@ def misdate(work: list[Work], *, rng: Random) -> None:
 
 
 def delay_nodes(records: list[NodeRecord], *, faults: Faults) -> None:
-    """Moves the records of captured nodes into the call that ends a capture, or behind it: their own, or a later one."""
+    """Moves records of captured nodes into the call that ends a graph capture (theirs or a later one) or after it."""
     of_capture = Counter(_capture_of(record) for record in records)
     written_at = _batches(records, faults.node_batch)
     for record in records:

@@ -28,8 +28,12 @@ PROCESSES = "PROCESSES"
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 
 _CREATION = "start!, end!, eventClass!, globalTid, nameId!"
-PRODUCTS = {"2.9.1": "2022.2.1.31-5fe97ab", "3.7.2": "2023.4.4.54-234433681190v0", "3.16.1": "2024.6.2.225",
-            "3.25.0": "2026.2.1.210"}  # fmt: skip
+PRODUCTS = {
+    "2.9.1": "2022.2.1.31-5fe97ab",
+    "3.7.2": "2023.4.4.54-234433681190v0",
+    "3.16.1": "2024.6.2.225",
+    "3.25.0": "2026.2.1.210",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,7 @@ def generation(version: str) -> Generation:
     tables = {
         STRINGS: _columns("id INTEGER PRIMARY KEY, value TEXT!"),
         NVTX: _nvtx(age),
-        RUNTIME: _columns(
-            "start!, end!, eventClass!, globalTid, correlationId, nameId!, returnValue!, callchainId"
-        ),
+        RUNTIME: _columns("start!, end!, eventClass!, globalTid, correlationId, nameId!, returnValue!, callchainId"),
         KERNEL: _kernel(age),
         MEMCPY: _memcpy(age),
         MEMSET: _columns(f"{_where(age)}, value!, bytes!, graphNodeId, memKind"),
@@ -73,17 +75,13 @@ def generation(version: str) -> Generation:
     if age >= GENERATIONS.index("3.16.1"):
         tables[GRAPH_TRACE] = _columns(f"{_where(age)}, graphId!, graphExecId!")
         tables[GRAPH_NODE_EVENTS] = nodes
-        tables[DIAGNOSTICS] = _columns(
-            "timestamp!, timestampType!, source!, severity!, text TEXT!, globalPid"
-        )
+        tables[DIAGNOSTICS] = _columns("timestamp!, timestampType!, source!, severity!, text TEXT!, globalPid")
         tables[GRAPH_EVENTS] = _columns(f"{_CREATION}, graphId!, originalGraphId, graphExecId")
     else:
         tables[GRAPH_EVENTS] = nodes
     if version == UNVERSIONED:
         return Generation(version, tables, None)
-    return Generation(
-        version, tables, "EXPORT_META_DATA" if version == "2.9.1" else "META_DATA_EXPORT"
-    )
+    return Generation(version, tables, "EXPORT_META_DATA" if version == "2.9.1" else "META_DATA_EXPORT")
 
 
 def _columns(listed: str) -> Columns:
@@ -124,9 +122,7 @@ def _kernel(age: int) -> Columns:
     return _columns(
         f"{_where(age)}, demangledName!, shortName!, {mangled}launchType, cacheConfig, registersPerThread!, gridX!, "
         "gridY!, gridZ!, blockX!, blockY!, blockZ!, staticSharedMemory!, dynamicSharedMemory!, "
-        "localMemoryPerThread!, localMemoryTotal!, gridId!, sharedMemoryExecuted, graphNodeId"
-        + limit
-        + newest
+        "localMemoryPerThread!, localMemoryTotal!, gridId!, sharedMemoryExecuted, graphNodeId" + limit + newest
     )
 
 

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from tests.simulator.threads import Process, Thread
 
 NODE_CREATED, EXECUTABLE_CREATED, GRAPH_CREATED, GRAPH_CLONED = 77, 94, 95, 96
-RECORD_NAMES = {NODE_CREATED: "Graph Node Creation", EXECUTABLE_CREATED: "GraphExec Creation",
-                GRAPH_CREATED: "Graph Creation", GRAPH_CLONED: "Graph Clone"}  # fmt: skip
+RECORD_NAMES = {
+    NODE_CREATED: "Graph Node Creation",
+    EXECUTABLE_CREATED: "GraphExec Creation",
+    GRAPH_CREATED: "Graph Creation",
+    GRAPH_CLONED: "Graph Clone",
+}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -64,9 +68,7 @@ class Graph:
         number = self.id << 32 | len(self.nodes)
         return Node(id=number, kind=kind, name=name, full_name=full_name, copy_kind=copy_kind)
 
-    def record(
-        self, node: Node, launch: Launch, time_ns: int, *, original: Node | None = None
-    ) -> None:
+    def record(self, node: Node, launch: Launch, time_ns: int, *, original: Node | None = None) -> None:
         said = NodeRecord(thread=launch.thread, node=node, time_ns=time_ns, original=original)
         node.records.append(said)
         self.process.recorded_nodes.append(said)
@@ -84,7 +86,7 @@ def _graph(thread: Thread, **what: object) -> Graph:
 def _record(thread: Thread, event_class: int, time_ns: int, graph: int, **others: int) -> None:
     thread.process.recorded_graphs.append(
         GraphRecord(thread=thread.id, event_class=event_class, time_ns=time_ns, graph=graph, **others)
-    )  # fmt: skip
+    )
 
 
 def begin_capture(thread: Thread, recipe: str) -> Graph:
@@ -187,9 +189,7 @@ def update(thread: Thread, executable: Graph, graph: Graph) -> None:
 def captured_earlier(thread: Thread) -> Graph:
     """An executable graph whose capture no recording holds."""
     executable = _graph(thread, source=_graph(thread))
-    kinds = ["kernel"] + [
-        thread.rng.choice(("kernel", "memset", "memcpy")) for _ in range(thread.rng.randrange(4))
-    ]
+    kinds = ["kernel"] + [thread.rng.choice(("kernel", "memset", "memcpy")) for _ in range(thread.rng.randrange(4))]
     for kind in kinds:
         executable.nodes.append(executable.new_node(kind, *device.chosen(thread.rng, kind)))
     return executable

@@ -43,9 +43,7 @@ def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[
     if piece.node is not None:
         ran_outside = call is None and piece.node.root.captured_by is not None
         unknown = not recorded(piece.node)
-        return frozenset({UNMAPPED} if unknown else ()) | frozenset(
-            {OUTSIDE} if ran_outside else ()
-        )
+        return frozenset({UNMAPPED} if unknown else ()) | frozenset({OUTSIDE} if ran_outside else ())
     if piece.replayed:
         return frozenset({NOT_EXPANDED})
     if launch is None and piece.correlation is None:

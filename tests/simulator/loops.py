@@ -30,9 +30,7 @@ class Loop:
     def __init__(self, script: Script) -> None:
         self.script, self.thread, self.plan = script, script.thread, script.plan
         rng = script.rng
-        self.small = replace(
-            self.plan, modules=rng.choice((1, 1, 2)), shared=False, recursive=False
-        )
+        self.small = replace(self.plan, modules=rng.choice((1, 1, 2)), shared=False, recursive=False)
         self.single = replace(self.small, modules=1)
         self.prepares = rng.random() < 0.3
         self.often = rng.choice((2, 3, 5))

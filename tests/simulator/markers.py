@@ -37,9 +37,7 @@ def marker(call: Call, dialect: str, *, second: bool = False) -> str:
         return f"{call.module.path} in={shapes}"
     fields: dict[str, object] = {"Module": call.module.path}
     if call.module.params:
-        fields["TrainableParams"] = {
-            name: list(shape) for name, shape in call.module.params.items()
-        }
+        fields["TrainableParams"] = {name: list(shape) for name, shape in call.module.params.items()}
     if second and call.outputs:
         fields["Outputs"] = [list(shape) for shape in call.outputs]
     elif second:
@@ -56,9 +54,7 @@ def marker(call: Call, dialect: str, *, second: bool = False) -> str:
 
 def plain(rng: Random, sequence: int) -> str | None:
     """A text that is no marker. ``sequence`` is new each time, so that no backward range finds a forward one."""
-    return rng.choice(
-        (*PLAIN, f"aten::addmm, seq = {sequence}", f"aten::mul, seq = {sequence}, op_id = 7")
-    )
+    return rng.choice((*PLAIN, f"aten::addmm, seq = {sequence}", f"aten::mul, seq = {sequence}, op_id = 7"))
 
 
 def step(rng: Random, style: str, index: int) -> Step:
@@ -71,6 +67,4 @@ def step(rng: Random, style: str, index: int) -> Step:
         return Step(f"step[{word} bs={rng.choice((1, 32))}]", kind)
     context, generation = rng.choice(((1, 0), (0, 8), (2, 3)))
     kind = "mixed" if context and generation else "prefill" if context else "decode"
-    return Step(
-        f"execute_context_{context}({context * 10})_generation_{generation}({generation})", kind
-    )
+    return Step(f"execute_context_{context}({context * 10})_generation_{generation}({generation})", kind)

@@ -131,9 +131,7 @@ def _share(rng: Random, top: Module) -> None:
     called = [module for module in top.tree() if module.called]
     first, *others = rng.sample(called, min(3, len(called)))
     shared = _module(rng, f"{first.path}.rotary_emb")
-    shared.children = [
-        _module(rng, f"{shared.path}.{name}") for name in rng.sample(LEAVES, rng.randrange(3))
-    ]
+    shared.children = [_module(rng, f"{shared.path}.{name}") for name in rng.sample(LEAVES, rng.randrange(3))]
     if rng.random() < 0.5:
         _grow(rng, shared)
     first.children.append(shared)

@@ -90,7 +90,7 @@ class Plan:
 
     same_model: bool = True
     namesakes: bool = False
-    """Every process hooks a second model with the prefix of its first: of one shape, some of its layers of other sizes."""
+    """Every process hooks a second model under the prefix of its first: same shape, some layers of other sizes."""
     shared: bool = False
     recursive: bool = False
     plain_ranges: bool = False
@@ -144,18 +144,36 @@ class Plan:
 def eventful(seed: int, **changes: object) -> Plan:
     """A plan with everything switched on that leaves the answer in the file."""
     plan = Plan(
-        seed=seed, processes=2, threads=2, devices=2, streams=3, modules=12, steps="vllm",
-        shared=True, recursive=True, plain_ranges=True, spans=True, empty_ranges=True, outside_work=True,
-        orphans=True, graph_replays=True, graph_traces=True,
+        seed=seed,
+        processes=2,
+        threads=2,
+        devices=2,
+        streams=3,
+        modules=12,
+        steps="vllm",
+        shared=True,
+        recursive=True,
+        plain_ranges=True,
+        spans=True,
+        empty_ranges=True,
+        outside_work=True,
+        orphans=True,
+        graph_replays=True,
+        graph_traces=True,
         oddities=Oddities(shuffled=True, backtraces=True, bystanders=True, user_additions=True),
-    )  # fmt: skip
+    )
     return replace(plan, **changes)  # type: ignore[arg-type]
 
 
 def capturing(seed: int, **changes: object) -> Plan:
     """An eventful plan that also captures graphs in all ways that leave the answer in the file."""
     plan = eventful(
-        seed, graph_captures=3, piecewise=True, graph_clones=True, graph_updates=True, graph_extras=True,
+        seed,
+        graph_captures=3,
+        piecewise=True,
+        graph_clones=True,
+        graph_updates=True,
+        graph_extras=True,
         graph_traces=False,
-    )  # fmt: skip
+    )
     return replace(plan, **changes)  # type: ignore[arg-type]

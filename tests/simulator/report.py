@@ -127,9 +127,7 @@ class _Rows:
         for piece in run.work:
             if not piece.lost:
                 tables.setdefault(TABLE_OF[piece.kind], []).append(self._work(piece))
-        tables[nsys.STRINGS] = [
-            {"id": number, "value": text} for text, number in self.strings.items()
-        ]
+        tables[nsys.STRINGS] = [{"id": number, "value": text} for text, number in self.strings.items()]
         return tables
 
     def _string(self, text: str) -> int:
@@ -139,28 +137,33 @@ class _Rows:
         """Domain ids are per process: the same number means another domain elsewhere."""
         for process in self.run.processes:
             self.domains[process.main, None] = 0
-            named = {
-                one.domain
-                for one in [*process.recorded_ranges, *process.recorded_marks]
-                if one.domain
-            }
+            named = {one.domain for one in [*process.recorded_ranges, *process.recorded_marks] if one.domain}
             for number, name in enumerate(self.rng.sample(sorted(named), len(named)), start=1):
                 self.domains[process.main, name] = number
 
     def _domain(self, thread: ThreadId, name: str | None) -> int:
-        return next(number for (main, known), number in self.domains.items()
-                    if known == name and main.global_pid == thread.global_pid)  # fmt: skip
+        return next(
+            number
+            for (main, known), number in self.domains.items()
+            if known == name and main.global_pid == thread.global_pid
+        )
 
     def _domain_rows(self) -> list[Row]:
         if self.run.plan.oddities.nameless_domains:
             return []
         first = self.run.plan.epoch_ns - 90_000_000
         return [
-            {"start": first, "eventType": kind, "text": name if kind == DOMAIN_CREATED else None,
-             "globalTid": main.global_tid, "domainId": number}
-            for (main, name), number in self.domains.items() if name is not None
+            {
+                "start": first,
+                "eventType": kind,
+                "text": name if kind == DOMAIN_CREATED else None,
+                "globalTid": main.global_tid,
+                "domainId": number,
+            }
+            for (main, name), number in self.domains.items()
+            if name is not None
             for kind in (DOMAIN_CREATED, DOMAIN_DESTROYED)
-        ]  # fmt: skip
+        ]
 
     def _text(self, text: str | None) -> Row:
         """Inline, or registered as an id; no text at all leaves both null."""
@@ -170,14 +173,18 @@ class _Rows:
 
     def _range(self, pushed: Range) -> Row:
         number = {"rangeId": self.rng.randrange(1, 1 << 40)} if pushed.kind == START_END else {}
-        return self._text(pushed.text) | number | {
-            "start": pushed.start_ns,
-            "end": pushed.end_ns,
-            "eventType": START_END_RANGE if pushed.kind == START_END else PUSH_POP_RANGE,
-            "globalTid": pushed.thread.global_tid,
-            "endGlobalTid": pushed.end_thread.global_tid if pushed.end_thread else None,
-            "domainId": self._domain(pushed.thread, pushed.domain),
-        }  # fmt: skip
+        return (
+            self._text(pushed.text)
+            | number
+            | {
+                "start": pushed.start_ns,
+                "end": pushed.end_ns,
+                "eventType": START_END_RANGE if pushed.kind == START_END else PUSH_POP_RANGE,
+                "globalTid": pushed.thread.global_tid,
+                "endGlobalTid": pushed.end_thread.global_tid if pushed.end_thread else None,
+                "domainId": self._domain(pushed.thread, pushed.domain),
+            }
+        )
 
     def _mark(self, mark: Mark) -> Row:
         return self._text(mark.text) | {
@@ -190,22 +197,29 @@ class _Rows:
     def _launch(self, launch: Launch) -> list[Row]:
         """The call's row and, with backtraces, the class-67 row that lies around it and is no call."""
         row: Row = {
-            "start": launch.start_ns, "end": launch.end_ns, "eventClass": launch.event_class,
-            "globalTid": launch.thread.global_tid, "correlationId": launch.correlation,
+            "start": launch.start_ns,
+            "end": launch.end_ns,
+            "eventClass": launch.event_class,
+            "globalTid": launch.thread.global_tid,
+            "correlationId": launch.correlation,
             "nameId": self._string(launch.name),
-        }  # fmt: skip
+        }
         rows = [] if launch.lost else [row]
         if self.run.plan.oddities.bystanders and rows and self.rng.random() < 0.3:
             rows += self._bystanders(row)
-        if (
-            self.run.plan.oddities.backtraces
-            and launch.event_class == 0
-            and self.rng.random() < 0.5
-        ):
+        if self.run.plan.oddities.backtraces and launch.event_class == 0 and self.rng.random() < 0.5:
             around = 0 if launch.thread in self.run.last_seen_ns else self.rng.choice((0, 1, 400))
             name = self._string(launch.name.partition("_v")[0])
-            rows.append(row | {"start": launch.start_ns - around, "end": launch.end_ns + around,
-                               "eventClass": BACKTRACE, "nameId": name, "callchainId": 3})  # fmt: skip
+            rows.append(
+                row
+                | {
+                    "start": launch.start_ns - around,
+                    "end": launch.end_ns + around,
+                    "eventClass": BACKTRACE,
+                    "nameId": name,
+                    "callchainId": 3,
+                }
+            )
         return rows
 
     def _bystanders(self, row: Row) -> list[Row]:
@@ -228,24 +242,18 @@ class _Rows:
                     f"Process {process.main.pid} was launched by the profiler",
                 )
             )
-            said.append(
-                (first + 500, process.main.global_pid, "CUDA injection initialized successfully.")
-            )
+            said.append((first + 500, process.main.global_pid, "CUDA injection initialized successfully."))
         return [
             {"timestamp": at, "timestampType": 1, "source": 1, "severity": 1, "text": text, "globalPid": pid}
             for at, pid, text in said
-        ]  # fmt: skip
+        ]
 
     def _graph_tables(self) -> Tables:
         """How graphs and their nodes came to be; older schemas tell of nodes only."""
         run, written = self.run, generation(self.run.plan.generation)
-        tables = {
-            written.node_table: [self._node(said) for said in run.node_records if not said.lost]
-        }
+        tables = {written.node_table: [self._node(said) for said in run.node_records if not said.lost]}
         if written.graph_table:
-            tables[written.graph_table] = [
-                self._graph(said) for said in run.graph_records if not said.lost
-            ]
+            tables[written.graph_table] = [self._graph(said) for said in run.graph_records if not said.lost]
         return tables
 
     def _node(self, said: NodeRecord) -> Row:
@@ -262,21 +270,41 @@ class _Rows:
         }
 
     def _created(self, said: NodeRecord | GraphRecord, event_class: int) -> Row:
-        return {"start": said.time_ns, "end": said.time_ns, "eventClass": event_class,
-                "globalTid": said.thread.global_tid, "nameId": self._string(RECORD_NAMES[event_class])}  # fmt: skip
+        return {
+            "start": said.time_ns,
+            "end": said.time_ns,
+            "eventClass": event_class,
+            "globalTid": said.thread.global_tid,
+            "nameId": self._string(RECORD_NAMES[event_class]),
+        }
 
     def _work(self, piece: Work) -> Row:
         row: Row = {
-            "start": piece.start_ns, "end": piece.end_ns, "deviceId": piece.device, "contextId": piece.context,
-            "streamId": piece.stream, "correlationId": piece.correlation, "globalPid": piece.process.global_pid,
+            "start": piece.start_ns,
+            "end": piece.end_ns,
+            "deviceId": piece.device,
+            "contextId": piece.context,
+            "streamId": piece.stream,
+            "correlationId": piece.correlation,
+            "globalPid": piece.process.global_pid,
             "graphNodeId": signed(piece.node.id) if piece.node else None,
             "graphId": piece.node.id >> 32 if piece.node else piece.graph_id,
-        }  # fmt: skip
+        }
         if piece.kind == "kernel":
             full_name, short = self._string(piece.full_name), self._string(piece.name)
-            return row | {"demangledName": full_name, "shortName": short, "registersPerThread": 40, "gridX": 108,
-                          "gridY": 2, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
-                          "dynamicSharedMemory": 16_384, "staticSharedMemory": 48}  # fmt: skip
+            return row | {
+                "demangledName": full_name,
+                "shortName": short,
+                "registersPerThread": 40,
+                "gridX": 108,
+                "gridY": 2,
+                "gridZ": 1,
+                "blockX": 128,
+                "blockY": 1,
+                "blockZ": 1,
+                "dynamicSharedMemory": 16_384,
+                "staticSharedMemory": 48,
+            }
         if piece.kind == "graph":
             return row | {"graphExecId": piece.graph_exec}
         return row | {

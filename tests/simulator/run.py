@@ -60,9 +60,7 @@ def simulate(plan: Plan) -> Run:
     processes = [_process(plan, number, devices, rng) for number in range(plan.processes)]
     threads = _threads(plan, processes, rng)
     _take_turns(plan, threads, rng)
-    last_seen = {
-        thread.id: thread.last_seen_ns for thread, _ in threads if thread.last_seen_ns is not None
-    }
+    last_seen = {thread.id: thread.last_seen_ns for thread, _ in threads if thread.last_seen_ns is not None}
     run = Run(plan, processes, devices.done, last_seen)
     if not generation(plan.generation).traces_whole_graphs:
         faults.lose_graph_traces(run.work)
@@ -94,11 +92,7 @@ def _threads(plan: Plan, processes: list[Process], rng: Random) -> list[tuple[Th
     sequence = count(45_000)
     threads = []
     for process in processes:
-        own = (
-            model_of_all
-            if plan.same_model
-            else [models.model(rng, plan, root) for root in _roots(rng)]
-        )
+        own = model_of_all if plan.same_model else [models.model(rng, plan, root) for root in _roots(rng)]
         if plan.namesakes:
             own = [*own, models.namesake(rng, own[0])]
         for index in range(plan.threads):

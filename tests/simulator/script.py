@@ -52,17 +52,13 @@ class Raised(Exception):  # noqa: N818 - nothing went wrong here
 class Script:
     """The behaviour of one thread under a plan."""
 
-    def __init__(
-        self, thread: Thread, plan: Plan, models: list[Module], sequence: count[int]
-    ) -> None:
+    def __init__(self, thread: Thread, plan: Plan, models: list[Module], sequence: count[int]) -> None:
         self.thread, self.plan, self.models, self.sequence = thread, plan, models, sequence
         self.calm = False
         """Whether forwards do not raise any more."""
         self.rng = thread.rng
         """Decides which calls and launches there are: the thread's own but in a capture."""
-        self.graph = (
-            graphs.captured_earlier(thread) if plan.graph_replays or plan.graph_traces else None
-        )
+        self.graph = graphs.captured_earlier(thread) if plan.graph_replays or plan.graph_traces else None
         self.capturing = Capturing(self)
 
     def run(self) -> Iterator[None]:
@@ -132,9 +128,7 @@ class Script:
             alone = self.chance(0.15) and not self.plan.raises
             called = self.rng.choice(model.callees() or [model]) if alone else model
             piecewise = self.plan.piecewise and self.chance(0.7)
-            yield from self.trying(
-                partial(self.call, called, self.capturing.piecewise if piecewise else None)
-            )
+            yield from self.trying(partial(self.call, called, self.capturing.piecewise if piecewise else None))
             yield from self.between()
 
     def trying(self, act: Callable[[], Iterator[None]]) -> Iterator[None]:
@@ -158,9 +152,7 @@ class Script:
         )
         return Script(other, self.plan, self.models, self.sequence)
 
-    def call(
-        self, module: Module, forward: Callable[[Module], Iterator[None]] | None = None
-    ) -> Iterator[None]:
+    def call(self, module: Module, forward: Callable[[Module], Iterator[None]] | None = None) -> Iterator[None]:
         """Calls a module: its marker, what its forward does, and the second range with its outputs."""
         thread, plan = self.thread, self.plan
         thread.actions += 1
@@ -325,9 +317,7 @@ class Script:
         return self.rng.choice(((7, 2048), (1,), (32, 1, 128), (2, 3), ()))
 
     def depth(self, module: Module) -> int:
-        return sum(
-            pushed.call is not None and pushed.call.module is module for pushed in self.thread.stack
-        )
+        return sum(pushed.call is not None and pushed.call.module is module for pushed in self.thread.stack)
 
     def plain_text(self) -> str | None:
         return markers.plain(self.thread.rng, next(self.sequence))

@@ -11,33 +11,62 @@ from tests.simulator.plan import Faults, Oddities, Plan, capturing
 SEEDS = st.integers(0, 2**32 - 1)
 EPOCHS = (0, 1_000_000, -60_000_000, -3_000, 60_111_430_336, 1_700_000_000_123_456_789)
 ODDITIES = st.builds(
-    Oddities, shuffled=st.booleans(), backtraces=st.booleans(), bystanders=st.booleans(), user_additions=st.booleans(),
-    empty_tables=st.booleans(), registered_strings=st.sampled_from((0.0, 0.5, 1.0)),
+    Oddities,
+    shuffled=st.booleans(),
+    backtraces=st.booleans(),
+    bystanders=st.booleans(),
+    user_additions=st.booleans(),
+    empty_tables=st.booleans(),
+    registered_strings=st.sampled_from((0.0, 0.5, 1.0)),
     nameless_domains=st.booleans(),
-)  # fmt: skip
+)
 FIRST_GRAPHS = (1, 2, 2, 1 << 22, 0x7FFF_FFFA, 0xFFFF_F000)
 """Also those whose nodes' ids no float can hold, and those whose nodes' ids are negative in SQLite."""
 FAULTS = st.builds(
-    Faults, lost_ranges=st.sampled_from((0.0, 0.05, 0.4)), lost_launches=st.sampled_from((0.0, 0.2)),
-    lost_work=st.sampled_from((0.0, 0.2)), early_work=st.sampled_from((0.0, 0.2)), late_start=st.booleans(),
+    Faults,
+    lost_ranges=st.sampled_from((0.0, 0.05, 0.4)),
+    lost_launches=st.sampled_from((0.0, 0.2)),
+    lost_work=st.sampled_from((0.0, 0.2)),
+    early_work=st.sampled_from((0.0, 0.2)),
+    late_start=st.booleans(),
     cut_off=st.booleans(),
-)  # fmt: skip
+)
 
 
 def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     """Any plan that captures no graphs; without ``faulty`` the file holds every answer that there is."""
     return st.builds(
-        Plan, seed=SEEDS, generation=st.sampled_from(GENERATIONS[::-1]), processes=st.integers(1, 3),
-        threads=st.integers(1, 2), devices=st.integers(1, 2), streams=st.integers(1, 3),
-        iterations=st.integers(1, 3), modules=st.integers(1, 14), actions=st.sampled_from((10, 40, 80)),
+        Plan,
+        seed=SEEDS,
+        generation=st.sampled_from(GENERATIONS[::-1]),
+        processes=st.integers(1, 3),
+        threads=st.integers(1, 2),
+        devices=st.integers(1, 2),
+        streams=st.integers(1, 3),
+        iterations=st.integers(1, 3),
+        modules=st.integers(1, 14),
+        actions=st.sampled_from((10, 40, 80)),
         dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
-        marker_domain=st.sampled_from((None, None, "layers")), outputs=st.booleans(),
-        steps=st.sampled_from((None, "vllm", "sglang", "torch")), epoch_ns=st.sampled_from(EPOCHS),
-        same_model=st.booleans(), shared=st.booleans(), recursive=st.booleans(), plain_ranges=st.booleans(),
-        spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(), orphans=st.booleans(),
-        blocking_copies=st.booleans(), graph_replays=st.booleans(), graph_traces=st.booleans(), negative_ids=st.booleans(),
-        same_pid=st.booleans(), faults=FAULTS if faulty else st.just(Faults()), oddities=ODDITIES,
-    )  # fmt: skip
+        marker_domain=st.sampled_from((None, None, "layers")),
+        outputs=st.booleans(),
+        steps=st.sampled_from((None, "vllm", "sglang", "torch")),
+        epoch_ns=st.sampled_from(EPOCHS),
+        same_model=st.booleans(),
+        shared=st.booleans(),
+        recursive=st.booleans(),
+        plain_ranges=st.booleans(),
+        spans=st.booleans(),
+        empty_ranges=st.booleans(),
+        outside_work=st.booleans(),
+        orphans=st.booleans(),
+        blocking_copies=st.booleans(),
+        graph_replays=st.booleans(),
+        graph_traces=st.booleans(),
+        negative_ids=st.booleans(),
+        same_pid=st.booleans(),
+        faults=FAULTS if faulty else st.just(Faults()),
+        oddities=ODDITIES,
+    )
 
 
 def loops(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
@@ -46,12 +75,23 @@ def loops(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     one_thread = st.fixed_dictionaries({"threads": st.just(1), "loop": st.sampled_from(LOOPS)})
     # Two threads with replicas, or passes through the same layers, would look like more replicas, or other passes.
     two_threads = st.fixed_dictionaries({"threads": st.just(2), "loop": st.sampled_from(several)})
-    rest = st.fixed_dictionaries({
-        "seed": SEEDS, "processes": st.integers(1, 2), "devices": st.integers(1, 2), "iterations": st.integers(2, 5),
-        "modules": st.integers(2, 10), "actions": st.sampled_from((40, 80)), "outputs": st.booleans(),
-        "plain_ranges": st.booleans(), "shared": st.booleans(), "outside_work": st.booleans(),
-        "epoch_ns": st.sampled_from(EPOCHS), "faults": FAULTS if faulty else st.just(Faults()), "oddities": ODDITIES,
-    })  # fmt: skip
+    rest = st.fixed_dictionaries(
+        {
+            "seed": SEEDS,
+            "processes": st.integers(1, 2),
+            "devices": st.integers(1, 2),
+            "iterations": st.integers(2, 5),
+            "modules": st.integers(2, 10),
+            "actions": st.sampled_from((40, 80)),
+            "outputs": st.booleans(),
+            "plain_ranges": st.booleans(),
+            "shared": st.booleans(),
+            "outside_work": st.booleans(),
+            "epoch_ns": st.sampled_from(EPOCHS),
+            "faults": FAULTS if faulty else st.just(Faults()),
+            "oddities": ODDITIES,
+        }
+    )
     return st.builds(lambda who, what: Plan(**who, **what), one_thread | two_threads, rest)
 
 
@@ -60,33 +100,68 @@ WHEN_NODES = st.sampled_from(("in_time", "late", "never"))
 BATCHES = st.sampled_from((1, 1, 2, 3, 99))
 """After how many captures late node records are written."""
 GRAPH_FAULTS = st.builds(
-    Faults, lost_ranges=st.sampled_from((0.0, 0.0, 0.2)), lost_launches=st.sampled_from((0.0, 0.0, 0.1)),
-    lost_work=st.sampled_from((0.0, 0.2)), late_start=SELDOM, cut_off=SELDOM, node_records=WHEN_NODES,
-    node_batch=BATCHES, captured_before=SELDOM,
-    lost_nodes=st.sampled_from((0.0, 0.0, 0.2)), skipped_capture_calls=SELDOM, capture_range=st.booleans(),
+    Faults,
+    lost_ranges=st.sampled_from((0.0, 0.0, 0.2)),
+    lost_launches=st.sampled_from((0.0, 0.0, 0.1)),
+    lost_work=st.sampled_from((0.0, 0.2)),
+    late_start=SELDOM,
+    cut_off=SELDOM,
+    node_records=WHEN_NODES,
+    node_batch=BATCHES,
+    captured_before=SELDOM,
+    lost_nodes=st.sampled_from((0.0, 0.0, 0.2)),
+    skipped_capture_calls=SELDOM,
+    capture_range=st.booleans(),
 ) | st.builds(
-    Faults, node_records=WHEN_NODES, node_batch=BATCHES, captured_before=st.booleans(),
-)  # fmt: skip
+    Faults,
+    node_records=WHEN_NODES,
+    node_batch=BATCHES,
+    captured_before=st.booleans(),
+)
 
 
 def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     """Any plan that captures graphs; without ``faulty`` the file holds every answer that there is."""
     faults = GRAPH_FAULTS if faulty else st.just(Faults())
     common = {
-        "generation": st.sampled_from(GENERATIONS[::-1]), "first_graph": st.sampled_from(FIRST_GRAPHS),
-        "graph_traces": SELDOM, "graph_extras": st.booleans(), "orphans": SELDOM, "faults": faults,
-        "epoch_ns": st.sampled_from(EPOCHS), "same_model": st.booleans(),
-    }  # fmt: skip
+        "generation": st.sampled_from(GENERATIONS[::-1]),
+        "first_graph": st.sampled_from(FIRST_GRAPHS),
+        "graph_traces": SELDOM,
+        "graph_extras": st.booleans(),
+        "orphans": SELDOM,
+        "faults": faults,
+        "epoch_ns": st.sampled_from(EPOCHS),
+        "same_model": st.booleans(),
+    }
     few_features = st.builds(
-        Plan, seed=SEEDS, processes=st.integers(1, 2), threads=st.integers(1, 3), streams=st.integers(1, 3),
-        iterations=st.integers(1, 3), modules=st.sampled_from((1, 3, 7, 10)), actions=st.sampled_from((6, 15, 40)),
-        dialect=st.sampled_from(("vllm", "vllm", "json", "compact")), outputs=st.booleans(),
-        steps=st.sampled_from((None, "vllm", "torch")), shared=st.booleans(), recursive=st.booleans(),
-        plain_ranges=st.booleans(), spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(),
-        blocking_copies=st.booleans(), graph_replays=st.booleans(), graph_captures=st.integers(1, 4), piecewise=st.booleans(),
-        graph_clones=st.booleans(), graph_updates=st.booleans(),
-        negative_ids=st.booleans(), same_pid=st.sampled_from((False, False, True)), oddities=ODDITIES, **common,
-    )  # fmt: skip
+        Plan,
+        seed=SEEDS,
+        processes=st.integers(1, 2),
+        threads=st.integers(1, 3),
+        streams=st.integers(1, 3),
+        iterations=st.integers(1, 3),
+        modules=st.sampled_from((1, 3, 7, 10)),
+        actions=st.sampled_from((6, 15, 40)),
+        dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
+        outputs=st.booleans(),
+        steps=st.sampled_from((None, "vllm", "torch")),
+        shared=st.booleans(),
+        recursive=st.booleans(),
+        plain_ranges=st.booleans(),
+        spans=st.booleans(),
+        empty_ranges=st.booleans(),
+        outside_work=st.booleans(),
+        blocking_copies=st.booleans(),
+        graph_replays=st.booleans(),
+        graph_captures=st.integers(1, 4),
+        piecewise=st.booleans(),
+        graph_clones=st.booleans(),
+        graph_updates=st.booleans(),
+        negative_ids=st.booleans(),
+        same_pid=st.sampled_from((False, False, True)),
+        oddities=ODDITIES,
+        **common,
+    )
     many_features = st.builds(capturing, seed=SEEDS, actions=st.sampled_from((15, 30)), **common)
     return few_features | many_features
 
@@ -94,24 +169,47 @@ def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
 def plans_of_quiet_modules() -> st.SearchStrategy[Plan]:
     """Plans in which some modules take and give no tensors, and whose calls one or two sets of hooks mark."""
     return st.builds(
-        Plan, seed=SEEDS, processes=st.integers(1, 2), threads=st.integers(1, 2), iterations=st.integers(2, 3),
-        modules=st.integers(2, 12), actions=st.sampled_from((40, 80)), dialect=st.sampled_from(("vllm", "json")),
-        steps=st.sampled_from((None, "vllm")), plain_ranges=st.booleans(), empty_ranges=st.booleans(),
-        outside_work=st.booleans(), shared=st.booleans(), no_tensors=st.sampled_from((0.3, 0.7)),
+        Plan,
+        seed=SEEDS,
+        processes=st.integers(1, 2),
+        threads=st.integers(1, 2),
+        iterations=st.integers(2, 3),
+        modules=st.integers(2, 12),
+        actions=st.sampled_from((40, 80)),
+        dialect=st.sampled_from(("vllm", "json")),
+        steps=st.sampled_from((None, "vllm")),
+        plain_ranges=st.booleans(),
+        empty_ranges=st.booleans(),
+        outside_work=st.booleans(),
+        shared=st.booleans(),
+        no_tensors=st.sampled_from((0.3, 0.7)),
         hooks=st.sampled_from((1, 1, 2)),
-    )  # fmt: skip
+    )
 
 
 def raising_plans(*, unforeseen: bool = False) -> st.SearchStrategy[Plan]:
     """Plans whose forwards raise; with ``unforeseen`` modules are called where nobody has seen them called."""
     sometimes = st.booleans() if unforeseen else st.just(value=False)
     return st.builds(
-        Plan, seed=SEEDS, processes=st.integers(1, 2), threads=st.integers(1, 2), iterations=st.integers(1, 4),
-        modules=st.integers(1, 14), actions=st.sampled_from((10, 40, 80)),
+        Plan,
+        seed=SEEDS,
+        processes=st.integers(1, 2),
+        threads=st.integers(1, 2),
+        iterations=st.integers(1, 4),
+        modules=st.integers(1, 14),
+        actions=st.sampled_from((10, 40, 80)),
         dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
-        marker_domain=st.sampled_from((None, None, "layers")), outputs=st.booleans(),
-        steps=st.sampled_from((None, "vllm", "sglang", "torch")), epoch_ns=st.sampled_from((0, -60_000_000)),
-        plain_ranges=st.booleans(), spans=st.booleans(), empty_ranges=st.booleans(), outside_work=st.booleans(),
-        graph_replays=SELDOM, shared=sometimes, recursive=sometimes, raises=st.sampled_from((0.03, 0.1, 0.3)),
+        marker_domain=st.sampled_from((None, None, "layers")),
+        outputs=st.booleans(),
+        steps=st.sampled_from((None, "vllm", "sglang", "torch")),
+        epoch_ns=st.sampled_from((0, -60_000_000)),
+        plain_ranges=st.booleans(),
+        spans=st.booleans(),
+        empty_ranges=st.booleans(),
+        outside_work=st.booleans(),
+        graph_replays=SELDOM,
+        shared=sometimes,
+        recursive=sometimes,
+        raises=st.sampled_from((0.03, 0.1, 0.3)),
         ends_always=SELDOM,
-    )  # fmt: skip
+    )

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
     from tests.simulator import Plan
 
-FEW = settings(
-    max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
-ADDS_NODES = {"cudaLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaMemcpyBatchAsync"}  # fmt: skip
+FEW = settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+ADDS_NODES = {"cudaLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaMemcpyBatchAsync"}
 MAKES_CLONES = {"cudaGraphClone", "cudaGraphInstantiate"}
 
 
@@ -74,9 +72,7 @@ def records_by_node(file: File) -> dict[tuple[int, int], list[dict]]:
 @FEW
 @seed(1)
 @given(plan=capturing_plans())
-def test_a_node_has_one_record_and_a_clone_two_of_which_the_second_names_its_original(
-    tmp_path_factory, plan
-) -> None:
+def test_a_node_has_one_record_and_a_clone_two_of_which_the_second_names_its_original(tmp_path_factory, plan) -> None:
     file = file_of(plan, tmp_path_factory.getbasetemp())
     records = records_by_node(file)
     for (owner, _), rows in records.items():
@@ -93,9 +89,7 @@ def test_a_node_is_recorded_inside_the_api_call_that_made_it(tmp_path_factory, p
     file = file_of(plan, tmp_path_factory.getbasetemp())
     clones = {key for key, rows in records_by_node(file).items() if len(rows) > 1}
     originals = {
-        (process(row), row["originalGraphNodeId"])
-        for row in nodes_of(file)
-        if row["originalGraphNodeId"] is not None
+        (process(row), row["originalGraphNodeId"]) for row in nodes_of(file) if row["originalGraphNodeId"] is not None
     }
     for row in nodes_of(file):
         key = process(row), row["graphNodeId"]
@@ -139,9 +133,7 @@ def test_a_replay_runs_every_node_of_one_executable_graph_once(tmp_path_factory,
         if row.get("graphNodeId") is not None:
             replays[row["globalPid"], row["correlationId"]].append(row)
     sizes = defaultdict(set)
-    executables = {
-        (process(row), row["graphExecId"]) for row in graphs_of(file) if row["graphExecId"]
-    }
+    executables = {(process(row), row["graphExecId"]) for row in graphs_of(file) if row["graphExecId"]}
     for key, rows in replays.items():
         nodes = [row["graphNodeId"] for row in rows]
         graph = graph_of(nodes[0])
@@ -205,14 +197,13 @@ def test_a_program_that_captures_has_everything_in_it() -> None:
 
 def test_captures_happen_at_once_early_often_and_in_shared_and_recursive_modules() -> None:
     runs = [simulate(capturing(number, epoch_ns=-60_000_000)) for number in range(12)]
-    captures = [
-        {launch.capture for launch in run.launches if launch.capture and launch.capture.end}
-        for run in runs
-    ]
+    captures = [{launch.capture for launch in run.launches if launch.capture and launch.capture.end} for run in runs]
     assert any(
         a.begin.thread != b.begin.thread and a.begin.start_ns < b.begin.start_ns < a.end.start_ns
-        for found in captures for a in found for b in found
-    )  # fmt: skip
+        for found in captures
+        for a in found
+        for b in found
+    )
     assert all(one.begin.start_ns < 0 for found in captures for one in found)
     truths = [truth_of(run) for run in runs]
     captured = [call for truth in truths for call in truth.calls if call.phases == {"capture"}]
@@ -223,8 +214,10 @@ def test_captures_happen_at_once_early_often_and_in_shared_and_recursive_modules
     assert max(made_of.values()) > 1
     shapes = Counter(
         (id(process), graph.recipe, tuple(graph.topology))
-        for run in runs for process in run.processes for graph in process.captured
-    )  # fmt: skip
+        for run in runs
+        for process in run.processes
+        for graph in process.captured
+    )
     assert max(shapes.values()) > 1
     replayed = {piece.node.root.captured_by for run in runs for piece in run.work if piece.node}
     added = [launch for found in captures for one in found for launch in one.launches]
@@ -292,19 +285,25 @@ def test_nsys_projects_replays_of_captured_graphs_as_the_truth_does(tmp_path, ve
     plan = capturing(3, generation=version, oddities=Oddities(shuffled=True))
     run = simulate(plan)
     report = write_report(run, tmp_path / "report.sqlite")
-    stats = [nsys(), "stats", "-q", "--force-export=false", "--report", "nvtxgpuproj", "--format", "csv"]  # fmt: skip
+    stats = [nsys(), "stats", "-q", "--force-export=false", "--report", "nvtxgpuproj", "--format", "csv"]
     said = subprocess.run(
         [*stats, "--output", "-", report], check=True, capture_output=True, text=True, timeout=240
     ).stdout
     # Names hold quotes that nsys does not double, so the columns are counted from the end.
     rows = [line.rsplit(",", 13)[1:9] for line in said.splitlines()[1:] if line.count(",") >= 13]
-    theirs = Counter(
-        tuple(int(row[column]) for column in (2, 3, 0, 1, 5, 6, 7)) for row in rows if row[2]
-    )
+    theirs = Counter(tuple(int(row[column]) for column in (2, 3, 0, 1, 5, 6, 7)) for row in rows if row[2])
     ours = Counter(
-        (one.key.start_ns, one.key.end_ns - one.key.start_ns, one.gpu_start_ns,
-         one.gpu_end_ns - one.gpu_start_ns, one.key.pid, one.key.tid, one.gpu_op_count)
-        for one in truth_of(run).ranges if one.gpu_op_count
-    )  # fmt: skip
+        (
+            one.key.start_ns,
+            one.key.end_ns - one.key.start_ns,
+            one.gpu_start_ns,
+            one.gpu_end_ns - one.gpu_start_ns,
+            one.key.pid,
+            one.key.tid,
+            one.gpu_op_count,
+        )
+        for one in truth_of(run).ranges
+        if one.gpu_op_count
+    )
     assert ours
     assert theirs == ours

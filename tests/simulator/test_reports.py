@@ -17,9 +17,7 @@ from tests.simulator.strategies import capturing_plans, plans
 if TYPE_CHECKING:
     from tests.simulator import Plan
 
-FEW = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+FEW = settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 REFERENCE = Path(__file__).parents[3] / "shared" / "reference" / "nsys_tables_by_version.json"
 LISTED_AS = {"2020.3": "0.old-a", "2.9.1": "3.0.0"}
 """Whose list in the reference to compare with: 2.9.1's is mixed with columns that users added."""
@@ -82,10 +80,14 @@ def test_gpu_projection_agrees_with_a_search_over_the_file(tmp_path_factory, pla
     expected = []
     for one in [*file.push_pop, *file.start_end]:
         inside = [
-            work[key] for key, launch in file.launches.items()
-            if key in work and launch["globalTid"] == one.thread and one.same_thread
-            and one.start <= launch["start"] and launch["end"] <= one.end
-        ]  # fmt: skip
+            work[key]
+            for key, launch in file.launches.items()
+            if key in work
+            and launch["globalTid"] == one.thread
+            and one.same_thread
+            and one.start <= launch["start"]
+            and launch["end"] <= one.end
+        ]
         rows = [row for rows in inside for row in rows]
         first, last = (
             min((row["start"] for row in rows), default=None),
@@ -118,9 +120,7 @@ def test_the_file_says_who_is_inside_whom(tmp_path_factory, plan) -> None:
         assert all(a.start <= b.start and b.end <= a.end for a, b in pairwise(around))
         parents.append((one[:3], around[-2][:3] if len(around) > 1 else None))
     found = [
-        (tuple(one.key[2:]), one.parent and tuple(one.parent[2:]))
-        for one in truth.ranges
-        if one.kind == "push_pop"
+        (tuple(one.key[2:]), one.parent and tuple(one.parent[2:])) for one in truth.ranges if one.kind == "push_pop"
     ]
     assert sorted(found, key=repr) == sorted(parents, key=repr)
 
@@ -130,7 +130,10 @@ def test_a_file_has_the_columns_of_its_generation(tmp_path, version) -> None:
     file, _ = recorded(eventful(3, generation=version), tmp_path)
     kernel = set(file.rows("CUPTI_ACTIVITY_KIND_KERNEL")[0])
     assert ("mangledName" in kernel, "greenContextId" in kernel, "graphId" in kernel) == (
-        version != "2020.3", version in {"3.7.2", "3.16.1", "3.25.0"}, version == "3.25.0")  # fmt: skip
+        version != "2020.3",
+        version in {"3.7.2", "3.16.1", "3.25.0"},
+        version == "3.25.0",
+    )
     assert bool(file.rows("PROCESSES")) == (version != "2020.3")
     assert bool(file.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")) == (version in {"3.16.1", "3.25.0"})
     versions = file.rows("EXPORT_META_DATA") or file.rows("META_DATA_EXPORT")
@@ -151,9 +154,7 @@ def test_the_columns_of_a_generation_are_those_of_real_files(version) -> None:
 
 
 def test_one_plan_gives_one_program(tmp_path) -> None:
-    first, second = (
-        recorded(eventful(5, faults=Faults(lost_ranges=0.1)), tmp_path)[1] for _ in range(2)
-    )
+    first, second = (recorded(eventful(5, faults=Faults(lost_ranges=0.1)), tmp_path)[1] for _ in range(2))
     assert first == second
 
 
@@ -167,22 +168,21 @@ def test_an_eventful_plan_has_everything_in_it() -> None:
     assert {one.kind for one in work} == {"kernel", "memcpy", "memset", "graph"}
     causes = {cause for one in work for cause in one.causes}
     assert causes == {
-        "graph_unmapped", "graph_not_expanded", "managed_memory", "no_launch", "outside_modules",
-    }  # fmt: skip
+        "graph_unmapped",
+        "graph_not_expanded",
+        "managed_memory",
+        "no_launch",
+        "outside_modules",
+    }
     assert any(call.alias_of for call in calls)
     assert any(".cell0.cell0.cell0" in call.path for call in calls)
     assert any(one.end_thread for one in ranges)
     assert any(one.start_ns == one.end_ns for one in ranges)
     assert any(one.parent and one.parent.start_ns == one.start_ns for one in ranges)
-    assert any(
-        one.parent and one.parent.end_ns == one.end_ns and one.end_ns > one.start_ns
-        for one in ranges
-    )
+    assert any(one.parent and one.parent.end_ns == one.end_ns and one.end_ns > one.start_ns for one in ranges)
     assert any(one.inside and one.inside.start_ns == one.start_ns for one in launches)
     assert any(one.inside and one.inside.end_ns == one.end_ns for one in launches)
-    assert any(
-        piece.launch.end_ns < piece.start_ns for run in runs for piece in run.work if piece.launch
-    )
+    assert any(piece.launch.end_ns < piece.start_ns for run in runs for piece in run.work if piece.launch)
 
 
 def test_threads_that_are_cut_off_leave_open_ranges() -> None:

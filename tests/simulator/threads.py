@@ -79,17 +79,30 @@ class Thread:
         self.clock += max(least, self.rng.choice((0, 0, 0, 1, 1, 3, self.rng.randrange(2, 3_000))))
 
     def push(
-        self, text: str | None, *, domain: str | None = None, call: Call | None = None, step: Step | None = None,
+        self,
+        text: str | None,
+        *,
+        domain: str | None = None,
+        call: Call | None = None,
+        step: Step | None = None,
         empty: bool = False,
-    ) -> Range:  # fmt: skip
+    ) -> Range:
         """Opens a range inside the one open now."""
         self.pause()
         if self.clock == self.last_end and (empty or self.last_end_was_empty):
             self.clock += 1
         pushed = Range(
-            thread=self.id, text=text, start_ns=self.clock, domain=domain, parent=self.open_range(), call=call,
-            step=step, empty=empty, capture=self.capture, iteration=self.iteration,
-        )  # fmt: skip
+            thread=self.id,
+            text=text,
+            start_ns=self.clock,
+            domain=domain,
+            parent=self.open_range(),
+            call=call,
+            step=step,
+            empty=empty,
+            capture=self.capture,
+            iteration=self.iteration,
+        )
         self.stack.append(pushed)
         self.recorded.setdefault(domain, []).append(pushed)
         self.process.recorded_ranges.append(pushed)
@@ -100,17 +113,12 @@ class Thread:
         ended = self.stack.pop()
         if not ended.empty:
             self.pause()
-            if (
-                self.clock in {ended.start_ns, ended.inner_end_ns}
-                or self._would_end_with_empty_one()
-            ):
+            if self.clock in {ended.start_ns, ended.inner_end_ns} or self._would_end_with_empty_one():
                 self.clock += 1
         self.recorded[ended.domain].pop().end_ns = self.clock
         if ended.parent is not None and ended.parent.start_ns == ended.start_ns:
             ended.parent.inner_end_ns = self.clock
-        self.last_end_was_empty = ended.empty or (
-            self.last_end_was_empty and self.last_end == self.clock
-        )
+        self.last_end_was_empty = ended.empty or (self.last_end_was_empty and self.last_end == self.clock)
         self.last_end = self.clock
         return ended
 
@@ -149,19 +157,23 @@ class Thread:
         start = self.clock
         self.clock += least + self.rng.choice((1, 5, 2_500))
         called = Launch(
-            thread=self.id, name=name, event_class=event_class, correlation=next(self.process.correlations),
-            start_ns=start, end_ns=self.clock, inside=self.open_range(),
-            spans=tuple(span for span in self.process.spans if span.thread == self.id), capture=self.capture,
+            thread=self.id,
+            name=name,
+            event_class=event_class,
+            correlation=next(self.process.correlations),
+            start_ns=start,
+            end_ns=self.clock,
+            inside=self.open_range(),
+            spans=tuple(span for span in self.process.spans if span.thread == self.id),
+            capture=self.capture,
             iteration=self.iteration,
-        )  # fmt: skip
+        )
         self.process.recorded_launches.append(called)
         return called
 
     def mark(self, event_type: int, text: str | None, domain: str | None = None) -> None:
         self.process.recorded_marks.append(
-            Mark(
-                thread=self.id, event_type=event_type, text=text, start_ns=self.clock, domain=domain
-            )
+            Mark(thread=self.id, event_type=event_type, text=text, start_ns=self.clock, domain=domain)
         )
 
     def launch(self, name: str, kinds: list[str], *, event_class: int = 0) -> Launch:
@@ -181,9 +193,7 @@ class Thread:
         self.clock = max(self.clock, *(work.end_ns + 1 for work in launch.work))
         launch.end_ns = self.clock
 
-    def work(
-        self, kind: str, launch: Launch, node: Node | None = None, stream: Stream | None = None
-    ) -> Work:
+    def work(self, kind: str, launch: Launch, node: Node | None = None, stream: Stream | None = None) -> Work:
         """Puts one piece of work of ``launch`` on a stream, by default one of this thread's choice."""
         stream = stream or self.rng.choice(self.process.streams)
         return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns, node=node)

@@ -218,9 +218,7 @@ def _call(run: Run, pushed: Range, ranges: list[Range]) -> TrueCall:
         kwargs=call.kwargs,
         step=_key_or_none(run, _enclosing_step(pushed.parent)),
         params={} if silent else call.module.params,
-        static=None
-        if silent or not call.module.static
-        else json.loads(json.dumps(call.module.static)),
+        static=None if silent or not call.module.static else json.loads(json.dumps(call.module.static)),
         number=call.module.number,
         phases=phases(pushed),
         iteration=pushed.iteration,
@@ -232,9 +230,7 @@ def _outputs(pushed: Range, ranges: list[Range]) -> frozenset[tuple[Shape, ...]]
     if pushed in told:
         return frozenset({_call_of(pushed).outputs})
     astray = [first for first in told if first.lost and first.thread == pushed.thread]
-    return frozenset(
-        {()} | {_call_of(first).outputs for first in astray if _said(first) == _said(pushed)}
-    )
+    return frozenset({()} | {_call_of(first).outputs for first in astray if _said(first) == _said(pushed)})
 
 
 def _call_of(pushed: Range) -> Call:
@@ -247,18 +243,30 @@ def _work(run: Run, piece: Work) -> TrueWork:
     inside = launch.inside if launch else None
     call = _enclosing_call(captured_inside(piece) if piece.replayed else inside)
     return TrueWork(
-        kind=piece.kind, name=piece.name, start_ns=piece.start_ns, end_ns=piece.end_ns, device=piece.device,
-        stream=piece.stream, pid=piece.process.pid, correlation=piece.correlation,
+        kind=piece.kind,
+        name=piece.name,
+        start_ns=piece.start_ns,
+        end_ns=piece.end_ns,
+        device=piece.device,
+        stream=piece.stream,
+        pid=piece.process.pid,
+        correlation=piece.correlation,
         bytes=piece.bytes if piece.kind in {"memcpy", "memset"} else None,
-        tid=launch.thread.tid if launch else None, launch_name=launch.name if launch else None,
-        launch_start_ns=launch.start_ns if launch else None, launch_end_ns=launch.end_ns if launch else None,
-        module=_path(call), call=_key_or_none(run, call), range=_key_or_none(run, _still_there(inside)),
-        spans=tuple(_key(run, span) for span in _spans(launch)), step=_key_or_none(run, _enclosing_step(inside)),
-        causes=causes(piece, launch, call), methods=methods(piece, call),
+        tid=launch.thread.tid if launch else None,
+        launch_name=launch.name if launch else None,
+        launch_start_ns=launch.start_ns if launch else None,
+        launch_end_ns=launch.end_ns if launch else None,
+        module=_path(call),
+        call=_key_or_none(run, call),
+        range=_key_or_none(run, _still_there(inside)),
+        spans=tuple(_key(run, span) for span in _spans(launch)),
+        step=_key_or_none(run, _enclosing_step(inside)),
+        causes=causes(piece, launch, call),
+        methods=methods(piece, call),
         node=signed(piece.node.id) if piece.node else None,
         original_node=signed(piece.node.root.id) if piece.node else None,
         iteration=launch.iteration if launch else None,
-    )  # fmt: skip
+    )
 
 
 def _spans(launch: Launch | None) -> list[Range]:
@@ -267,9 +275,7 @@ def _spans(launch: Launch | None) -> list[Range]:
 
 
 def _range(run: Run, pushed: Range, projected: list[Launch]) -> TrueRange:
-    pieces = [
-        piece for launch in projected for piece in launch.work if not (piece.lost or piece.early)
-    ]
+    pieces = [piece for launch in projected for piece in launch.work if not (piece.lost or piece.early)]
     return TrueRange(
         key=_key(run, pushed),
         kind=pushed.kind,

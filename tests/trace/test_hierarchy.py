@@ -21,7 +21,10 @@ def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(pars
         launch 1  63  64 #1
         kernel 1 900 950 #1 cos
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         module_id  subtree_end_id  parent_id  depth  path                       alias_of
         0          7               -          0      top                        -
         1          7               0          1      top.layers                 -
@@ -30,11 +33,16 @@ def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(pars
         4          7               1          2      top.layers.1               -
         5          7               4          3      top.layers.1.rotary        top.layers.0.rotary
         6          7               5          4      top.layers.1.rotary.cache  top.layers.0.rotary.cache
-    """)  # fmt: skip
-    check(dataset, "kernels", """
+    """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
         name  module
         cos   top.layers.1.rotary.cache
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_module_that_calls_itself_stands_below_itself(parsed: Parse) -> None:
@@ -44,25 +52,37 @@ def test_a_module_that_calls_itself_stands_below_itself(parsed: Parse) -> None:
         launch 1  20  25 #1
         kernel 1 900 950 #1 gemm
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name  module
         gemm  top.cell.cell
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_containers_that_are_never_called_are_modules_without_calls(parsed: Parse) -> None:
     dataset = parsed("range 1 0 10 {'Module': 'model.layers.0.mlp'}")
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         module_id  subtree_end_id  parent_id  depth  path                name
         0          4               -          0      model               model
         1          4               0          1      model.layers        layers
         2          4               1          2      model.layers.0      0
         3          4               2          3      model.layers.0.mlp  mlp
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         call_id  module
         0        model.layers.0.mlp
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: Parse) -> None:
@@ -71,16 +91,24 @@ def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: P
         range  1  20  30 {'Module': 'top', 'TrainableParams': {'w': [4, 2]}, 'Inputs': [[1, 2]], 'mask': [[1]]}
         range  1  40  50 {'Module': 'top', 'TrainableParams': {'w': [4, 2]}, 'Inputs': [[8, 2]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         call_id  module  occurrence  phase    start_ns  inputs    kwargs
         0        top     1           forward  0         [[8, 2]]  []
         1        top     2           forward  20        [[1, 2]]  [('mask', [[1]])]
         2        top     3           forward  40        [[8, 2]]  []
-    """)  # fmt: skip
-    check(dataset, "modules", """
+    """,
+    )
+    check(
+        dataset,
+        "modules",
+        """
         path  params
         top   [{'name': 'w', 'shape': [4, 2], 'dtype': None}]
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(parsed: Parse) -> None:
@@ -89,13 +117,17 @@ def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(parsed: Pars
         range  1  10  50 {'Module': 'layers.0'}
         range  1  20  40 {'Module': 'layers.0.mlp'}
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path                 name    alias_of
         (root)               (root)  -
         (root).layers        layers  -
         (root).layers.0      0       -
         (root).layers.0.mlp  mlp     -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_compiled_region_stands_below_its_caller_under_its_class(parsed: Parse) -> None:
@@ -107,18 +139,26 @@ def test_a_compiled_region_stands_below_its_caller_under_its_class(parsed: Parse
         range  1  52  53 Torch Compiled Module (output):LlamaModel
         range  1  60  90 Torch Compiled Module (input):LlamaModel
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path                  class_name  alias_of
         top                   -           -
         top.model             -           -
         top.model.LlamaModel  LlamaModel  -
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         module                start_ns  occurrence  kernel_count
         top.model             0         1           1
         top.model.LlamaModel  10        1           1
         top.model.LlamaModel  60        2           0
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_compact_markers_nest_like_others(parsed: Parse) -> None:
@@ -128,11 +168,15 @@ def test_compact_markers_nest_like_others(parsed: Parse) -> None:
         launch 1  20  25 #1
         kernel 1 900 950 #1 attention
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module                inputs          kernel_self_count
         transformer           [[1, 64], [1]]  0
         transformer.blocks.0  [[1, 64]]       1
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_roots_of_several_models_stand_side_by_side(parsed: Parse) -> None:
@@ -143,13 +187,17 @@ def test_roots_of_several_models_stand_side_by_side(parsed: Parse) -> None:
         range  1  60  90 {'Module': 'draft'}
         range  1  70  80 {'Module': 'draft.mlp'}
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         module_id  subtree_end_id  parent_id  path
         0          2               -          draft
         1          2               0          draft.mlp
         2          4               -          target
         3          4               2          target.mlp
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
@@ -158,12 +206,16 @@ def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
         range  1   0 100 {'Module': 'top.layer'}
         range  1  10  50 {'Module': 'top.layers.mlp'}
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path           alias_of
         top            -
         top.layer      -
         top.layer.mlp  top.layers.mlp
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_outputs_range_that_launches_work_is_a_call_of_its_own(parsed: Parse) -> None:
@@ -173,11 +225,15 @@ def test_outputs_range_that_launches_work_is_a_call_of_its_own(parsed: Parse) ->
         launch 1  60  70 #1
         kernel 1 900 950 #1 gemm
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         start_ns  outputs  kernel_count
         0         -        0
         50        [[8]]    1
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: Parse) -> None:
@@ -189,7 +245,10 @@ def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: 
         range  2/1 700 800 {'Module': 'first'}
         range  2/1  -9  -5 {'Module': 'first.below'}
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         module_id  path
         0          first
         1          first.below
@@ -197,7 +256,8 @@ def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: 
         3          top.early
         4          top.middle
         5          top.late
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_numbered_layers_of_the_stages_of_a_pipeline_stand_by_their_numbers(parsed: Parse) -> None:
@@ -209,8 +269,13 @@ def test_numbered_layers_of_the_stages_of_a_pipeline_stand_by_their_numbers(pars
         range  2/1 300 400 {'Module': 'top.layers.10'}
     """)
     assert dataset.table("modules").column("name").to_pylist() == [
-        "top", "layers", "0", "1", "2", "10",
-    ]  # fmt: skip
+        "top",
+        "layers",
+        "0",
+        "1",
+        "2",
+        "10",
+    ]
 
 
 def test_numbered_layers_that_a_process_calls_from_the_last_stand_so(parsed: Parse) -> None:

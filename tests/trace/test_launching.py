@@ -20,19 +20,55 @@ if TYPE_CHECKING:
     Parse = Callable[..., Dataset]
 
 IDLE = (
-    "cudaStreamSynchronize_v3020", "cudaDeviceSynchronize", "cuCtxSynchronize", "cudaStreamSynchronize_ptsz",
-    "cudaEventRecord_v3020", "cudaEventRecordWithFlags", "cuEventRecord_ptsz", "cudaEventQuery", "cudaMalloc_v3020",
-    "cudaMallocAsync", "cuMemAlloc_v2", "cudaFree_v3020", "cuMemFree_v2", "cudaHostAlloc", "cudaStreamWaitEvent",
-    "cudaStreamIsCapturing_v10000", "cudaGetLastError", "cudaPeekAtLastError", "cudaGetDevice", "cuMemGetInfo_v2",
-    "cudaStreamCreateWithPriority", "cudaDeviceGetAttribute", "cudaProfilerStart", "cuMemMap", "cuMemSetAccess",
-)  # fmt: skip
+    "cudaStreamSynchronize_v3020",
+    "cudaDeviceSynchronize",
+    "cuCtxSynchronize",
+    "cudaStreamSynchronize_ptsz",
+    "cudaEventRecord_v3020",
+    "cudaEventRecordWithFlags",
+    "cuEventRecord_ptsz",
+    "cudaEventQuery",
+    "cudaMalloc_v3020",
+    "cudaMallocAsync",
+    "cuMemAlloc_v2",
+    "cudaFree_v3020",
+    "cuMemFree_v2",
+    "cudaHostAlloc",
+    "cudaStreamWaitEvent",
+    "cudaStreamIsCapturing_v10000",
+    "cudaGetLastError",
+    "cudaPeekAtLastError",
+    "cudaGetDevice",
+    "cuMemGetInfo_v2",
+    "cudaStreamCreateWithPriority",
+    "cudaDeviceGetAttribute",
+    "cudaProfilerStart",
+    "cuMemMap",
+    "cuMemSetAccess",
+)
 ABLE = (
-    "cudaLaunchKernel_v7000", "cudaLaunchKernelExC_v11060", "cuLaunchKernel", "cuLaunchKernelEx_ptsz",
-    "cudaLaunchCooperativeKernel", "cudaMemcpy_v3020", "cudaMemcpyAsync_ptsz_v7000", "cuMemcpyDtoHAsync_v2",
-    "cudaMemset", "cuMemsetD8Async", "cudaMemPrefetchAsync", "cudaMemcpyBatchAsync", "cuMemMapArrayAsync",
-    "cudaStreamAttachMemAsync", "cuModuleLoadData", "cuLibraryLoadData", "cudaGraphUpload", "cudaFuncGetAttributes",
-    "cudaMallocButNotReally?", "cuStreamBatchMemOp", "myLibraryLaunch",
-)  # fmt: skip
+    "cudaLaunchKernel_v7000",
+    "cudaLaunchKernelExC_v11060",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx_ptsz",
+    "cudaLaunchCooperativeKernel",
+    "cudaMemcpy_v3020",
+    "cudaMemcpyAsync_ptsz_v7000",
+    "cuMemcpyDtoHAsync_v2",
+    "cudaMemset",
+    "cuMemsetD8Async",
+    "cudaMemPrefetchAsync",
+    "cudaMemcpyBatchAsync",
+    "cuMemMapArrayAsync",
+    "cudaStreamAttachMemAsync",
+    "cuModuleLoadData",
+    "cuLibraryLoadData",
+    "cudaGraphUpload",
+    "cudaFuncGetAttributes",
+    "cudaMallocButNotReally?",
+    "cuStreamBatchMemOp",
+    "myLibraryLaunch",
+)
 
 
 def launched(dataset: Dataset) -> list[tuple[str | None, str | None, int | None]]:
@@ -69,17 +105,25 @@ def test_work_that_began_before_its_call_is_nobodys(parsed: Parse) -> None:
         kernel 1  61  70  #3 while-called
         memcpy 1   5  10  #3 64
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name          module  cause              method  launch_start_ns
         at-once       top     -                  range   40
         while-called  top     -                  range   60
         [CUDA memcpy Host-to-Device]  -  impossible_launch  -  -
         too-early     -       impossible_launch  -       -
-    """)  # fmt: skip
-    check(dataset, "ranges", """
+    """,
+    )
+    check(
+        dataset,
+        "ranges",
+        """
         text               gpu_start_ns  gpu_end_ns  gpu_op_count
         {'Module': 'top'}  40            70          2
-    """)  # fmt: skip
+    """,
+    )
     assert ADVICE["impossible_launch"]
 
 
@@ -131,10 +175,14 @@ def test_a_failed_launch_is_no_node_of_the_graph_that_was_captured(parsed: Parse
         launch  1  60  61  #5 cudaGraphLaunch
         kernel!9 1 70  80  #5 gemm
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         module  cause  method
         top.a   -      graph_order
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_launch_of_a_graph_that_failed_lacks_no_time(parsed: Parse) -> None:
@@ -149,9 +197,7 @@ def test_a_launch_of_a_graph_that_failed_lacks_no_time(parsed: Parse) -> None:
 
 @pytest.mark.parametrize("kind", [11, 12, 13])
 @pytest.mark.parametrize("number", ["#-", "#0", "#99"])
-def test_migrations_of_managed_memory_have_a_cause_of_their_own(
-    parsed: Parse, kind: int, number: str
-) -> None:
+def test_migrations_of_managed_memory_have_a_cause_of_their_own(parsed: Parse, kind: int, number: str) -> None:
     dataset = parsed(f"""
         range  1   0 100  {{'Module': 'top'}}
         launch 1  20  25  #1
@@ -160,8 +206,10 @@ def test_migrations_of_managed_memory_have_a_cause_of_their_own(
         kernel 1 960 970  #98 orphan
     """)
     assert [row[:2] for row in launched(dataset)] == [
-        ("top", None), (None, "managed_memory"), (None, "no_launch"),
-    ]  # fmt: skip
+        ("top", None),
+        (None, "managed_memory"),
+        (None, "no_launch"),
+    ]
     assert "cudaMemPrefetchAsync" in ADVICE["managed_memory"]
 
 

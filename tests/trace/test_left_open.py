@@ -37,41 +37,61 @@ def test_calls_left_open_end_at_the_latest_with_the_next_call_of_their_root(pars
         launch 1 300 305 #4
         kernel 1 930 940 #4 optimizer
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path
         top
         top.a
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  end_ns  parent_call_id  kernel_self_count
         top     0         100     -               1
         top     100       200     -               0
         top.a   10        100     0               0
         top.a   110       150     1               1
-    """)  # fmt: skip
-    check(dataset, "kernels", """
+    """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
         name       module  cause
         before-a   top     -
         in-a       top.a   -
         whose      -       left_open
         optimizer  -       outside_modules
-    """)  # fmt: skip
-    check(dataset, "steps", """
+    """,
+    )
+    check(
+        dataset,
+        "steps",
+        """
         name  start_ns  end_ns
         top   0         100
         top   100       200
-    """)  # fmt: skip
+    """,
+    )
     assert losses(dataset) == {"left_open": 2, "never_ended": 2}
     advice = {row["cause"]: row["advice"] for row in dataset.table("coverage").to_pylist()}
     assert "always_call" in advice["left_open"]
     # The ranges stay what the report says.
-    check(dataset, "ranges", """
+    check(
+        dataset,
+        "ranges",
+        """
         start_ns  end_ns  open   module_id
         0         305     True   0
         10        305     True   1
         100       200     False  0
         110       150     False  1
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_ends_that_are_shifted_by_one_are_put_right_where_the_next_push_proves_it(
@@ -97,27 +117,39 @@ def test_ends_that_are_shifted_by_one_are_put_right_where_the_next_push_proves_i
         range  1 510 900  {'Module': 'top', 'Inputs': [[1]]}
         range  1 520 540  {'Module': 'top.a', 'Inputs': [[1]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  end_ns  step_id
         top     10        480     0
         top     510       900     1
         top.a   20        30      0
         top.a   520       540     1
         top.b   30        40      0
-    """)  # fmt: skip
-    check(dataset, "kernels", """
+    """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
         name     module  cause            step_id
         in-top   top     -                0
         in-b     top.b   -                0
         whose    -       left_open        0
         in-step  -       outside_modules  0
         between  -       outside_modules  -
-    """)  # fmt: skip
-    check(dataset, "steps", """
+    """,
+    )
+    check(
+        dataset,
+        "steps",
+        """
         name            start_ns  end_ns
         ProfilerStep#1  0         490
         ProfilerStep#2  500       990
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_where_all_levels_raise_inside_of_a_step_its_pop_is_the_steps(parsed: Parse) -> None:
@@ -134,23 +166,35 @@ def test_where_all_levels_raise_inside_of_a_step_its_pop_is_the_steps(parsed: Pa
         launch 1 185 186  #3
         kernel 1 920 930  #3 in-step
     """)
-    check(dataset, "steps", """
+    check(
+        dataset,
+        "steps",
+        """
         name            start_ns  end_ns
         ProfilerStep#1  0         90
         ProfilerStep#2  100       190
-    """)  # fmt: skip
-    check(dataset, "kernels", """
+    """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
         name     module  step_id
         in-top   top     1
         between  -       -
         in-step  -       1
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  end_ns  step_id
         top     10        90      0
         top     110       180     1
         top.a   20        90      0
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_late_ends_alone_tell_that_a_root_is_not_called_by_those_inside_of_it(
@@ -166,11 +210,15 @@ def test_late_ends_alone_tell_that_a_root_is_not_called_by_those_inside_of_it(
         launch 1 250 255 #2
         kernel 1 920 930 #2 optimizer
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name       module
         in-a       top.a
         optimizer  -
-    """)  # fmt: skip
+    """,
+    )
     assert dataset.table("modules").num_rows == 2
 
 
@@ -186,12 +234,16 @@ def test_a_range_without_an_end_ends_with_the_range_around_it(parsed: Parse) -> 
         launch 1 150 155 #3
         kernel 1 920 930 #3 after
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name    module
         in-top  top
         in-b    top.b
         after   -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_second_range_tells_that_its_call_has_ended_however_late_its_end(parsed: Parse) -> None:
@@ -206,17 +258,25 @@ def test_a_second_range_tells_that_its_call_has_ended_however_late_its_end(parse
         range  1 100 200 {'Module': 'top', 'Inputs': [[1]]}
         range  1 201 202 {'Module': 'top', 'Outputs': [[1]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module   start_ns  end_ns  outputs
         top      0         90      [[2]]
         top      100       200     [[1]]
         top.a    10        80      [[1]]
         top.a.x  20        80      -
-    """)  # fmt: skip
-    check(dataset, "kernels", """
+    """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
         name    module
         in-top  top
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_shared_modules_and_those_that_call_themselves_stay_calls(parsed: Parse) -> None:
@@ -250,10 +310,14 @@ def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_o
         launch 1 250 260 #1
         kernel 1 900 910 #1 in-a
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name  module
         in-a  top.a
-    """)  # fmt: skip
+    """,
+    )
 
 
 of_raising_programs = over_programs(raising_plans(), 150)
@@ -288,9 +352,7 @@ def test_calls_are_those_that_began(it) -> None:
 def test_work_is_of_no_step_that_was_not_open(it) -> None:
     steps = it.keys("steps", "step_id")
     naming = {step.key[:2] for step in it.truth.steps}
-    true = Counter(
-        (*true_piece(work), work.step and placed(work.step)[:3]) for work in it.truth.work
-    )
+    true = Counter((*true_piece(work), work.step and placed(work.step)[:3]) for work in it.truth.work)
     found = Counter(
         (*piece(row), steps[row["step_id"]] and steps[row["step_id"]][:3])
         for row in it.tables["kernels"]
@@ -322,15 +384,11 @@ def test_most_kernels_are_known_also_where_modules_are_called_as_never_before() 
 
 
 def test_programs_leave_ranges_open_in_all_ways() -> None:
-    runs = [
-        simulate(Plan(seed=seed, raises=0.2, steps="vllm", plain_ranges=True)) for seed in range(20)
-    ]
+    runs = [simulate(Plan(seed=seed, raises=0.2, steps="vllm", plain_ranges=True)) for seed in range(20)]
     ranges = [one for run in runs for one in run.ranges]
     assert any(one.call and one.end_ns is None for one in ranges)
     assert any(one.step and one.end_ns is None for one in ranges)
-    assert any(
-        one.call and one.parent and one.end_ns and one.parent.end_ns == one.end_ns for one in ranges
-    )
+    assert any(one.call and one.parent and one.end_ns and one.parent.end_ns == one.end_ns for one in ranges)
     always = simulate(Plan(seed=3, raises=0.2, ends_always=True))
     assert all(one.end_ns is not None for one in always.ranges if one.call)
 

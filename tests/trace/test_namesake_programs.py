@@ -21,9 +21,7 @@ Facts = tuple[object, ...]
 
 def twice(plan: object) -> object:
     """With models large enough to differ somewhere, and markers that say so."""
-    return replace(
-        plan, namesakes=True, dialect="json", modules=max(plan.modules, 4), same_pid=False
-    )  # type: ignore[type-var, attr-defined]
+    return replace(plan, namesakes=True, dialect="json", modules=max(plan.modules, 4), same_pid=False)  # type: ignore[type-var, attr-defined]
 
 
 of_two_models = over_programs(plans().map(twice), 60)
@@ -71,7 +69,7 @@ def test_every_call_stands_at_its_path_or_is_counted(it: Parsed) -> None:
     for row in it.tables["calls"]:
         assert without_numbers(row["module"]) == true[place(row)].path
     missing = len(true) - len(it.tables["calls"])
-    counted = {row["cause"]: row["count"] for row in it.tables["coverage"] if row["what"] == "calls: losses"}  # fmt: skip
+    counted = {row["cause"]: row["count"] for row in it.tables["coverage"] if row["what"] == "calls: losses"}
     assert counted.get("module_unclear", 0) == missing
 
 
@@ -100,9 +98,7 @@ def test_modules_say_of_themselves_what_all_their_calls_say(it: Parsed) -> None:
         call = true[place(row)]
         told[row["module"]].add(tuple(sorted(call.params.items())))
     for path, its in told.items():
-        params = tuple(
-            sorted((one["name"], tuple(one["shape"] or ())) for one in modules[path]["params"])
-        )
+        params = tuple(sorted((one["name"], tuple(one["shape"] or ())) for one in modules[path]["params"]))
         telling = its - {()} or its
         if len(telling) == 1:
             assert {params} == telling
@@ -140,7 +136,7 @@ def test_a_call_that_says_what_tells_the_models_apart_is_never_lost(it: Parsed) 
     often = contested(it)
     for call in it.truth.calls:
         pid, root = call.key.pid, call.path.split(".")[0]
-        rivals = {path: n for (its, path), n in often.items() if its == pid and path.split(".")[0] == root}  # fmt: skip
+        rivals = {path: n for (its, path), n in often.items() if its == pid and path.split(".")[0] == root}
         if (pid, root) in roots and rivals.get(call.path) == max(rivals.values(), default=None):
             most = [path for path, n in rivals.items() if n == rivals[call.path]]
             if len(most) == 1 and call.params and call.static:
@@ -149,8 +145,6 @@ def test_a_call_that_says_what_tells_the_models_apart_is_never_lost(it: Parsed) 
 
 def test_most_programs_of_two_models_tell_them_apart() -> None:
     """Else the tests above would test nothing."""
-    programs = [
-        parsed(Plan(seed=seed, namesakes=True, modules=12, iterations=3)) for seed in range(8)
-    ]
+    programs = [parsed(Plan(seed=seed, namesakes=True, modules=12, iterations=3)) for seed in range(8)]
     apart = [any("~" in row["path"] for row in it.tables["modules"]) for it in programs]
     assert sum(apart) > 6

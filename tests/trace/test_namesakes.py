@@ -56,52 +56,79 @@ INTERLEAVED = "\n".join(
 
 def test_two_models_of_one_prefix_are_two_modules(parsed: Parse) -> None:
     dataset = parsed(linear("1", 0, 32) + linear("1", 1000, 512) + linear("1", 3000, 32))
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         module_id  subtree_end_id  parent_id  path   name   class_name  alias_of  params
         0          1               -          top    top    Linear      -         [{'name': 'weight', 'shape': [32, 32], 'dtype': 'float16'}]
         1          2               -          top~2  top~2  Linear      top       [{'name': 'weight', 'shape': [512, 512], 'dtype': 'float16'}]
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,  # noqa: E501
+    )
+    check(
+        dataset,
+        "calls",
+        """
         module  occurrence  start_ns
         top     1           0
         top     2           3000
         top~2   1           1000
-    """)  # fmt: skip
-    check(dataset, "kernels", """
+    """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
         name     module
         gemm32   top
         gemm32   top
         gemm512  top~2
-    """)  # fmt: skip
+    """,
+    )
     assert losses(dataset) == {"steps_unclear": 3}
 
 
 def test_figures_of_two_models_of_one_prefix_are_never_mixed(parsed: Parse) -> None:
     dataset = parsed(linear("1", 0, 32) + linear("1", 1000, 512) + linear("1", 3000, 32))
-    check_frame(roofline.frame(dataset)[["path", "flops", "runs"]], """
+    check_frame(
+        roofline.frame(dataset)[["path", "flops", "runs"]],
+        """
         path   flops   runs
         top~2  524288  1
         top    4096    2
-    """)  # fmt: skip
-    check_frame(modules_by_shape.frame(dataset)[["path", "calls", "flops_per_call"]], """
+    """,
+    )
+    check_frame(
+        modules_by_shape.frame(dataset)[["path", "calls", "flops_per_call"]],
+        """
         path   calls  flops_per_call
         top~2  1      524288
         top    2      2048
-    """)  # fmt: skip
-    check_frame(traffic.frame(dataset)[["path", "param_bytes"]], """
+    """,
+    )
+    check_frame(
+        traffic.frame(dataset)[["path", "param_bytes"]],
+        """
         path   param_bytes
         top~2  524288
         top    2048
-    """)  # fmt: skip
-    check_frame(modules_by_class.frame(dataset)[["class_name", "modules", "calls", "self_ns"]], """
+    """,
+    )
+    check_frame(
+        modules_by_class.frame(dataset)[["class_name", "modules", "calls", "self_ns"]],
+        """
         class_name  modules  calls  self_ns
         Linear      2        3      576
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_modules_that_are_alike_in_two_models_go_with_their_own_root(parsed: Parse) -> None:
     dataset = parsed(INTERLEAVED)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         module_id  subtree_end_id  parent_id  depth  path        alias_of
         0          3               -          0      top         -
         1          2               0          1      top.norm    -
@@ -109,8 +136,11 @@ def test_modules_that_are_alike_in_two_models_go_with_their_own_root(parsed: Par
         3          6               -          0      top~2       top
         4          5               3          1      top~2.norm  top.norm
         5          6               3          1      top~2.head  top.head
-    """)  # fmt: skip
-    check_frame(modules_by_time.frame(dataset)[["path", "calls", "self_ns", "inclusive_ns"]], """
+    """,
+    )
+    check_frame(
+        modules_by_time.frame(dataset)[["path", "calls", "self_ns", "inclusive_ns"]],
+        """
         path        calls  self_ns  inclusive_ns
         top~2       2      0        64
         top~2.norm  2      64       64
@@ -118,7 +148,8 @@ def test_modules_that_are_alike_in_two_models_go_with_their_own_root(parsed: Par
         top.norm    2      32       32
         top.head    2      0        0
         top~2.head  2      0        0
-    """)  # fmt: skip
+    """,
+    )
     assert dataset.subtree("top~2").kernels()["name"].tolist() == ["norm32", "norm32"]
 
 
@@ -135,9 +166,7 @@ def test_a_call_that_may_be_of_either_model_is_of_none_and_counted(parsed: Parse
     assert losses(dataset) == {"module_unclear": 2, "steps_unclear": 4}
     rows = [row for row in dataset.table("coverage").to_pylist() if not row["known"]]
     unclear = [row for row in rows if row["cause"] == "module_unclear"]
-    assert {row["advice"] for row in unclear} == {
-        "give every model a prefix of its own where it is marked"
-    }
+    assert {row["advice"] for row in unclear} == {"give every model a prefix of its own where it is marked"}
 
 
 def test_a_layer_recomputed_by_itself_goes_with_the_model_whose_it_is(parsed: Parse) -> None:
@@ -166,7 +195,10 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
         range  1 220 280 {'Module': 'top.a.w', 'Class': 'Small'}
         range  1 310 390 {'Module': 'top.b'}
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path       class_name  alias_of
         top        -           -
         top.a      -           -
@@ -174,10 +206,18 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
         top.a~2    -           top.a
         top.a~2.w  Large       top.a.w
         top.b      -           -
-    """)  # fmt: skip
+    """,
+    )
     assert dataset.table("calls").column("module").to_pylist() == [
-        "top", "top.a", "top.a", "top.a.w", "top.a.w", "top.a~2", "top.a~2.w", "top.b",
-    ]  # fmt: skip
+        "top",
+        "top.a",
+        "top.a",
+        "top.a.w",
+        "top.a.w",
+        "top.a~2",
+        "top.a~2.w",
+        "top.b",
+    ]
 
 
 def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(parsed: Parse) -> None:
@@ -186,12 +226,16 @@ def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(parsed: Par
         range 1  20  30 {'Module': 'top~2', 'Class': 'C'}
         range 1  40  50 {'Module': 'top', 'Class': 'B'}
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path   class_name  alias_of
         top    A           -
         top~2  C           -
         top~3  B           top
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,12 +250,8 @@ def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(parsed: Par
         "{'Module': 'top', 'TrainableParams': {'weight': [4, 8], 'bias': 'big'}}",
     ],
 )
-def test_a_marker_that_says_less_or_other_shapes_is_of_no_other_module(
-    parsed: Parse, other: str
-) -> None:
-    said = (
-        '{"Module": "top", "Class": "Net", "TrainableParams": {"weight": [4, 8]}, "Inputs": [[1]]}'
-    )
+def test_a_marker_that_says_less_or_other_shapes_is_of_no_other_module(parsed: Parse, other: str) -> None:
+    said = '{"Module": "top", "Class": "Net", "TrainableParams": {"weight": [4, 8]}, "Inputs": [[1]]}'
     dataset = parsed(f"range 1 0 10 {said}\nrange 1 20 30 {other}\nrange 1 40 50 {said}")
     (module,) = dataset.table("modules").to_pylist()
     assert (module["path"], module["class_name"], module["alias_of"]) == ("top", "Net", None)
@@ -220,10 +260,14 @@ def test_a_marker_that_says_less_or_other_shapes_is_of_no_other_module(
 
 def test_what_a_later_marker_says_of_a_module_is_known_of_it(parsed: Parse) -> None:
     dataset = parsed("range 1 0 9 top in=[[8]]\nrange 1 20 30 {'Module': 'top', 'Class': 'Net'}")
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path  class_name
         top   Net
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,12 +283,8 @@ def test_what_a_later_marker_says_of_a_module_is_known_of_it(parsed: Parse) -> N
         ),
     ],
 )
-def test_class_settings_and_parameters_tell_modules_apart(
-    parsed: Parse, one: str, other: str
-) -> None:
-    dataset = parsed(
-        f"range 1 0 10 {{'Module': 'm', {one}}}\nrange 1 20 30 {{'Module': 'm', {other}}}"
-    )
+def test_class_settings_and_parameters_tell_modules_apart(parsed: Parse, one: str, other: str) -> None:
+    dataset = parsed(f"range 1 0 10 {{'Module': 'm', {one}}}\nrange 1 20 30 {{'Module': 'm', {other}}}")
     assert dataset.table("modules").column("path").to_pylist() == ["m", "m~2"]
 
 
@@ -256,11 +296,15 @@ def test_a_parameter_that_grows_with_every_call_is_one_module_s(parsed: Parse) -
             for at in range(10, 1000, 10)
         )
     )
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path      params
         top       []
         top.attn  [{'name': 'cache', 'shape': [2, None], 'dtype': None}]
-    """)  # fmt: skip
+    """,
+    )
     assert losses(dataset) == {"modules_differ": 1}
 
 
@@ -271,11 +315,15 @@ def test_modules_that_end_up_at_one_place_give_it_no_figures_of_one_of_them(pars
         {linear("1", 100, 32, "draft.mlp")}
         {linear("1", 300, 512, "target.mlp")}
     """)
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path        alias_of   params
         runner      -          []
         runner.mlp  draft.mlp  [{'name': 'weight', 'shape': [None, None], 'dtype': 'float16'}]
-    """)  # fmt: skip
+    """,
+    )
     assert losses(dataset) == {"place_shared": 1, "modules_differ": 1}
     figures = roofline.frame(dataset).set_index("path").loc["runner.mlp"]
     assert figures[["flops", "bytes"]].isna().all()
@@ -289,10 +337,14 @@ def test_shards_of_one_module_on_two_ranks_are_one_module_without_the_size_that_
         for process, at, size in ((1, 0, 30), (2, 20, 34))
     )
     dataset = parsed(f"{one}\n{other}")
-    check(dataset, "modules", """
+    check(
+        dataset,
+        "modules",
+        """
         path  params
         m     [{'name': 'w', 'shape': [None, 64], 'dtype': None}]
-    """)  # fmt: skip
+    """,
+    )
     assert losses(dataset) == {"modules_differ": 1}
 
 
@@ -316,14 +368,18 @@ def test_two_models_of_one_prefix_are_the_same_two_on_every_rank(parsed: Parse) 
         + linear("2/1", 1500, 32)
         + linear("3/1", 2500, 512)
     )
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns
         top     0
         top     1500
         top~2   500
         top~2   1000
         top~2   2500
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_two_models_of_one_prefix_are_the_same_two_in_every_report(tmp_path: Path) -> None:
@@ -341,13 +397,11 @@ def test_two_models_of_one_prefix_are_the_same_two_in_every_report(tmp_path: Pat
         modules = dataset.table("modules").to_pylist()
         names = {row["path"]: f"gemm{row['params'][0]['shape'][0]}" for row in modules}
         assert [row["name"] for row in work] == [names[row["module"]] for row in work]
-        assert [modules[row["module_id"]]["path"] for row in work] == [
-            row["module"] for row in work
-        ]
+        assert [modules[row["module_id"]]["path"] for row in work] == [row["module"] for row in work]
         assert [row["alias_of"] for row in modules] == [None, "top"]
         answers.append(sorted((row["report"], row["name"], row["module"]) for row in work))
         flops = roofline.frame(dataset).set_index("path")["flops"].to_dict()
-        assert flops == {path: 2048 * 2 if name == "gemm32" else 524288 * 3 for path, name in names.items()}  # fmt: skip
+        assert flops == {path: 2048 * 2 if name == "gemm32" else 524288 * 3 for path, name in names.items()}
     assert answers[0] == answers[1]
 
 
@@ -357,9 +411,7 @@ def test_a_report_that_does_not_say_which_of_two_models_it_ran_has_a_row_of_its_
     lines = [linear("1", 0, 32) + linear("1", 1000, 512), "range 1 0 10 top in=[[1, 32]]"]
     paths = [report(tmp_path / f"rank{at}.sqlite", text) for at, text in enumerate(lines)]
     dataset = joined_here(paths, tmp_path / "run")
-    whose = [
-        row["module"] for row in dataset.table("calls").to_pylist() if row["report"] == "rank1"
-    ]
+    whose = [row["module"] for row in dataset.table("calls").to_pylist() if row["report"] == "rank1"]
     rows = {row["path"]: row for row in dataset.table("modules").to_pylist()}
     assert len(rows) == 3
     assert (rows[whose[0]]["class_name"], rows[whose[0]]["params"]) == (None, [])
@@ -404,9 +456,7 @@ def test_parts_hold_no_contradiction_and_do_not_depend_on_the_order(
     assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
-@given(
-    st.lists(st.tuples(st.none() | st.integers(0, 1), st.none() | st.integers(0, 1)), max_size=6)
-)
+@given(st.lists(st.tuples(st.none() | st.integers(0, 1), st.none() | st.integers(0, 1)), max_size=6))
 def test_what_fits_two_sides_is_of_neither(said: list[tuple[int | None, int | None]]) -> None:
     def agree(one: tuple, other: tuple) -> bool:
         return all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))

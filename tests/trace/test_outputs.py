@@ -26,12 +26,16 @@ def test_on_a_coarse_clock_outputs_may_share_a_tick_with_all_around_them(parsed:
         range  1  50  70 {'Module': 'top'}
         range  1  70  70 {'Module': 'top', 'Outputs': [[8]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  outputs
         top     0         [[9]]
         top     50        [[8]]
         top.a   10        [[5]]
-    """)  # fmt: skip
+    """,
+    )
     assert orphans(dataset) == 0
 
 
@@ -45,12 +49,16 @@ def test_outputs_are_of_the_call_of_their_own_thread_and_process(parsed: Parse) 
         range 7/2  34 35 {'Module': 'top', 'Outputs': [[72]]}
         range 7/3  36 37 {'Module': 'top', 'Outputs': [[73]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         pid  tid  outputs
         7    1    [[71]]
         8    1    [[81]]
         7    2    [[72]]
-    """)  # fmt: skip
+    """,
+    )
     assert orphans(dataset) == 1
 
 
@@ -81,7 +89,11 @@ def test_ranges_that_say_nothing_of_modules_may_lie_between(parsed: Parse) -> No
         range 1 25 40 plain
         range 1 50 51 {'Module': 'top.a', 'Outputs': [[5]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  outputs
         top.a   [[5]]
-    """)  # fmt: skip
+    """,
+    )

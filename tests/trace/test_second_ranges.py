@@ -31,12 +31,16 @@ def test_a_second_range_that_says_less_than_its_call_is_part_of_it(parsed: Parse
         range  1  60  70 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'ids': [[1]], 'StaticParams': {'p': 1}}
         range  1  72  73 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'StaticParams': {'p': 1}}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  end_ns  inputs  outputs  kernel_count
         top     0         50      [[1]]   -        1
         top     60        70      []      -        0
         top.a   10        40      [[1]]   -        1
-    """)  # fmt: skip
+    """,
+    )
     assert dataset.table("steps").num_rows == 2
     assert dataset.table("ranges").num_rows == 6
     assert losses(dataset) == {}
@@ -86,7 +90,10 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
         range 8/1  0  50 {'Module': 'net'}
         range 8/1 60  70 {'Module': 'net'}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  pid  start_ns
         top     1    0
         top     1    60
@@ -94,7 +101,8 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
         top.b   1    13
         net     8    0
         net     8    60
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_equal_ranges_of_which_every_other_one_works_are_calls_and_their_ends(
@@ -110,11 +118,15 @@ def test_equal_ranges_of_which_every_other_one_works_are_calls_and_their_ends(
         kernel 1 910 920 #2 second
         range  1  72  73 {'Module': 'net'}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns
         net     0
         net     60
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize("calls", [2, 3])
@@ -135,11 +147,15 @@ def test_ends_of_calls_from_before_the_recording_are_counted(parsed: Parse) -> N
         range  1  27  28 {'Module': 'top.a'}
         range  1  31  32 {'Module': 'top'}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  kernel_count
         top     20        1
         top.a   25        1
-    """)  # fmt: skip
+    """,
+    )
     assert dataset.table("steps").num_rows == 1
     assert losses(dataset) == {"outputs_without_call": 2}
 
@@ -153,12 +169,16 @@ def test_in_coarse_time_ends_at_one_tick_find_their_calls(parsed: Parse) -> None
         range  1  30  40 {'Module': 'top', 'Inputs': [[1]]}
         range  1  40  40 {'Module': 'top'}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns
         top     20
         top     30
         top.a   25
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_calls_that_two_sets_of_hooks_mark_are_one(parsed: Parse) -> None:
@@ -172,12 +192,19 @@ def test_calls_that_two_sets_of_hooks_mark_are_one(parsed: Parse) -> None:
         range  1  41  42 {'Module': 'top.a', 'Outputs': [[3]]}
         range  1  51  52 {'Module': 'top.a', 'Outputs': [[3]]}
     """)
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  end_ns  outputs  kernel_count
         top     0         100     -        1
         top.a   10        50      [[3]]    1
-    """)  # fmt: skip
-    check(dataset, "ranges", """
+    """,
+    )
+    check(
+        dataset,
+        "ranges",
+        """
         range_id  parent_range_id  module_id
         0         -                0
         1         0                0
@@ -185,7 +212,8 @@ def test_calls_that_two_sets_of_hooks_mark_are_one(parsed: Parse) -> None:
         3         2                1
         4         2                1
         5         1                0
-    """)  # fmt: skip
+    """,
+    )
     assert dataset.table("steps").num_rows == 1
 
 
@@ -218,16 +246,24 @@ def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(parsed: Pa
         async  1>2 120 150 ProfilerStep#3
         async  1>2 120 150 plain
     """)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name       module  cause
         of-top     top     -
         whose      -       ended_elsewhere
         elsewhere  -       outside_modules
-    """)  # fmt: skip
-    check(dataset, "calls", """
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
         call_id  module
         0        top
-    """)  # fmt: skip
+    """,
+    )
     rows = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
     assert {(row["cause"], row["known"]): row["count"] for row in rows} == {
         ("marker", True): 1,

@@ -24,9 +24,7 @@ def turns(it: Parsed) -> dict[int | None, str | None]:
         for call in it.truth.calls
         if call.parent is None
     }
-    return {None: None} | {
-        row["step_id"]: began[row["pid"], row["tid"], row["start_ns"]] for row in it.tables["steps"]
-    }
+    return {None: None} | {row["step_id"]: began[row["pid"], row["tid"], row["start_ns"]] for row in it.tables["steps"]}
 
 
 def unclear(it: Parsed) -> bool:
@@ -79,9 +77,7 @@ def belongs(it: Parsed) -> None:
     called = {tuple(call.key[:4]): call.iteration for call in it.truth.calls}
     calls = [row for row in it.tables["calls"] if row["step_id"] is not None]
     assert [
-        row
-        for row in calls
-        if step[row["step_id"]] != called[row["pid"], row["tid"], row["start_ns"], row["end_ns"]]
+        row for row in calls if step[row["step_id"]] != called[row["pid"], row["tid"], row["start_ns"], row["end_ns"]]
     ] == []
 
 

@@ -54,12 +54,16 @@ SERVING = """
 
 def test_what_a_server_calls_beside_its_model_begins_no_step(parsed: Parse) -> None:
     dataset = parsed(loop(SERVING, 3))
-    check(dataset, "steps", """
+    check(
+        dataset,
+        "steps",
+        """
         step_id  name   kind  index  tid  start_ns  end_ns
         0        Llama  -     0      1    100       200
         1        Llama  -     1      1    1100      1200
         2        Llama  -     2      1    2100      2200
-    """)  # fmt: skip
+    """,
+    )
     assert steps_of_kernels(dataset) == {
         "model": [0, 1, 2],
         "logits": [None] * 3,
@@ -121,16 +125,12 @@ def test_a_loss_and_layers_that_are_computed_again_begin_no_step(parsed: Parse) 
 
 
 def test_batches_without_a_loss_are_steps_too(parsed: Parse) -> None:
-    dataset = parsed(
-        loop(TRAINING, 2) + "\n" + loop("range 1 0 100 {'Module': 'net'}", 3, begin=5000)
-    )
+    dataset = parsed(loop(TRAINING, 2) + "\n" + loop("range 1 0 100 {'Module': 'net'}", 3, begin=5000))
     assert names(dataset) == ["net"] * 5
 
 
 @pytest.mark.parametrize("cut", ["net.layers.1", "net.head", "CrossEntropyLoss"])
-def test_what_is_left_of_a_forward_that_began_before_the_recording_is_no_step(
-    parsed: Parse, cut: str
-) -> None:
+def test_what_is_left_of_a_forward_that_began_before_the_recording_is_no_step(parsed: Parse, cut: str) -> None:
     rest = {
         "net.layers.1": "range 1 10 20 {'Module': 'net.layers.1'}\n",
         "net.head": "range 1 30 40 {'Module': 'net.head'}\n",
@@ -171,12 +171,16 @@ def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Pa
     cut = "range 1 0 5 {'Module': 'net.layers.10'}\n"
     end = "\nrange 1 9000 9010 {'Module': 'net.layers.4'}"
     dataset = parsed(cut + loop(forward, 2, begin=1000) + end)
-    check(dataset, "steps", """
+    check(
+        dataset,
+        "steps",
+        """
         step_id  name        index  tid  start_ns  end_ns
         0        net.layers  0      1    1010      1040
         1        net.layers  1      1    2010      2040
         2        net.layers  2      1    9000      9010
-    """)  # fmt: skip
+    """,
+    )
     assert steps_of_kernels(dataset) == {
         "between": [0, 1],
         "inside": [0, 1],
@@ -229,8 +233,7 @@ def test_of_models_that_run_by_turns_one_leads_that_runs_once_in_each_turn(
     parsed: Parse, turns: str, steps: str
 ) -> None:
     lines = "\n".join(
-        f"range 1 {at * 50} {at * 50 + 40} {{'Module': '{name}'}}"
-        for at, name in enumerate(turns.split())
+        f"range 1 {at * 50} {at * 50 + 40} {{'Module': '{name}'}}" for at, name in enumerate(turns.split())
     )
     assert names(parsed(loop(lines, 3))) == [steps] * 3
 
@@ -244,10 +247,7 @@ def test_where_drafts_differ_in_number_the_much_larger_model_leads_or_none(
         for name in ["draft"] * drafts + ["target"]:
             lines.append(f"range 1 {at} {at + 40} {{'Module': '{name}'}}")
             inside = range(parts) if name == "target" else ()
-            lines += [
-                f"range 1 {at + 5 + one} {at + 6 + one} {{'Module': 'target.fc{one}'}}"
-                for one in inside
-            ]
+            lines += [f"range 1 {at + 5 + one} {at + 6 + one} {{'Module': 'target.fc{one}'}}" for one in inside]
             at += 50
     dataset = parsed("\n".join(lines))
     assert names(dataset) == found
@@ -266,13 +266,17 @@ def test_models_on_threads_of_their_own_have_steps_of_their_own(parsed: Parse) -
             2,
         )
     )
-    check(dataset, "steps", """
+    check(
+        dataset,
+        "steps",
+        """
         name    index  tid
         ranker  0      1
         reader  1      2
         ranker  2      1
         reader  3      2
-    """)  # fmt: skip
+    """,
+    )
     assert steps_of_kernels(dataset) == {"reader": [1, 3]}
 
 
@@ -292,11 +296,15 @@ def test_replicas_are_one_step(parsed: Parse) -> None:
         kernel 1  200 210 #3 replica
         range  1  170 180 {'Module': 'loss'}
     """)
-    check(dataset, "steps", """
+    check(
+        dataset,
+        "steps",
+        """
         name  tid  start_ns  end_ns
         net   11   0         50
         net   13   105       160
-    """)  # fmt: skip
+    """,
+    )
     assert steps_of_kernels(dataset) == {"replica": [0, 1], "after-the-first-has-ended": [None]}
 
 
@@ -353,9 +361,7 @@ def test_where_more_modules_run_by_turns_than_a_loop_has_models_there_are_no_ste
 def test_a_thread_that_runs_a_model_without_steps_works_for_no_other_threads_step(
     parsed: Parse,
 ) -> None:
-    unclear = "\n".join(
-        f"range 2 {at} {at + 5} {{'Module': 'part_{at}'}}" for at in range(0, 90, 10)
-    )
+    unclear = "\n".join(f"range 2 {at} {at + 5} {{'Module': 'part_{at}'}}" for at in range(0, 90, 10))
     dataset = parsed(
         loop("range 1 0 100 {'Module': 'net'}", 2)
         + "\n"

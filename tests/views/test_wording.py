@@ -21,9 +21,21 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 TIMES = {
-    0: "0 ns", 0.5: "0.5 ns", 999: "999 ns", 999.4: "999 ns", 999.5: "1,000 ns", 999.9: "1,000 ns", 1_000: "1 \N{MICRO SIGN}s", 12_250: "12.2 \N{MICRO SIGN}s", 999_499: "999 \N{MICRO SIGN}s", 999_500: "1,000 \N{MICRO SIGN}s",
-    1_000_000: "1 ms", 1_234_567_890: "1.23 s", 999_500_000_000: "1,000 s", 4_000_000_000_000: "4,000 s",
-}  # fmt: skip
+    0: "0 ns",
+    0.5: "0.5 ns",
+    999: "999 ns",
+    999.4: "999 ns",
+    999.5: "1,000 ns",
+    999.9: "1,000 ns",
+    1_000: "1 \N{MICRO SIGN}s",
+    12_250: "12.2 \N{MICRO SIGN}s",
+    999_499: "999 \N{MICRO SIGN}s",
+    999_500: "1,000 \N{MICRO SIGN}s",
+    1_000_000: "1 ms",
+    1_234_567_890: "1.23 s",
+    999_500_000_000: "1,000 s",
+    4_000_000_000_000: "4,000 s",
+}
 
 
 @pytest.mark.parametrize(("ns", "said"), TIMES.items())
@@ -43,15 +55,26 @@ def test_a_share_is_called_all_or_nothing_only_if_it_is() -> None:
 
 def test_bytes_and_operations_are_in_the_largest_unit_that_fits() -> None:
     assert [size(one) for one in (0, 999, 1_000, 999_499, 999_500, 643_813_376, 2e15)] == [
-        "0 B", "999 B", "1 kB", "999 kB", "1 MB", "644 MB", "2 PB",
-    ]  # fmt: skip
+        "0 B",
+        "999 B",
+        "1 kB",
+        "999 kB",
+        "1 MB",
+        "644 MB",
+        "2 PB",
+    ]
     assert [flops(one) for one in (0, 195_124_000_000)] == ["0 FLOP", "195 GFLOP"]
 
 
 def test_figures_have_three_digits_and_no_exponent() -> None:
     assert [rounded(one) for one in (0, 0.195, 26.64, 1_466.4, 0.00004, -2.5)] == [
-        "0", "0.195", "26.6", "1,466", "0.000", "-2.5",
-    ]  # fmt: skip
+        "0",
+        "0.195",
+        "26.6",
+        "1,466",
+        "0.000",
+        "-2.5",
+    ]
 
 
 def test_what_would_command_the_terminal_is_replaced() -> None:
@@ -63,9 +86,7 @@ def test_the_median_of_an_even_number_of_steps_is_between_the_two_in_the_middle(
 ) -> None:
     spans = enumerate((100, 200, 600, 900))
     lines = "\n".join(f"range 1 {at}000 {at}{span} ProfilerStep#{at}" for at, span in spans)
-    assert summary.steps_by_kind(parsed(lines)) == [
-        {"kind": "train", "count": 4, "median_host_ns": 400}
-    ]
+    assert summary.steps_by_kind(parsed(lines)) == [{"kind": "train", "count": 4, "median_host_ns": 400}]
 
 
 def test_csv_says_what_json_says() -> None:

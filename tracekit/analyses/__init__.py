@@ -5,8 +5,8 @@ To add an analysis: write ``analyses/<name>.py``, named as its command, with the
 tests. One that takes options names them in ``OPTIONS``.
 
 Beside them lie what several use: ``subtrees`` (sums along the hierarchy), ``devices`` (work on one axis of time),
-``spread`` and ``medians`` (quantiles of groups, and what lies between them), ``step_times`` and ``step_kinds`` (steps that
-can be compared), ``costs`` (FLOPs and bytes); and ``difference``, which compares two datasets.
+``spread`` and ``medians`` (quantiles of groups, and what lies between them), ``step_times`` and ``step_kinds`` (steps
+that can be compared), ``costs`` (FLOPs and bytes); and ``difference``, which compares two datasets.
 """
 
 from __future__ import annotations

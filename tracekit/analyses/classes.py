@@ -34,10 +34,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     kinds, code = types(modules)
     whole = int(integers(work, "dur_ns").sum())
     outermost = _outermost(code, modules.end)
-    sums = {
-        name: summed(code, np.asarray(times[name]), len(kinds))
-        for name in ("calls", "kernels", "self_ns")
-    }
+    sums = {name: summed(code, np.asarray(times[name]), len(kinds)) for name in ("calls", "kernels", "self_ns")}
     inclusive = np.where(outermost, np.asarray(times["inclusive_ns"]), 0)
     total = summed(code, inclusive, len(kinds))
     found = pd.DataFrame(

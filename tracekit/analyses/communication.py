@@ -50,9 +50,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             "exposed": exposed[rows],
         }
     )
-    found = work.groupby(_KEYS).agg(
-        size=("ns", "size"), ns=("ns", "sum"), exposed=("exposed", "sum")
-    )
+    found = work.groupby(_KEYS).agg(size=("ns", "size"), ns=("ns", "sum"), exposed=("exposed", "sum"))
     found = found.reset_index()
     spent = found["ns"].to_numpy()
     answer = pd.DataFrame(

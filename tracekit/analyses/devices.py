@@ -54,9 +54,7 @@ def axis(dataset: Dataset, table: pa.Table) -> Axis:
     line = report_codes(dataset, table) * devices.size + np.searchsorted(devices, known)
     reports: list[str | None] = [*dataset.reports] or [None]
     lines: list[tuple[str | None, int | None]] = [
-        (report, None if device < 0 else device)
-        for report in reports
-        for device in devices.tolist()
+        (report, None if device < 0 else device) for report in reports for device in devices.tolist()
     ]
     times = [integers(table, "start_ns"), integers(table, "end_ns")]
     placed = measured_axis([line] * len(times), times)
@@ -82,9 +80,7 @@ def report_codes(dataset: Dataset, table: pa.Table) -> Rows:
 
 def from_graph(table: pa.Table) -> Flags:
     """Which single pieces of work ran from a CUDA graph, by ``graph_id`` and ``graph_node_id``."""
-    of_graph, of_node = (
-        np.asarray(table.column(name).is_valid()) for name in ("graph_id", "graph_node_id")
-    )
+    of_graph, of_node = (np.asarray(table.column(name).is_valid()) for name in ("graph_id", "graph_node_id"))
     found: Flags = of_graph | of_node
     return found
 

@@ -162,13 +162,7 @@ def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTim
     several = sizes.groupby("path")["shapes"].nunique()
     single = several.index[several < 2]  # noqa: PLR2004 - one size is all of its kind
     parts = [
-        side.times[
-            ~(
-                (side.times["what"] == "step")
-                & side.times["shapes"].notna()
-                & side.times["path"].isin(single)
-            )
-        ]
+        side.times[~((side.times["what"] == "step") & side.times["shapes"].notna() & side.times["path"].isin(single))]
         for side in sides
     ]
     gaps = [side.between for side in sides if side.between is not None and len(side.between)]
@@ -181,10 +175,7 @@ def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTim
 
 
 def _check_alike(before: Dataset, after: Dataset) -> None:
-    kinds = [
-        set(one.table("kernels", ["kind"]).column("kind").unique().to_pylist())
-        for one in (before, after)
-    ]
+    kinds = [set(one.table("kernels", ["kind"]).column("kind").unique().to_pylist()) for one in (before, after)]
     on_cpu = [_OPERATOR in its for its in kinds]
     if all(kinds) and on_cpu[0] != on_cpu[1]:
         there = ["a CPU" if cpu else "a GPU" for cpu in on_cpu]
@@ -206,9 +197,7 @@ class _Naming:
         return [f"{self._root}{dot}{rest}" for _, dot, rest in (p.partition(".") for p in paths)]
 
 
-def _names(
-    before: Dataset, after: Dataset, options: Options
-) -> tuple[tuple[_Naming, _Naming], list[str]]:
+def _names(before: Dataset, after: Dataset, options: Options) -> tuple[tuple[_Naming, _Naming], list[str]]:
     """What to call the modules of each dataset, and a note if the roots' names differ."""
     paths = [one.table("modules", ["path"]).column("path").to_pylist() for one in (before, after)]
     one, other = (sorted({path.partition(".")[0] for path in its}) for its in paths)
@@ -225,8 +214,7 @@ def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> 
     """Times of two datasets side by side, and which of them changed; see :func:`frame`."""
     pairs = like(before.times, after.times)
     sides = [
-        medians(times).add_prefix(f"{name}_")
-        for name, times in zip(("before", "after"), pairs.times, strict=True)
+        medians(times).add_prefix(f"{name}_") for name, times in zip(("before", "after"), pairs.times, strict=True)
     ]
     rows = sides[0].join(sides[1], how="outer").reindex(range(len(pairs.keys)))
     rows = rows.set_index(pd.MultiIndex.from_frame(pairs.keys))

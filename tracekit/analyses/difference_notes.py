@@ -15,9 +15,7 @@ _FEW_STEPS = 5
 _MOST_NAMED = 3
 
 
-def undecided(
-    rows: pd.DataFrame, moved: pd.Series[bool], alone: pd.Series[bool], threshold: float
-) -> list[str]:
+def undecided(rows: pd.DataFrame, moved: pd.Series[bool], alone: pd.Series[bool], threshold: float) -> list[str]:
     """Says what cannot be decided: changes without a spread, medians that may have moved by it, and what is unlike."""
     both = rows["before_ns"].notna() & rows["after_ns"].notna()
     found = []
@@ -57,9 +55,7 @@ def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
     notes = []
     for name, side in (("first", before), ("second", after)):
         if side.between is not None and (between := int(side.between["ns"].sum())):
-            notes.append(
-                f"{between:,} ns of the {name} lie between steps: compared as a whole, not by module."
-            )
+            notes.append(f"{between:,} ns of the {name} lie between steps: compared as a whole, not by module.")
         if side.outside_ns:
             notes.append(
                 f"{side.outside_ns:,} ns of the {name} were launched before the first step of their process and are "

@@ -44,16 +44,12 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         UsageError: If the dataset is a subtree: what looks idle there may be other modules' work.
     """
     if dataset.root is not None:
-        raise UsageError(
-            f"{NAME} are those of a whole device: ask the whole dataset, without a path"
-        )
+        raise UsageError(f"{NAME} are those of a whole device: ask the whole dataset, without a path")
     table = kernels(dataset, ["module_id", *WHERE])
     modules = hierarchy(dataset)
     owner, on = modules.rows(table), axis(dataset, table)
     idle = idle_times(on)
-    work = pd.DataFrame(
-        {"line": idle.line, "before": owner[idle.before], "after": owner[idle.after], "ns": idle.ns}
-    )
+    work = pd.DataFrame({"line": idle.line, "before": owner[idle.before], "after": owner[idle.after], "ns": idle.ns})
     grouped = work.groupby(_KEYS)
     found = grouped["ns"].agg(["size", "sum", "max"]).reset_index()
     lines, time = found["line"].to_numpy(), found["sum"].to_numpy()
@@ -78,9 +74,7 @@ def idle_times(on: Axis) -> Idle:
     """The gaps between pieces of work, in the order of the axis."""
     order = np.argsort(on.start, kind="stable")
     reach, latest = _reach(on.end[order])
-    after = np.flatnonzero(
-        (on.start[order][1:] > reach[:-1]) & (on.line[order][1:] == on.line[order][:-1])
-    )
+    after = np.flatnonzero((on.start[order][1:] > reach[:-1]) & (on.line[order][1:] == on.line[order][:-1]))
     rows = order[after + 1]
     return Idle(on.line[rows], order[latest[after]], rows, on.start[rows] - reach[after])
 

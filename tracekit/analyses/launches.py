@@ -30,12 +30,26 @@ if TYPE_CHECKING:
 NAME = "launches"
 
 _COLUMNS = (
-    "module_id", "kind", "dur_ns", "pid", "tid", "launch_start_ns", "launch_end_ns", "graph_id",
-    "graph_node_id", *WHERE,
-)  # fmt: skip
+    "module_id",
+    "kind",
+    "dur_ns",
+    "pid",
+    "tid",
+    "launch_start_ns",
+    "launch_end_ns",
+    "graph_id",
+    "graph_node_id",
+    *WHERE,
+)
 _SUMS = (
-    "launches", "launch_ns", "blocked_ns", "gpu_time_ns", "replayed_ns", "launch_bound_ns", "waiting_ns",
-)  # fmt: skip
+    "launches",
+    "launch_ns",
+    "blocked_ns",
+    "gpu_time_ns",
+    "replayed_ns",
+    "launch_bound_ns",
+    "waiting_ns",
+)
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:

@@ -14,9 +14,19 @@ if TYPE_CHECKING:
 NAME = "layers"
 
 _COLUMNS = [
-    "pattern", "class_name", "modules", "inclusive_ns", "share", "median_ns", "spread", "min_ns",
-    "max_ns", "self_ns", "calls", "kernels",
-]  # fmt: skip
+    "pattern",
+    "class_name",
+    "modules",
+    "inclusive_ns",
+    "share",
+    "median_ns",
+    "spread",
+    "min_ns",
+    "max_ns",
+    "self_ns",
+    "calls",
+    "kernels",
+]
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:

@@ -89,9 +89,7 @@ def _chosen(value: Ints, cell: Rows, later: Flags, cells: _Cells) -> Flags:
     """Of cells that are levelled, as many rows of each side as the other has, evenly from the least to the most."""
     order = np.lexsort((value, later, cell))
     count = np.where(later, cells.steps[1][cell], cells.steps[0][cell])
-    start = np.concatenate(
-        (np.zeros(1, np.int64), np.cumsum(np.stack(cells.steps, axis=1).ravel()))
-    )
+    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.stack(cells.steps, axis=1).ravel())))
     rank = np.empty(order.size, np.int64)
     rank[order] = np.arange(order.size)
     rank -= start[2 * cell + later]
@@ -107,9 +105,7 @@ def _levelled(value: Floats, cell: Rows, later: Flags, cells: _Cells) -> Floats:
     count = cells.key.size
     middle = np.zeros(count)
     for side in (~later, later):
-        middle += (
-            pd.Series(value[side]).groupby(cell[side]).median().reindex(range(count)).to_numpy() / 2
-        )
+        middle += pd.Series(value[side]).groupby(cell[side]).median().reindex(range(count)).to_numpy() / 2
     weight = np.where(cells.levelled, np.minimum(*cells.steps), 0)
     level = np.bincount(cells.key, np.nan_to_num(_shares(weight, cells.key) * middle))[cells.key]
     change = (cells.levelled & (middle > 0))[cell]

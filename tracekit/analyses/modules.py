@@ -90,9 +90,7 @@ def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> 
     return union_within(owner, forest, on.start, on.end)
 
 
-def _per_step(
-    dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows
-) -> dict[str, object]:
+def _per_step(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> dict[str, object]:
     own = steps_of(dataset, work)
     inside = np.flatnonzero((owner >= 0) & (own >= 0))
     pairs = Pairs(owner[inside], own[inside], integers(work, "dur_ns")[inside])

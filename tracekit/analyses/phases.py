@@ -37,8 +37,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     tokens = summed(group, np.asarray(steps["tokens"].fillna(0), np.int64), count)
     gpu = spread(group, time, count)
     host, busy = (
-        spread(group, np.asarray(steps[name], np.int64), count).quantile(0.5)
-        for name in ("host_ns", "busy_ns")
+        spread(group, np.asarray(steps[name], np.int64), count).quantile(0.5) for name in ("host_ns", "busy_ns")
     )
     return found.assign(
         tokens=pd.arrays.IntegerArray(tokens, untold),

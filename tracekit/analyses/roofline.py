@@ -46,9 +46,9 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     inputs and outputs once each; caches may make the real number of transfers smaller or, rereading, larger. What is
     not known is null, and ``unknown`` says why.
 
-    A peak is that of the device's name in NVIDIA's own figures (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
-    bandwidth is that which the report tells of the device. float32 has one peak with TF32 and one without: it is known
-    where the names of kernels tell which was used, or the GPU has no TF32.
+    A peak is that of the device's name in NVIDIA's own figures (:data:`tracekit.flops.peaks.GPUS`), without sparsity;
+    memory bandwidth is that which the report tells of the device. float32 has one peak with TF32 and one without: it is
+    known where the names of kernels tell which was used, or the GPU has no TF32.
 
     Args:
         dataset: The dataset, or a subtree of one.
@@ -112,9 +112,7 @@ def _peaks(dataset: Dataset, found: Costs, own: Own, said: Stated) -> _Limits:
         if row >= 0:
             peaks = devices.get((report, number)) or said.of(None, None)
             doubtful = bool(own.doubtful[row]) and "float32" not in said.tflops
-            of_module[row].add(
-                (_peak_of(peaks, own.dtype[row], doubtful=doubtful), peaks.gb_per_s or -1.0)
-            )
+            of_module[row].add((_peak_of(peaks, own.dtype[row], doubtful=doubtful), peaks.gb_per_s or -1.0))
     alone = [next(iter(its)) if len(its) == 1 else (-1.0, -1.0) for its in of_module]
     limits = np.array(alone, dtype=np.float64).reshape(-1, 2)
     tflops, gb = np.where(limits > 0, limits, np.nan).T

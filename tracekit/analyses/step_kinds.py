@@ -41,9 +41,7 @@ def told_by_all(*datasets: Dataset) -> frozenset[str]:
     """What steps of each dataset tell: ``kind``, ``batch_size``, ``tokens``."""
     tables = [dataset.table("steps", ["kind", *_SIZES]) for dataset in datasets]
     return frozenset(
-        name
-        for name in ALL_TOLD
-        if all(table.column(name).null_count < table.num_rows for table in tables)
+        name for name in ALL_TOLD if all(table.column(name).null_count < table.num_rows for table in tables)
     )
 
 
@@ -62,16 +60,11 @@ def step_kinds(dataset: Dataset, told: frozenset[str]) -> pd.DataFrame:
     kind = [one or STEP for one in said["kind"]]
     names = [name for name in _SIZES if name in told]
     numbers = zip(*(said[name] for name in names), strict=True) if names else [()] * len(kind)
-    size = [
-        json.dumps({name: one for name, one in zip(names, its, strict=True) if one is not None})
-        for its in numbers
-    ]
+    size = [json.dumps({name: one for name, one in zip(names, its, strict=True) if one is not None}) for its in numbers]
     rows = {
         "kind": kind,
         "size": [None if one == _NO_SIZE else one for one in size],
-        "alike": [
-            f"{one if 'kind' in told else STEP} {its}" for one, its in zip(kind, size, strict=True)
-        ],
+        "alike": [f"{one if 'kind' in told else STEP} {its}" for one, its in zip(kind, size, strict=True)],
     }
     return pd.DataFrame(rows, index=pd.Index(said["step_id"], dtype="int64"), dtype=object)
 
@@ -103,15 +96,11 @@ def mix(before: pd.DataFrame, after: pd.DataFrame) -> Mix:
     """What two runs have in common, given a row with ``alike`` and ``ns`` for every step."""
     sides = [side.groupby("alike")["ns"].agg(["size", "sum"]) for side in (before, after)]
     common = sides[0].index.intersection(sides[1].index)
-    covered = [
-        float(side["sum"].reindex(common).sum() / max(side["sum"].sum(), 1)) for side in sides
-    ]
+    covered = [float(side["sum"].reindex(common).sum() / max(side["sum"].sum(), 1)) for side in sides]
     shares = [side["size"] / max(side["size"].sum(), 1) for side in sides]
     both = pd.concat(shares, axis=1, keys=("before", "after")).fillna(0.0)
     moved = (both["after"] - both["before"]).abs()
-    changed = both[moved > _MIXED].loc[
-        moved.sort_values(ascending=False).index[: (moved > _MIXED).sum()]
-    ]
+    changed = both[moved > _MIXED].loc[moved.sort_values(ascending=False).index[: (moved > _MIXED).sum()]]
     named = [(_named(str(row[0])), float(row[1]), float(row[2])) for row in changed.itertuples()]
     return Mix((covered[0], covered[1]), named, len(both) > 1)
 

@@ -24,8 +24,15 @@ KEYS = ["what", "path", "shapes"]
 _NOBODY, _BETWEEN = "(no module)", "(between steps)"
 _NO_STEP = -1
 _KERNELS = [
-    "call_id", "step_id", "name", "kind", "dur_ns", "start_ns", "launch_start_ns", "pid",
-]  # fmt: skip
+    "call_id",
+    "step_id",
+    "name",
+    "kind",
+    "dur_ns",
+    "start_ns",
+    "launch_start_ns",
+    "pid",
+]
 _ALL_ALIKE = f"{STEP} {{}}"
 
 
@@ -59,9 +66,7 @@ class _Work(NamedTuple):
     name: pa.DictionaryArray
 
     def at(self, rows: Flags) -> _Work:
-        return _Work(
-            self.call[rows], self.step[rows], self.ns[rows], self.name.filter(pa.array(rows))
-        )
+        return _Work(self.call[rows], self.step[rows], self.ns[rows], self.name.filter(pa.array(rows)))
 
 
 def step_times(
@@ -88,9 +93,7 @@ def step_times(
     kinds = step_kinds(dataset, told) if steps else None
     step = _ids(kernels, "step_id") if steps else np.zeros(kernels.num_rows, np.int64)
     calls = _Calls(dataset, named, shapes=shapes)
-    name = pc.coalesce(
-        kernels.column("name").cast(pa.string()), kernels.column("kind").cast(pa.string())
-    )
+    name = pc.coalesce(kernels.column("name").cast(pa.string()), kernels.column("kind").cast(pa.string()))
     work = _Work(
         calls.row_of(_ids(kernels, "call_id")),
         step,
@@ -136,12 +139,8 @@ def has_steps(dataset: Dataset) -> bool:
 class _Calls:
     """Calls of a dataset, each with the number of its module and shapes."""
 
-    def __init__(
-        self, dataset: Dataset, named: Callable[[list[str]], list[str]], *, shapes: bool
-    ) -> None:
-        calls = dataset.table(
-            "calls", ["call_id", "parent_call_id", "module_id", "inputs", "kwargs"]
-        )
+    def __init__(self, dataset: Dataset, named: Callable[[list[str]], list[str]], *, shapes: bool) -> None:
+        calls = dataset.table("calls", ["call_id", "parent_call_id", "module_id", "inputs", "kwargs"])
         ids = np.asarray(calls.column("call_id"))
         self._order = np.argsort(ids, kind="stable")
         self._sorted = ids[self._order]
@@ -153,9 +152,7 @@ class _Calls:
         text = _shapes(calls) if shapes else pa.array([None] * len(ids), pa.string())
         said = text.dictionary_encode()
         shape = np.asarray(said.indices.fill_null(-1)).astype(np.int64)
-        keys, self._key = np.unique(
-            module * (len(said.dictionary) + 1) + shape + 1, return_inverse=True
-        )
+        keys, self._key = np.unique(module * (len(said.dictionary) + 1) + shape + 1, return_inverse=True)
         key_module, key_shape = np.divmod(keys, len(said.dictionary) + 1)
         self._key_path = paths[key_module]
         self._key_shapes = np.array([None, *said.dictionary.to_pylist()], dtype=object)[key_shape]
@@ -212,13 +209,9 @@ def _by_name(
         code, texts = pd.factorize(kinds["alike"].to_numpy())
         alike = code[kinds.index.get_indexer(pd.Index(work.step))].astype(np.int64)
     name = np.asarray(work.name.indices).astype(np.int64)
-    (key, alike, name), (ns, count) = _sums(
-        (key, alike, name), (work.ns, np.ones(work.ns.size, np.int64))
-    )
+    (key, alike, name), (ns, count) = _sums((key, alike, name), (work.ns, np.ones(work.ns.size, np.int64)))
     names = np.array(work.name.dictionary.to_pylist(), dtype=object)
-    return pd.DataFrame(
-        {**said(key), "alike": texts[alike], "name": names[name], "ns": ns, "kernels": count}
-    )
+    return pd.DataFrame({**said(key), "alike": texts[alike], "name": names[name], "ns": ns, "kernels": count})
 
 
 def _whole_steps(work: _Work, kinds: pd.DataFrame | None) -> pd.DataFrame:

@@ -35,9 +35,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     count = steps.num_rows
     time = summed(step, integers(work, "dur_ns"), count)
     tokens = integers(steps, "tokens", missing=0)
-    found = pd.DataFrame(
-        {name: steps.column(name).to_pylist() for name in [*named, *_SAID]}, dtype=object
-    )
+    found = pd.DataFrame({name: steps.column(name).to_pylist() for name in [*named, *_SAID]}, dtype=object)
     found = found.astype({"step_id": "int64", "index": "int64", "pid": "int64"}).astype(
         dict.fromkeys(("rank", "batch_size", "tokens"), "Int64")
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Hierarchy(NamedTuple):
-    """The modules in pre-order; ``parent`` is -1 for what has none here, the subtree of ``m`` is ``m`` to ``end[m]``."""
+    """The modules in pre-order; ``parent`` is -1 for a root, and the subtree of ``m`` is ``m`` to ``end[m]``."""
 
     first: int
     path: list[str]
@@ -104,9 +104,7 @@ def inclusive_pairs(parent: Rows, depth: Ints, own: Pairs) -> Pairs:
         above = parent[whole.node]
         kept = above >= 0
         carried = Pairs(above[kept], whole.group[kept], whole.value[kept])
-    return (
-        Pairs(*(np.concatenate(parts) for parts in zip(*found, strict=True))) if found else carried
-    )
+    return Pairs(*(np.concatenate(parts) for parts in zip(*found, strict=True))) if found else carried
 
 
 def united(pairs: Pairs, groups: int) -> Pairs:

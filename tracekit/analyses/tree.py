@@ -27,8 +27,17 @@ OPTIONS = ("sort",)
 _SUMMED = ("calls", "kernels", "self_ns", "inclusive_ns", "share")
 #: What siblings can be sorted by, other than their order in the model.
 SORTED_BY = (
-    "inclusive_ns", "self_ns", "share", "calls", "kernels", "median_ns", "spread", "min_ns", "max_ns", "label",
-)  # fmt: skip
+    "inclusive_ns",
+    "self_ns",
+    "share",
+    "calls",
+    "kernels",
+    "median_ns",
+    "spread",
+    "min_ns",
+    "max_ns",
+    "label",
+)
 
 
 class _Line(NamedTuple):
@@ -104,8 +113,7 @@ def _figures(times: dict[str, object], lines: list[_Line], inclusive: Ints) -> d
     rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
     each = spread(np.repeat(np.arange(size.size), size), inclusive[rows], size.size)
     sums = {
-        name: np.add.reduceat(np.asarray(times[name])[rows], each.start) if lines else np.empty(0)
-        for name in _SUMMED
+        name: np.add.reduceat(np.asarray(times[name])[rows], each.start) if lines else np.empty(0) for name in _SUMMED
     }
     last = each.start + each.size - 1
     return {

@@ -35,8 +35,7 @@ def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] |
     low, high = min(int(t.min()) for _, t in filled), max(int(t.max()) for _, t in filled)
     # Groups that all happen at about one time have room for the same span each, which is the quickest.
     if (span := high - low + 2) * lines < _ROOM / 4:
-        return [(np.asarray(g, np.int64) - first) * span + (t - low)
-                for g, t in zip(groups, times, strict=True)]  # fmt: skip
+        return [(np.asarray(g, np.int64) - first) * span + (t - low) for g, t in zip(groups, times, strict=True)]
     lowest = np.full(lines, np.iinfo(np.int64).max)
     highest = np.full(lines, np.iinfo(np.int64).min)
     for g, t in filled:

@@ -34,9 +34,7 @@ def joint(columns: Iterable[Rows]) -> Rows:
     """A number for each row of several columns of numbers from 0 on."""
     found: Rows | None = None
     for column in columns:
-        found = (
-            column if found is None else _dense(found * (int(column.max(initial=0)) + 1) + column)
-        )
+        found = column if found is None else _dense(found * (int(column.max(initial=0)) + 1) + column)
     assert found is not None
     return found
 

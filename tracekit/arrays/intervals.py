@@ -96,9 +96,7 @@ def _parents_if_nested(start: Ints, end: Ints, level: Ints) -> Rows | None:
         above = rows
     inside = parent >= 0
     reach = end[parent[inside]]
-    holds = (
-        (reach >= end[inside]) & (reach > start[inside]) & (parent[inside] < np.flatnonzero(inside))
-    )
+    holds = (reach >= end[inside]) & (reach > start[inside]) & (parent[inside] < np.flatnonzero(inside))
     return parent if bool(holds.all()) and bool((inside == (level > 0)).all()) else None
 
 
@@ -153,9 +151,7 @@ def subtree_ends(parent: Rows, depth: Ints) -> Rows:
     end = np.full(parent.size, parent.size, dtype=np.int64)
     for rows in by_level(depth):
         following = np.append(rows[1:], parent.size)
-        end[rows] = np.minimum(
-            following, np.where(parent[rows] >= 0, end[parent[rows]], parent.size)
-        )
+        end[rows] = np.minimum(following, np.where(parent[rows] >= 0, end[parent[rows]], parent.size))
     return end
 
 
@@ -228,9 +224,7 @@ def union_within(owner: Rows, forest: tuple[Rows, Ints, Rows], start: Ints, end:
     return total
 
 
-def _add_unions(
-    total: Ints, group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints]
-) -> None:
+def _add_unions(total: Ints, group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints]) -> None:
     """Adds the length of the union of each group's intervals, which are sorted by (group, start)."""
     if group.size:
         fresh = np.concatenate(([True], group[1:] != group[:-1]))
@@ -274,9 +268,12 @@ def lanes(stream: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     free: list[int] = []
     last = None
     for row, its, start, end in zip(
-        rows.tolist(), stream[rows].tolist(), start_ns[rows].tolist(), end_ns[rows].tolist(),
+        rows.tolist(),
+        stream[rows].tolist(),
+        start_ns[rows].tolist(),
+        end_ns[rows].tolist(),
         strict=True,
-    ):  # fmt: skip
+    ):
         if its != last:
             open_, free, last = [], [], its
         while open_ and open_[0][0] <= start:

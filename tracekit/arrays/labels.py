@@ -31,9 +31,7 @@ class Labels(NamedTuple):
 
     def containing(self, text: str) -> Rows:
         """The codes of the words that contain a text, in any case."""
-        return np.array(
-            [at for at, word in enumerate(self.words) if text in word.lower()], np.int64
-        )
+        return np.array([at for at, word in enumerate(self.words) if text in word.lower()], np.int64)
 
 
 def labels(table: pa.Table, column: str) -> Labels:

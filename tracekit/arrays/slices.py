@@ -1,4 +1,4 @@
-"""Sums and extremes over many slices of one array, in time that does not grow with the slices' lengths; and what is distinct in it.
+"""Sums, extremes and distinct values over many slices of one array, in time that does not grow with their lengths.
 
 Knows no traces. A slice ``[low, high)`` with ``high <= low`` is empty.
 """
@@ -21,9 +21,7 @@ _PIECE = 131_072
 def sums(values: Ints, low: Ints, high: Ints) -> Ints:
     """The sum of ``values[low:high]`` for every slice."""
     running = np.concatenate(([0], np.cumsum(values)))
-    return np.asarray(
-        np.where(high > low, running[np.maximum(high, low)] - running[low], 0), dtype=np.int64
-    )
+    return np.asarray(np.where(high > low, running[np.maximum(high, low)] - running[low], 0), dtype=np.int64)
 
 
 def minima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
@@ -36,9 +34,7 @@ def maxima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
     return _extremes(np.maximum, values, low, high, empty, np.iinfo(np.int64).min)
 
 
-def _extremes(
-    better: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int, neutral: int
-) -> Ints:
+def _extremes(better: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int, neutral: int) -> Ints:
     result = np.full(low.size, empty, dtype=np.int64)
     padded = np.append(values, neutral)
     table = _sparse_table(better, values, neutral)
@@ -51,9 +47,7 @@ def _extremes(
     return result
 
 
-def _piece_extremes(
-    better: np.ufunc, padded: Ints, table: list[Ints], slices: tuple[Ints, Ints], neutral: int
-) -> Ints:
+def _piece_extremes(better: np.ufunc, padded: Ints, table: list[Ints], slices: tuple[Ints, Ints], neutral: int) -> Ints:
     """Extremes of slices none of which is empty: short ones by looking, long ones by blocks and what is left over."""
     low, high = slices
     found = np.empty(low.size, dtype=np.int64)

@@ -43,9 +43,7 @@ def _string(array: pa.Array) -> pa.Array:
 
 
 def _map(array: pa.MapArray) -> pa.Array:
-    pairs = pc.binary_join_element_wise(
-        json_text(array.keys), _or_null(json_text(array.items)), ": "
-    )
+    pairs = pc.binary_join_element_wise(json_text(array.keys), _or_null(json_text(array.items)), ": ")
     return _bracketed("{", _joined(array, pairs), "}")
 
 

@@ -24,7 +24,5 @@ def call_at_capture(evidence: Evidence, work: Ints, *, by_order: bool) -> Ints:
     origins, calls = evidence.origins, evidence.calls
     told = np.flatnonzero(origins.known & (origins.by_order == by_order))
     call = np.full(origins.start.size + 1, -1, dtype=np.int64)
-    call[told] = innermost(
-        calls.start, calls.end, calls.parent, origins.start[told], origins.end[told]
-    )
+    call[told] = innermost(calls.start, calls.end, calls.parent, origins.start[told], origins.end[told])
     return call[evidence.lineage.of_work[work]]

@@ -89,9 +89,7 @@ def marks_on(module: nn.Module) -> Iterator[Marks]:
 
 def modules_of(model: nn.Module, prefix: str) -> Iterator[tuple[str, int, nn.Module]]:
     """Every module once, with its path and depth; what torch.compile wrapped is named by its wrapper alone."""
-    inside = {
-        id(module._modules[WRAPPED]) for module in model.modules() if WRAPPED in module._modules
-    }
+    inside = {id(module._modules[WRAPPED]) for module in model.modules() if WRAPPED in module._modules}
     for name, module in model.named_modules():
         if id(module) not in inside:
             names = [part for part in name.split(".") if part not in ("", WRAPPED)]

@@ -48,9 +48,7 @@ class _Call:
 
     __slots__ = ("chain", "marks", "opener")
 
-    def __init__(
-        self, marks: BackwardMarks, opener: Callable[[], object], around: _Call | None
-    ) -> None:
+    def __init__(self, marks: BackwardMarks, opener: Callable[[], object], around: _Call | None) -> None:
         self.marks = marks
         self.opener = opener
         self.chain: tuple[_Call, ...] = (*(around.chain if around else ()), self)

@@ -1,4 +1,4 @@
-"""A small Llama with random weights that answers two requests: what tracekit does, in seconds and without a download."""
+"""A small Llama with random weights that answers two requests: shows tracekit in seconds, without a download."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ class LlamaAttention(nn.Module):
     @override
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], past: Past, layer: int) -> Tensor:
         """[batch, tokens, hidden] to the same; the keys and values are added to those of the past."""
-        query, key, value = (
-            _heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        query, key, value = (_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         query, key = _rotated(query, *rotary), _rotated(key, *rotary)
         past.keys[layer] = key = torch.cat((past.keys[layer], key), dim=2)
         past.values[layer] = value = torch.cat((past.values[layer], value), dim=2)

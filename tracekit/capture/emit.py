@@ -122,9 +122,7 @@ class Nvtx:
             self._connect_by_public_names(nvtx)
             return
         self._text_opener = lambda text: partial(push, attributes(text), domain.handle)
-        self._text_starter = lambda text: _ended_by(
-            lib.end_range, lib.start_range(attributes(text), domain.handle)
-        )
+        self._text_starter = lambda text: _ended_by(lib.end_range, lib.start_range(attributes(text), domain.handle))
         self.close = close
 
     def _connect_by_public_names(self, nvtx: Any) -> None:  # noqa: ANN401 - has no types
@@ -224,9 +222,7 @@ def unheard() -> str | None:
     except UsageError as error:
         return str(error)
     if emitter.refused:
-        return (
-            f"the nvtx package finds no listener in {tool}; pip install nvtx==0.2.11 does not ask"
-        )
+        return f"the nvtx package finds no listener in {tool}; pip install nvtx==0.2.11 does not ask"
     emitter.opener("tracekit")
     loaded = Path("/proc/self/maps")
     if loaded.exists() and Path(tool).name not in loaded.read_text("utf-8", "replace"):

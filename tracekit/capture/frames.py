@@ -31,9 +31,7 @@ def kwargs_of_hooked_call() -> dict[str, object] | None:
 
 def running_calls(module: nn.Module) -> int:
     """How many calls of a module are running on this thread: no hook sees the end of one that was interrupted."""
-    return sum(
-        frame.f_code is _CALL and frame.f_locals.get("self") is module for frame in _callers()
-    )
+    return sum(frame.f_code is _CALL and frame.f_locals.get("self") is module for frame in _callers())
 
 
 def dynamo_began_ns() -> int | None:

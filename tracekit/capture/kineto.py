@@ -22,15 +22,21 @@ _PUSH_POP = 59
 _RUNTIME, _DRIVER = 0, 1
 #: CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind less one, as Nsight's tables number and label them.
 COPY_LABELS = {
-    0: "Unknown", 1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host",
-    5: "Array-to-Array", 6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host",
+    0: "Unknown",
+    1: "Host-to-Device",
+    2: "Device-to-Host",
+    3: "Host-to-Array",
+    4: "Array-to-Host",
+    5: "Array-to-Array",
+    6: "Array-to-Device",
+    7: "Device-to-Array",
+    8: "Device-to-Device",
+    9: "Host-to-Host",
     10: "Peer-to-Peer",
-}  # fmt: skip
+}
 MEMORY_LABELS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 #: The same by Kineto's names: ``Memcpy HtoD (Pageable -> Device)``.
-_COPY_KINDS = {
-    f"{label[0]}to{label.partition('-to-')[2][0]}": at for at, label in COPY_LABELS.items() if at
-}
+_COPY_KINDS = {f"{label[0]}to{label.partition('-to-')[2][0]}": at for at, label in COPY_LABELS.items() if at}
 _MEMORY_KINDS = {label: at for at, label in MEMORY_LABELS.items()}
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _SET = re.compile(r"Memset(?: \((\w+)\))?")
@@ -125,9 +131,7 @@ def rows_of(
 class _Writer:
     """Rows as they grow, one method per category of Kineto's events."""
 
-    def __init__(
-        self, texts: Sequence[str], pid: int, names: Mapping[Span, str], *, ops: bool
-    ) -> None:
+    def __init__(self, texts: Sequence[str], pid: int, names: Mapping[Span, str], *, ops: bool) -> None:
         self.zero_ns = 0
         self._names = names
         self._rows = Rows()
@@ -148,9 +152,7 @@ class _Writer:
     def finished(self, base_ns: int) -> Rows:
         """The rows."""
         rows = self._rows
-        tids = {
-            row["globalTid"] for table in (rows.ranges, rows.calls, rows.operators) for row in table
-        }
+        tids = {row["globalTid"] for table in (rows.ranges, rows.calls, rows.operators) for row in table}
         main, other = self._id("main thread"), self._id("thread")
         rows.threads = [
             {

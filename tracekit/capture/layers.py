@@ -32,8 +32,12 @@ _WHY = "none ran, or all ran inside a region compiled after the markers were put
 
 #: Modules that compute little or nothing.
 SKIPPED: tuple[type[nn.Module], ...] = (
-    nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d,
-)  # fmt: skip
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+)
 
 
 class LayerMarkers:
@@ -103,9 +107,7 @@ class LayerMarkers:
 
     def put_on(self, module: nn.Module, path: str, emitter: Emitter, *, root: bool) -> None:
         """Marks one more module, unless it is marked for the same emitter already."""
-        if isinstance(module, RecursiveScriptModule) and not isinstance(
-            module, TopLevelTracedModule
-        ):
+        if isinstance(module, RecursiveScriptModule) and not isinstance(module, TopLevelTracedModule):
             self._refused.append(path)
             return
         if any(marks.lane is emitter.lane for marks in marks_on(module)):
@@ -174,9 +176,7 @@ class MarkedCall:
             self._marks.before(*self._call)
         return self
 
-    def __exit__(
-        self, _type: object, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: TracebackType | None) -> None:
         if self._marks is not None:
             module, args, _ = self._call
             self._marks.after(module, args, self.result if error is None else None)

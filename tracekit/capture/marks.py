@@ -53,9 +53,19 @@ class Marks:
     """The marks of one module."""
 
     __slots__ = (
-        "__weakref__", "called", "calls", "close", "lane", "leave", "opener", "path", "results", "root",
-        "switch", "unmarked",
-    )  # fmt: skip
+        "__weakref__",
+        "called",
+        "calls",
+        "close",
+        "lane",
+        "leave",
+        "opener",
+        "path",
+        "results",
+        "root",
+        "switch",
+        "unmarked",
+    )
 
     def __init__(self, path: str, switch: Switch, emitter: Emitter, *, root: bool = False) -> None:
         self.path = path
@@ -98,9 +108,7 @@ class Marks:
             opener = self.calls.get(key) or self._of_call(module, key)
         except Exception:  # noqa: BLE001 - a stranger's arguments must not end the stranger's run
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
-            opener = self.opener(
-                spelling.call(self.path, type(unwrapped(module)).__name__, inputs=None)
-            )
+            opener = self.opener(spelling.call(self.path, type(unwrapped(module)).__name__, inputs=None))
             self.called = True
         opened.append(self)
         opener()
@@ -120,10 +128,7 @@ class Marks:
         self.close()
         key: Described | Tensors
         try:
-            if type(output) is Tensor:
-                key = (output.shape, output.dtype, output.device)
-            else:
-                key = tensors_in(output)
+            key = (output.shape, output.dtype, output.device) if type(output) is Tensor else tensors_in(output)
             opener = self.results.get(key) or self._of_result(module, key)
         except Exception:  # noqa: BLE001 - as above
             _LOG.debug("cannot describe a result of %s", self.path, exc_info=True)
@@ -193,9 +198,7 @@ def silent() -> Marks:
     return Marks("", Switch(on=False), Nowhere())
 
 
-def _kept(
-    texts: dict[object, Callable[[], object]], key: object, opener: Callable[[], object]
-) -> Callable[[], object]:
+def _kept(texts: dict[object, Callable[[], object]], key: object, opener: Callable[[], object]) -> Callable[[], object]:
     if len(texts) >= _MOST_TEXTS:
         texts.clear()
     texts[key] = opener

@@ -72,9 +72,7 @@ def _sequence(args: tuple[Any, ...]) -> int:
     if node is not None:
         return int(node._sequence_nr())
     following = _get_sequence_nr()
-    created = torch.is_grad_enabled() and any(
-        isinstance(item, torch.Tensor) and item.requires_grad for item in args
-    )
+    created = torch.is_grad_enabled() and any(isinstance(item, torch.Tensor) and item.requires_grad for item in args)
     return following - 1 if created else following
 
 

@@ -199,6 +199,4 @@ def _loaded(written: bytes) -> Row:
         except ValueError:
             continue
         return trace
-    raise CaptureError(
-        "torch's profiler wrote a trace that is no JSON; record with --engine nsys, or another torch"
-    )
+    raise CaptureError("torch's profiler wrote a trace that is no JSON; record with --engine nsys, or another torch")

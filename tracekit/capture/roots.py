@@ -56,9 +56,7 @@ class RootMarkers:
     def __enter__(self) -> Self:
         self._watching.enter_context(warnings.catch_warnings())
         # Torch tells whoever calls a compiled model that there is a hook such as ours, which does nothing there.
-        warnings.filterwarnings(
-            "ignore", "Using `torch.compile.module.` when there are global hooks"
-        )
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
         self._watching.callback(register_module_forward_pre_hook(self._before).remove)
         return self
 

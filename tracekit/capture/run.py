@@ -123,11 +123,7 @@ def _self_running(target: Target, settings: Settings, window: Window) -> object:
     with roots, told_of_steps(stepped), explained(target.spec, target.file):
         made = target.call()
     if made is None and not schedule.opened:
-        ran = (
-            f"ran {schedule.begun} of {warmup} steps of warm-up"
-            if schedule.begun
-            else "called no module"
-        )
+        ran = f"ran {schedule.begun} of {warmup} steps of warm-up" if schedule.begun else "called no module"
         raise CaptureError(f"{target.spec}: {ran}, so nothing was recorded; {_EXPECTED}")
     return made
 
@@ -178,9 +174,7 @@ def _steps(program: _Program, target: Target, settings: Settings, window: Window
     return figures
 
 
-def _compiled_steps(
-    program: _Program, target: Target, settings: Settings, window: Window
-) -> dict[str, int]:
+def _compiled_steps(program: _Program, target: Target, settings: Settings, window: Window) -> dict[str, int]:
     """As :func:`_steps`, of the compiled model. Captures of CUDA graphs lie in the window, compiling does not."""
     compiling = settings.compiling
     assert compiling is not None

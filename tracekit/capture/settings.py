@@ -10,17 +10,38 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CONVOLUTION = {
-    "in_chan": "in_channels", "out_chan": "out_channels", "filter_dim": "kernel_size", "stride": "stride",
-    "padding": "padding", "dilation": "dilation", "transposed": "transposed", "output_padding": "output_padding",
-    "groups": "groups", "padding_mode": "padding_mode",
-}  # fmt: skip
+    "in_chan": "in_channels",
+    "out_chan": "out_channels",
+    "filter_dim": "kernel_size",
+    "stride": "stride",
+    "padding": "padding",
+    "dilation": "dilation",
+    "transposed": "transposed",
+    "output_padding": "output_padding",
+    "groups": "groups",
+    "padding_mode": "padding_mode",
+}
 _POOL = {"filter_dim": "kernel_size", "stride": "stride", "padding": "padding"}
 _RECURRENT = (
-    "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size",
-)  # fmt: skip
+    "input_size",
+    "hidden_size",
+    "num_layers",
+    "bias",
+    "batch_first",
+    "dropout",
+    "bidirectional",
+    "proj_size",
+)
 _ATTENTION = (
-    "embed_dim", "num_heads", "head_dim", "dropout", "batch_first", "add_zero_attn", "kdim", "vdim",
-)  # fmt: skip
+    "embed_dim",
+    "num_heads",
+    "head_dim",
+    "dropout",
+    "batch_first",
+    "add_zero_attn",
+    "kdim",
+    "vdim",
+)
 _NORM = {"num_features": "num_features", "epsilon": "eps", "momentum": "momentum"}
 
 
@@ -48,7 +69,7 @@ _SETTINGS: tuple[tuple[tuple[type[nn.Module], ...], Mapping[str, str]], ...] = (
     ((nn.Upsample,), _same("scale_factor", "size", "mode", "align_corners")),
     ((nn.LSTM, nn.GRU, nn.RNN), _same(*_RECURRENT)),
     ((nn.MultiheadAttention,), _same(*_ATTENTION)),
-)  # fmt: skip
+)
 
 #: Numbers in these layers stand for as many dimensions as the layer has.
 _BY_DIMENSION: dict[int, tuple[type[nn.Module], ...]] = {
@@ -65,8 +86,6 @@ def settings_of(module: nn.Module) -> dict[str, object]:
     dimensions = next((n for n, types in _BY_DIMENSION.items() if isinstance(module, types)), 0)
     said = {name: getattr(module, attribute, None) for name, attribute in names.items()}
     return {
-        name: [item] * dimensions
-        if dimensions and name in _SPREAD and isinstance(item, int)
-        else item
+        name: [item] * dimensions if dimensions and name in _SPREAD and isinstance(item, int) else item
         for name, item in said.items()
     }

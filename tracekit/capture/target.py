@@ -62,9 +62,7 @@ def load(spec: str, arguments: tuple[str, ...] = ()) -> Target:
     if spec == DEMO:
         from tracekit.capture import demo  # noqa: PLC0415 - made for this case alone
 
-        return Target(
-            spec, str(demo.__file__), demo.small_llama, demo.WARMUP, demo.model_and_prompt
-        )
+        return Target(spec, str(demo.__file__), demo.small_llama, demo.WARMUP, demo.model_and_prompt)
     if not colon and spec.endswith(".py"):
         return Target(spec, _file(spec), lambda: _script(spec, arguments))
     if not place or not name:
@@ -97,9 +95,7 @@ def in_words(error: BaseException, file: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).name == Path(file).name] or frames
     said = " ".join(str(error).split())
-    where = (
-        f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
-    )
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return (text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…") + where
 

@@ -26,8 +26,16 @@ if TYPE_CHECKING:
     from tracekit.cli.base import Command
 
 COMMANDS: tuple[Command, ...] = (
-    capture, parse, show, diff, report, export, demo, doctor, schema,
-)  # fmt: skip
+    capture,
+    parse,
+    show,
+    diff,
+    report,
+    export,
+    demo,
+    doctor,
+    schema,
+)
 
 _INTERRUPTED = 128 + signal.SIGINT
 

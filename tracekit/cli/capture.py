@@ -96,18 +96,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "compiling", "run the model as it is served: traced once, in compiled pieces"
-    )
+    group = parser.add_argument_group("compiling", "run the model as it is served: traced once, in compiled pieces")
     group.add_argument("--compile", action="store_true", help="compile the model before recording")
-    group.add_argument(
-        "--split", action="append", default=[], metavar="NS::OP", help="split it at this operator"
-    )
+    group.add_argument("--split", action="append", default=[], metavar="NS::OP", help="split it at this operator")
     sizes: dict[str, Any] = {"action": "append", "type": _number, "default": [], "metavar": "N"}
     group.add_argument("--compile-size", help="code of its own for this size", **sizes)
-    group.add_argument(
-        "--cudagraph-size", help="capture CUDA graphs at this size (needs a GPU)", **sizes
-    )
+    group.add_argument("--cudagraph-size", help="capture CUDA graphs at this size (needs a GPU)", **sizes)
     group.add_argument("--cache-dir", metavar="DIR", help="where compiled pieces are kept")
     group.add_argument("--no-cache", action="store_true", help="keep no compiled pieces")
 
@@ -197,9 +191,7 @@ def _command(args: argparse.Namespace, report: Path) -> _Done:
             "train.py"
         )
     if shutil.which(args.trailing[0]) is None:
-        raise CaptureError(
-            f"{args.trailing[0]}: there is no such program; check its name and the path"
-        )
+        raise CaptureError(f"{args.trailing[0]}: there is no such program; check its name and the path")
     recorded = tool.record(args.trailing, report)
     return _Done(recorded.exit_code, None, {}, recorded.warnings)
 

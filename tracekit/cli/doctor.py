@@ -64,14 +64,8 @@ def _findings() -> list[Finding]:
     tool, nsys = _nsys()
     nvtx = _version("nvtx")
     tried = _tried(tool, nvtx.said) if tool and torch.well and nvtx.well else []
-    seen = (
-        _gpu()
-        if torch.well
-        else Finding("GPU", well=False, said="not looked for: torch is missing")
-    )
-    tracekit = Finding(
-        "tracekit", well=True, said=f"{__version__}, Python {platform.python_version()}"
-    )
+    seen = _gpu() if torch.well else Finding("GPU", well=False, said="not looked for: torch is missing")
+    tracekit = Finding("tracekit", well=True, said=f"{__version__}, Python {platform.python_version()}")
     return [
         tracekit,
         torch,
@@ -159,12 +153,8 @@ def _heard(tool: Nsys, nvtx: str, texts: set[str]) -> list[Finding]:
     from tracekit.nsight.nsys import WINDOW
 
     if not {MARKER, WINDOW} <= texts:
-        said = (
-            f"not heard: nsys {tool.version} did not record what was pushed by way of nvtx {nvtx}"
-        )
-        return [
-            Finding(_MARKERS, well=False, said=said, advice=f"{KNOWN_NVTX}, or try another nsys")
-        ]
+        said = f"not heard: nsys {tool.version} did not record what was pushed by way of nvtx {nvtx}"
+        return [Finding(_MARKERS, well=False, said=said, advice=f"{KNOWN_NVTX}, or try another nsys")]
     markers = Finding(_MARKERS, well=True, said="heard: tracekit's markers are recorded and read")
     if OWN in texts:
         return [markers, Finding(_OWN, well=True, said="heard: other ranges are recorded too")]

@@ -28,9 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     specs = [table.SPEC for table in TABLES if args.table in (None, table.SPEC.name)]
     if not specs:
-        raise UsageError(
-            f"there is no table {args.table}; there are {', '.join(table.SPEC.name for table in TABLES)}"
-        )
+        raise UsageError(f"there is no table {args.table}; there are {', '.join(table.SPEC.name for table in TABLES)}")
     if args.json:
         print(json.dumps([_as_json(spec) for spec in specs], indent=2))
     else:

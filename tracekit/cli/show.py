@@ -23,30 +23,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("name", metavar="NAME", help="an analysis, such as tree; see --list")
     parser.add_argument("dataset", type=Path, metavar="DIR", help="what tracekit parse wrote")
-    parser.add_argument(
-        "--list", action=_List, nargs=0, help="print the analyses there are, and leave"
-    )
+    parser.add_argument("--list", action=_List, nargs=0, help="print the analyses there are, and leave")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a list of rows as JSON")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
-    parser.add_argument(
-        "--path", metavar="MODULE", help="only this module and those below it; shares are of these"
-    )
-    parser.add_argument(
-        "--depth", type=_count, metavar="N", help="at most N levels of modules below the first"
-    )
+    parser.add_argument("--path", metavar="MODULE", help="only this module and those below it; shares are of these")
+    parser.add_argument("--depth", type=_count, metavar="N", help="at most N levels of modules below the first")
     parser.add_argument(
         "--min-share",
         type=_share,
         metavar="SHARE",
         help="only rows of at least this share: 1%% or 0.01",
     )
-    parser.add_argument(
-        "--sort", metavar="COLUMN", help="by this column, largest first; the tree sorts siblings"
-    )
-    parser.add_argument(
-        "--top", type=_count, metavar="N", help="at most N rows; of the tree those of the most time"
-    )
+    parser.add_argument("--sort", metavar="COLUMN", help="by this column, largest first; the tree sorts siblings")
+    parser.add_argument("--top", type=_count, metavar="N", help="at most N rows; of the tree those of the most time")
     device_arguments(parser)
 
 

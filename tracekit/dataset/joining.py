@@ -55,9 +55,7 @@ class Part:
     first_id: int
 
 
-def join(
-    folder: Path, parts: list[Part], left_out: list[dict[str, str]], progress: Progress
-) -> None:
+def join(folder: Path, parts: list[Part], left_out: list[dict[str, str]], progress: Progress) -> None:
     """Moves the tables of several datasets into one, each table of each report as a partition; last the manifest.
 
     A table whose modules get other ids is read and written again: row group by row group, or at once where the new
@@ -75,9 +73,7 @@ def join(
     )
     with table_writer(folder / "modules.parquet", modules.SPEC) as writer:
         writer.write_table(union.table, row_group_size=ROW_GROUP)
-    entries = [
-        _entry(part, differing) for part, differing in zip(parts, union.differing, strict=True)
-    ]
+    entries = [_entry(part, differing) for part, differing in zip(parts, union.differing, strict=True)]
     _move_all(folder, parts, union, progress)
     for part, entry in zip(parts, entries, strict=True):
         shutil.rmtree(part.folder)
@@ -210,9 +206,7 @@ def _move(source: Path, target: Path, spec: TableSpec, new: _New, stop: threadin
             if stop.is_set():
                 break
             table = _renamed(_renumbered(file.read_row_groups(group), new.ids), new.paths)
-            writer.write_table(
-                table if in_order else _sorted(table, spec), row_group_size=ROW_GROUP
-            )
+            writer.write_table(table if in_order else _sorted(table, spec), row_group_size=ROW_GROUP)
         if not groups:
             writer.write_table(spec.empty())
 
@@ -238,8 +232,5 @@ def _renamed(table: pa.Table, paths: dict[str, str]) -> pa.Table:
 def _sorted(table: pa.Table, spec: TableSpec) -> pa.Table:
     """The rows in the promised order, nulls last; rows alike in that stay as they were."""
     last = np.iinfo(np.int64).max
-    keys = [
-        np.asarray(table.column(name).cast(pa.int64()).fill_null(last))
-        for name in reversed(spec.sorted_by)
-    ]
+    keys = [np.asarray(table.column(name).cast(pa.int64()).fill_null(last)) for name in reversed(spec.sorted_by)]
     return table.unify_dictionaries().take(pa.array(np.lexsort(keys)))

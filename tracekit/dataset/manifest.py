@@ -64,9 +64,7 @@ def read(folder: Path) -> dict[str, Any]:
     """
     said = _json(folder)
     if not isinstance(said, dict) or said.get("format") != FORMAT:
-        raise DatasetError(
-            folder, "its manifest.json is not tracekit's", "make a dataset with tracekit parse"
-        )
+        raise DatasetError(folder, "its manifest.json is not tracekit's", "make a dataset with tracekit parse")
     if said.get("format_version") != FORMAT_VERSION:
         found = reprlib.repr(said.get("format_version"))
         problem = f"has format version {found}, this tracekit reads {FORMAT_VERSION}"
@@ -167,14 +165,24 @@ def _or_null(shape: Callable[[object], bool]) -> Callable[[object], bool]:
 _COUNTED = {
     "rows": {table.SPEC.name: _count for table in TABLES},
     "coverage": [
-        {"what": _text, "cause": _text, "known": _flag, "count": _number, "time_ns": _number, "share": _share,
-         "advice": _text},
+        {
+            "what": _text,
+            "cause": _text,
+            "known": _flag,
+            "count": _number,
+            "time_ns": _number,
+            "share": _share,
+            "advice": _text,
+        },
     ],
-}  # fmt: skip
+}
 _REPORT = {
     **_COUNTED,
     "source": {
-        "name": _text, "format": _text, "exporter": _or_null(_text), "schema_version": _or_null(_text),
+        "name": _text,
+        "format": _text,
+        "exporter": _or_null(_text),
+        "schema_version": _or_null(_text),
         "started_utc_ns": _or_null(_time),
     },
     "processes": [{"pid": _number, "name": _or_null(_text)}],
@@ -182,7 +190,7 @@ _REPORT = {
     "ranks": [{"pid": _number, "rank": _number}],
     "lacks": [{"what": _text, "remedy": _text}],
     "launches": _count,
-}  # fmt: skip
+}
 _SINGLE = {"tracekit": _text, **_REPORT}
 _SEVERAL = {
     "tracekit": _text,
@@ -203,9 +211,7 @@ def _flaw(value: object, shape: Any, where: str) -> str | None:  # noqa: ANN401 
     return None if fits else f"{where} is {reprlib.repr(value)}"
 
 
-def _flaws_of_members(
-    value: dict[str, Any], shape: dict[str, Any], where: str
-) -> Iterator[str | None]:
+def _flaws_of_members(value: dict[str, Any], shape: dict[str, Any], where: str) -> Iterator[str | None]:
     for name, its in shape.items():
         member = name.rstrip("?")
         path = f"{where}.{member}" if where else member

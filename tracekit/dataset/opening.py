@@ -99,12 +99,10 @@ class Dataset:
             return schema if first.report is None else schema.append(REPORT_COLUMN.field())
 
     def pieces(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of :meth:`table`, some ten thousand at a time, so that a large table never stands in memory whole."""
+        """The rows of :meth:`table`, some ten thousand at a time, so that a large table is never in memory whole."""
         with self._reading(name):
             for rows, report in self._files(name):
-                wanted = [
-                    column for column in columns or rows.schema_arrow.names if column != REPORT
-                ]
+                wanted = [column for column in columns or rows.schema_arrow.names if column != REPORT]
                 for group in range(rows.num_row_groups):
                     piece = unmarked(named(rows.read_row_group(group, columns=wanted), report))
                     yield piece if columns is None else piece.select(columns)

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 #: Ctrl-C, the polite kill, and a terminal that closes, which Windows does not know.
-_STOPPING = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+_STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @contextmanager
@@ -43,9 +41,7 @@ def stopped_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _handle(
-    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
-) -> None:
+def _handle(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> None:
     for number in numbers:
         signal.signal(number, handler)
 

@@ -72,9 +72,7 @@ def _taking(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
     except OSError as error:
         _take_back(partial, made)
         problem = f"cannot be written ({error.strerror or error})"
-        raise DatasetError(
-            folder, problem, "free some space or choose another folder with -o"
-        ) from None
+        raise DatasetError(folder, problem, "free some space or choose another folder with -o") from None
     except BaseException:
         _take_back(partial, made)
         raise
@@ -97,16 +95,10 @@ def check_free(folder: Path, *, force: bool) -> None:
     """
     if not folder.exists() and not folder.is_symlink():
         return
-    if not folder.is_dir() or (
-        any(folder.iterdir()) and not manifest.is_manifest(folder / manifest.MANIFEST)
-    ):
-        raise DatasetError(
-            folder, "is there already and is no dataset", "choose another folder with -o"
-        )
+    if not folder.is_dir() or (any(folder.iterdir()) and not manifest.is_manifest(folder / manifest.MANIFEST)):
+        raise DatasetError(folder, "is there already and is no dataset", "choose another folder with -o")
     if not force:
-        raise DatasetError(
-            folder, "is there already", "replace it with --force or choose another folder with -o"
-        )
+        raise DatasetError(folder, "is there already", "replace it with --force or choose another folder with -o")
 
 
 def _take_place(partial: Path, folder: Path, *, force: bool) -> None:
@@ -153,10 +145,7 @@ def write(
     rows = {table.SPEC.name: 0 for table in TABLES}
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = {
-            table.SPEC.name: pool.submit(_write_table, table, trace, folder, first_id, stop)
-            for table in others
-        }
+        futures = {table.SPEC.name: pool.submit(_write_table, table, trace, folder, first_id, stop) for table in others}
         try:
             for done, (name, future) in enumerate(futures.items(), 1):
                 rows[name] = future.result()
@@ -211,9 +200,7 @@ class _Digested:
         return self._digest.hexdigest()
 
 
-def _write_table(
-    table: Table, trace: Trace, folder: Path, first_id: int, stop: threading.Event
-) -> int:
+def _write_table(table: Table, trace: Trace, folder: Path, first_id: int, stop: threading.Event) -> int:
     """Writes one table piece by piece; returns how many rows it has."""
     rows = 0
     with table_writer(folder / f"{table.SPEC.name}.parquet", table.SPEC) as writer:

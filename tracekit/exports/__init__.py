@@ -1,4 +1,4 @@
-"""Datasets in the formats of other programs: timelines, flame graphs, spreadsheets, databases. They see only the dataset.
+"""Datasets in the formats of other programs: timelines, flame graphs, spreadsheets, databases.
 
 To add a format: write ``exports/<format>.py`` with the three names of :class:`~tracekit.exports.base.Format`, add the
 module to ``FORMATS``, a line to the README's table, and a dataset with the expected output to ``tests/exports``.

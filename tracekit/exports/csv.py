@@ -50,9 +50,7 @@ def _safe(piece: pa.Table) -> pa.Table:
             continue
         # Distinct texts are few, rows are many.
         column = piece.column(at).dictionary_encode().unify_dictionaries().combine_chunks()
-        texts = pa.array(
-            [safe_in_a_sheet(text) for text in column.dictionary.to_pylist()], pa.string()
-        )
+        texts = pa.array([safe_in_a_sheet(text) for text in column.dictionary.to_pylist()], pa.string())
         safe = pa.DictionaryArray.from_arrays(column.indices, texts)
         piece = piece.set_column(at, field.with_type(safe.type), safe)
     return piece

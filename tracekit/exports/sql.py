@@ -58,9 +58,7 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
         try:
             _fill(engine, dataset, progress, drop=_in_the_way(engine, target, said))
         except (sa.exc.SQLAlchemyError, OSError) as error:
-            message = (
-                f"{said}: cannot be written ({_reason(error)}); check the database and its URL"
-            )
+            message = f"{said}: cannot be written ({_reason(error)}); check the database and its URL"
             raise ExportError(message) from None
 
 
@@ -130,10 +128,7 @@ def _in_the_way(engine: sa.Engine, target: Target, said: str) -> list[str]:
 
 
 def _table(name: str, schema: pa.Schema) -> sa.Table:
-    columns = [
-        sa.Column(field.name, _TYPES.get(field.type, sa.Text)(), nullable=field.nullable)
-        for field in schema
-    ]
+    columns = [sa.Column(field.name, _TYPES.get(field.type, sa.Text)(), nullable=field.nullable) for field in schema]
     return sa.Table(name, sa.MetaData(), *columns)
 
 
@@ -153,13 +148,8 @@ def _copy(connection: sa.Connection, table: sa.Table, piece: pa.Table) -> None:
 
 def _lines(batch: pa.RecordBatch) -> bytes:
     r"""Rows as COPY takes them: values apart by tabs, ``\N`` for null, what else means something after ``\``."""
-    cells = [
-        _escaped(column) if column.type == pa.string() else column.cast(pa.string())
-        for column in batch
-    ]
-    lines = pc.binary_join_element_wise(
-        *cells, "\t", null_handling="replace", null_replacement=r"\N"
-    )
+    cells = [_escaped(column) if column.type == pa.string() else column.cast(pa.string()) for column in batch]
+    lines = pc.binary_join_element_wise(*cells, "\t", null_handling="replace", null_replacement=r"\N")
     ended = pc.binary_join_element_wise(lines, "", "\n")
     whole = pa.ListArray.from_arrays(pa.array([0, len(ended)], pa.int32()), ended)
     text: str = pc.binary_join(whole, "")[0].as_py()

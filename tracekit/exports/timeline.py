@@ -37,15 +37,22 @@ _STEP_ARGS = ["step_id", "kind", "index", "batch_size", "tokens"]
 _CALL_COLUMNS = ["module_id", "start_ns", "end_ns", "pid", "rank", "tid"]
 _CALL_ARGS = ["module", "phase", "inputs", "outputs", "kwargs", "step_id", "call_id", "gpu_time_ns"]
 _WORK_COLUMNS = [
-    "name", "kind", "start_ns", "end_ns", "pid", "rank", "tid", "device", "context", "stream",
-]  # fmt: skip
+    "name",
+    "kind",
+    "start_ns",
+    "end_ns",
+    "pid",
+    "rank",
+    "tid",
+    "device",
+    "context",
+    "stream",
+]
 _WORK_ARGS = ["module", "cause", "step_id", "call_id", "kernel_id", "full_name", "bytes"]
 _OPERATOR = "cpu_op"
 
 
-def write_timeline(
-    file: BufferedWriter | GzipFile, dataset: Dataset, progress: Progress, spelled: Spelling
-) -> None:
+def write_timeline(file: BufferedWriter | GzipFile, dataset: Dataset, progress: Progress, spelled: Spelling) -> None:
     """Writes the whole trace, row group by row group.
 
     Args:
@@ -147,26 +154,20 @@ class _Timeline:
         parent = np.asarray(above.fill_null(-1).cast(pa.int64()))
         return nested_lanes(_numbered(whole, keys), start, end, parent)
 
-    def _pieces(
-        self, table: str, columns: list[str], lane: Ints
-    ) -> Iterator[tuple[pa.Table, Ints]]:
+    def _pieces(self, table: str, columns: list[str], lane: Ints) -> Iterator[tuple[pa.Table, Ints]]:
         """The rows with their lanes."""
         at = 0
         for piece in self._dataset.pieces(table, [*columns, *self._more]):
             yield piece, lane[at : at + piece.num_rows]
             at += piece.num_rows
 
-    def _slices(
-        self, piece: pa.Table, name: pa.Array, category: str, track: tuple[Ints, Ints]
-    ) -> pa.Array:
+    def _slices(self, piece: pa.Table, name: pa.Array, category: str, track: tuple[Ints, Ints]) -> pa.Array:
         """Complete events as JSON."""
         process, thread = self.tracks.numbered(piece, *track)
         later = self.moved_by_ns
         if REPORT in piece.column_names and piece.num_rows:
             later += self._offset[piece.column(REPORT)[0].as_py()]
-        start, length = self._spelled(
-            *(np.asarray(piece.column(one)) + later for one in ("start_ns", "end_ns"))
-        )
+        start, length = self._spelled(*(np.asarray(piece.column(one)) + later for one in ("start_ns", "end_ns")))
         args = [column for column in piece.column_names if column in _ARGS[category]]
         texts = [json_text(piece.column(column)) for column in args]
         parts: list[str | pa.Array] = ['{"ph": "X", "cat": "', category, '", "pid": ']
@@ -203,8 +204,7 @@ def _earliest(dataset: Dataset, offset: dict[str, int]) -> int:
     """When the first slice begins, on the clock of all; 0 if there is none."""
     return min(
         (
-            pc.min(piece.column("start_ns")).as_py()
-            + (offset[piece.column(REPORT)[0].as_py()] if offset else 0)
+            pc.min(piece.column("start_ns")).as_py() + (offset[piece.column(REPORT)[0].as_py()] if offset else 0)
             for table in ("steps", "calls", "kernels")
             for piece in dataset.pieces(table, ["start_ns", *([REPORT] if offset else [])])
             if piece.num_rows

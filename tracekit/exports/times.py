@@ -1,9 +1,9 @@
 """Times as the microseconds of Chrome's trace format, spelled so that a viewer's arithmetic moves no slice.
 
 A slice is told by its start and its length. Viewers that add and subtract them as floating-point numbers (speedscope)
-may find an end a hair after the next slice's start; Perfetto multiplies each by a thousand and drops the fraction, which makes
-52.207 us 52206 ns now and then. Either way slices that touch overlap: speedscope draws them one inside the other,
-Perfetto leaves one out.
+may find an end a hair after the next slice's start; Perfetto multiplies each by a thousand and drops the fraction,
+which makes 52.207 us 52206 ns now and then. Either way slices that touch overlap: speedscope draws them one inside the
+other, Perfetto leaves one out.
 """
 
 from __future__ import annotations

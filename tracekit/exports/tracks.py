@@ -58,9 +58,7 @@ class Tracks:
         code, first = _distinct(members)
         found = [Track(*(int(column[row]) for column in members)) for row in first]
         numbers = [self._number.setdefault(track, len(self._number) + 1) for track in found]
-        processes = [
-            self._process.setdefault(_process_of(track), len(self._process) + 1) for track in found
-        ]
+        processes = [self._process.setdefault(_process_of(track), len(self._process) + 1) for track in found]
         return np.array(processes, np.int64)[code], np.array(numbers, np.int64)[code]
 
     def events(self) -> Iterator[str]:
@@ -120,9 +118,7 @@ def _members(table: pa.Table, reports: list[str], kind: Ints, lane: Ints) -> lis
     report = np.zeros(table.num_rows, np.int64)
     if reports:
         named = table.column(REPORT).combine_chunks().dictionary_encode()
-        report = np.array([reports.index(one) for one in named.dictionary.to_pylist()])[
-            np.asarray(named.indices)
-        ]
+        report = np.array([reports.index(one) for one in named.dictionary.to_pylist()])[np.asarray(named.indices)]
     return [
         report,
         on_device.astype(np.int64),

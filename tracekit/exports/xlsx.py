@@ -78,10 +78,7 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> str | None:
         except BaseException:
             _close(book)
             raise
-    return (
-        "; ".join(f"{changed[what]:,} {how}" for what, how in _CHANGES.items() if changed[what])
-        or None
-    )
+    return "; ".join(f"{changed[what]:,} {how}" for what, how in _CHANGES.items() if changed[what]) or None
 
 
 def _close(book: Workbook) -> None:
@@ -98,9 +95,7 @@ def _fill(sheet: WriteOnlyWorksheet, pieces: Iterator[pa.Table], changed: Counte
             sheet.append([_cell(sheet, value, changed) for value in row])
 
 
-def _cell(
-    sheet: WriteOnlyWorksheet, value: object, changed: Counter[str]
-) -> WriteOnlyCell | object:
+def _cell(sheet: WriteOnlyWorksheet, value: object, changed: Counter[str]) -> WriteOnlyCell | object:
     if isinstance(value, int) and abs(value) > _EXACT:
         changed["numbers"] += 1
         return str(value)

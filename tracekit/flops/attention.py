@@ -82,6 +82,4 @@ def _fit(call: Call, sizes: _Sizes) -> bool:
         same = width == sizes.key_width == sizes.value_width
         return same and matched(weights["in_proj_weight"], (3 * width, width))
     expected = zip(_NAMES, (width, sizes.key_width, sizes.value_width), strict=True)
-    return all(
-        matched(weights.get(f"{name[0]}_proj_weight", ()), (width, its)) for name, its in expected
-    )
+    return all(matched(weights.get(f"{name[0]}_proj_weight", ()), (width, its)) for name, its in expected)

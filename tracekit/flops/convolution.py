@@ -30,10 +30,7 @@ def flops(call: Call) -> int | Unknown | None:
     if len(given) != spatial + 2:
         return _UNCLEAR
     transposed = (call.class_name or "").startswith("ConvTranspose")
-    if transposed:
-        positions = given[2:] if given[1] == weight[0] else None
-    else:
-        positions = _positions(call, weight, given)
+    positions = (given[2:] if given[1] == weight[0] else None) if transposed else _positions(call, weight, given)
     return _UNCLEAR if positions is None else 2 * given[0] * prod(positions) * prod(weight)
 
 
@@ -55,16 +52,12 @@ def _worked_out(call: Call, filter_: Shape, given: Shape) -> Shape | None:
     if padding == "same":
         return given
     sides = [0] * len(given) if padding == "valid" else _each(padding, len(given))
-    stride, dilation = (
-        _each(call.settings.get(name), len(given)) for name in ("stride", "dilation")
-    )
+    stride, dilation = (_each(call.settings.get(name), len(given)) for name in ("stride", "dilation"))
     if sides is None or stride is None or dilation is None or not all(stride):
         return None
     found = [
         (size + 2 * side - apart * (width - 1) - 1) // step + 1
-        for size, side, apart, width, step in zip(
-            given, sides, dilation, filter_, stride, strict=True
-        )
+        for size, side, apart, width, step in zip(given, sides, dilation, filter_, stride, strict=True)
     ]
     return found if min(found) >= 0 else None
 

@@ -9,9 +9,16 @@ if TYPE_CHECKING:
 
 _HALF = frozenset({"float16", "bfloat16"})
 _NAMES = {
-    "fp64": "float64", "double": "float64", "fp32": "float32", "float": "float32", "tf32": "tfloat32", "fp16": "float16",
-    "half": "float16", "bf16": "bfloat16", "fp8": "float8",
-}  # fmt: skip
+    "fp64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "float": "float32",
+    "tf32": "tfloat32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8",
+}
 #: Dtypes in which GPUs multiply.
 MULTIPLIED = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "int8")
 

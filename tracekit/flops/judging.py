@@ -17,19 +17,25 @@ if TYPE_CHECKING:
     from tracekit.flops.tensors import Bytes, Tensors
 
 #: Classes of torch.nn that only call others.
-_CONTAINERS = frozenset({
-    "Sequential", "ModuleList", "ModuleDict", "Transformer", "TransformerEncoder", "TransformerEncoderLayer",
-    "TransformerDecoder", "TransformerDecoderLayer",
-})  # fmt: skip
+_CONTAINERS = frozenset(
+    {
+        "Sequential",
+        "ModuleList",
+        "ModuleDict",
+        "Transformer",
+        "TransformerEncoder",
+        "TransformerEncoderLayer",
+        "TransformerDecoder",
+        "TransformerDecoderLayer",
+    }
+)
 #: What knows: the module's class and shapes, the names of its kernels, the markers of its operators.
 MODULE, KERNELS, OPERATORS = "module", "kernels", "operators"
 
 _BACKWARD = "backward work, which no shapes tell; record operators (--ops)"
 _LOST = "it launched work of which it is not known whose it is"
 _NOT_RECORDED = "none of its work is recorded"
-_UNCLEAR_OPERATORS = (
-    "operators in it that are not understood, work outside of them, or none recorded"
-)
+_UNCLEAR_OPERATORS = "operators in it that are not understood, work outside of them, or none recorded"
 
 
 class Seen(NamedTuple):
@@ -128,9 +134,7 @@ def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -
     )
 
 
-def _flops(
-    call: Call, formula: int | Unknown | None, seen: Seen
-) -> tuple[int | None, str | None, str | None]:
+def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int | None, str | None, str | None]:
     """The FLOPs, what knows them, and why they are not known."""
     if seen.by_operators:
         return None, OPERATORS, None
@@ -162,12 +166,8 @@ def _without_formula(call: Call, seen: Seen) -> int | Unknown:
     """Of a class that no formula knows."""
     if not seen.recorded:
         only_calls = call.class_name in _CONTAINERS and seen.around
-        return (
-            0 if only_calls else Unknown("no work is recorded, and its class is none of torch.nn's")
-        )
-    return _by_work(
-        seen, f"it may multiply matrices itself, in {seen.example}; record operators (--ops)"
-    )
+        return 0 if only_calls else Unknown("no work is recorded, and its class is none of torch.nn's")
+    return _by_work(seen, f"it may multiply matrices itself, in {seen.example}; record operators (--ops)")
 
 
 def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
@@ -177,9 +177,7 @@ def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
     return 0 if seen.harmless else Unknown(otherwise)
 
 
-def _least(
-    call: Call, seen: Seen, size: Bytes, *, idle_is_nothing: bool, believed: bool
-) -> int | None:
+def _least(call: Call, seen: Seen, size: Bytes, *, idle_is_nothing: bool, believed: bool) -> int | None:
     """What one run must move at least. Of what several kernels do in turn, nobody tells what lies between them."""
     if seen.recorded and seen.idle and idle_is_nothing and not seen.lost:
         return 0

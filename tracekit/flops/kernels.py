@@ -23,9 +23,7 @@ _HARMLESS = re.compile(
 )
 #: Inductor names its kernels after the operators that it put into them.
 _FUSED = re.compile(r"triton_(poi|red|per)_")
-_PRODUCT_IN_FUSED = re.compile(
-    r"_(b|add|badd)?mm(_|$)|_(add)?mv(_|$)|conv(?!ert)|matmul|attention|dot|linear"
-)
+_PRODUCT_IN_FUSED = re.compile(r"_(b|add|badd)?mm(_|$)|_(add)?mv(_|$)|conv(?!ert)|matmul|attention|dot|linear")
 
 #: Operators that multiply matrices, or are wrapped around one that does.
 _PRODUCT = re.compile(

@@ -15,11 +15,22 @@ if TYPE_CHECKING:
     from tracekit.flops.base import Call, Shape
 
 #: ``torch.nn``'s, those of serving engines (vLLM, SGLang) and Transformers' ``Conv1D``, a Linear in spite of its name.
-_CLASSES = frozenset({
-    "Linear", "NonDynamicallyQuantizableLinear", "LazyLinear", "Conv1D", "Linear4bit", "Linear8bitLt",
-    "ColumnParallelLinear", "MergedColumnParallelLinear", "MergedReplicatedLinear", "QKVParallelLinear",
-    "ReplicatedLinear", "RowParallelLinear",
-})  # fmt: skip
+_CLASSES = frozenset(
+    {
+        "Linear",
+        "NonDynamicallyQuantizableLinear",
+        "LazyLinear",
+        "Conv1D",
+        "Linear4bit",
+        "Linear8bitLt",
+        "ColumnParallelLinear",
+        "MergedColumnParallelLinear",
+        "MergedReplicatedLinear",
+        "QKVParallelLinear",
+        "ReplicatedLinear",
+        "RowParallelLinear",
+    }
+)
 #: Weights that are packed: their dimensions tell nothing of the layer's.
 _PACKED = frozenset({"qweight", "weight_packed", "w_q"})
 #: Parameters beside a weight that multiply nothing large.

@@ -1,7 +1,7 @@
 """FLOPs of an operator out of the sizes of its arguments, as ``torch.utils.flop_counter`` registers them (torch 2.13).
 
-Texts are those of ``torch.autograd.profiler.emit_nvtx``: ``aten::mm, sizes = [[2, 4], [4, 8]]``; what is no tensor has no
-sizes.
+Texts are those of ``torch.autograd.profiler.emit_nvtx``: ``aten::mm, sizes = [[2, 4], [4, 8]]``; what is no tensor has
+no sizes.
 """
 
 from __future__ import annotations
@@ -86,9 +86,7 @@ def _attention(query: Shape, key: Shape, value: Shape, *_others: Shape) -> int:
     return 2 * batch * heads * queries * keys * (width + value_width)
 
 
-def _attention_backward(
-    grad: Shape, query: Shape, key: Shape, value: Shape, *_others: Shape
-) -> int:
+def _attention_backward(grad: Shape, query: Shape, key: Shape, value: Shape, *_others: Shape) -> int:
     """The scores once more, then the gradients of the two products."""
     batch, heads, queries, width = query
     keys, value_width = _keys(query, key, value)
@@ -127,13 +125,19 @@ _REGISTRY: dict[str, Callable[..., int]] = {
     "aten::baddbmm": _added,
     **dict.fromkeys(
         (
-            "aten::convolution", "aten::_convolution", "aten::cudnn_convolution", "aten::convolution_overrideable",
-            "aten::_slow_conv2d_forward", "aten::convolution_backward", "aten::_flash_attention_forward",
-            "aten::_efficient_attention_forward", "aten::_flash_attention_backward",
+            "aten::convolution",
+            "aten::_convolution",
+            "aten::cudnn_convolution",
+            "aten::convolution_overrideable",
+            "aten::_slow_conv2d_forward",
+            "aten::convolution_backward",
+            "aten::_flash_attention_forward",
+            "aten::_efficient_attention_forward",
+            "aten::_flash_attention_backward",
             "aten::_efficient_attention_backward",
         ),
         _not_told,
     ),
     **{f"aten::_scaled_dot_product_{kind}_attention": _attention for kind in _ATTENTIONS},
     **{f"aten::_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _ATTENTIONS},
-}  # fmt: skip
+}

@@ -2,8 +2,8 @@
 
 ``tflops`` are 10^12 operations in a second, a multiplication and an addition as two, on tensor cores where there are
 some for the dtype (accumulating in float32 where a choice matters), without structured sparsity: datasheets that show
-figures with it are halved. ``float32`` is that of ordinary cores, ``tfloat32`` that of tensor cores. What the sources do
-not say, or say differently, is left out.
+figures with it are halved. ``float32`` is that of ordinary cores, ``tfloat32`` that of tensor cores. What the sources
+do not say, or say differently, is left out.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ _GA102 = "NVIDIA Ampere GA102 whitepaper, https://www.nvidia.com/content/PDF/nvi
 _ADA = "NVIDIA Ada whitepaper, https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
 _H100 = "NVIDIA H100 datasheet, https://www.nvidia.com/en-us/data-center/h100/"
 _H200 = "NVIDIA H200 datasheet, https://www.nvidia.com/en-us/data-center/h200/"
-_BLACKWELL = (
-    "NVIDIA Blackwell architecture brief, https://resources.nvidia.com/en-us-blackwell-architecture"
-)
+_BLACKWELL = "NVIDIA Blackwell architecture brief, https://resources.nvidia.com/en-us-blackwell-architecture"
 
 _AMPERE_LARGE = _tensor(312, float64=19.5, float32=19.5, tfloat32=156, int8=624)
 _HOPPER_SXM = _tensor(989.4, float64=66.9, float32=66.9, tfloat32=494.7, float8=1978.9, int8=1978.9)
@@ -88,34 +86,68 @@ GPUS: tuple[Gpu, ...] = (
     Gpu(("A100-SXM4-80GB",), _AMPERE_LARGE, 2039, _A100),
     Gpu(("A100-PCIE-40GB",), _AMPERE_LARGE, 1555, _A100),
     Gpu(("A100 80GB PCIe",), _AMPERE_LARGE, 1935, _A100),
-    Gpu(("A10",), _tensor(125, float32=31.2, tfloat32=62.5, int8=250), 600,
-        "NVIDIA A10 datasheet, https://www.nvidia.com/en-us/data-center/products/a10-gpu/"),
-    Gpu(("A30",), _tensor(165, float64=10.3, float32=10.3, tfloat32=82, int8=330), 933,
-        "NVIDIA A30 datasheet, https://www.nvidia.com/en-us/data-center/products/a30-gpu/"),
-    Gpu(("A40",), _tensor(149.7, float32=37.4, tfloat32=74.8, int8=299.3), 696,
-        "NVIDIA A40 datasheet, https://www.nvidia.com/en-us/data-center/a40/"),
+    Gpu(
+        ("A10",),
+        _tensor(125, float32=31.2, tfloat32=62.5, int8=250),
+        600,
+        "NVIDIA A10 datasheet, https://www.nvidia.com/en-us/data-center/products/a10-gpu/",
+    ),
+    Gpu(
+        ("A30",),
+        _tensor(165, float64=10.3, float32=10.3, tfloat32=82, int8=330),
+        933,
+        "NVIDIA A30 datasheet, https://www.nvidia.com/en-us/data-center/products/a30-gpu/",
+    ),
+    Gpu(
+        ("A40",),
+        _tensor(149.7, float32=37.4, tfloat32=74.8, int8=299.3),
+        696,
+        "NVIDIA A40 datasheet, https://www.nvidia.com/en-us/data-center/a40/",
+    ),
     Gpu(("RTX A6000",), _tensor(154.8, float32=38.7, tfloat32=77.4, int8=309.7), 768, _GA102),
     Gpu(("GeForce RTX 3090",), _tensor(71, float32=35.6, tfloat32=35.6, int8=284), 936, _GA102),
-    Gpu(("L4",), _tensor(121, float32=30.3, tfloat32=60, float8=242.5, int8=242.5), 300,
-        "NVIDIA L4 datasheet, https://www.nvidia.com/en-us/data-center/l4/"),
-    Gpu(("L40",), _tensor(181.05, float32=90.5, tfloat32=90.5, float8=362, int8=362), 864,
-        "NVIDIA L40 datasheet, https://www.nvidia.com/en-us/data-center/l40/"),
-    Gpu(("L40S",), _tensor(362.05, float32=91.6, tfloat32=183, float8=733, int8=733), 864,
-        "NVIDIA L40S datasheet, https://www.nvidia.com/en-us/data-center/l40s/"),
-    Gpu(("RTX 6000 Ada Generation",), _tensor(364.2, float32=91.1, tfloat32=182.1, float8=728.5, int8=728.5), 960, _ADA),
+    Gpu(
+        ("L4",),
+        _tensor(121, float32=30.3, tfloat32=60, float8=242.5, int8=242.5),
+        300,
+        "NVIDIA L4 datasheet, https://www.nvidia.com/en-us/data-center/l4/",
+    ),
+    Gpu(
+        ("L40",),
+        _tensor(181.05, float32=90.5, tfloat32=90.5, float8=362, int8=362),
+        864,
+        "NVIDIA L40 datasheet, https://www.nvidia.com/en-us/data-center/l40/",
+    ),
+    Gpu(
+        ("L40S",),
+        _tensor(362.05, float32=91.6, tfloat32=183, float8=733, int8=733),
+        864,
+        "NVIDIA L40S datasheet, https://www.nvidia.com/en-us/data-center/l40s/",
+    ),
+    Gpu(
+        ("RTX 6000 Ada Generation",), _tensor(364.2, float32=91.1, tfloat32=182.1, float8=728.5, int8=728.5), 960, _ADA
+    ),
     Gpu(("GeForce RTX 4090",), _tensor(165.2, float32=82.6, tfloat32=82.6, float8=330.3, int8=660.6), 1008, _ADA),
-    Gpu(("GeForce RTX 5090",), _tensor(209.5, float32=104.8, tfloat32=104.8, float8=419, int8=838), 1792,
-        "NVIDIA RTX Blackwell whitepaper, https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"),
+    Gpu(
+        ("GeForce RTX 5090",),
+        _tensor(209.5, float32=104.8, tfloat32=104.8, float8=419, int8=838),
+        1792,
+        "NVIDIA RTX Blackwell whitepaper, https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf",
+    ),
     Gpu(("H100 80GB HBM3", "H100 SXM"), _HOPPER_SXM, 3350, _H100),
     Gpu(("H100 PCIe",), _tensor(756, float64=51, float32=51, tfloat32=378, float8=1513, int8=1513), 2000, _H100),
     Gpu(("H100 NVL",), _HOPPER_NVL, 3900, _H100),
     Gpu(("H200",), _HOPPER_SXM, 4800, _H200),
     Gpu(("H200 NVL",), _HOPPER_NVL, 4800, _H200),
-    Gpu(("GH200 480GB",), _HOPPER_SXM, 4000,
-        "NVIDIA GH200 datasheet, https://resources.nvidia.com/en-us-grace-cpu/grace-hopper-superchip"),
+    Gpu(
+        ("GH200 480GB",),
+        _HOPPER_SXM,
+        4000,
+        "NVIDIA GH200 datasheet, https://resources.nvidia.com/en-us-grace-cpu/grace-hopper-superchip",
+    ),
     Gpu(("B200",), _tensor(2250, float8=4500, int8=4500), 8000, _BLACKWELL),
     Gpu(("GB200",), _tensor(2500, tfloat32=1250, float8=5000, int8=5000), 8000, _BLACKWELL),
-)  # fmt: skip
+)
 _EXPECTED = f"expected DTYPE=TFLOPS ({', '.join(MULTIPLIED)}), memory=GB_PER_S or the name of a GPU"
 _MAKERS = ("nvidia ", "tesla ")
 

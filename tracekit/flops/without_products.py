@@ -8,27 +8,105 @@ if TYPE_CHECKING:
     from tracekit.flops.base import Call
 
 _EVERY_DIMENSION = (
-    "AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "BatchNorm", "CircularPad", "ConstantPad", "Dropout",
-    "FractionalMaxPool", "InstanceNorm", "LPPool", "MaxPool", "MaxUnpool", "ReflectionPad", "ReplicationPad", "ZeroPad",
-)  # fmt: skip
+    "AdaptiveAvgPool",
+    "AdaptiveMaxPool",
+    "AvgPool",
+    "BatchNorm",
+    "CircularPad",
+    "ConstantPad",
+    "Dropout",
+    "FractionalMaxPool",
+    "InstanceNorm",
+    "LPPool",
+    "MaxPool",
+    "MaxUnpool",
+    "ReflectionPad",
+    "ReplicationPad",
+    "ZeroPad",
+)
 _EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag", "VocabParallelEmbedding"})
-_CLASSES = _EMBEDDINGS | {f"{name}{n}d" for name in _EVERY_DIMENSION for n in (1, 2, 3)} | {
-    # activations
-    "CELU", "ELU", "GELU", "GLU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid",
-    "LogSoftmax", "Mish", "PReLU", "ReLU", "ReLU6", "RReLU", "SELU", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin",
-    "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold",
-    # norms and dropout
-    "AlphaDropout", "CrossMapLRN2d", "Dropout", "FeatureAlphaDropout", "GroupNorm", "LayerNorm", "LocalResponseNorm",
-    "RMSNorm", "SyncBatchNorm",
-    # shapes
-    "ChannelShuffle", "Flatten", "Fold", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten", "Unfold", "Upsample",
-    "UpsamplingBilinear2d", "UpsamplingNearest2d",
-    # distances and losses
-    "BCELoss", "BCEWithLogitsLoss", "CTCLoss", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss",
-    "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss",
-    "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss", "NLLLoss", "NLLLoss2d", "PairwiseDistance",
-    "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss", "TripletMarginWithDistanceLoss",
-}  # fmt: skip
+_CLASSES = (
+    _EMBEDDINGS
+    | {f"{name}{n}d" for name in _EVERY_DIMENSION for n in (1, 2, 3)}
+    | {
+        # activations
+        "CELU",
+        "ELU",
+        "GELU",
+        "GLU",
+        "Hardshrink",
+        "Hardsigmoid",
+        "Hardswish",
+        "Hardtanh",
+        "LeakyReLU",
+        "LogSigmoid",
+        "LogSoftmax",
+        "Mish",
+        "PReLU",
+        "ReLU",
+        "ReLU6",
+        "RReLU",
+        "SELU",
+        "SiLU",
+        "Sigmoid",
+        "Softmax",
+        "Softmax2d",
+        "Softmin",
+        "Softplus",
+        "Softshrink",
+        "Softsign",
+        "Tanh",
+        "Tanhshrink",
+        "Threshold",
+        # norms and dropout
+        "AlphaDropout",
+        "CrossMapLRN2d",
+        "Dropout",
+        "FeatureAlphaDropout",
+        "GroupNorm",
+        "LayerNorm",
+        "LocalResponseNorm",
+        "RMSNorm",
+        "SyncBatchNorm",
+        # shapes
+        "ChannelShuffle",
+        "Flatten",
+        "Fold",
+        "Identity",
+        "PixelShuffle",
+        "PixelUnshuffle",
+        "Unflatten",
+        "Unfold",
+        "Upsample",
+        "UpsamplingBilinear2d",
+        "UpsamplingNearest2d",
+        # distances and losses
+        "BCELoss",
+        "BCEWithLogitsLoss",
+        "CTCLoss",
+        "CosineEmbeddingLoss",
+        "CosineSimilarity",
+        "CrossEntropyLoss",
+        "GaussianNLLLoss",
+        "HingeEmbeddingLoss",
+        "HuberLoss",
+        "KLDivLoss",
+        "L1Loss",
+        "MSELoss",
+        "MarginRankingLoss",
+        "MultiLabelMarginLoss",
+        "MultiLabelSoftMarginLoss",
+        "MultiMarginLoss",
+        "NLLLoss",
+        "NLLLoss2d",
+        "PairwiseDistance",
+        "PoissonNLLLoss",
+        "SmoothL1Loss",
+        "SoftMarginLoss",
+        "TripletMarginLoss",
+        "TripletMarginWithDistanceLoss",
+    }
+)
 
 
 def flops(call: Call) -> int | None:

@@ -21,8 +21,5 @@ if TYPE_CHECKING:
 
 def origins(lineage: Lineage, captures: Captures) -> Origins:
     """The places where nodes were captured, as far as descent tells."""
-    start, end = (
-        np.append(times, NOWHERE)[lineage.root]
-        for times in (captures.node_start, captures.node_end)
-    )
+    start, end = (np.append(times, NOWHERE)[lineage.root] for times in (captures.node_start, captures.node_end))
     return Origins(start, end, np.zeros(start.size, dtype=bool))

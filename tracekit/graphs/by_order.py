@@ -58,9 +58,13 @@ class _Known(NamedTuple):
 
 
 def completed(
-    recording: Recording, line: Timeline, lineage: Lineage, captures: Captures, origins: Origins,
+    recording: Recording,
+    line: Timeline,
+    lineage: Lineage,
+    captures: Captures,
+    origins: Origins,
     launch: Rows,
-) -> Origins:  # fmt: skip
+) -> Origins:
     """The places where nodes were captured, with those that order tells.
 
     Args:
@@ -118,16 +122,18 @@ def _kinds(role: Ints) -> Ints:
     return kind[role]
 
 
-def _pairs(
-    known: _Known, captures: list[Capture], found: list[Instance]
-) -> list[tuple[Instance, Capture]]:
+def _pairs(known: _Known, captures: list[Capture], found: list[Instance]) -> list[tuple[Instance, Capture]]:
     """Every instance with the capture that is certain to have made its graph."""
     by_window = {capture.window: capture for capture in captures}
     made = _made_graphs(known)
     late = recorded_late(
-        known.recording, known.line, known.lineage, known.captures, known.origins.known,
+        known.recording,
+        known.line,
+        known.lineage,
+        known.captures,
+        known.origins.known,
         _accounts(known, made),
-    )  # fmt: skip
+    )
     told = [_told(known, made, late, instance) for instance in found]
     graphs: dict[int | None, set[int]] = {}
     for instance, window in zip(found, told, strict=True):
@@ -178,10 +184,7 @@ def _accounts(known: _Known, made: _Made) -> Accounts:
 def _whole(known: _Known, windows: Rows) -> Flags:
     """During which captures all calls of the process are recorded: their correlation ids have no gap."""
     recording, bounds = known.recording, known.captures.windows
-    begin, end = (
-        np.searchsorted(known.line.launch_start, edge[windows])
-        for edge in (bounds.begin, bounds.closed)
-    )
+    begin, end = (np.searchsorted(known.line.launch_start, edge[windows]) for edge in (bounds.begin, bounds.closed))
     ids = integers(recording.launches, "correlation_id")
     process = recording.threads.process[integers(recording.launches, "thread")]
     whole = np.zeros(windows.size, dtype=bool)
@@ -213,12 +216,8 @@ def _made_graphs(known: _Known) -> _Made:
     noded = recording.threads.process[integers(recording.graph_nodes, "thread")]
     made = _Made({}, {}, {*process.tolist(), *noded.tolist()})
     at = known.line.graph_at
-    window = np.where(
-        np.asarray(graphs.column("start_ns").is_valid()), known.captures.windows.at(at, at), -1
-    )
-    columns = (
-        integers(graphs, name) for name in ("event", "graph_id", "original_graph_id", "exec_id")
-    )
+    window = np.where(np.asarray(graphs.column("start_ns").is_valid()), known.captures.windows.at(at, at), -1)
+    columns = (integers(graphs, name) for name in ("event", "graph_id", "original_graph_id", "exec_id"))
     for owner, during, event, graph, original, instance in zip(
         process.tolist(), window.tolist(), *(column.tolist() for column in columns), strict=True
     ):

@@ -86,9 +86,7 @@ def _crossed(recording: Recording, rows: Rows, launch: Rows, place: Ints) -> Row
 
     A stream runs what it is given in order, and ids rise as nodes are captured: one of both is not so.
     """
-    start, *stream = (
-        integers(recording.work, name)[rows] for name in ("start_ns", "stream", "context", "device")
-    )
+    start, *stream = (integers(recording.work, name)[rows] for name in ("start_ns", "stream", "context", "device"))
     order = np.lexsort((place, start, *stream, launch))
     order = order[np.asarray(recording.work.column("stream").is_valid())[rows[order]]]
     same = np.ones(max(order.size - 1, 0), dtype=bool)

@@ -1,11 +1,11 @@
 """Which graph capture made the nodes that were recorded after it had ended: at once, or together with those of others.
 
-Records say which thread wrote them and when, not of which capture they are. The captures of a thread that have ended and
-whose nodes are not accounted for yet can all claim them. Graphs are numbered in the order in which their captures began,
-and ids of nodes carry the graph's number: so where as many graphs were recorded as there are captures to claim them, the
-first belongs to the first, and so on, if every one has as many nodes as its capture launches. Where ids carry no number,
-nodes belong to a capture only if no other can claim them. Fewer graphs than captures leave open whose records are lost or
-yet to come, now and for all that follows; more show that some were captured before the recording.
+Records say which thread wrote them and when, not of which capture they are. The captures of a thread that have ended
+and whose nodes are not accounted for yet can all claim them. Graphs are numbered in the order in which their captures
+began, and ids of nodes carry the graph's number: so where as many graphs were recorded as there are captures to claim
+them, the first belongs to the first, and so on, if every one has as many nodes as its capture launches. Where ids carry
+no number, nodes belong to a capture only if no other can claim them. Fewer graphs than captures leave open whose
+records are lost or yet to come, now and for all that follows; more show that some were captured before the recording.
 """
 
 from __future__ import annotations
@@ -66,9 +66,13 @@ class Accounts(NamedTuple):
 
 
 def recorded_late(
-    recording: Recording, line: Timeline, lineage: Lineage, captures: Captures, placed: Flags,
+    recording: Recording,
+    line: Timeline,
+    lineage: Lineage,
+    captures: Captures,
+    placed: Flags,
     accounts: Accounts,
-) -> Rows:  # fmt: skip
+) -> Rows:
     """For every node the capture, as a window, that is certain to have made its original, which was recorded late.
 
     Args:
@@ -97,9 +101,7 @@ def recorded_late(
     return window[lineage.original]
 
 
-def _late(
-    recording: Recording, line: Timeline, lineage: Lineage, captures: Captures
-) -> tuple[Rows, Rows]:
+def _late(recording: Recording, line: Timeline, lineage: Lineage, captures: Captures) -> tuple[Rows, Rows]:
     """The nodes that are no copies, and the call that ended a capture before each record of one and after any other."""
     records, at = recording.graph_nodes, line.node_at
     timed = np.asarray(records.column("start_ns").is_valid())
@@ -116,9 +118,7 @@ def _late(
     return lineage.of_record[rows], edge[rows]
 
 
-def _groups(
-    lineage: Lineage, node: Rows, edge: Rows, placed: Flags
-) -> Iterator[tuple[int, _Group]]:
+def _groups(lineage: Lineage, node: Rows, edge: Rows, placed: Flags) -> Iterator[tuple[int, _Group]]:
     """The graphs that were recorded late, each with the last call that ended a capture before its records."""
     number = (lineage.node_id.astype(np.uint64) >> _GRAPH_BIT).astype(np.int64)
     graph = lineage.process.astype(np.int64) << int(_GRAPH_BIT) | number
@@ -137,9 +137,7 @@ def _groups(
             yield int(edges.max()), _Group(int(number[nodes[0]]), np.unique(nodes), together)
 
 
-def _assigned(
-    captures: Captures, accounts: Accounts, at_edge: dict[int, list[_Group]]
-) -> list[tuple[int, _Group]]:
+def _assigned(captures: Captures, accounts: Accounts, at_edge: dict[int, list[_Group]]) -> list[tuple[int, _Group]]:
     """Windows and the graphs that they certainly made."""
     found: list[tuple[int, _Group]] = []
     window = _windows_of(captures)

@@ -63,12 +63,8 @@ def lineage_of(recording: Recording) -> Lineage:
     run_process, run_node, of_work = _nodes_of_work(recording)
     processes = np.concatenate((process, process[is_copy], run_process))
     ids = np.concatenate((node, said[is_copy], run_node))
-    _, first, row = np.unique(
-        one_axis([processes], [ids])[0], return_index=True, return_inverse=True
-    )
-    of_record, above, of_run = np.split(
-        row.astype(np.int32), np.cumsum((node.size, int(is_copy.sum())))
-    )
+    _, first, row = np.unique(one_axis([processes], [ids])[0], return_index=True, return_inverse=True)
+    of_record, above, of_run = np.split(row.astype(np.int32), np.cumsum((node.size, int(is_copy.sum()))))
     recorded, copied = np.zeros(first.size, dtype=bool), np.zeros(first.size, dtype=bool)
     recorded[of_record] = True
     copied[of_record[is_copy]] = True

@@ -20,10 +20,14 @@ _UPDATES = tuple(
     f"{api}GraphExec{what}"
     for api in ("cuda", "cu")
     for what in (
-        "Update", "NodeSetParams", "KernelNodeSetParams", "MemcpyNodeSetParams", "MemsetNodeSetParams",
+        "Update",
+        "NodeSetParams",
+        "KernelNodeSetParams",
+        "MemcpyNodeSetParams",
+        "MemsetNodeSetParams",
         "ChildGraphNodeSetParams",
     )
-)  # fmt: skip
+)
 
 
 def replayed_after_update(recording: Recording, launch: Rows) -> Ints:
@@ -32,9 +36,7 @@ def replayed_after_update(recording: Recording, launch: Rows) -> Ints:
     Which one it was, and which of its nodes, the report does not say.
     """
     launches = recording.launches
-    updates = np.isin(
-        integers(launches, "name"), np.asarray(names_starting(recording.names, _UPDATES), np.int64)
-    )
+    updates = np.isin(integers(launches, "name"), np.asarray(names_starting(recording.names, _UPDATES), np.int64))
     process = recording.threads.process[integers(launches, "thread")]
     end = integers(launches, "end_ns")
     first = np.full(recording.threads.process_pid.size, np.iinfo(np.int64).max)

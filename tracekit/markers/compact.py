@@ -25,9 +25,7 @@ def parse(text: str) -> ModuleMarker | None:
     try:
         shapes = shapes_of(literal.value(found.group(2)))
     except literal.Refused as refused:
-        return (
-            None if refused.cause is BROKEN else ModuleMarker(found.group(1), cause=refused.cause)
-        )
+        return None if refused.cause is BROKEN else ModuleMarker(found.group(1), cause=refused.cause)
     if shapes is None:
         return None
     return ModuleMarker(found.group(1), inputs=shapes, cause=cause_of(shapes))

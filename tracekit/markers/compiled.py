@@ -39,6 +39,4 @@ def _region(marker: ModuleMarker, side: str, class_name: str) -> ModuleMarker | 
     name = class_name.strip().rsplit(".", 1)[-1]
     if not name or not is_path(name):
         return None
-    return replace(
-        marker, path=name, class_name=name, class_only=True, only_result=side == "output"
-    )
+    return replace(marker, path=name, class_name=name, class_only=True, only_result=side == "output")

@@ -80,9 +80,7 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
 def is_path(text: str) -> bool:
     """Whether the text can be a module's path: of reasonable length, no part of it empty."""
     parts = text.split(".")
-    return (
-        len(text) <= MOST_PATH_CHARACTERS and len(parts) <= MOST_PARTS and (not text or all(parts))
-    )
+    return len(text) <= MOST_PATH_CHARACTERS and len(parts) <= MOST_PARTS and (not text or all(parts))
 
 
 def cause_of(*told: Iterable[Shape] | None) -> Cause | None:
@@ -142,9 +140,7 @@ def _params(item: object, skipped: list[str]) -> tuple[Param, ...]:
         return ()
     params = []
     for name, said in item.items():
-        shape, dtype = (
-            (said.get("shape"), said.get("dtype")) if isinstance(said, dict) else (said, None)
-        )
+        shape, dtype = (said.get("shape"), said.get("dtype")) if isinstance(said, dict) else (said, None)
         if isinstance(shape, list) and (known := _shape(shape)) is not None:
             params.append(Param(name, known, dtype if isinstance(dtype, str) else None))
         else:

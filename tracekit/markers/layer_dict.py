@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 CANDIDATES = r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:"""
 
 _BEGINNING = re.compile(r"""\s*\{\s*['"]Module['"]\s*:""")
-_LEADING_NAME = re.compile(
-    r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]"""
-)
+_LEADING_NAME = re.compile(r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]""")
 
 
 #: What a module is goes before these, a call's tensors after them: there are few of either, many of both together.
@@ -37,11 +35,7 @@ def parse(text: str) -> ModuleMarker | Unreadable | None:
         module, split, tensors = text.rpartition(_INPUTS)
         if not split:
             module, split, tensors = text.rpartition(_OUTPUTS)
-        if (
-            split
-            and (said := _module(module)) is not None
-            and (shapes := _shapes(tensors)) is not None
-        ):
+        if split and (said := _module(module)) is not None and (shapes := _shapes(tensors)) is not None:
             results = split == _OUTPUTS
             return ModuleMarker(
                 path=said.path,

@@ -26,13 +26,26 @@ _MOST_CACHED_CHARACTERS = 2_048
 Pairs = list[tuple[object, object]]
 
 _NAMES: dict[str, object] = {
-    "inf": math.inf, "nan": math.nan, "Infinity": math.inf, "NaN": math.nan, "true": True, "false": False, "null": None,
-}  # fmt: skip
+    "inf": math.inf,
+    "nan": math.nan,
+    "Infinity": math.inf,
+    "NaN": math.nan,
+    "true": True,
+    "false": False,
+    "null": None,
+}
 #: What stands for a dimension that is no number but an expression.
 SYMBOL = "?"
 _SYMBOLIC = (
-    ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Call, ast.operator, ast.unaryop, ast.expr_context,
-)  # fmt: skip
+    ast.Name,
+    ast.Constant,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Call,
+    ast.operator,
+    ast.unaryop,
+    ast.expr_context,
+)
 _JSON_LIKE = re.compile(r'\s*\{\s*"')
 #: A string, also one that never ends: looking for its end again and again would take quadratic time.
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z|\\\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z|\\\Z)", re.DOTALL)
@@ -109,9 +122,7 @@ def _python(text: str) -> Pairs | None:
             tree = ast.parse(text, mode="eval").body
         if not isinstance(tree, ast.Dict):
             return None
-        return [
-            (_value(key), _value(item)) for key, item in zip(tree.keys, tree.values, strict=True)
-        ]
+        return [(_value(key), _value(item)) for key, item in zip(tree.keys, tree.values, strict=True)]
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
 
@@ -174,8 +185,6 @@ def _without_surrogates(value: Any) -> Any:  # noqa: ANN401 - a literal is of an
         case tuple():
             return tuple(_without_surrogates(item) for item in value)
         case dict():
-            return {
-                _without_surrogates(key): _without_surrogates(item) for key, item in value.items()
-            }
+            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
         case _:
             return value

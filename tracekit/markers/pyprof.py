@@ -28,17 +28,11 @@ def parse(text: str) -> OperatorMarker | None:
     name, namespace = items.get("op"), items.get("mod")
     if not isinstance(name, str):
         return None
-    return OperatorMarker(
-        name, namespace if isinstance(namespace, str) else None, _tensors(items.get("args"))
-    )
+    return OperatorMarker(name, namespace if isinstance(namespace, str) else None, _tensors(items.get("args")))
 
 
 def _tensors(args: object) -> Shapes:
     if not isinstance(args, list):
         return ()
-    shapes = [
-        shapes_of([arg.get("shape")])
-        for arg in args
-        if isinstance(arg, dict) and arg.get("type") == "tensor"
-    ]
+    shapes = [shapes_of([arg.get("shape")]) for arg in args if isinstance(arg, dict) and arg.get("type") == "tensor"]
     return tuple(shape[0] for shape in shapes if shape)

@@ -45,9 +45,7 @@ def call(
     """The text of the range around a call; None in place of tensors says that there were too many."""
     kwargs = kwargs or {}
     keys: dict[str, object] = {
-        "TrainableParams": {
-            param.name: {"shape": param.shape, "dtype": param.dtype} for param in params
-        },
+        "TrainableParams": {param.name: {"shape": param.shape, "dtype": param.dtype} for param in params},
         "Inputs": _shapes(inputs),
         TYPES: _types(inputs),
         KWARGS: {name: _shapes(tensors) for name, tensors in kwargs.items()},
@@ -96,11 +94,7 @@ def literal(value: object) -> str:
             text = value.encode("utf-8", "replace").decode("utf-8")
             return json.dumps(text, ensure_ascii=False)
         case dict():
-            items = (
-                f"{literal(str(key))}: {literal(item)}"
-                for key, item in value.items()
-                if item is not None
-            )
+            items = (f"{literal(str(key))}: {literal(item)}" for key, item in value.items() if item is not None)
             return f"{{{', '.join(items)}}}"
         case list() | tuple():
             return f"[{', '.join(map(literal, value))}]"

@@ -56,22 +56,12 @@ def _count(item: object) -> int | None:
     return item if type(item) is int and 0 <= item <= _LARGEST else None
 
 
-def _vllm(
-    text: str, contexts: str, context_tokens: str, generations: str, generation_tokens: str
-) -> StepMarker:
+def _vllm(text: str, contexts: str, context_tokens: str, generations: str, generation_tokens: str) -> StepMarker:
     """``execute_context_<requests>(<tokens>)_generation_<requests>(<tokens>)``; newer ones spell ``sq<tokens>sk…``."""
     prefills, decodes = int(contexts), int(generations)
     tokens = [_TOKENS.match(said) for said in (context_tokens, generation_tokens)]
     total = sum(int(said.group(1)) for said in tokens if said) if all(tokens) else None
-    kind = (
-        "mixed"
-        if prefills and decodes
-        else "prefill"
-        if prefills
-        else "decode"
-        if decodes
-        else None
-    )
+    kind = "mixed" if prefills and decodes else "prefill" if prefills else "decode" if decodes else None
     return StepMarker(text, kind, batch_size=prefills + decodes, tokens=total)
 
 

@@ -48,9 +48,7 @@ def _write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Non
     # A path in a URL would be cut at its first question mark.
     engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
     # Whoever looks meanwhile sees nothing: the file is moved when complete, so no journal is needed.
-    event.listen(
-        engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=OFF")
-    )
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=OFF"))
     filled = {nsight.SCHEMA.tables[name]: rows for name, rows in tables.items() if rows}
     with engine.begin() as connection:
         nsight.SCHEMA.create_all(connection, tables=list(filled))

@@ -162,9 +162,7 @@ class Nsys:
 
     def _ask(self, *arguments: str) -> str:
         try:
-            asked = subprocess.run(
-                [self.path, *arguments], capture_output=True, check=False, timeout=_PATIENCE_S
-            )
+            asked = subprocess.run([self.path, *arguments], capture_output=True, check=False, timeout=_PATIENCE_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CaptureError(f"{self.path} does not run ({error}); {INSTALL}") from None
         return (asked.stdout + asked.stderr).decode("utf-8", "replace")
@@ -174,9 +172,7 @@ class Nsys:
         environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
         with (place / _LOG).open("ab") as log:
             try:
-                return subprocess.run(
-                    command, stdout=log, stderr=log, check=False, env=environment
-                ).returncode
+                return subprocess.run(command, stdout=log, stderr=log, check=False, env=environment).returncode
             except OSError as error:
                 log.write(f"\n{command[0]} does not run ({error.strerror})\n".encode())
                 return 1
@@ -199,9 +195,7 @@ def find() -> Nsys | None:
 
 
 @contextmanager
-def passing_folder(
-    warnings: list[str], prefix: str = "tracekit-", parent: Path | None = None
-) -> Iterator[Path]:
+def passing_folder(warnings: list[str], prefix: str = "tracekit-", parent: Path | None = None) -> Iterator[Path]:
     """A folder for as long as the block runs; that it cannot be removed is a warning, never a failure."""
     place = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:

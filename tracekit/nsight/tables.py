@@ -64,9 +64,7 @@ GRAPH_NODE_EVENTS = _table(
 )
 PROCESSES = _table("PROCESSES", "globalPid pid", "name")
 THREADS = _table("ThreadNames", "nameId priority globalTid")
-DIAGNOSTICS = _table(
-    "DIAGNOSTIC_EVENT", "timestamp timestampType source severity globalPid", "text"
-)
+DIAGNOSTICS = _table("DIAGNOSTIC_EVENT", "timestamp timestampType source severity globalPid", "text")
 GPU = _table(
     "TARGET_INFO_GPU",
     "id smCount totalMemory memoryBandwidth clockRate computeMajor computeMinor",

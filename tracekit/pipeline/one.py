@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from tracekit.recording.tables import Recording
 
 
-def tables_of(
-    path: Path, reader: Reader, folder: Path, progress: Progress, first_id: int = 0
-) -> None:
+def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, first_id: int = 0) -> None:
     """Reads one report and writes its tables and manifest into an empty folder.
 
     Args:
@@ -61,13 +59,8 @@ def _about(recording: Recording) -> dict[str, object]:
             {"pid": pid, "name": recording.process_names.get(pid)}
             for pid in sorted(set(recording.threads.process_pid.tolist()))
         ],
-        "devices": [
-            {"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())
-        ],
-        "ranks": [
-            {"pid": found.pid, "rank": found.rank, "source": found.source}
-            for found in recording.ranks
-        ],
+        "devices": [{"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())],
+        "ranks": [{"pid": found.pid, "rank": found.rank, "source": found.source} for found in recording.ranks],
         "lacks": [asdict(lack) for lack in recording.lacks],
         "launches": recording.launches.num_rows,
     }

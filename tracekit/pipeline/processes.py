@@ -1,7 +1,7 @@
 """Reports parsed side by side, each in a process of its own; none of these outlives the call.
 
-A worker is a fresh interpreter that runs :mod:`tracekit.pipeline.worker`: nobody's main program is imported again, and no
-thread is forked. It reads its task as one line of JSON and answers in such lines. As many run as there are cores,
+A worker is a fresh interpreter that runs :mod:`tracekit.pipeline.worker`: nobody's main program is imported again, and
+no thread is forked. It reads its task as one line of JSON and answers in such lines. As many run as there are cores,
 and as fit into the memory that is available when the first one starts.
 """
 

@@ -54,14 +54,8 @@ def parse_several(
     folder = Path(out)
     names = report_names(paths)
     with writing(folder, force=force) as (partial, place):
-        parts = [
-            Part(name, partial / f".{name}", number * IDS_PER_REPORT)
-            for number, name in enumerate(names)
-        ]
-        tasks = [
-            Task(path, part.name, part.folder, part.first_id)
-            for path, part in zip(paths, parts, strict=True)
-        ]
+        parts = [Part(name, partial / f".{name}", number * IDS_PER_REPORT) for number, name in enumerate(names)]
+        tasks = [Task(path, part.name, part.folder, part.first_id) for path, part in zip(paths, parts, strict=True)]
         outcomes = zip(names, parsed_side_by_side(tasks, progress), strict=True)
         bad = {name: error for name, error in outcomes if error is not None}
         for part in parts:
@@ -116,9 +110,6 @@ def report_names(paths: Sequence[Path]) -> list[str]:
 
 def _safe(text: str) -> str:
     """Letters, digits, dots, dashes and underscores; short, and nothing that could be a number, a date or null."""
-    kept = [
-        letter if letter.isalnum() or letter in ".-_" else "_"
-        for letter in unicodedata.normalize("NFC", text)
-    ]
+    kept = [letter if letter.isalnum() or letter in ".-_" else "_" for letter in unicodedata.normalize("NFC", text)]
     name = "".join(kept).encode()[:_LONGEST_NAME].decode("utf-8", "ignore").lstrip("._")
     return f"report_{name}" if _NO_TEXT.fullmatch(name) else name

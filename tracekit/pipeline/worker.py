@@ -1,4 +1,4 @@
-"""The program of one worker: it parses one report for :mod:`tracekit.pipeline.processes`, and says how far it is and how it ended.
+"""The program of one worker: parses one report for :mod:`tracekit.pipeline.processes`, reports progress and result.
 
 It says so in lines of JSON on its output: a stage with its share, last ``done``, a problem with the report, or the
 system's error in writing.

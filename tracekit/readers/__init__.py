@@ -1,7 +1,8 @@
 """Stage 2: a report on disk becomes a :class:`~tracekit.recording.tables.Recording`. The only room with SQL.
 
-To add a format: write ``readers/<format>.py`` (or a sub-room) with the three names of :class:`~tracekit.readers.base.Reader`, add
-the module to ``READERS``, and a few lines of such a file with the expected rows to ``tests/readers``.
+To add a format: write ``readers/<format>.py`` (or a sub-room) with the three names of
+:class:`~tracekit.readers.base.Reader`, add the module to ``READERS``, and a few lines of such a file with the expected
+rows to ``tests/readers``.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ def reader_for(path: Path) -> Reader:
     except FileNotFoundError:
         raise ReportError(path, "there is no such file", "check the path") from None
     except OSError as error:
-        raise ReportError(
-            path, f"cannot be opened ({error.strerror})", "make the file readable"
-        ) from None
+        raise ReportError(path, f"cannot be opened ({error.strerror})", "make the file readable") from None
     for reader in READERS:
         if reader.recognises(path, head):
             return reader

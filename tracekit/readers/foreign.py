@@ -44,9 +44,7 @@ def _other_database(path: Path) -> ReportError:
     with SqliteFile(path) as file:
         tables = sorted(file.tables)
     if "StringTable" in tables:
-        return ReportError(
-            path, "is a SQLite file of nvprof, which tracekit does not read yet", _EXPECTED
-        )
+        return ReportError(path, "is a SQLite file of nvprof, which tracekit does not read yet", _EXPECTED)
     if "dictionary" in tables and "aggregations" in tables:
         return ReportError(path, "is a database of DLProf", _EXPECTED)
     shown = ", ".join(tables[:_NAMED_TABLES]) + (", …" if len(tables) > _NAMED_TABLES else "")

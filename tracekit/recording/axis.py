@@ -71,9 +71,9 @@ def timeline(recording: Recording) -> Timeline:
     """Lays a recording's threads end to end."""
     tables = (recording.ranges, recording.launches, recording.graph_nodes, recording.graphs)
     ranged, launched, noded, graphed = (integers(table, "thread") for table in tables)
-    times = [
-        integers(table, column) for table in tables[:2] for column in ("start_ns", "end_ns")
-    ] + [integers(table, "start_ns", null=0) for table in tables[2:]]
+    times = [integers(table, column) for table in tables[:2] for column in ("start_ns", "end_ns")] + [
+        integers(table, "start_ns", null=0) for table in tables[2:]
+    ]
     ends_here = np.asarray(recording.ranges.column("end_thread").is_null())
     starts, ends, launch_starts, launch_ends, node_at, graph_at = one_axis(
         [ranged, ranged, launched, launched, noded, graphed], times
@@ -84,9 +84,7 @@ def timeline(recording: Recording) -> Timeline:
 def range_around(line: Timeline, nest: Nesting, first: Ints, last: Ints) -> Rows:
     """The range around each ``[first, last]`` that began last, of those that end on their thread; -1 for none."""
     start, end = line.range_start[nest.rows], line.range_end[nest.rows]
-    nested: Rows = np.append(nest.rows, np.int32(-1))[
-        innermost(start, end, nest.parent, first, last)
-    ]
+    nested: Rows = np.append(nest.rows, np.int32(-1))[innermost(start, end, nest.parent, first, last)]
     rows = nest.others(line)
     if not rows.size:
         return nested

@@ -28,10 +28,21 @@ WORK_KINDS = ("kernel", "memcpy", "memset", "graph", "cpu_op")
 
 #: CUPTI's directions of a copy, by code (CUpti_ActivityMemcpyKind), as NVIDIA labels them.
 COPY_KINDS = (
-    "Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array",
-    "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer",
-    "Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device",
-)  # fmt: skip
+    "Unknown",
+    "Host-to-Device",
+    "Device-to-Host",
+    "Host-to-Array",
+    "Array-to-Host",
+    "Array-to-Array",
+    "Array-to-Device",
+    "Device-to-Array",
+    "Device-to-Device",
+    "Host-to-Host",
+    "Peer-to-Peer",
+    "Unified Host-to-Device",
+    "Unified Device-to-Host",
+    "Unified Device-to-Device",
+)
 #: API calls that replay a CUDA graph.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 GRAPH_CREATED, GRAPH_CLONED, GRAPH_INSTANTIATED = range(3)

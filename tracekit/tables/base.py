@@ -43,9 +43,7 @@ def category(row: NDArray[Any], values: Sequence[str]) -> pa.Array:
     used[-1] = False
     indices = (np.cumsum(used) - 1).astype(np.int32)[row]
     kept = [values[at] for at in np.flatnonzero(used).tolist()]
-    return pa.DictionaryArray.from_arrays(
-        pa.array(indices, mask=row < 0), pa.array(kept, pa.string())
-    ).cast(CATEGORY)
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=row < 0), pa.array(kept, pa.string())).cast(CATEGORY)
 
 
 def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:

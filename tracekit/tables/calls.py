@@ -32,9 +32,9 @@ _NEVER = np.iinfo(np.int64).min
 
 SPEC = TableSpec(
     "calls",
-    "One row per call of a module, sorted by (module_id, start_ns). A replay of a CUDA graph calls no module, so it has "
-    "no row: what the device does in all replays counts for the calls that were captured, whose host times are those "
-    "of the capture. For the time of a module in a step sum kernels by step_id.",
+    "One row per call of a module, sorted by (module_id, start_ns). A replay of a CUDA graph calls no module, so it "
+    "has no row: what the device does in all replays counts for the calls that were captured, whose host times are "
+    "those of the capture. For the time of a module in a step sum kernels by step_id.",
     (
         Column("call_id", pa.int64(), "The row's number, from its report's first_id on."),
         Column("parent_call_id", pa.int64(), "The call that encloses it.", nullable=True),
@@ -82,14 +82,10 @@ SPEC = TableSpec(
             "Dtypes and devices of its keyword tensors, where a marker tells them.",
             nullable=True,
         ),
-        Column(
-            "gpu_start_ns", pa.int64(), "First start of the kernels in its subtree.", nullable=True
-        ),
+        Column("gpu_start_ns", pa.int64(), "First start of the kernels in its subtree.", nullable=True),
         Column("gpu_end_ns", pa.int64(), "Last end of the kernels in its subtree.", nullable=True),
         Column("gpu_time_ns", pa.int64(), "Sum of its subtree's kernels."),
-        Column(
-            "gpu_self_time_ns", pa.int64(), "Sum of the kernels attributed to this call itself."
-        ),
+        Column("gpu_self_time_ns", pa.int64(), "Sum of the kernels attributed to this call itself."),
         Column(
             "gpu_busy_ns",
             pa.int64(),
@@ -159,9 +155,7 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     del start, end, thread
     order = trace.ids.call_order
     occurrence = np.zeros(calls.start.size, dtype=np.int32)
-    occurrence[order] = _occurrence(
-        process[order], calls.module[order] * len(PHASES) + _phase(trace)[order]
-    )
+    occurrence[order] = _occurrence(process[order], calls.module[order] * len(PHASES) + _phase(trace)[order])
     parent = lookup(trace.ids.call_id, _known_parent(trace))
     return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, **_device(trace)}
 
@@ -193,9 +187,7 @@ def _occurrence(process: Ints, module: Ints) -> Ints:
     order = np.lexsort((process, module))
     sorted_process, sorted_module = process[order], module[order]
     fresh = np.ones(module.size, dtype=bool)
-    fresh[1:] = (sorted_process[1:] != sorted_process[:-1]) | (
-        sorted_module[1:] != sorted_module[:-1]
-    )
+    fresh[1:] = (sorted_process[1:] != sorted_process[:-1]) | (sorted_module[1:] != sorted_module[:-1])
     places = np.arange(module.size)
     count[order] = places - np.maximum.accumulate(np.where(fresh, places, 0)) + 1
     return count
@@ -211,9 +203,7 @@ class _Shapes:
         self._outputs = _of_markers(markers, lambda found: found.outputs, SHAPES)
         self._kwargs = _of_markers(markers, lambda found: list(found.kwargs.items()), _KWARGS)
         self._types = _of_markers(markers, lambda found: found.types or None, TYPES)
-        self._kwarg_types = _of_markers(
-            markers, lambda found: list(found.kwarg_types.items()) or None, _KWARG_TYPES
-        )
+        self._kwarg_types = _of_markers(markers, lambda found: list(found.kwarg_types.items()) or None, _KWARG_TYPES)
 
     def of(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""
@@ -229,12 +219,8 @@ class _Shapes:
         }
 
 
-def _of_markers(
-    markers: list[Marker], said: Callable[[ModuleMarker], object], type_: pa.DataType
-) -> pa.Array:
-    return pa.array(
-        [said(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_
-    )
+def _of_markers(markers: list[Marker], said: Callable[[ModuleMarker], object], type_: pa.DataType) -> pa.Array:
+    return pa.array([said(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_)
 
 
 def _device(trace: Trace) -> dict[str, Ints]:
@@ -245,9 +231,7 @@ def _device(trace: Trace) -> dict[str, Ints]:
     start, end = integers(work, "start_ns")[owned], integers(work, "end_ns")[owned]
     parent, depth = trace.evidence.calls.parent, trace.evidence.calls.depth
     low, high = np.arange(parent.size), subtree_ends(parent, depth)
-    self_time, self_count, first, last = (
-        np.full(parent.size, fill) for fill in (0, 0, -(_NEVER + 1), _NEVER)
-    )
+    self_time, self_count, first, last = (np.full(parent.size, fill) for fill in (0, 0, -(_NEVER + 1), _NEVER))
     np.add.at(self_time, owner, trace.own_ns[owned])
     np.add.at(self_count, owner, 1)
     np.minimum.at(first, owner, start)
@@ -260,9 +244,7 @@ def _device(trace: Trace) -> dict[str, Ints]:
         "gpu_busy_ns": union_within(owner, (parent, depth, high), start, end),
         "kernel_count": sums(self_count, low, high).astype(np.int32),
         "kernel_self_count": self_count.astype(np.int32),
-        "launch_time_ns": sums(
-            _launch_time(trace, owned[~trace.evidence.launched.replayed[owned]]), low, high
-        ),
+        "launch_time_ns": sums(_launch_time(trace, owned[~trace.evidence.launched.replayed[owned]]), low, high),
     }
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "coverage",
-    "Per subject and cause, what is known and what is not. The rows of kernels add up to all device work, those of "
-    "ranges to all ranges; subjects with 'losses' count single losses, those with 'left out' what is no range or launch.",
+    "Per subject and cause, what is known and what is not. The rows of kernels add up to all device work, those "
+    "of ranges to all ranges; subjects with 'losses' count losses, those with 'left out' what is no range or launch.",
     (
         Column("what", CATEGORY, "kernels, ranges, or what else was counted."),
         Column("cause", CATEGORY, "Method by which it is known, or why it is not."),
@@ -64,9 +64,7 @@ def table_of(rows: list[Row]) -> pa.Table:
             "count": pa.array([row.number for row in rows], pa.int64()),
             "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
             "share": pa.array([row.share for row in rows], pa.float64()),
-            "advice": pa.array(
-                ["" if row.known else ADVICE.get(row.cause, "") for row in rows], pa.string()
-            ),
+            "advice": pa.array(["" if row.known else ADVICE.get(row.cause, "") for row in rows], pa.string()),
         }
     )
 
@@ -80,9 +78,7 @@ def _kernels(trace: Trace) -> list[Row]:
         (False, owners.cause, [cause.name for cause in CAUSES]),
     ):
         for at, (count, spent) in _totals(code, time).items():
-            rows.append(
-                Row("kernels", names[at], known, count, spent, spent / whole if whole else 0.0)
-            )
+            rows.append(Row("kernels", names[at], known, count, spent, spent / whole if whole else 0.0))
     return rows
 
 
@@ -90,8 +86,7 @@ def _ranges(trace: Trace) -> list[Row]:
     """Every range once: as understood, as plain text, or with what could not be read of it."""
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
     causes: list[Cause | None] = [
-        marker.cause if isinstance(marker, ModuleMarker | Unreadable) else None
-        for marker in decoded.markers
+        marker.cause if isinstance(marker, ModuleMarker | Unreadable) else None for marker in decoded.markers
     ]
     names = ["marker", PLAIN, *(cause.name for cause in CAUSES)]
     said = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
@@ -135,6 +130,4 @@ def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
     counts = np.bincount(code + 1)
     spent = np.zeros(counts.size, dtype=np.int64)
     np.add.at(spent, code + 1, time)
-    return {
-        at - 1: (int(counts[at]), int(spent[at])) for at in np.flatnonzero(counts).tolist() if at
-    }
+    return {at - 1: (int(counts[at]), int(spent[at])) for at in np.flatnonzero(counts).tolist() if at}

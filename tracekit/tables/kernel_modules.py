@@ -32,6 +32,4 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     module = np.full(trace.module.size, -1, dtype=np.int32)
     module[trace.ids.kernel_id] = trace.module
     for rows in pieces(np.flatnonzero(module >= 0)):
-        yield SPEC.table(
-            {"kernel_id": rows, "module_id": module[rows], "weight": np.ones(rows.size)}
-        )
+        yield SPEC.table({"kernel_id": rows, "module_id": module[rows], "weight": np.ones(rows.size)})

@@ -33,18 +33,14 @@ SPEC = TableSpec(
     "replayed from a CUDA graph has the thread, launch, range and step of its replay, and the module and call of its "
     "capture.",
     (
-        Column(
-            "kernel_id", pa.int64(), "Its place by start in the whole report, from first_id on."
-        ),
+        Column("kernel_id", pa.int64(), "Its place by start in the whole report, from first_id on."),
         Column(
             "kind",
             CATEGORY,
             "kernel, memcpy, memset, graph (traced as a whole), or cpu_op: an operator, on a run without a GPU.",
         ),
         Column("name", CATEGORY, "Short name.", nullable=True),
-        Column(
-            "full_name", CATEGORY, "Name with template arguments and parameters.", nullable=True
-        ),
+        Column("full_name", CATEGORY, "Name with template arguments and parameters.", nullable=True),
         Column("start_ns", pa.int64(), "When it began on the device; an operator, on its thread."),
         Column("end_ns", pa.int64(), "When it ended there."),
         Column(
@@ -75,9 +71,7 @@ SPEC = TableSpec(
             nullable=True,
         ),
         Column("method", CATEGORY, "How we know: range, graph_node, graph_order.", nullable=True),
-        Column(
-            "cause", CATEGORY, "Why we do not know; exactly where method is null.", nullable=True
-        ),
+        Column("cause", CATEGORY, "Why we do not know; exactly where method is null.", nullable=True),
         Column(
             "range_id",
             pa.int64(),
@@ -122,9 +116,24 @@ SPEC = TableSpec(
 )
 
 _UNCHANGED = (
-    "device", "context", "stream", "correlation_id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z",
-    "registers", "static_smem_bytes", "dynamic_smem_bytes", "bytes", "graph_id", "graph_exec_id", "graph_node_id",
-)  # fmt: skip
+    "device",
+    "context",
+    "stream",
+    "correlation_id",
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
+    "registers",
+    "static_smem_bytes",
+    "dynamic_smem_bytes",
+    "bytes",
+    "graph_id",
+    "graph_exec_id",
+    "graph_node_id",
+)
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
@@ -132,10 +141,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
-            _device(trace, rows)
-            | _owner(trace, rows)
-            | _launch(trace.evidence, launches, rows)
-            | captured.of(rows)
+            _device(trace, rows) | _owner(trace, rows) | _launch(trace.evidence, launches, rows) | captured.of(rows)
         )
 
 
@@ -156,9 +162,7 @@ def _device(trace: Trace, rows: Rows) -> dict[str, object]:
         "name": category(integers(work, "name"), recording.names),
         "full_name": category(integers(work, "full_name"), recording.names),
         "copy_kind": category(integers(work, "copy_kind"), COPY_KINDS),
-        "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process"))).cast(
-            pa.int32()
-        ),
+        "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process"))).cast(pa.int32()),
         "rank": or_null(lookup(recording.process_rank, integers(work, "process"))),
     }
 
@@ -189,9 +193,7 @@ def _launches(evidence: Evidence) -> _Launches:
     launches, threads = evidence.recording.launches, evidence.recording.threads
     thread = integers(launches, "thread")
     start, end = integers(launches, "start_ns"), integers(launches, "end_ns")
-    step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(
-        np.int32
-    )
+    step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(np.int32)
     line = evidence.line
     around = range_around(line, evidence.nesting, line.launch_start, line.launch_end)
     tid = lookup(threads.tid, thread).astype(np.int32)
@@ -233,9 +235,7 @@ class _Captured:
         self._range = np.full(self._original.size, -1, dtype=np.int64)
         told = np.flatnonzero(origins.known)
         if told.size:
-            self._range[told] = range_around(
-                evidence.line, evidence.nesting, origins.start[told], origins.end[told]
-            )
+            self._range[told] = range_around(evidence.line, evidence.nesting, origins.start[told], origins.end[told])
 
     def of(self, rows: Rows) -> dict[str, object]:
         """The original node of some work, and the range around its capture."""

@@ -65,20 +65,14 @@ def table_of(modules: list[Module]) -> pa.Table:
     columns = {
         "module_id": pa.array(range(len(modules)), pa.int32()),
         "subtree_end_id": pa.array([module.subtree_end for module in modules], pa.int32()),
-        "parent_id": pa.array(
-            [None if module.parent < 0 else module.parent for module in modules], pa.int32()
-        ),
+        "parent_id": pa.array([None if module.parent < 0 else module.parent for module in modules], pa.int32()),
         "depth": pa.array(_depths(modules), pa.int16()),
         "path": pa.array([module.path for module in modules], pa.string()),
         "name": pa.array([module.name for module in modules], pa.string()),
-        "class_name": pa.array(
-            [module.facts.class_name or None for module in modules], pa.string()
-        ),
+        "class_name": pa.array([module.facts.class_name or None for module in modules], pa.string()),
         "alias_of": pa.array([module.alias_of for module in modules], pa.string()),
         "params": pa.array([_params(module.facts) for module in modules], pa.list_(_PARAM)),
-        "static_params": pa.array(
-            [module.facts.static_params or None for module in modules], pa.string()
-        ),
+        "static_params": pa.array([module.facts.static_params or None for module in modules], pa.string()),
     }
     return SPEC.table(columns)
 
@@ -91,6 +85,4 @@ def _depths(modules: list[Module]) -> list[int]:
 
 
 def _params(facts: Facts) -> list[dict[str, object]]:
-    return [
-        {"name": param.name, "shape": param.shape, "dtype": param.dtype} for param in facts.params
-    ]
+    return [{"name": param.name, "shape": param.shape, "dtype": param.dtype} for param in facts.params]

@@ -54,9 +54,7 @@ SPEC = TableSpec(
         Column("pid", pa.int32(), "Process."),
         Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
         Column("tid", pa.int32(), "Thread on which it began."),
-        Column(
-            "end_tid", pa.int32(), "Thread on which it ended, if that is another.", nullable=True
-        ),
+        Column("end_tid", pa.int32(), "Thread on which it ended, if that is another.", nullable=True),
         *RANGES.chosen("start_ns", "end_ns", "open"),
         Column("gpu_start_ns", pa.int64(), "First start of work launched inside.", nullable=True),
         Column("gpu_end_ns", pa.int64(), "Last end of work launched inside.", nullable=True),
@@ -103,9 +101,7 @@ def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
     recording, decoded = trace.evidence.recording, trace.evidence.decoded
     thread, text = integers(ranges, "thread"), integers(ranges, "text")
     names = sorted(set(MARKER_KINDS.values()))
-    understood = np.array(
-        [*(names.index(MARKER_KINDS[type(marker)]) for marker in decoded.markers), -1]
-    )
+    understood = np.array([*(names.index(MARKER_KINDS[type(marker)]) for marker in decoded.markers), -1])
     unchanged: dict[str, object] = {name: ranges.column(name) for name in _UNCHANGED}
     return unchanged | {
         "domain": category(integers(ranges, "domain"), recording.domains),
@@ -115,9 +111,7 @@ def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
         "tid": recording.threads.tid[thread].astype(np.int32),
-        "end_tid": or_null(lookup(recording.threads.tid, integers(ranges, "end_thread"))).cast(
-            pa.int32()
-        ),
+        "end_tid": or_null(lookup(recording.threads.tid, integers(ranges, "end_thread"))).cast(pa.int32()),
     }
 
 

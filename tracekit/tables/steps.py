@@ -56,10 +56,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     steps, threads = trace.evidence.steps, trace.evidence.recording.threads
     counters: dict[int, Iterator[int]] = defaultdict(count)
     ordinals = [next(counters[process]) for process in steps.process.tolist()]
-    index = [
-        said.index if said.index is not None else at
-        for said, at in zip(steps.says, ordinals, strict=True)
-    ]
+    index = [said.index if said.index is not None else at for said, at in zip(steps.says, ordinals, strict=True)]
     yield SPEC.table(
         {
             "step_id": np.arange(steps.start_ns.size),

@@ -61,10 +61,7 @@ def decode(texts: Sequence[str]) -> Decoded:
 def paths_of(markers: list[Marker]) -> Ints:
     """A number for every marker, the same for those that say the same path; -1 for those that say none."""
     numbers: dict[str, int] = {}
-    said = [
-        numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1
-        for m in markers
-    ]
+    said = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in markers]
     return np.array(said, dtype=np.int64)
 
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Evidence:
     """What attribution works from: a recording with its markers decoded and its calls and steps found.
 
-    ``nesting`` is of its push/pop ranges; ``endings`` tells when its ranges ended; ``call_at_launch`` is the innermost call that contains each launch, or -1;
-    ``lineage``, ``captures`` and ``origins`` are of its CUDA graphs' nodes.
+    ``nesting`` is of its push/pop ranges; ``endings`` tells when its ranges ended; ``call_at_launch`` is the innermost
+    call that contains each launch, or -1; ``lineage``, ``captures`` and ``origins`` are of its CUDA graphs' nodes.
     """
 
     recording: Recording
@@ -78,9 +78,7 @@ def evidence_of(recording: Recording, decoded: Decoded) -> Evidence:
         endings = endings_of(recording, decoded, line)
         calls = calls_of(recording, decoded, line, endings, works[:-1], captures)
         steps = steps_of(recording, decoded, calls, endings)
-        at_launch = innermost(
-            calls.start, calls.end, calls.parent, line.launch_start, line.launch_end
-        )
+        at_launch = innermost(calls.start, calls.end, calls.parent, line.launch_start, line.launch_end)
         return Evidence(
             recording=recording,
             decoded=decoded,

@@ -145,9 +145,7 @@ def _called_in_vain(recording: Recording, pending: Rows, able: Flags) -> Flags:
     return np.isin(asked, offered)
 
 
-def _lookup(
-    offered: Ints, asked: Ints, spans: tuple[Ints, Ints, Ints], able: Flags
-) -> tuple[Ints, Flags]:
+def _lookup(offered: Ints, asked: Ints, spans: tuple[Ints, Ints, Ints], able: Flags) -> tuple[Ints, Flags]:
     """The first row of ``offered`` that has each asked key, and whether a row outside of it has the key too.
 
     Args:

@@ -69,9 +69,7 @@ def range_projection(evidence: Evidence) -> Projection:
     start = line.launch_start if whole else line.launch_start[rows]
     end = line.launch_end if whole else line.launch_end[rows]
     ranges = line.range_start.size
-    result = Projection(
-        np.full(ranges, _LATEST), np.full(ranges, NEVER), np.zeros(ranges, np.int32)
-    )
+    result = Projection(np.full(ranges, _LATEST), np.full(ranges, NEVER), np.zeros(ranges, np.int32))
     taken = 0
     for at in _layers(end):
         _add_layer(result, line, (start[at], end[at], first[at], last[at]))

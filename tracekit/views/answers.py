@@ -42,9 +42,13 @@ _TEXTS = (str, list, dict, bool)
 _SHARES = ("share", "spread")
 _GAP = 2
 _RATES = {
-    "tflops_per_s": "TFLOP/s", "gb_per_s": "GB/s", "flops_per_byte": "FLOP/byte",
-    "peak_tflops_per_s": "peak TFLOP/s", "peak_gb_per_s": "peak GB/s", "inclusive_tflops_per_s": "inclusive TFLOP/s",
-}  # fmt: skip
+    "tflops_per_s": "TFLOP/s",
+    "gb_per_s": "GB/s",
+    "flops_per_byte": "FLOP/byte",
+    "peak_tflops_per_s": "peak TFLOP/s",
+    "peak_gb_per_s": "peak GB/s",
+    "inclusive_tflops_per_s": "inclusive TFLOP/s",
+}
 
 
 class Choice(NamedTuple):

@@ -25,8 +25,13 @@ _MOST_KERNELS = 3
 _MOST_FAILED = 10
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _SUMMED = (
-    "before_ns", "after_ns", "change_ns", "own_change_ns", "before_kernels", "after_kernels",
-)  # fmt: skip
+    "before_ns",
+    "after_ns",
+    "change_ns",
+    "own_change_ns",
+    "before_kernels",
+    "after_kernels",
+)
 
 
 def as_json(found: Difference, failed: list[dict[str, Any]]) -> dict[str, Any]:
@@ -51,14 +56,11 @@ def as_text(found: Difference, most: int) -> RenderableType:
     changed = changed_parts(rows)
     lines = sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in found.notes]
-    parts.append(
-        _table([dict(row, copies=[row]) for row in steps] + lines[:most], by_module(found))
-    )
+    parts.append(_table([dict(row, copies=[row]) for row in steps] + lines[:most], by_module(found)))
     tally = Counter(row["status"] for row in changed)
     above = Counter(row["status"] for row in changed if not row["own_change_ns"])
     said = ", ".join(
-        f"{tally[status]} {status}"
-        + (f" ({above[status]} by those below)" if above[status] else "")
+        f"{tally[status]} {status}" + (f" ({above[status]} by those below)" if above[status] else "")
         for status in _STYLE
         if status in tally
     )
@@ -94,16 +96,13 @@ def whole_steps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         row
         for row in rows
-        if row["what"] == "step"
-        and (row["shapes"] is None or row["status"] in ("slower", "faster"))
+        if row["what"] == "step" and (row["shapes"] is None or row["status"] in ("slower", "faster"))
     ]
 
 
 def changed_parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of all else that changed."""
-    return [
-        row for row in rows if row["what"] != "step" and row["status"] not in ("same", "unlike")
-    ]
+    return [row for row in rows if row["what"] != "step" and row["status"] not in ("same", "unlike")]
 
 
 def by_module(found: Difference) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
@@ -136,9 +135,7 @@ def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
     return sum(values) if values else None
 
 
-def _table(
-    lines: list[dict[str, Any]], inside: dict[tuple[Any, ...], list[dict[str, Any]]]
-) -> Table:
+def _table(lines: list[dict[str, Any]], inside: dict[tuple[Any, ...], list[dict[str, Any]]]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("per step", overflow="fold", ratio=1)
     for heading in ("before", "after", "change", "", "kernels"):
@@ -157,17 +154,14 @@ def _table(
     return table
 
 
-def kernels_of(
-    line: dict[str, Any], inside: dict[tuple[Any, ...], list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
+def kernels_of(line: dict[str, Any], inside: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The kernels that changed in the modules of a line, summed by name."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for copy in line["copies"]:
         for kernel in inside.get(tuple(copy[key] for key in KEYS), []):
             by_name.setdefault(kernel["name"], []).append(kernel)
     summed = [
-        {"name": name, **{one: _sum(its, one) for one in _SUMMED if one in its[0]}}
-        for name, its in by_name.items()
+        {"name": name, **{one: _sum(its, one) for one in _SUMMED if one in its[0]}} for name, its in by_name.items()
     ]
     return sorted(summed, key=lambda kernel: -abs(kernel["change_ns"]))
 

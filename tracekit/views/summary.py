@@ -60,10 +60,7 @@ def as_text(dataset: Dataset) -> RenderableType:
         parts.append(_processes(by_process, words, named=bool(dataset.reports)))
     lines = module_tree.frame(dataset)
     if len(lines):
-        own, subtree = (
-            lines.sort_values(by, ascending=False, kind="stable")
-            for by in ("self_ns", "inclusive_ns")
-        )
+        own, subtree = (lines.sort_values(by, ascending=False, kind="stable") for by in ("self_ns", "inclusive_ns"))
         parts += [
             _modules(f"Modules by {words.device} time of their own", own, words.works),
             _modules(f"Modules by {words.device} time of their subtree", subtree, words.works),
@@ -89,29 +86,23 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]]) -> Text:
     name = plain(first["name"]) if not dataset.reports else count(len(reports), "report")
     devices = ", ".join(_alike(map(plain, _devices(reports, by_process))))
     return Text.assemble(
-        (name, "bold"), f"  {' and '.join(_alike(map(exporter, reports)))}\n",
+        (name, "bold"),
+        f"  {' and '.join(_alike(map(exporter, reports)))}\n",
         f"{count(rows['kernels'], words.work)} ({duration(total_ns(dataset))} on the {words.device}), "
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')}, {count(rows['ranges'], 'range')}, "
         f"{count(sum(len(its['processes']) for its in reports), 'process', 'processes')}\n",
-        f"{_steps_line(dataset)}\n", f"{devices}\n" if devices else "",
-    )  # fmt: skip
+        f"{_steps_line(dataset)}\n",
+        f"{devices}\n" if devices else "",
+    )
 
 
 def _devices(reports: list[dict[str, Any]], by_process: list[dict[str, Any]]) -> list[str]:
     """Names of the devices that worked; of all that a machine has where that is not known."""
     worked = {(row["report"], row["device"]) for row in by_process}
-    known = [
-        (its.get("name"), one["device"], one["name"]) for its in reports for one in its["devices"]
-    ]
-    unknown = {
-        report for report, device in worked if (report, device) not in {k[:2] for k in known}
-    }
+    known = [(its.get("name"), one["device"], one["name"]) for its in reports for one in its["devices"]]
+    unknown = {report for report, device in worked if (report, device) not in {k[:2] for k in known}}
     idle = {report for report, *_ in known} - {report for report, _ in worked}
-    return [
-        name
-        for report, device, name in known
-        if (report, device) in worked or report in unknown | idle
-    ]
+    return [name for report, device, name in known if (report, device) in worked or report in unknown | idle]
 
 
 def exporter(report: dict[str, Any]) -> str:
@@ -153,10 +144,7 @@ def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
     table = dataset.table("steps", ["kind", "start_ns", "end_ns"])
     kinds = [kind or "step" for kind in table.column("kind").to_pylist()]
     spans = [
-        end - start
-        for start, end in zip(
-            *(table.column(c).to_pylist() for c in ("start_ns", "end_ns")), strict=True
-        )
+        end - start for start, end in zip(*(table.column(c).to_pylist() for c in ("start_ns", "end_ns")), strict=True)
     ]
     found = []
     for kind in dict.fromkeys(kinds):

@@ -24,9 +24,16 @@ _WIDE = 120
 #: So many lines are shown unless more are asked for.
 _LINES = 200
 _HEADINGS = {
-    "module": "label", "self": "self_ns", "subtree": "inclusive_ns", "inclusive": "inclusive_ns",
-    "of GPU time": "share", "of CPU time": "share", "median": "median_ns", "min": "min_ns", "max": "max_ns",
-}  # fmt: skip
+    "module": "label",
+    "self": "self_ns",
+    "subtree": "inclusive_ns",
+    "inclusive": "inclusive_ns",
+    "of GPU time": "share",
+    "of CPU time": "share",
+    "median": "median_ns",
+    "min": "min_ns",
+    "max": "max_ns",
+}
 
 
 def column_of(heading: str) -> str:
@@ -34,9 +41,7 @@ def column_of(heading: str) -> str:
     return _HEADINGS.get(heading, heading)
 
 
-def as_text(
-    lines: pd.DataFrame, words: Nouns, width: int = _WIDE, most: int = _LINES
-) -> RenderableType:
+def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE, most: int = _LINES) -> RenderableType:
     """Lines of the tree; layers that are alike share one with the sum of their times.
 
     Args:
@@ -59,9 +64,7 @@ def as_text(
     for line in records(lines):
         times = (duration(line["self_ns"]), duration(line["inclusive_ns"]), percent(line["share"]))
         bar = Text(_bar(line["share"]), style="cyan")
-        table.add_row(
-            _name(line), f"{line['calls']:,}", *times, bar, *(_spread(line) if wide else ())
-        )
+        table.add_row(_name(line), f"{line['calls']:,}", *times, bar, *(_spread(line) if wide else ()))
     if more := whole - len(lines):
         table.caption = f"{more:,} more lines: --top {whole} or --json shows all"
         table.caption_justify = "left"

@@ -86,9 +86,7 @@ def plain(text: str) -> str:
     """Text of unknown origin without what would command the terminal."""
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:

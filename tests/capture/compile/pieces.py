@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def piece(
-    function: Callable, *args: object, dynamic: bool = True
-) -> tuple[torch.fx.GraphModule, list[object]]:
+def piece(function: Callable, *args: object, dynamic: bool = True) -> tuple[torch.fx.GraphModule, list[object]]:
     """The graph of a function and the values of its placeholders, the first dimension of tensors dynamic."""
     found: list[torch.fx.GraphModule] = []
 
@@ -40,9 +38,7 @@ def piece(
 
 def compiled(graph: torch.fx.GraphModule, inputs: list[object]):
     """A piece as Inductor compiles it for every size."""
-    return torch._inductor.standalone_compile(
-        graph, inputs, dynamic_shapes="from_graph", options={}
-    )
+    return torch._inductor.standalone_compile(graph, inputs, dynamic_shapes="from_graph", options={})
 
 
 def matmul() -> tuple[torch.fx.GraphModule, list[object]]:
@@ -54,10 +50,7 @@ def matmul() -> tuple[torch.fx.GraphModule, list[object]]:
 def matmul_is_right(run: Callable, inputs: list[object], size: int) -> bool:
     """Whether compiled code of :func:`matmul` gives for one size what PyTorch gives."""
     x, weight = torch.randn(size, 3), torch.randn(2, 3)
-    given = [
-        size if isinstance(value, torch.SymInt) else weight if _is_weight(value) else x
-        for value in inputs
-    ]
+    given = [size if isinstance(value, torch.SymInt) else weight if _is_weight(value) else x for value in inputs]
     (found,) = run(*given)
     return torch.allclose(found, x @ weight.t(), atol=1e-5)
 
@@ -66,9 +59,7 @@ def _is_weight(value: object) -> bool:
     return isinstance(value, torch.nn.Parameter)
 
 
-def in_new_process(
-    code: str, *args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> str:
+def in_new_process(code: str, *args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
     """What a program prints that runs in a fresh interpreter, with the modules of the tests at hand."""
     done = start(code, *args, env=env, cwd=cwd)
     out, err = done.communicate(timeout=300)

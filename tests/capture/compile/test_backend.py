@@ -53,9 +53,7 @@ def seen(graphs: int, pieces: int, capturable: int, compilations: int, captured:
 
 @pytest.mark.parametrize("mode", ["eager", "inductor"])
 @pytest.mark.parametrize("operator", [ATTENTION, f"{ATTENTION}.default"])
-def test_the_small_model_has_five_pieces_of_which_three_are_captured_at_two_sizes(
-    mode: str, operator: str
-) -> None:
+def test_the_small_model_has_five_pieces_of_which_three_are_captured_at_two_sizes(mode: str, operator: str) -> None:
     first = torch.randn(100)
     with seen(1, 5, 3, 3, 6):
         run = compiled(Silly(), first, mode=mode, splitting_ops=(operator,), **RECORD)
@@ -95,9 +93,7 @@ def test_twelve_layers_are_25_pieces_of_which_only_three_differ() -> None:
             assert torch.allclose(run(*given), model(*given), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("split", "counted"), [(True, (1, 25, 13, 13, 26)), (False, (1, 1, 1, 1, 2))]
-)
+@pytest.mark.parametrize(("split", "counted"), [(True, (1, 25, 13, 13, 26)), (False, (1, 1, 1, 1, 2))])
 def test_twelve_layers_in_eager_pieces_are_bit_equal(split: bool, counted: tuple[int, ...]) -> None:
     model, first = Llama(), ids(16)
     with seen(*counted), counters.expect(cache_misses=0):
@@ -122,18 +118,14 @@ def test_two_models_are_compiled_separately_and_capture_changes_no_bit() -> None
         first = torch.randn(100)
         with seen(2, 6, 4, 4, captured):
             runs = [compiled(Half(), first, splitting_ops=(ATTENTION,), **settings) for _ in "ab"]
-            results.append(
-                [run(x) for x in (first, torch.randn(2), torch.randn(1)) for run in runs]
-            )
+            results.append([run(x) for x in (first, torch.randn(2), torch.randn(1)) for run in runs])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_ranges_and_sizes_are_compiled_before_anything_runs() -> None:
     first = torch.randn(20)
     with seen(1, 1, 1, 6, 0):
-        backend = PiecewiseBackend(
-            CompileConfig(compile_ranges=(8, 32), compile_sizes=(16, 64, 128), mode="eager")
-        )
+        backend = PiecewiseBackend(CompileConfig(compile_ranges=(8, 32), compile_sizes=(16, 64, 128), mode="eager"))
         run = compiled(nn.ReLU(), first, backend=backend)
         for x in (first, *map(torch.randn, (16, 5, 200, 64, 128, 8192))):
             assert torch.equal(run(x), x.relu())
@@ -155,9 +147,7 @@ def test_a_size_outside_of_every_range_is_served_by_a_compilation_for_all() -> N
             assert torch.equal(run(x), x.relu())
 
 
-@pytest.mark.parametrize(
-    ("mode", "dynamic"), [("eager", True), ("eager", False), ("eager", None), ("inductor", True)]
-)
+@pytest.mark.parametrize(("mode", "dynamic"), [("eager", True), ("eager", False), ("eager", None), ("inductor", True)])
 def test_it_is_a_backend_of_torch_compile_for_any_model(mode: str, dynamic: bool | None) -> None:
     model = Cnn().eval()
     run = torch.compile(model, backend=PiecewiseBackend(CompileConfig(mode=mode)), dynamic=dynamic)
@@ -300,16 +290,11 @@ def test_the_graph_and_its_pieces_can_be_read(tmp_path: Path) -> None:
     lines = text.splitlines()
     assert "# submod_1  splits  1 operations  layers.0" in lines
     assert "# submod_2  compiled" in text
-    assert (
-        "layers.0.out, layers.0, layers.0.up, layers.0.down, layers.1.norm, layers.1.qkv, layers.1"
-        in text
-    )
+    assert "layers.0.out, layers.0, layers.0.up, layers.0.down, layers.1.norm, layers.1.qkv, layers.1" in text
     assert [path.name for path in tmp_path.iterdir()] == ["computation_graph.py"]
 
 
-def test_a_folder_that_takes_no_file_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_takes_no_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     taken = tmp_path / "file"
     taken.write_text("")
     first = torch.randn(8)
@@ -329,9 +314,7 @@ def test_a_line_sums_up_what_compiling_took_and_no_bar_is_drawn_off_a_terminal(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_bar_is_drawn_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     first = torch.randn(8)

@@ -151,9 +151,7 @@ def entry(folder: Path, **changes: object) -> None:
         ({"files": ["a"]}, "cannot be used"),
     ],
 )
-def test_an_entry_that_says_something_else_is_not_followed(
-    made, folder: Path, warned, changes, why: str
-) -> None:
+def test_an_entry_that_says_something_else_is_not_followed(made, folder: Path, warned, changes, why: str) -> None:
     entry(folder, **changes)
     assert not usable(made, folder)
     (text,) = warned()
@@ -161,9 +159,7 @@ def test_an_entry_that_says_something_else_is_not_followed(
     assert not (folder / "pieces" / KEY).exists()
 
 
-def test_an_artifact_of_another_build_of_torch_is_compiled_anew(
-    made, folder: Path, warned, monkeypatch
-) -> None:
+def test_an_artifact_of_another_build_of_torch_is_compiled_anew(made, folder: Path, warned, monkeypatch) -> None:
     monkeypatch.setattr(torch._inductor.codecache, "torch_key", lambda: b"another")
     assert not usable(made, folder)
     assert "cannot be used (made by another build of PyTorch), compiling anew" in warned()[0]
@@ -294,9 +290,7 @@ SAVING = """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_after_a_kill_in_the_middle_of_a_save_the_next_start_is_clean(
-    made, tmp_path: Path, warned
-) -> None:
+def test_after_a_kill_in_the_middle_of_a_save_the_next_start_is_clean(made, tmp_path: Path, warned) -> None:
     killed = start(SAVING, tmp_path / "cache", 2)
     assert killed.wait(timeout=120) == -signal.SIGKILL
     killed.communicate()

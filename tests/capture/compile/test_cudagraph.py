@@ -199,9 +199,7 @@ def test_results_of_a_piece_without_a_size_are_copied_at_every_size(
         first, y = torch.randn(8), torch.zeros(3)
         run = compiled(Fixed(), first, splitting_ops=(ATTENTION,), **SETTINGS)
         run(first, y)
-        found = [
-            run(torch.randn(size), y.fill_(number))[1] for number, size in enumerate((5, 6, 2))
-        ]
+        found = [run(torch.randn(size), y.fill_(number))[1] for number, size in enumerate((5, 6, 2))]
     assert [float(item[0]) for item in found] == [
         float(torch.sigmoid(torch.tensor(float(number)))) for number in range(3)
     ]

@@ -49,9 +49,7 @@ def running(model: nn.Module, *first: torch.Tensor, **settings: Any) -> Callable
 
 
 def test_a_mark_tells_piece_size_code_and_way() -> None:
-    run = running(
-        Silly(), torch.randn(9), mode="inductor", splitting_ops=(ATTENTION,), compile_ranges=(8,)
-    )
+    run = running(Silly(), torch.randn(9), mode="inductor", splitting_ops=(ATTENTION,), compile_ranges=(8,))
     assert marked(lambda: run(torch.randn(3))) == [
         "submod_0 3 1-8 compiled",
         "submod_1 3 None eager",
@@ -62,9 +60,7 @@ def test_a_mark_tells_piece_size_code_and_way() -> None:
 
 
 def test_warm_ups_of_a_piece_that_writes_to_nothing_are_part_of_its_capture() -> None:
-    run = running(
-        nn.ReLU(), torch.randn(9), mode="eager", cudagraph_sizes=(2, 4), graph_capture="record"
-    )
+    run = running(nn.ReLU(), torch.randn(9), mode="eager", cudagraph_sizes=(2, 4), graph_capture="record")
     ways = [marked(lambda size=size: run(torch.randn(size))) for size in (2, 2, 3, 4, 2)]
     assert ways == [
         ["submod_0 2 None captured"],
@@ -93,9 +89,7 @@ def test_warm_ups_of_a_piece_that_writes_to_its_inputs_are_calls() -> None:
 
 
 @pytest.mark.parametrize(("size", "ways"), [(2, ["captured", "replayed"]), (3, ["eager", "eager"])])
-def test_a_graph_of_fixed_shapes_is_captured_if_its_size_is_listed(
-    size: int, ways: list[str]
-) -> None:
+def test_a_graph_of_fixed_shapes_is_captured_if_its_size_is_listed(size: int, ways: list[str]) -> None:
     config = CompileConfig(mode="eager", cudagraph_sizes=(2,), graph_capture="record")
     run = torch.compile(nn.ReLU(), backend=PiecewiseBackend(config), dynamic=False)
     said = [marked(lambda: run(torch.randn(size))) for _ in range(2)]

@@ -238,8 +238,6 @@ def test_pieces_keep_the_modules_they_came_from() -> None:
         ("aten::relu", torch.relu, False),
     ],
 )
-def test_an_operator_is_named_by_packet_or_overload(
-    operator: str, target: Any, splits: bool
-) -> None:
+def test_an_operator_is_named_by_packet_or_overload(operator: str, target: Any, splits: bool) -> None:
     node = fx.Node(fx.Graph(), "node", "call_function", target, (), {})
     assert should_split(node, [operator]) is splits

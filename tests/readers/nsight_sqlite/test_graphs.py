@@ -83,12 +83,16 @@ def test_nodes_without_a_time_tell_descent_only(rewritten: Rewrite) -> None:
         ALTER TABLE other RENAME TO CUDA_GRAPH_EVENTS;
         UPDATE CUDA_GRAPH_EVENTS SET start = NULL, "end" = NULL;
     """
-    check(rewritten(nullable, LINES), "kernels", """
+    check(
+        rewritten(nullable, LINES),
+        "kernels",
+        """
         module  cause           original_graph_node_id
         -       graph_unmapped  1
         -       graph_unmapped  2
         -       graph_unmapped  3
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_impossible_times_of_nodes_are_damage(tmp_path: Path) -> None:

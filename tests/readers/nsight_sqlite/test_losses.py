@@ -102,23 +102,17 @@ def test_paths_in_a_message_are_not_repeated(rewritten: Rewrite) -> None:
     assert "hunter2" not in json.dumps(dataset.manifest)
 
 
-def test_a_whole_report_without_messages_raises_no_doubt(
-    rewritten: Rewrite, tmp_path: Path
-) -> None:
+def test_a_whole_report_without_messages_raises_no_doubt(rewritten: Rewrite, tmp_path: Path) -> None:
     dataset = rewritten(lines=f"{WHOLE}\nsaid 7/1 1 1 {HARMLESS[0]}")
     assert doubts(dataset) == {}
     assert dataset.manifest["lacks"] == []
     assert "perhaps" not in command("parse", tmp_path / "report.sqlite", "--force").out
 
 
-def test_all_is_attributed_is_never_said_without_what_nsys_says(
-    rewritten: Rewrite, tmp_path: Path
-) -> None:
+def test_all_is_attributed_is_never_said_without_what_nsys_says(rewritten: Rewrite, tmp_path: Path) -> None:
     dataset = rewritten(lines=f"{WHOLE}\nsaid 7/1 1 1 {CUDA}")
     said = " ".join(command("parse", tmp_path / "report.sqlite", "--force").out.split())
-    assert (
-        "attributed by range 1 50 ns 100.0 % perhaps lost, nsys says: cuda_events_lost ? ?" in said
-    )
+    assert "attributed by range 1 50 ns 100.0 % perhaps lost, nsys says: cuda_events_lost ? ?" in said
     assert "the report lacks perhaps some CUDA events" in said
     assert said.count("torch.cuda.synchronize") == 1
     table = command("show", "coverage", dataset.folder, "--csv").out

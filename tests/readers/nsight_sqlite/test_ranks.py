@@ -52,16 +52,24 @@ def named(thread: str, name: str, event: int = 39) -> str:
 def test_mpi_s_names_of_threads_tell_the_ranks_of_their_processes(rewritten: Rewrite) -> None:
     dataset = rewritten(named("7/1", "MPI Rank 3") + named("8/9", "MPI Rank 0"), TWO)
     assert ranks_of(dataset) == {7: (3, "mpi"), 8: (0, "mpi")}
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name  pid  rank
         a     7    3
         b     8    0
-    """)  # fmt: skip
-    check(dataset, "ranges", """
+    """,
+    )
+    check(
+        dataset,
+        "ranges",
+        """
         pid  rank  text
         7    3     outer
         8    0     outer
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_a_name_of_a_thread_may_be_a_registered_string(rewritten: Rewrite) -> None:
@@ -87,23 +95,29 @@ def test_newer_exports_of_mpi_programs_have_a_table(rewritten: Rewrite) -> None:
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
-        ("rank3", 3), ("RANK=12", 12), ("Rank 0", 0), ("trainer: rank-2", 2), ("worker [rank_5]", 5),
-        ("python3", None), ("local_rank=3", None), ("node-rank3", None), ("rank", None), ("rank3x", None),
-        ("prank3", None), ("rank=20261231", None), ("rank1 rank2", None),
+        ("rank3", 3),
+        ("RANK=12", 12),
+        ("Rank 0", 0),
+        ("trainer: rank-2", 2),
+        ("worker [rank_5]", 5),
+        ("python3", None),
+        ("local_rank=3", None),
+        ("node-rank3", None),
+        ("rank", None),
+        ("rank3x", None),
+        ("prank3", None),
+        ("rank=20261231", None),
+        ("rank1 rank2", None),
     ],
-)  # fmt: skip
-def test_a_process_may_be_named_after_its_rank(
-    name: str, rank: int | None, rewritten: Rewrite
-) -> None:
+)
+def test_a_process_may_be_named_after_its_rank(name: str, rank: int | None, rewritten: Rewrite) -> None:
     row = f"INSERT INTO PROCESSES (globalPid, pid, name) VALUES ({global_tid('7/0')}, 7, '{name}');"  # noqa: S608
     expected = {} if rank is None else {7: (rank, "process_name")}
     assert ranks_of(rewritten(row, TWO)) == expected
 
 
 @pytest.mark.parametrize("text", ["rank4", "RANK=4", " Rank 4 "])
-def test_a_range_around_all_that_a_process_launched_may_be_named_after_its_rank(
-    text: str, rewritten: Rewrite
-) -> None:
+def test_a_range_around_all_that_a_process_launched_may_be_named_after_its_rank(text: str, rewritten: Rewrite) -> None:
     dataset = rewritten(lines=f"range 7/1 -10 200 {text}\n{TWO}")
     assert ranks_of(dataset) == {7: (4, "range")}
 
@@ -125,16 +139,25 @@ def test_a_range_that_may_name_another_rank_tells_nothing(lines: str, rewritten:
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
-        ("rank0.sqlite", 0), ("report_rank_3.sqlite", 3), ("trace.rank-12.sqlite", 12), ("RANK07", 7),
-        ("run.rank2.nsys.sqlite", 2), ("a-rank=1-b.sqlite", 1), ("report_r07.sqlite", None),
-        ("local_rank3.sqlite", None), ("tp-rank3.sqlite", None), ("frank3.sqlite", None),
-        ("rank3b.sqlite", None), ("rank.sqlite", None), ("rank20261231.sqlite", None),
-        ("ranks4.sqlite", None), ("node0_rank5.sqlite", 5), ("rank\N{SUPERSCRIPT TWO}.sqlite", None),
+        ("rank0.sqlite", 0),
+        ("report_rank_3.sqlite", 3),
+        ("trace.rank-12.sqlite", 12),
+        ("RANK07", 7),
+        ("run.rank2.nsys.sqlite", 2),
+        ("a-rank=1-b.sqlite", 1),
+        ("report_r07.sqlite", None),
+        ("local_rank3.sqlite", None),
+        ("tp-rank3.sqlite", None),
+        ("frank3.sqlite", None),
+        ("rank3b.sqlite", None),
+        ("rank.sqlite", None),
+        ("rank20261231.sqlite", None),
+        ("ranks4.sqlite", None),
+        ("node0_rank5.sqlite", 5),
+        ("rank\N{SUPERSCRIPT TWO}.sqlite", None),
     ],
-)  # fmt: skip
-def test_a_file_may_be_named_after_the_rank_that_it_is_of(
-    name: str, rank: int | None, tmp_path: Path
-) -> None:
+)
+def test_a_file_may_be_named_after_the_rank_that_it_is_of(name: str, rank: int | None, tmp_path: Path) -> None:
     dataset = tracekit.parse(report(tmp_path / name, ONE), tmp_path / "out")
     assert ranks_of(dataset) == ({} if rank is None else {7: (rank, "file_name")})
     for table in ("kernels", "calls", "ranges", "steps"):
@@ -158,13 +181,10 @@ def test_the_name_of_a_file_tells_nothing_of_several_processes_with_work(tmp_pat
         ("rank1.rank2.sqlite", "", (None, None, 1)),
         ("rank1.rank1.sqlite", "", (1, "file_name", 0)),
         ("rank1.sqlite", "INSERT INTO PROCESSES (pid, name) VALUES (7, 'rank2');", (None, None, 1)),
-        ("rank2.sqlite", "INSERT INTO PROCESSES (pid, name) VALUES (7, 'rank2');",
-         (2, "process_name", 0)),
+        ("rank2.sqlite", "INSERT INTO PROCESSES (pid, name) VALUES (7, 'rank2');", (2, "process_name", 0)),
     ],
-)  # fmt: skip
-def test_mpi_is_believed_and_names_only_if_they_agree(
-    file: str, sql: str, found: tuple, tmp_path: Path
-) -> None:
+)
+def test_mpi_is_believed_and_names_only_if_they_agree(file: str, sql: str, found: tuple, tmp_path: Path) -> None:
     path = report(tmp_path / file, ONE)
     changed(path, sql)
     dataset = tracekit.parse(path, tmp_path / "out")

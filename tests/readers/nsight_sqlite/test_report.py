@@ -62,9 +62,7 @@ def test_a_column_that_is_absent_costs_no_row(rewritten: Rewrite, table: str, co
         ("CUPTI_ACTIVITY_KIND_MEMCPY", "bytes"),
     ],
 )
-def test_a_telling_column_that_is_absent_is_named(
-    rewritten: Rewrite, table: str, column: str
-) -> None:
+def test_a_telling_column_that_is_absent_is_named(rewritten: Rewrite, table: str, column: str) -> None:
     assert f"{table}.{column}" not in lacks(rewritten())
     dataset = rewritten(f"ALTER TABLE {table} DROP COLUMN {column};")
     assert f"{table}.{column}" in lacks(dataset)
@@ -74,9 +72,7 @@ def test_a_telling_column_that_is_absent_is_named(
     ("table", "column"),
     [(table, column) for table, columns in nsight.ESSENTIAL.items() for column in columns[-2:]],
 )
-def test_a_table_without_its_essential_columns_is_refused_by_name(
-    tmp_path: Path, table: str, column: str
-) -> None:
+def test_a_table_without_its_essential_columns_is_refused_by_name(tmp_path: Path, table: str, column: str) -> None:
     path = report(tmp_path / "report.sqlite", LINES + "\nop 1 5 6 aten::x")
     changed(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO other;")
     with pytest.raises(ReportError, match=f"{table} lacks {column}"):
@@ -109,13 +105,17 @@ def test_a_table_that_is_absent_is_as_one_without_rows(
 
 
 def test_work_without_any_launch_has_a_cause(rewritten: Rewrite) -> None:
-    check(rewritten("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME;"), "kernels", """
+    check(
+        rewritten("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME;"),
+        "kernels",
+        """
         kind    module  cause
         kernel  -       no_launch
         memcpy  -       no_launch
         memset  -       no_launch
         graph   -       graph_not_expanded
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,7 @@ def test_strays_beside_the_report_are_neither_read_nor_changed(tmp_path: Path, b
 
 
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])
-def test_a_report_in_a_read_only_folder_is_read_and_left_as_it_was(
-    tmp_path: Path, journal: str
-) -> None:
+def test_a_report_in_a_read_only_folder_is_read_and_left_as_it_was(tmp_path: Path, journal: str) -> None:
     folder = tmp_path / "reports"
     folder.mkdir()
     path = report(folder / "report.sqlite", LINES)

@@ -37,28 +37,26 @@ STRUCK = {
 
 def lost(dataset: Dataset) -> dict[str, int]:
     counted = rows(dataset)["coverage"]
-    return {
-        row["what"].removesuffix(": losses"): row["count"]
-        for row in counted
-        if row["cause"] == "absurd_time"
-    }
+    return {row["what"].removesuffix(": losses"): row["count"] for row in counted if row["cause"] == "absurd_time"}
 
 
 @pytest.mark.parametrize("column", ["start", "end"])
 @pytest.mark.parametrize("time", ABSURD)
 @pytest.mark.parametrize("table", STRUCK)
-def test_an_absurd_time_costs_its_row_alone(
-    rewritten: Rewrite, table: str, time: int, column: str
-) -> None:
+def test_an_absurd_time_costs_its_row_alone(rewritten: Rewrite, table: str, time: int, column: str) -> None:
     what, at = STRUCK[table]
     column = "start" if what == "graphs" else column
     dataset = rewritten(f"UPDATE {table} SET {column} = {time} WHERE start = {at}", LINES)  # noqa: S608
     assert lost(dataset) == {what: 1}
-    check(dataset, "calls", """
+    check(
+        dataset,
+        "calls",
+        """
         module  start_ns  end_ns  launch_time_ns
         top     0         100     10
         top.a   10        50      5
-    """)  # fmt: skip
+    """,
+    )
     kernels = dataset.table("kernels", ["name", "module"]).to_pylist()
     assert {row["name"]: row["module"] for row in kernels} | {"struck": None} == {
         "gemm": "top.a",

@@ -31,14 +31,22 @@ EVERY_ID = """
 def test_ids_are_signed_numbers_of_64_bits(rewritten: Rewrite, top: int) -> None:
     lines = "range 7/9 0 100 {'Module': 'top'}\nlaunch 7/9 20 25 #1\nkernel 7/9 900 950 #1 gemm"
     dataset = rewritten(EVERY_ID.format(change=f"| ({top})"), lines)
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name  pid  tid  module
         gemm  7    9    top
-    """)  # fmt: skip
-    check(dataset, "ranges", """
+    """,
+    )
+    check(
+        dataset,
+        "ranges",
+        """
         pid  tid  gpu_op_count
         7    9    1
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_processes_of_two_machines_with_one_pid_do_not_mix(rewritten: Rewrite) -> None:
@@ -57,22 +65,30 @@ def test_processes_of_two_machines_with_one_pid_do_not_mix(rewritten: Rewrite) -
         kernel 1 901 950 #1 gemm-there
         """,
     )
-    check(dataset, "kernels", """
+    check(
+        dataset,
+        "kernels",
+        """
         name        module  launch_start_ns
         gemm-here   here    20
         gemm-there  there   21
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize("number", [-1, -(2**63), 2**63 - 1])
 def test_correlation_ids_may_be_any_number(rewritten: Rewrite, number: int) -> None:
     lines = PLAIN.replace("#1", f"#{number}")
     more = "launch 1 60 70 #5\nkernel 1 960 970 #5 other"
-    check(rewritten(lines=lines + more), "kernels", f"""
+    check(
+        rewritten(lines=lines + more),
+        "kernels",
+        f"""
         name   correlation_id  launch_start_ns
         gemm   {number}        20
         other  5               60
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_text_is_inline_or_registered_or_both_or_neither(rewritten: Rewrite) -> None:
@@ -107,15 +123,18 @@ def test_text_is_inline_or_registered_or_both_or_neither(rewritten: Rewrite) -> 
 
 def test_nvtxt_ranges_are_ranges_too(rewritten: Rewrite) -> None:
     dataset = rewritten(
-        "UPDATE NVTX_EVENTS SET eventType = 70 WHERE start = 0;"
-        "UPDATE NVTX_EVENTS SET eventType = 71 WHERE start = 10;",
+        "UPDATE NVTX_EVENTS SET eventType = 70 WHERE start = 0;UPDATE NVTX_EVENTS SET eventType = 71 WHERE start = 10;",
         PLAIN,
     )
-    check(dataset, "ranges", """
+    check(
+        dataset,
+        "ranges",
+        """
         text   kind       gpu_op_count
         outer  push_pop   1
         inner  start_end  1
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize("event", [33, 34, 35, 36, 37, 38, 39, 64, 76, 97])
@@ -174,7 +193,10 @@ def test_domains_are_named_per_process_by_the_first_row_that_creates_them(
         range   8/5 20 29 f
         """,
     )
-    check(dataset, "ranges", """
+    check(
+        dataset,
+        "ranges",
+        """
         text  pid  tid  domain
         a     7    1    NCCL
         c     7    1    domain#2
@@ -182,7 +204,8 @@ def test_domains_are_named_per_process_by_the_first_row_that_creates_them(
         d     8    5    cuBLAS
         e     8    5    through textId
         f     8    5    -
-    """)  # fmt: skip
+    """,
+    )
 
 
 def test_payloads_of_every_kind_are_kept(rewritten: Rewrite) -> None:
@@ -193,7 +216,10 @@ def test_payloads_of_every_kind_are_kept(rewritten: Rewrite) -> None:
     strings = "INSERT INTO StringIds VALUES (500, '{\"b\": 2}');"
     lines = "\n".join(f"range 1 {at} {at} r{at}" for at in range(len(values)))
     dataset = rewritten(strings + "".join(sets), lines)
-    check(dataset, "ranges", """
+    check(
+        dataset,
+        "ranges",
+        """
         text  payload_int  payload_float  payload_json
         r0    -5           -              -
         r1    -1           -              -
@@ -204,7 +230,8 @@ def test_payloads_of_every_kind_are_kept(rewritten: Rewrite) -> None:
         r6    -            -              {"a": [1]}
         r7    -            -              {"b": 2}
         r8    -            -              -
-    """)  # fmt: skip
+    """,
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,23 +23,18 @@ EDGES = [
     0,
     1,
     -1,
-    *(
-        sign * 2**bits + off
-        for bits in (7, 15, 23, 31, 47)
-        for sign in (1, -1)
-        for off in (-1, 0, 1)
-    ),
+    *(sign * 2**bits + off for bits in (7, 15, 23, 31, 47) for sign in (1, -1) for off in (-1, 0, 1)),
 ]
 INTEGERS = st.none() | st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1)
-TEXTS = st.none() | st.sampled_from(["", "a" * 12, "a" * 13, "ä☃", "x" * 57, "x" * 58, "x" * 400]) | st.text(
-    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20
-)  # fmt: skip
+TEXTS = (
+    st.none()
+    | st.sampled_from(["", "a" * 12, "a" * 13, "ä☃", "x" * 57, "x" * 58, "x" * 400])
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+)
 ROWS = st.lists(st.tuples(INTEGERS, TEXTS, INTEGERS, TEXTS), max_size=60)
 
 
-def written(
-    path: Path, rows: list[tuple[Value, ...]], *, page_size: int = 512, times: int = 1
-) -> int:
+def written(path: Path, rows: list[tuple[Value, ...]], *, page_size: int = 512, times: int = 1) -> int:
     """Writes the rows several times over; returns the root page of their table."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as db:
@@ -68,9 +63,7 @@ def as_rows(found: Columns) -> list[tuple[Value, ...]]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(
-    rows=ROWS, page_size=st.sampled_from([512, 1024, 4096, 65536]), times=st.sampled_from([1, 40])
-)
+@given(rows=ROWS, page_size=st.sampled_from([512, 1024, 4096, 65536]), times=st.sampled_from([1, 40]))
 def test_pages_give_what_sqlite_gives(
     tmp_path: Path, rows: list[tuple[Value, ...]], page_size: int, times: int
 ) -> None:
@@ -81,18 +74,14 @@ def test_pages_give_what_sqlite_gives(
     try:
         found = decoded(path, root)
     except NotPlain:
-        assert any(
-            isinstance(value, str) and len(value.encode()) > 300 for row in rows for value in row
-        )
+        assert any(isinstance(value, str) and len(value.encode()) > 300 for row in rows for value in row)
         return
     assert as_rows(found) == expected
     assert found.others == [any(row[3] is not None for row in rows)]
 
 
 @pytest.mark.parametrize("value", [1.5, "text", b"bytes"], ids=["a float", "a text", "bytes"])
-def test_a_column_of_integers_that_holds_something_else_is_left_to_sqlite(
-    tmp_path: Path, value: Value
-) -> None:
+def test_a_column_of_integers_that_holds_something_else_is_left_to_sqlite(tmp_path: Path, value: Value) -> None:
     root = written(tmp_path / "rows.sqlite", [(1, None, 2, None), (value, None, 2, None)])
     with pytest.raises(NotPlain):
         decoded(tmp_path / "rows.sqlite", root)
@@ -154,9 +143,7 @@ def test_flipped_bits_give_rows_or_are_left_to_sqlite_but_never_fail(tmp_path: P
 
 
 @pytest.mark.parametrize("page_size", [512, 4096])
-def test_the_end_of_a_long_row_is_never_taken_from_its_neighbours(
-    tmp_path: Path, page_size: int
-) -> None:
+def test_the_end_of_a_long_row_is_never_taken_from_its_neighbours(tmp_path: Path, page_size: int) -> None:
     """A row of more than the page size less 35 bytes goes on elsewhere, also if its page had room."""
     path = tmp_path / "rows.sqlite"
     plain = 0

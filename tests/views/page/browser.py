@@ -40,8 +40,4 @@ def errors_of(page: Page) -> list[Any]:
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]
-    return [
-        (one["id"], node["target"], node["failureSummary"])
-        for one in found
-        for node in one["nodes"]
-    ]
+    return [(one["id"], node["target"], node["failureSummary"]) for one in found for node in one["nodes"]]

@@ -69,16 +69,12 @@ class Tables:
         self.modules = dataset.table("modules").to_pandas()
         self.calls = dataset.table("calls", ["module_id"]).to_pandas()
         self.steps = dataset.table("steps").to_pandas()
-        self.kernels["named"] = (
-            self.kernels["name"].astype(object).where(self.kernels["name"].notna(), None)
-        )
+        self.kernels["named"] = self.kernels["name"].astype(object).where(self.kernels["name"].notna(), None)
 
     def below(self, path: str) -> pd.DataFrame:
         """The work of a module and all below it."""
         (row,) = self.modules[self.modules["path"] == path].itertuples()
-        return self.kernels[
-            self.kernels["module_id"].between(row.module_id, row.subtree_end_id - 1)
-        ]
+        return self.kernels[self.kernels["module_id"].between(row.module_id, row.subtree_end_id - 1)]
 
     def own(self, path: str) -> pd.DataFrame:
         """The work of a module itself."""

@@ -137,9 +137,7 @@ def test_the_keyboard_alone_reaches_everything(look, llama) -> None:
     assert shown.locator("#crumbs li").count() > 3
 
 
-def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_modules(
-    look, llama
-) -> None:
+def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_modules(look, llama) -> None:
     shown = look(page(llama)).page
     head = shown.locator("#modules-table th[data-column=self_ns]")
     column = shown.locator("#modules-table tbody td:nth-child(5)")
@@ -220,9 +218,7 @@ def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
         report(tmp_path / "b.sqlite", lines.replace(" 140 ", " 240 ")),
         tmp_path / f"{BAD}2.tracekit",
     )
-    several = tracekit.parse(
-        [tmp_path / f"{BAD.replace('/', '')}.sqlite", tmp_path / "b.sqlite"], tmp_path / "c"
-    )
+    several = tracekit.parse([tmp_path / f"{BAD.replace('/', '')}.sqlite", tmp_path / "b.sqlite"], tmp_path / "c")
     for dataset, before in ((one, other), (several, None)):
         looking = look(page(dataset, before))
         shown = looking.page
@@ -243,9 +239,7 @@ def test_a_type_of_layer_finds_its_modules(look, llama) -> None:
     assert shown.evaluate("document.activeElement.id") == "search-modules"
 
 
-def test_what_changed_is_told_in_words_and_opened_for_its_kernels(
-    look, llama, tmp_path: Path
-) -> None:
+def test_what_changed_is_told_in_words_and_opened_for_its_kernels(look, llama, tmp_path: Path) -> None:
     slower = tmp_path / "slower.sqlite"
     shutil.copy(ROOT / "data" / "small_llama.sqlite", slower)
     with closing(sqlite3.connect(slower)) as db:
@@ -271,9 +265,7 @@ def test_each_step_that_is_drawn_is_marked_under_its_bar(look, llama, monkeypatc
         shown = look(page(llama)).page
         bars = shown.locator("#steps rect:not(.mark)")
         wide = float(bars.nth(1).get_attribute("x"))
-        found = shown.locator("#steps rect.mark").evaluate_all(
-            "(all) => all.map((one) => one.getAttribute('x'))"
-        )
+        found = shown.locator("#steps rect.mark").evaluate_all("(all) => all.map((one) => one.getAttribute('x'))")
         assert sorted(round(float(left) / wide) for left in found) == marks
         assert bars.count() == min(most, 10)
 
@@ -291,9 +283,7 @@ def test_nothing_that_gets_into_the_page_is_fetched_or_run(browser, llama, tmp_p
         ("script", {"textContent": "window.ran = true"}, "script-src-elem"),
         ("style", {"textContent": "body { display: none }"}, "style-src-elem"),
     ):
-        script = refused.replace("NAME", json.dumps(name)).replace(
-            "PROPERTIES", json.dumps(properties)
-        )
+        script = refused.replace("NAME", json.dumps(name)).replace("PROPERTIES", json.dumps(properties))
         assert shown.page.evaluate(script) == directive
     assert shown.page.evaluate("window.ran") is None
     shown.context.close()
@@ -322,14 +312,10 @@ def test_motion_is_only_where_it_is_wanted(look, llama) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 800])
-def test_axe_finds_nothing_that_keeps_somebody_out(
-    look, llama, tmp_path: Path, scheme: str, width: int
-) -> None:
+def test_axe_finds_nothing_that_keeps_somebody_out(look, llama, tmp_path: Path, scheme: str, width: int) -> None:
     lines = "range 1 0 50 {'Module': 'LlamaForCausalLM'}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
     before = tracekit.parse(report(tmp_path / "before.sqlite", lines))
-    shown = look(
-        page(llama, before), color_scheme=scheme, viewport={"width": width, "height": 900}
-    ).page
+    shown = look(page(llama, before), color_scheme=scheme, viewport={"width": width, "height": 900}).page
     assert errors_of(shown) == []
     shown.locator("#icicle [role=treeitem]", has_text="self_attn").first.click()
     shown.locator("#timeline summary").click()

@@ -32,9 +32,18 @@ if TYPE_CHECKING:
 
 ASSETS = ROOT / "tracekit" / "views" / "page" / "assets"
 SMALL = {
-    "MODULES": 3, "TYPES": 2, "KERNELS": 2, "PAIRS": 4, "PIECES": 5, "STEPS": 3, "NAMES": 1, "STREAMS": 1,
-    "BARS": 2, "ROWS": 2, "SHAPES": 3,
-}  # fmt: skip
+    "MODULES": 3,
+    "TYPES": 2,
+    "KERNELS": 2,
+    "PAIRS": 4,
+    "PIECES": 5,
+    "STEPS": 3,
+    "NAMES": 1,
+    "STREAMS": 1,
+    "BARS": 2,
+    "ROWS": 2,
+    "SHAPES": 3,
+}
 
 
 def check(dataset: Dataset) -> None:
@@ -121,23 +130,22 @@ def of_lines(data: dict[str, Any], tables: Tables, lines: set[int]) -> pd.DataFr
     listed = data["nodes"]["modules"]
     assert len(listed["name"]) == len(tables.modules)
     inside = [row for row, line in enumerate(listed["line"]) if line in lines]
-    return tables.kernels[
-        tables.kernels["module_id"].isin(tables.modules["module_id"].iloc[inside])
-    ]
+    return tables.kernels[tables.kernels["module_id"].isin(tables.modules["module_id"].iloc[inside])]
 
 
 def check_kernels(data: dict[str, Any], tables: Tables) -> None:
     its = data["kernels"]
     groups = tables.kernels.groupby(["named", "kind"], dropna=False, observed=True)["dur_ns"]
     expected = {
-        key: (len(time), time.sum(), time.median(), time.max())
-        for key, time in groups
-        if isinstance(key, tuple)
+        key: (len(time), time.sum(), time.median(), time.max()) for key, time in groups if isinstance(key, tuple)
     }
     for at, key in enumerate(zip(its["name"], its["kind"], strict=True)):
         assert expected.pop(key) == (
-            its["kernels"][at], its["gpu_time_ns"][at], pytest.approx(its["median_ns"][at]), its["max_ns"][at],
-        )  # fmt: skip
+            its["kernels"][at],
+            its["gpu_time_ns"][at],
+            pytest.approx(its["median_ns"][at]),
+            its["max_ns"][at],
+        )
     assert len(expected) == its["left_out"]
     assert sum(time for _, time, *_ in expected.values()) == its["left_out_ns"]
 
@@ -174,9 +182,12 @@ def check_bars(data: dict[str, Any], tables: Tables) -> None:
 
 
 @settings(
-    max_examples=12, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
+    max_examples=12,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 @seed(6)
 @given(plan=plans() | plans(faulty=True) | capturing_plans())
 def test_figures_of_simulated_programs_are_those_of_the_tables(plan: Plan) -> None:
@@ -206,9 +217,7 @@ def check_cut(dataset: Dataset) -> None:
 
 
 @pytest.mark.traces
-@pytest.mark.parametrize(
-    "name", ["fsdp_2rank_h100_v2026.2", "graph_mode_a100_v2024.6", "no_nvtx_v2026.1"]
-)
+@pytest.mark.parametrize("name", ["fsdp_2rank_h100_v2026.2", "graph_mode_a100_v2024.6", "no_nvtx_v2026.1"])
 def test_figures_of_real_traces_are_those_of_the_tables(name: str, tmp_path: Path) -> None:
     check(tracekit.parse(TRACES / "nsys" / f"{name}.sqlite", tmp_path / "out"))
 
@@ -219,10 +228,7 @@ def test_figures_of_several_reports_are_those_of_the_tables(tmp_path: Path) -> N
     launch 1  20   30 #1
     kernel 1  40  140 #1 gemm
     """
-    more = [
-        report(tmp_path / f"rank{at}.sqlite", lines + "kernel 1 200 250 #9 lost\n" * at)
-        for at in (0, 1)
-    ]
+    more = [report(tmp_path / f"rank{at}.sqlite", lines + "kernel 1 200 250 #9 lost\n" * at) for at in (0, 1)]
     dataset = tracekit.parse([ROOT / "data" / "small_llama.sqlite", *more], tmp_path / "out")
     check(dataset)
     data = shown(dataset)
@@ -272,9 +278,7 @@ def test_a_page_lets_nothing_be_loaded_and_no_other_script_run(tmp_path: Path) -
         (body,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
         assert said[f"{element}-src"] == f"'sha256-{digest}'"
-    assert not re.findall(
-        r"""(?:src|href)=["'](?!#)|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", text
-    )
+    assert not re.findall(r"""(?:src|href)=["'](?!#)|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", text)
 
 
 def test_every_script_and_style_is_in_the_page() -> None:
@@ -289,7 +293,5 @@ def test_every_script_and_style_is_in_the_page() -> None:
 def test_scripts_make_no_markup_out_of_text() -> None:
     for path in sorted(ASSETS.glob("*.js")):
         text = path.read_text("utf-8")
-        assert not re.findall(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", text
-        )
+        assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", text)
         assert len(text.splitlines()) <= 300

@@ -23,9 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return tracekit.parse(report(tmp_path / "run.sqlite", LINES)).folder
 
 
-def test_the_page_goes_beside_the_dataset_and_a_line_says_where(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_page_goes_beside_the_dataset_and_a_line_says_where(folder: Path, tmp_path: Path) -> None:
     before = contents(folder)
     outcome = command("report", folder)
     out = tmp_path / "run.html"
@@ -115,16 +113,11 @@ def test_the_roofline_is_that_of_the_analysis_with_the_peaks_that_are_said(tmp_p
     frame = roofline.frame(dataset, peaks=["bfloat16=300", "memory=2000"])
     known = frame[frame.flops.notna() & frame.bytes.notna() & (frame.self_ns > 0)]
     found = data_of((tmp_path / "page.html").read_bytes())["roofline"]
-    assert {
-        (one["path"], one["self_ns"], one["tflops_per_s"], one["roof_share"])
-        for one in found["points"]
-    } == set(
+    assert {(one["path"], one["self_ns"], one["tflops_per_s"], one["roof_share"]) for one in found["points"]} == set(
         known[["path", "self_ns", "tflops_per_s", "roof_share"]].itertuples(index=False, name=None)
     )
     assert len(found["points"]) > 10
-    assert found["roofs"] == [
-        {"dtype": "bfloat16", "peak_tflops_per_s": 300.0, "peak_gb_per_s": 2000.0}
-    ]
+    assert found["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 300.0, "peak_gb_per_s": 2000.0}]
 
 
 def test_a_peak_that_is_none_is_refused_before_anything_is_written(folder: Path, tmp_path) -> None:

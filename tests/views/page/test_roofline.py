@@ -65,9 +65,7 @@ def test_points_are_the_modules_of_which_all_is_known(llama: Dataset) -> None:
         0.52,
     )
     assert shown(llama)["nodes"]["modules"]["name"][point["module"]] == "gate_up_proj"
-    assert found["roofs"] == [
-        {"dtype": "bfloat16", "peak_tflops_per_s": 312.0, "peak_gb_per_s": 1555.0}
-    ]
+    assert found["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 312.0, "peak_gb_per_s": 1555.0}]
 
 
 def test_what_is_not_known_is_said_with_its_share(llama: Dataset) -> None:

@@ -33,8 +33,17 @@ if TYPE_CHECKING:
 
 _TOLD = ("inputs", "outputs", "kwargs", "input_types", "output_types", "kwarg_types")
 _WHERE = (
-    "call_id", "parent_call_id", "module_id", "phase", "pid", "tid", "start_ns", "end_ns", "gpu_time_ns", "gpu_self_time_ns",
-)  # fmt: skip
+    "call_id",
+    "parent_call_id",
+    "module_id",
+    "phase",
+    "pid",
+    "tid",
+    "start_ns",
+    "end_ns",
+    "gpu_time_ns",
+    "gpu_self_time_ns",
+)
 _OPERATORS, _UNCLEAR_OPERATORS = 1, 2
 
 
@@ -122,9 +131,7 @@ def _evidence(calls: pa.Table, work: OwnWork, operators: Told | None) -> list[Ro
     return [phases.code + 1, work.bits, around, said, (work.runs == 0).astype(np.int64)]
 
 
-def _kinds(
-    calls: pa.Table, owner: Rows, evidence: list[Rows], told: list[str]
-) -> tuple[Rows, Rows]:
+def _kinds(calls: pa.Table, owner: Rows, evidence: list[Rows], told: list[str]) -> tuple[Rows, Rows]:
     """A number for each call, the same for those that are alike in all; and the first call of each."""
     columns = [codes(calls.column(name).combine_chunks()) for name in told]
     code = joint((owner, *evidence, *columns))
@@ -132,9 +139,7 @@ def _kinds(
     return kind, first
 
 
-def _seen(
-    calls: pa.Table, work: OwnWork, evidence: list[Rows], lost: Rows, first: Rows
-) -> list[Seen]:
+def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], lost: Rows, first: Rows) -> list[Seen]:
     """What is seen of the first call of each kind."""
     phase, bits, around, said, never = (one.tolist() for one in evidence)
     example = work.example[first]

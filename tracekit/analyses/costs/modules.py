@@ -75,7 +75,7 @@ class Own(NamedTuple):
 
 
 def totals(owner: Rows, one: Ints, runs: Ints, modules: int) -> Sum:
-    """Sums of a figure of one run over all runs; not known where one of a module's is not. Nothing times any is nothing."""
+    """Sums of one run's figure over all runs; unknown where one of a module's runs is. Zero times anything is zero."""
     known = (one == 0) | ((one > 0) & (runs >= 0))
     counted = np.where(known, one, 0)
     often = np.where(known & (one > 0), runs, 0)
@@ -156,8 +156,7 @@ def sources(found: Costs, own: Own) -> list[str | None]:
             told[module].add(word)
     known = own.flops.known.tolist()
     return [
-        " and ".join(sorted(its)) or None if all_known else None
-        for its, all_known in zip(told, known, strict=True)
+        " and ".join(sorted(its)) or None if all_known else None for its, all_known in zip(told, known, strict=True)
     ]
 
 

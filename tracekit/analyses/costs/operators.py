@@ -49,8 +49,8 @@ def told_by_operators(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Told 
     """The FLOPs of calls whose operators are marked; None if no operators are.
 
     Of registered operators inside each other the outermost counts, as it does for ``flop_counter``. A call is not
-    known if an operator in it may multiply and is not understood, if it launched work outside of operators, or if none of
-    its work is recorded.
+    known if an operator in it may multiply and is not understood, if it launched work outside of operators, or if none
+    of its work is recorded.
 
     Args:
         dataset: The dataset.
@@ -68,9 +68,7 @@ def told_by_operators(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Told 
 def _operators(dataset: Dataset) -> pa.Table | None:
     """The ranges that are operators; None if there are none."""
     text = dataset.table("ranges", ["text"]).column("text").combine_chunks()
-    matches = np.asarray(
-        pc.match_substring_regex(text.dictionary, _OPERATOR).fill_null(fill_value=False)
-    )
+    matches = np.asarray(pc.match_substring_regex(text.dictionary, _OPERATOR).fill_null(fill_value=False))
     if not matches.any():
         return None
     rows = np.flatnonzero(np.append(matches, [False])[np.asarray(text.indices.fill_null(-1))])

@@ -23,15 +23,27 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 #: What is known of the own work of a call, as bits.
-(NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR) = (
-    1 << bit for bit in range(7)
-)
+(NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR) = (1 << bit for bit in range(7))
 _HARMLESS_KINDS = ("memcpy", "memset")
 _MANY = np.iinfo(np.int64).max
 _COLUMNS = [
-    "call_id", "module_id", "kind", "name", "dur_ns", "bytes", "device", "pid", "tid", "launch_start_ns", "range_id",
-    "capture_range_id", "method", "graph_id", "graph_node_id", "original_graph_node_id",
-]  # fmt: skip
+    "call_id",
+    "module_id",
+    "kind",
+    "name",
+    "dur_ns",
+    "bytes",
+    "device",
+    "pid",
+    "tid",
+    "launch_start_ns",
+    "range_id",
+    "capture_range_id",
+    "method",
+    "graph_id",
+    "graph_node_id",
+    "original_graph_node_id",
+]
 
 
 class OwnWork(NamedTuple):
@@ -98,13 +110,9 @@ def harmless(table: pa.Table) -> Flags:
 def _bits_of_names(table: pa.Table) -> Ints:
     """What each piece's kind and name say, every pair of them looked at once."""
     kinds, names = labels(table, "kind"), labels(table, "name")
-    which, at = np.unique(
-        (kinds.code + 1) * (len(names.words) + 1) + names.code + 1, return_inverse=True
-    )
+    which, at = np.unique((kinds.code + 1) * (len(names.words) + 1) + names.code + 1, return_inverse=True)
     pairs = [divmod(code, len(names.words) + 1) for code in which.tolist()]
-    said = [
-        _bits([None, *kinds.words][kind], [None, *names.words][name] or "") for kind, name in pairs
-    ]
+    said = [_bits([None, *kinds.words][kind], [None, *names.words][name] or "") for kind, name in pairs]
     found: Ints = np.array(said, dtype=np.int64)[at]
     return found
 
@@ -146,9 +154,7 @@ def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, pa.Table], 
     return np.where(captured, found, runs)
 
 
-def _replays(
-    dataset: Dataset, table: pa.Table, call: Rows, again: Rows, calls: int
-) -> tuple[Ints, Ints]:
+def _replays(dataset: Dataset, table: pa.Table, call: Rows, again: Rows, calls: int) -> tuple[Ints, Ints]:
     """The least and the most often that a node of each call was replayed.
 
     Where the node that was captured is told, a node's replays are its copies' work. Where the order of launches told
@@ -165,9 +171,7 @@ def _replays(
     np.maximum.at(most, of, count)
     rows = again[ordered]
     if rows.size:
-        where = [
-            integers(table, name, missing=-1)[rows] for name in ("pid", "tid", "launch_start_ns")
-        ]
+        where = [integers(table, name, missing=-1)[rows] for name in ("pid", "tid", "launch_start_ns")]
         of, count, launches = _counted(call[rows], (report_codes(dataset, table)[rows], *where))
         fewest, largest = np.full(calls, _MANY), np.zeros(calls, dtype=np.int64)
         np.minimum.at(fewest, of, count)

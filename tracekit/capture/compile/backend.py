@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend=PiecewiseBackend(config))``: splits what Dynamo traced, compiles and runs the pieces."""
+"""``torch.compile(model, backend=PiecewiseBackend(config))``: splits Dynamo's graph, compiles and runs the pieces."""
 
 from __future__ import annotations
 
@@ -180,9 +180,7 @@ class PiecewiseBackend:
         def compiled(size: int | None = None, *, tuned: bool = False) -> Callable[..., Any]:
             inputs = values if size is None else concrete(values, plan.symbol, size)
             with torch.set_grad_enabled(plan.grad):
-                return self._compiler.compiled(
-                    part.graph, inputs, concrete=size is not None, tuned=tuned
-                )
+                return self._compiler.compiled(part.graph, inputs, concrete=size is not None, tuned=tuned)
 
         codes = Codes(compiled, "compiled" if self._compiler.compiles(part.graph) else "eager")
         if found.at is None:
@@ -199,9 +197,7 @@ class PiecewiseBackend:
                 _LOG.warning("%s is not compiled for size %d: %s", part.name, size, why)
         return codes
 
-    def _capturing(
-        self, made: Split, part: Part, found: SizeInput, plan: _Plan, *, first: bool
-    ) -> Capturing | None:
+    def _capturing(self, made: Split, part: Part, found: SizeInput, plan: _Plan, *, first: bool) -> Capturing | None:
         sizes: frozenset[int | None] = frozenset(self.config.cudagraph_sizes)
         if found.at is None:
             unsized = plan.symbol is not None or plan.size is None
@@ -221,9 +217,7 @@ class PiecewiseBackend:
         )
 
 
-def _stock(
-    graph: fx.GraphModule, inputs: Sequence[Any], config: CompileConfig
-) -> Callable[..., Any]:
+def _stock(graph: fx.GraphModule, inputs: Sequence[Any], config: CompileConfig) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - it is slow to load
 
     compiled = compile_fx(graph, inputs, config_patches=dict(config.inductor_config))

@@ -72,9 +72,7 @@ class Compiler:
         """Whether Inductor compiles this piece: it takes none that returns no tensor."""
         (output,) = graph.graph.find_nodes(op="output")
         results = (value_of(node) for node in output.all_input_nodes)
-        return self.config.mode == "inductor" and any(
-            isinstance(result, torch.Tensor) for result in results
-        )
+        return self.config.mode == "inductor" and any(isinstance(result, torch.Tensor) for result in results)
 
     def compiled(
         self, graph: fx.GraphModule, inputs: Sequence[object], *, concrete: bool, tuned: bool
@@ -122,9 +120,7 @@ class Compiler:
 
 def needs_grad(inputs: Sequence[object]) -> bool:
     """Whether a graph with these inputs would be recorded for a backward pass now."""
-    return torch.is_grad_enabled() and any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in inputs
-    )
+    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 
 def real_forward(graph: fx.GraphModule) -> Callable[..., Any]:
@@ -158,9 +154,7 @@ def _takes_fake_mode() -> bool:
     return "fake_mode" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
-def _settings(
-    wanted: Mapping[str, object], inputs: Sequence[object], *, tuned: bool
-) -> dict[str, object]:
+def _settings(wanted: Mapping[str, object], inputs: Sequence[object], *, tuned: bool) -> dict[str, object]:
     on_cpu = all(value.device.type == "cpu" for value in inputs if isinstance(value, torch.Tensor))
     return {**(_TUNED if tuned and not on_cpu else {}), **wanted}
 

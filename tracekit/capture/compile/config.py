@@ -41,8 +41,8 @@ class CompileConfig:
         splitting_ops: Operators that run between the compiled pieces, as ``ns::op`` or ``ns::op.overload``.
         compile_sizes: Sizes with a compilation of their own, for exactly these shapes. They go before ranges.
         compile_ranges: Ranges with a compilation of their own: pairs (start, end), both included, or the numbers at
-            which one range ends, the last range ending at ``max_size``: (8, 32) is 1 to 8, 9 to 32, 33 to 8192. Without any,
-            one compilation serves all sizes.
+            which one range ends, the last range ending at ``max_size``: (8, 32) is 1 to 8, 9 to 32, 33 to 8192. Without
+            any, one compilation serves all sizes.
         max_size: End of the last of the ranges that are given by their ends.
         cudagraph_sizes: Sizes at which pieces are captured as CUDA graphs.
         cudagraph_warmups: How often a piece runs before it is captured.

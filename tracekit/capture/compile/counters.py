@@ -19,10 +19,7 @@ class CountersDiffer(AssertionError):  # noqa: N818 - a finding of a test, no fa
 
     def __init__(self, differences: dict[str, tuple[int, int]]) -> None:
         self.differences = differences
-        said = (
-            f"{name}: expected {expected}, found {found}"
-            for name, (expected, found) in differences.items()
-        )
+        said = (f"{name}: expected {expected}, found {found}" for name, (expected, found) in differences.items())
         super().__init__("; ".join(said))
 
 
@@ -78,11 +75,7 @@ class Counters:
             raise TypeError(f"no counter {', '.join(unknown)}; there are {', '.join(before)}")
         yield
         found = {name: number - before[name] for name, number in self.snapshot().items()}
-        different = {
-            name: (expected, found[name])
-            for name, expected in delta.items()
-            if found[name] != expected
-        }
+        different = {name: (expected, found[name]) for name, expected in delta.items() if found[name] != expected}
         if different:
             raise CountersDiffer(different)
 

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 FACTORS_FILE = "cache_key_factors.json"
 #: Variables that change what is compiled …
-_VARIABLES = re.compile(
-    r"(TORCH|PYTORCH|TRITON|INDUCTOR|AOT|CUBLAS)\w*|CXX|CC|CPPFLAGS|CXXFLAGS|CFLAGS|LDFLAGS"
-)
+_VARIABLES = re.compile(r"(TORCH|PYTORCH|TRITON|INDUCTOR|AOT|CUBLAS)\w*|CXX|CC|CPPFLAGS|CXXFLAGS|CFLAGS|LDFLAGS")
 #: … and those among them that only say where things lie or what is printed.
 _PLACES = re.compile(
     r"(TORCHELASTIC|TORCH_NCCL)\w*|\w*(DIR|HOME|PATH|TRACE|LOGS?|LOGS_\w+|DEBUG|OUT|HOST|PORT|ADDR|PROFILE\w*)"

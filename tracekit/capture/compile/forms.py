@@ -36,9 +36,7 @@ class ModelInputs(NamedTuple):
 class Dimensions:
     """Which dimensions of which argument are dynamic."""
 
-    def __init__(
-        self, forward: Callable[..., object], said: Mapping[str, Sequence[int]] | None
-    ) -> None:
+    def __init__(self, forward: Callable[..., object], said: Mapping[str, Sequence[int]] | None) -> None:
         """Reads a setting.
 
         Raises:
@@ -57,8 +55,7 @@ class Dimensions:
         unknown = sorted(set(said or ()) - set(parameters))
         if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
             raise UsageError(
-                f"dynamic_dims names {', '.join(unknown)}, but forward takes "
-                f"{', '.join(parameters) or 'nothing'}"
+                f"dynamic_dims names {', '.join(unknown)}, but forward takes {', '.join(parameters) or 'nothing'}"
             )
 
     def of(self, name: str) -> tuple[int, ...]:
@@ -148,7 +145,7 @@ def _tensors(call: ModelInputs, dimensions: Dimensions) -> Iterator[tuple[torch.
 
 @contextlib.contextmanager
 def marked(call: ModelInputs, dimensions: Dimensions) -> Iterator[None]:
-    """While it is entered, Dynamo takes the dynamic dimensions of a call's tensors as such; tensors come out as they were."""
+    """While entered, Dynamo sees the dynamic dimensions of a call's tensors as dynamic; the tensors do not change."""
     tensors = {id(tensor): tensor for tensor, _ in _tensors(call, dimensions)}
     before = {key: _marks(tensor) for key, tensor in tensors.items()}
     try:
@@ -180,9 +177,7 @@ def widened(call: ModelInputs, dimensions: Dimensions) -> ModelInputs | None:
     wide: dict[int, torch.Tensor] = {}
     for tensor, dim in tensors:
         wide[id(tensor)] = _of_two(wide.get(id(tensor), tensor), dim)
-    args, kwargs = pytree.tree_map(
-        lambda leaf: wide.get(id(leaf), leaf), (call.args, dict(call.kwargs))
-    )
+    args, kwargs = pytree.tree_map(lambda leaf: wide.get(id(leaf), leaf), (call.args, dict(call.kwargs)))
     return ModelInputs(args, kwargs)
 
 

@@ -42,9 +42,7 @@ class _NoKeyError(Exception):
     """Holds why a piece has no key."""
 
 
-def piece_key(
-    graph: fx.GraphModule, inputs: Sequence[object], inductor_config: Mapping[str, object]
-) -> str | None:
+def piece_key(graph: fx.GraphModule, inputs: Sequence[object], inductor_config: Mapping[str, object]) -> str | None:
     """The key of a piece's compiled code.
 
     Args:
@@ -116,9 +114,7 @@ class _Text:
             rows += sorted(self._expression(expression) for expression in ours)
         return rows
 
-    def _node(
-        self, module: fx.GraphModule, node: fx.Node, numbers: dict[fx.Node, int]
-    ) -> list[object]:
+    def _node(self, module: fx.GraphModule, node: fx.Node, numbers: dict[fx.Node, int]) -> list[object]:
         value = node.meta.get("example_value", node.meta.get("val"))
         meta = [repr(node.meta.get(name)) for name in _META]
         if node.op == "placeholder":
@@ -218,9 +214,7 @@ def _refuse_transparent(target: torch._ops.OpOverload | torch._ops.OpOverloadPac
         name = overload._name
         if name.partition("::")[0] in _NAMESPACES:
             continue
-        composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-            name, "CompositeImplicitAutograd"
-        )
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
         if composite or torch._library.triton.get_triton_kernels_for_op(name):
             raise _NoKeyError(name)
 
@@ -242,9 +236,7 @@ def _settings(graph: fx.GraphModule, inductor_config: Mapping[str, object]) -> l
         details.gm = None
         digest = FxGraphCachePickler(graph).get_hash(details)
     autocast = {
-        device: str(torch.get_autocast_dtype(device))
-        for device in ("cpu", "cuda")
-        if torch.is_autocast_enabled(device)
+        device: str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
     }
     return [
         digest,

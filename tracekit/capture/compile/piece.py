@@ -130,8 +130,17 @@ class _Run:
     """A piece at one size."""
 
     __slots__ = (
-        "capturing", "code", "compiled_for", "emitter", "openers", "place", "replay", "size", "warmups", "way",
-    )  # fmt: skip
+        "capturing",
+        "code",
+        "compiled_for",
+        "emitter",
+        "openers",
+        "place",
+        "replay",
+        "size",
+        "warmups",
+        "way",
+    )
 
     def __init__(self, piece: Piece, size: int | None, capturing: Capturing | None) -> None:
         self.place = piece.place

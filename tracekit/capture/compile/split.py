@@ -69,8 +69,7 @@ def should_split(node: fx.Node, operators: Collection[str]) -> bool:
         return packet in operators or f"{packet}.{target._overloadname}" in operators
     if isinstance(target, OpOverloadPacket):
         return target._qualified_op_name in operators or (
-            _overloads(target) == ["default"]
-            and f"{target._qualified_op_name}.default" in operators
+            _overloads(target) == ["default"] and f"{target._qualified_op_name}.default" in operators
         )
     return False
 
@@ -107,9 +106,7 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
     return Split(made, tuple(parts))
 
 
-def _assigned(
-    graph: fx.GraphModule, operators: Collection[str]
-) -> tuple[dict[fx.Node, int], set[int]]:
+def _assigned(graph: fx.GraphModule, operators: Collection[str]) -> tuple[dict[fx.Node, int], set[int]]:
     """Node → number of its piece, and the pieces of splitting operators."""
     piece_of: dict[fx.Node, int] = {}
     splitting: set[int] = set()
@@ -190,9 +187,7 @@ def _symbol_inputs(graph: fx.GraphModule) -> dict[str, fx.Node]:
     return {str(value): node for node, value in numbers if isinstance(value, torch.SymInt)}
 
 
-def _size(
-    tensor: fx.Node, at: int, size: int | torch.SymInt, symbols: dict[str, fx.Node]
-) -> int | fx.Node:
+def _size(tensor: fx.Node, at: int, size: int | torch.SymInt, symbols: dict[str, fx.Node]) -> int | fx.Node:
     if isinstance(size, int):
         return size
     if (known := symbols.get(str(size))) is not None:

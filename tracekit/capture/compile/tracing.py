@@ -51,9 +51,7 @@ class _OnlyTracedError(Exception):
 class TracedForward:
     """The compiled code of one form of a call."""
 
-    def __init__(
-        self, model: nn.Module, backend: Backend | str, *, bytecode: bool, guarded: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, backend: Backend | str, *, bytecode: bool, guarded: bool) -> None:
         """Prepares a trace.
 
         Args:
@@ -146,9 +144,7 @@ class TracedForward:
 
 def guarded(model: nn.Module, backend: Backend | str) -> Callable[..., object]:
     """A model's forward by torch.compile as it is, with all guards and as many graphs as it takes."""
-    run: Callable[..., object] = torch.compile(
-        types.MethodType(_copied(model), model), backend=backend
-    )
+    run: Callable[..., object] = torch.compile(types.MethodType(_copied(model), model), backend=backend)
     return run
 
 

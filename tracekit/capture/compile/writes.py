@@ -26,7 +26,7 @@ _IN_PLACE = {"setitem", "delitem"} | {
         *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
         *("and", "or", "xor", "lshift", "rshift"),
     )
-}  # fmt: skip
+}
 
 
 def written_inputs(graph: fx.GraphModule) -> set[int]:
@@ -52,9 +52,7 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
     """The nodes to whose results this one may write."""
     target = node.target
     if node.op == "call_module" or isinstance(target, HigherOrderOperator):
-        yield from (
-            item for item in node.all_input_nodes if isinstance(value_of(item), torch.Tensor)
-        )
+        yield from (item for item in node.all_input_nodes if isinstance(value_of(item), torch.Tensor))
     elif isinstance(target, OpOverload):
         yield from _by_schema(node, [target])
     elif isinstance(target, OpOverloadPacket):

@@ -48,9 +48,7 @@ def record(job: Job) -> Outcome:
     if os.getpid() != process:
         _end_of_fork(code, problem)
     if not recorder.recorded:
-        raise problem or CaptureError(
-            f"{job.target}: left before anything was recorded (exit code {code})", code or 1
-        )
+        raise problem or CaptureError(f"{job.target}: left before anything was recorded (exit code {code})", code or 1)
     _write(job, recorder, graphs.figures(recorder.windows))
     return Outcome(code, problem, recorder.figures | figures, tuple(recorder.warnings))
 
@@ -68,8 +66,6 @@ def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
     from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - SQLAlchemy; who only marks needs none
 
     rows = recorder.rows()
-    figures = [
-        {"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()
-    ]
+    figures = [{"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()]
     tables = rows.tables() | machine.about(rows, recorder.warnings) | {"TRACEKIT_RECORDER": figures}
     nsight_file.write(job.report, tables)

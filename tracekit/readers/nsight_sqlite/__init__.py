@@ -1,4 +1,4 @@
-"""SQLite exports of Nsight Systems, 2020.3 to 2026: ``report`` recognises and reads one, a module for each part helps it."""
+"""SQLite exports of Nsight Systems, 2020.3 to 2026: ``report`` recognises and reads one, with one module per part."""
 
 from __future__ import annotations
 

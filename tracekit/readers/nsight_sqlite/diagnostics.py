@@ -34,15 +34,16 @@ _CUDA = "CUDA injection initialized successfully."
 _WINDOW = "Profiling started due to"
 
 
-def processes_from_the_start(
-    file: SqliteFile, ids: GlobalIds, losses: tuple[Loss, ...]
-) -> frozenset[int]:
+def processes_from_the_start(file: SqliteFile, ids: GlobalIds, losses: tuple[Loss, ...]) -> frozenset[int]:
     """Rows of the processes of which every CUDA call was recorded, from the first one on, and none was lost."""
     columns = nsight.DIAGNOSTICS.c
     rows: list[tuple[int, int, str, int]] = file.typed(
         nsight.DIAGNOSTICS,
-        (columns.timestamp, int), (columns.timestampType, int), (columns.text, str), (columns.globalPid, int),
-    )  # fmt: skip
+        (columns.timestamp, int),
+        (columns.timestampType, int),
+        (columns.text, str),
+        (columns.globalPid, int),
+    )
     on_target = [row for row in rows if row[1] == nsight.TARGET_TIME]
     started = [at for at, _, text, _ in on_target if text == _STARTED]
     launched = [at for at, _, text, _ in on_target if _LAUNCHED in text]
@@ -57,9 +58,7 @@ def processes_from_the_start(
     lost = {process for loss in certain for process in loss.processes}
     if any(loss.anywhere for loss in certain):
         return frozenset()
-    return _rows(
-        ids, (one for one, at in loaded.items() if min(at) >= started[0] and one not in lost)
-    )
+    return _rows(ids, (one for one, at in loaded.items() if min(at) >= started[0] and one not in lost))
 
 
 def recorder_saw_every_graph(file: SqliteFile, recording: Recording) -> bool:
@@ -68,9 +67,7 @@ def recorder_saw_every_graph(file: SqliteFile, recording: Recording) -> bool:
     The recorder counted torch's captures before it began, which are none, and torch's replays, which are all.
     """
     columns = nsight.RECORDER.c
-    figures: dict[str, int] = dict(
-        file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int))
-    )
+    figures: dict[str, int] = dict(file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int)))
     names = np.asarray(graph_launch_names(recording.names), dtype=np.int64)
     launched = int(np.isin(integers(recording.launches, "name"), names).sum())
     return figures.get("graphs_before") == 0 and figures.get("graph_replays") == launched

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from tracekit.readers.sqlite.file import SqliteFile
 
 _FIGURES = (
-    "computeMajor", "computeMinor", "smCount", "totalMemory", "memoryBandwidth", "clockRate",
-)  # fmt: skip
+    "computeMajor",
+    "computeMinor",
+    "smCount",
+    "totalMemory",
+    "memoryBandwidth",
+    "clockRate",
+)
 _NOT_TOLD = 2**32 - 1
 
 

@@ -26,11 +26,7 @@ class GlobalIds:
     def threads(self, column: pa.ChunkedArray) -> Ints:
         """Row of the thread for every ``globalTid``; null counts as thread 0 of process 0."""
         rows = rows_of(column, self.tids)
-        return (
-            np.where(rows < 0, np.int32(np.searchsorted(self.tids, 0)), rows)
-            if (rows < 0).any()
-            else rows
-        )
+        return np.where(rows < 0, np.int32(np.searchsorted(self.tids, 0)), rows) if (rows < 0).any() else rows
 
     def end_threads(self, column: pa.ChunkedArray) -> Ints:
         """Row of the thread for every ``endGlobalTid``; -1 for null."""
@@ -50,14 +46,9 @@ class GlobalIds:
 def global_threads(tables: dict[str, pa.Table]) -> tuple[Threads, GlobalIds]:
     """The threads and processes of all tables of a report."""
     tids = _distinct(tables, ("globalTid", "endGlobalTid"))
-    if any(
-        "globalTid" in table.column_names and table.column("globalTid").null_count
-        for table in tables.values()
-    ):
+    if any("globalTid" in table.column_names and table.column("globalTid").null_count for table in tables.values()):
         tids = np.union1d(tids, [0])
-    pids = np.unique(
-        np.concatenate((tids, _distinct(tables, ("globalPid",)))) & nsight.PROCESS_MASK
-    )
+    pids = np.unique(np.concatenate((tids, _distinct(tables, ("globalPid",)))) & nsight.PROCESS_MASK)
     threads = Threads(
         pid=(tids >> nsight.THREAD_BITS) & nsight.ID_MASK,
         tid=tids & nsight.ID_MASK,
@@ -69,10 +60,7 @@ def global_threads(tables: dict[str, pa.Table]) -> tuple[Threads, GlobalIds]:
 
 def _distinct(tables: dict[str, pa.Table], columns: Iterable[str]) -> Ints:
     found = [
-        _values(table.column(column))
-        for table in tables.values()
-        for column in columns
-        if column in table.column_names
+        _values(table.column(column)) for table in tables.values() for column in columns if column in table.column_names
     ]
     return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
 
@@ -80,9 +68,7 @@ def _distinct(tables: dict[str, pa.Table], columns: Iterable[str]) -> Ints:
 def _values(column: pa.ChunkedArray) -> Ints:
     """The distinct values of a dictionary-encoded column that occur in it."""
     array = _one(column)
-    return np.asarray(array.dictionary, dtype=np.int64)[
-        used_rows(_indices(array), len(array.dictionary))
-    ]
+    return np.asarray(array.dictionary, dtype=np.int64)[used_rows(_indices(array), len(array.dictionary))]
 
 
 def used_rows(rows: Ints, size: int) -> Ints:

@@ -39,9 +39,7 @@ def lacks(file: SqliteFile, recording: Recording) -> tuple[Lack, ...]:
             )
         )
     elif not recording.on_device.any():
-        found.append(
-            Lack("GPU work", "operators on the CPU are shown in its place; record on a GPU")
-        )
+        found.append(Lack("GPU work", "operators on the CPU are shown in its place; record on a GPU"))
     elif not launches.num_rows:
         found.append(
             Lack(
@@ -65,9 +63,7 @@ def lacks(file: SqliteFile, recording: Recording) -> tuple[Lack, ...]:
         )
     if file.has_unmerged_log:
         remedy = f"close whatever writes it, or: sqlite3 {file.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
-        found.append(
-            Lack(f"what was written to it last, which still lies in {file.path.name}-wal", remedy)
-        )
+        found.append(Lack(f"what was written to it last, which still lies in {file.path.name}-wal", remedy))
     found += [
         Lack(f"{table.name}.{column}", "export the report with a newer nsys")
         for table, columns in _TELLING_COLUMNS.items()

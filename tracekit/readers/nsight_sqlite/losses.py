@@ -37,9 +37,7 @@ _NOTHING_LOST = re.compile(
     r"|\b(lost|dropped|discarded|missing|incomplete)\s*:\s*0\b",
     re.IGNORECASE,
 )
-_NOT_BEGUN = re.compile(
-    r"\b(might|may) (have not|not have) been started\b|\bfailed to start\b", re.IGNORECASE
-)
+_NOT_BEGUN = re.compile(r"\b(might|may) (have not|not have) been started\b|\bfailed to start\b", re.IGNORECASE)
 _NOT_OURS = re.compile(
     r"\b(OS runtime|OpenGL|EGL|Vulkan|DX\d+|D3D\d*|Direct3D|WDDM|OpenXR|sampl\w+|backtraces?|call ?chains?|CPU|"
     r"context switch\w*|schedul\w+|ftrace|ETW|perf|GPU metrics|SoC metrics|NIC|InfiniBand|network|cuDNN|cuBLAS|OpenACC|"
@@ -86,18 +84,14 @@ def losses_said(file: SqliteFile, ids: GlobalIds) -> tuple[Loss, ...]:
     """All that nsys says it lost, once for every cause."""
     columns = nsight.DIAGNOSTICS.c
     texts: list[tuple[str]] = file.typed(nsight.DIAGNOSTICS, (columns.text, str))
-    of: list[tuple[str, int]] = file.typed(
-        nsight.DIAGNOSTICS, (columns.text, str), (columns.globalPid, int)
-    )
+    of: list[tuple[str, int]] = file.typed(nsight.DIAGNOSTICS, (columns.text, str), (columns.globalPid, int))
     said: dict[str, tuple[Cause, list[str], list[int]]] = {}
     for [text] in texts:
         for cause in causes_of_message(text):
             said.setdefault(cause.name, (cause, [], []))[1].append(text)
     for text, process in of:
         # What the profiler says of the machine is said of its process 0.
-        for cause in (
-            causes_of_message(text) if process >> nsight.THREAD_BITS & nsight.ID_MASK else ()
-        ):
+        for cause in causes_of_message(text) if process >> nsight.THREAD_BITS & nsight.ID_MASK else ():
             said[cause.name][2].append(process & nsight.PROCESS_MASK)
     known = set(ids.pids.tolist())
     found = []

@@ -64,9 +64,7 @@ def operators_of(rows: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> 
     name = np.full(start.size, -1)
     if "nameId" in rows.column_names:
         name = names.rows(rows.column("nameId"))
-    work: dict[str, object] = {
-        column.name: pa.nulls(start.size, column.type) for column in WORK.columns
-    }
+    work: dict[str, object] = {column.name: pa.nulls(start.size, column.type) for column in WORK.columns}
     work |= {"kind": np.full(start.size, CPU_OP, np.int8), "start_ns": start, "end_ns": end}
     work |= {"process": ids.process_of(rows.column("globalTid")).astype(np.int32)}
     work |= {"correlation_id": correlation, "name": nullable(name, pa.int32())}

@@ -68,9 +68,7 @@ def ranges_table(
             "start_ns": start,
             "end_ns": end,
             "open": never_ended,
-            "kind": np.where(np.isin(types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(
-                np.int8
-            ),
+            "kind": np.where(np.isin(types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(np.int8),
             "thread": thread.astype(np.int32),
             "end_thread": nullable(end_thread, pa.int32()),
             "domain": nullable(domain, pa.int32()),
@@ -95,16 +93,12 @@ def _count_others(types: Ints, tally: Tally) -> None:
         tally.add("events", cause, int(which.sum()))
 
 
-def _closed(
-    events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally
-) -> tuple[Ints, Ints, Flags]:
+def _closed(events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) -> tuple[Ints, Ints, Flags]:
     """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
     never_ended = np.asarray(events.column("end").is_null())
     ends = events.column("end")
     if never_ended.any():
-        events = events.set_column(
-            events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start"))
-        )
+        events = events.set_column(events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start")))
     start, end = start_and_end(events, nsight.NVTX, "ranges", tally)
     if never_ended.any():
         last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
@@ -199,13 +193,9 @@ def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array, pa.Array, 
     inline = _inline(events, "jsonText", known)
     row = np.where(inline >= 0, inline, registered)
     json = (
-        pa.array(list(known), pa.string()).take(nullable(row, pa.int32()))
-        if known
-        else pa.nulls(row.size, pa.string())
+        pa.array(list(known), pa.string()).take(nullable(row, pa.int32())) if known else pa.nulls(row.size, pa.string())
     )
-    integer = _first_of(
-        events, ("int64Value", "uint64Value", "int32Value", "uint32Value"), pa.int64()
-    )
+    integer = _first_of(events, ("int64Value", "uint64Value", "int32Value", "uint32Value"), pa.int64())
     return integer, _first_of(events, ("doubleValue", "floatValue"), pa.float64()), json
 
 

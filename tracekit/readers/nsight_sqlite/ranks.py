@@ -37,9 +37,7 @@ _MPI_THREAD = re.compile(r"MPI Rank (\d{1,6})")
 _NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
 _WORDS = re.compile(r"[\s,:;|/()\[\]]+")
 #: A part of a file's name: rank0.sqlite, report_rank_3.sqlite, trace.rank-12.sqlite; but not of local_rank3.sqlite.
-_IN_FILE_NAME = re.compile(
-    r"(?:^|(?P<of>[a-z]*)[._ -])rank[._ =-]?(?P<rank>\d{1,6})(?=$|[._ -])", re.IGNORECASE
-)
+_IN_FILE_NAME = re.compile(r"(?:^|(?P<of>[a-z]*)[._ -])rank[._ =-]?(?P<rank>\d{1,6})(?=$|[._ -])", re.IGNORECASE)
 #: Ranks among some of the processes only.
 _OF_GROUPS = {"local", "node", "group", "role", "peer", "tp", "pp", "dp", "ep", "cp", "sp"}
 _LARGEST = 2**31 - 1
@@ -70,9 +68,7 @@ def named_threads(events: pa.Table, strings: pa.Table, ids: GlobalIds) -> list[t
     return found
 
 
-def ranks(
-    file: SqliteFile, recording: Recording, named: list[tuple[int, str]], ids: GlobalIds
-) -> tuple[Rank, ...]:
+def ranks(file: SqliteFile, recording: Recording, named: list[tuple[int, str]], ids: GlobalIds) -> tuple[Rank, ...]:
     """The ranks of those processes of which just one is known; contradictions are counted.
 
     Args:
@@ -138,9 +134,7 @@ def _of_ranges(recording: Recording) -> Iterator[_Claim]:
     Others may name a peer: ``rank1`` around what is sent there.
     """
     rank_of = {
-        row: int(found[1])
-        for row, text in enumerate(recording.texts)
-        if (found := _NAME.fullmatch(text.strip()))
+        row: int(found[1]) for row, text in enumerate(recording.texts) if (found := _NAME.fullmatch(text.strip()))
     }
     if not rank_of:
         return
@@ -160,9 +154,7 @@ def _launching(recording: Recording) -> tuple[Ints, Ints]:
     launches = recording.launches
     process = recording.threads.process[integers(launches, "thread")]
     never = np.iinfo(np.int64)
-    first, last = (
-        np.full(recording.threads.process_pid.size, fill) for fill in (never.max, never.min)
-    )
+    first, last = (np.full(recording.threads.process_pid.size, fill) for fill in (never.max, never.min))
     np.minimum.at(first, process, integers(launches, "start_ns"))
     np.maximum.at(last, process, integers(launches, "end_ns"))
     return first, last
@@ -171,9 +163,7 @@ def _launching(recording: Recording) -> tuple[Ints, Ints]:
 def _of_file_name(name: str, recording: Recording) -> Iterator[_Claim]:
     """The rank in a file's name is that of the one process that used a GPU."""
     said = [
-        int(found["rank"])
-        for found in _IN_FILE_NAME.finditer(name)
-        if (found["of"] or "").lower() not in _OF_GROUPS
+        int(found["rank"]) for found in _IN_FILE_NAME.finditer(name) if (found["of"] or "").lower() not in _OF_GROUPS
     ]
     if not said:
         return

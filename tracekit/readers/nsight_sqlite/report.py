@@ -96,36 +96,57 @@ def read(path: Path, progress: Progress) -> Recording:
 
 def _check_essentials(file: SqliteFile) -> None:
     for table, columns in nsight.ESSENTIAL.items():
-        if table in file.tables and (
-            missing := [c for c in columns if c not in file.tables[table]]
-        ):
+        if table in file.tables and (missing := [c for c in columns if c not in file.tables[table]]):
             problem = f"its table {table} lacks {' and '.join(missing)}"
-            raise ReportError(
-                file.path, problem, "expected an unchanged nsys export; export the report again"
-            )
+            raise ReportError(file.path, problem, "expected an unchanged nsys export; export the report again")
 
 
 def _requests() -> dict[str, Request]:
     nvtx = Request(
         nsight.NVTX,
         {
-            "start": pa.int64(), "end": pa.int64(), "eventType": pa.int32(), "globalTid": ENCODED,
-            "endGlobalTid": ENCODED, "textId": ENCODED, "text": ENCODED_TEXT, "domainId": ENCODED,
-            "jsonTextId": ENCODED, "jsonText": ENCODED_TEXT,
-            "uint64Value": pa.int64(), "int64Value": pa.int64(), "uint32Value": pa.int64(), "int32Value": pa.int64(),
-            "doubleValue": pa.float64(), "floatValue": pa.float64(),
+            "start": pa.int64(),
+            "end": pa.int64(),
+            "eventType": pa.int32(),
+            "globalTid": ENCODED,
+            "endGlobalTid": ENCODED,
+            "textId": ENCODED,
+            "text": ENCODED_TEXT,
+            "domainId": ENCODED,
+            "jsonTextId": ENCODED,
+            "jsonText": ENCODED_TEXT,
+            "uint64Value": pa.int64(),
+            "int64Value": pa.int64(),
+            "uint32Value": pa.int64(),
+            "int32Value": pa.int64(),
+            "doubleValue": pa.float64(),
+            "floatValue": pa.float64(),
         },
-        rare=("endGlobalTid", "jsonTextId", "jsonText", "uint64Value", "int64Value", "uint32Value", "int32Value",
-              "doubleValue", "floatValue"),
-    )  # fmt: skip
+        rare=(
+            "endGlobalTid",
+            "jsonTextId",
+            "jsonText",
+            "uint64Value",
+            "int64Value",
+            "uint32Value",
+            "int32Value",
+            "doubleValue",
+            "floatValue",
+        ),
+    )
     runtime = Request(
         nsight.RUNTIME,
         {
-            "start": pa.int64(), "end": pa.int64(), "eventClass": pa.int32(), "globalTid": ENCODED,
-            "correlationId": pa.int64(), "nameId": ENCODED, "returnValue": pa.int64(),
+            "start": pa.int64(),
+            "end": pa.int64(),
+            "eventClass": pa.int32(),
+            "globalTid": ENCODED,
+            "correlationId": pa.int64(),
+            "nameId": ENCODED,
+            "returnValue": pa.int64(),
         },
         rare=("returnValue",),
-    )  # fmt: skip
+    )
     strings = Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()})
     return {
         "nvtx": nvtx,
@@ -186,9 +207,7 @@ def _recording(
 def _lost_by_recorder(file: SqliteFile) -> int:
     """Markers that are missing from a report of the embedded recorder, by its own count."""
     columns = nsight.RECORDER.c
-    figures: dict[str, int] = dict(
-        file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int))
-    )
+    figures: dict[str, int] = dict(file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int)))
     return max(0, figures.get("markers_lost", 0))
 
 

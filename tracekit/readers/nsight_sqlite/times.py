@@ -38,9 +38,7 @@ _SUBJECTS = {
 _RANGES = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES)
 
 
-def credible(
-    tables: dict[str, pa.Table], names: dict[str, str], tally: Tally
-) -> dict[str, pa.Table]:
+def credible(tables: dict[str, pa.Table], names: dict[str, str], tally: Tally) -> dict[str, pa.Table]:
     """The tables without rows whose time is absurd, which are counted.
 
     Args:
@@ -52,9 +50,7 @@ def credible(
         DamagedRows: If that holds for several rows and for all rows of a table.
     """
     bounds = [bound for table in tables.values() for bound in _bounds(table)]
-    if not bounds or (
-        max(bounds) - min(bounds) <= _FARTHEST_NS and max(map(abs, bounds)) < _LAST_NS
-    ):
+    if not bounds or (max(bounds) - min(bounds) <= _FARTHEST_NS and max(map(abs, bounds)) < _LAST_NS):
         return tables
     middle = _middle([_starts(name, table) for name, table in tables.items()])
     found = {}
@@ -117,8 +113,4 @@ def _columns(table: pa.Table) -> list[str]:
 def _bounds(table: pa.Table) -> Iterator[int]:
     """The least and the greatest time of a table."""
     for column in _columns(table):
-        yield from (
-            bound
-            for bound in pc.min_max(table.column(column)).as_py().values()
-            if bound is not None
-        )
+        yield from (bound for bound in pc.min_max(table.column(column)).as_py().values() if bound is not None)

@@ -43,10 +43,18 @@ _COMMON = {
     "correlationId": "correlation_id",
 }
 _KERNEL_ONLY = {
-    "gridX": "grid_x", "gridY": "grid_y", "gridZ": "grid_z", "blockX": "block_x", "blockY": "block_y",
-    "blockZ": "block_z", "registersPerThread": "registers", "staticSharedMemory": "static_smem_bytes",
-    "dynamicSharedMemory": "dynamic_smem_bytes", "graphId": "graph_id", "graphNodeId": "graph_node_id",
-}  # fmt: skip
+    "gridX": "grid_x",
+    "gridY": "grid_y",
+    "gridZ": "grid_z",
+    "blockX": "block_x",
+    "blockY": "block_y",
+    "blockZ": "block_z",
+    "registersPerThread": "registers",
+    "staticSharedMemory": "static_smem_bytes",
+    "dynamicSharedMemory": "dynamic_smem_bytes",
+    "graphId": "graph_id",
+    "graphNodeId": "graph_node_id",
+}
 WORK_TABLES: dict[str, tuple[sql.Table, int, dict[str, str]]] = {
     "kernel": (nsight.KERNEL, KERNEL, _KERNEL_ONLY),
     "memcpy": (
@@ -71,16 +79,12 @@ def work_requests() -> dict[str, Request]:
     for name, (table, _, own) in WORK_TABLES.items():
         columns = {"start": pa.int64(), "end": pa.int64(), "globalPid": ENCODED}
         columns |= {theirs: _TYPES[ours] for theirs, ours in (_COMMON | own).items()}
-        columns |= {
-            column: ENCODED for column in ("shortName", "demangledName") if column in table.c
-        }
+        columns |= {column: ENCODED for column in ("shortName", "demangledName") if column in table.c}
         requests[name] = Request(table, columns)
     return requests
 
 
-def launches_table(
-    calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally
-) -> tuple[pa.Table, pa.Table]:
+def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> tuple[pa.Table, pa.Table]:
     """API calls that may have started work, without the rows that repeat one to carry its backtrace.
 
     Returns:
@@ -146,15 +150,11 @@ def work_table(tables: dict[str, pa.Table], ids: GlobalIds, names: Names, tally:
 def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> pa.Table:
     _, kind, own = WORK_TABLES[name]
     start, end = start_and_end(rows, WORK_TABLES[name][0], "kernels", tally)
-    columns: dict[str, object] = {
-        column.name: pa.nulls(rows.num_rows, column.type) for column in WORK.columns
-    }
+    columns: dict[str, object] = {column.name: pa.nulls(rows.num_rows, column.type) for column in WORK.columns}
     columns["kind"] = np.full(rows.num_rows, kind, dtype=np.int8)
     columns |= {"start_ns": start, "end_ns": end}
     columns["process"] = nullable(ids.processes(rows.column("globalPid")), pa.int32())
-    present = {
-        theirs: ours for theirs, ours in (_COMMON | own).items() if theirs in rows.column_names
-    }
+    present = {theirs: ours for theirs, ours in (_COMMON | own).items() if theirs in rows.column_names}
     columns |= {ours: rows.column(theirs) for theirs, ours in present.items()}
     columns |= _name_columns(name, rows, names)
     if "copy_kind" in present.values():
@@ -168,9 +168,7 @@ def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, tally: Tal
 
 def _name_columns(kind: str, rows: pa.Table, names: Names) -> dict[str, object]:
     short = names.rows(rows.column("shortName")) if "shortName" in rows.column_names else None
-    full = (
-        names.rows(rows.column("demangledName")) if "demangledName" in rows.column_names else None
-    )
+    full = names.rows(rows.column("demangledName")) if "demangledName" in rows.column_names else None
     if kind == "memcpy":
         short = _copy_names(rows, names)
     elif short is None and full is None:

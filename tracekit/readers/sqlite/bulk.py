@@ -83,9 +83,7 @@ class BulkReader:
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1))
 
-    def read(
-        self, requests: Mapping[str, Request], progress: Callable[[float], None]
-    ) -> dict[str, pa.Table]:
+    def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
         """Reads several tables.
 
         Args:
@@ -130,8 +128,7 @@ class BulkReader:
             raise NotPlain
         present = [name for name in request.columns if name in layout.positions]
         integers, texts, others = (
-            [name for name in present if _how(request.columns[name]) == how]
-            for how in ("integers", "texts", "others")
+            [name for name in present if _how(request.columns[name]) == how] for how in ("integers", "texts", "others")
         )
         at = layout.positions.__getitem__
         found = columns(
@@ -143,13 +140,9 @@ class BulkReader:
         beyond = 0
         for name, (values, null) in zip(integers, found.integers, strict=True):
             if values is not None:
-                arrays[name], too_large = _as_type(
-                    pa.array(values, mask=null), request.columns[name]
-                )
+                arrays[name], too_large = _as_type(pa.array(values, mask=null), request.columns[name])
                 beyond += too_large
-        arrays |= {
-            name: text for name, text in zip(texts, found.texts, strict=True) if text is not None
-        }
+        arrays |= {name: text for name, text in zip(texts, found.texts, strict=True) if text is not None}
         elsewhere = frozenset(name for name, some in zip(others, found.others, strict=True) if some)
         return _Part(arrays, found.rowid, elsewhere, beyond)
 
@@ -162,14 +155,10 @@ class BulkReader:
             table = self._from_pages(request, present, begun)
         except NotPlain:
             table, _ = self._queried(request, present)
-        empty = [
-            column for column in table.column_names if table.column(column).null_count == len(table)
-        ]
+        empty = [column for column in table.column_names if table.column(column).null_count == len(table)]
         return table.drop_columns([column for column in empty if column in request.rare])
 
-    def _from_pages(
-        self, request: Request, present: list[str], begun: list[Future[_Part]] | None
-    ) -> pa.Table:
+    def _from_pages(self, request: Request, present: list[str], begun: list[Future[_Part]] | None) -> pa.Table:
         if begun is None:
             raise NotPlain
         parts = [future.result() for future in begun]
@@ -178,9 +167,7 @@ class BulkReader:
         if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
             raise NotPlain
         filled = [name for name in present if any(name in part.arrays for part in parts)]
-        kept = [
-            name for name in present if name in filled or name not in (*elsewhere, *request.rare)
-        ]
+        kept = [name for name in present if name in filled or name not in (*elsewhere, *request.rare)]
         table = _joined([_with_nulls(part, kept, request.columns) for part in parts])
         if elsewhere:
             rest, same_rowid = self._queried(request, elsewhere)
@@ -204,9 +191,7 @@ class BulkReader:
             return table, np.empty(0, dtype=np.int64)
         return table.drop_columns([ROWID]), np.asarray(table.column(ROWID).to_numpy())
 
-    def _part_of_query(
-        self, request: Request, text: str, types: Mapping[str, pa.DataType]
-    ) -> tuple[pa.Table, int]:
+    def _part_of_query(self, request: Request, text: str, types: Mapping[str, pa.DataType]) -> tuple[pa.Table, int]:
         batches, beyond = [], 0
         for batch in run(self.file, request.table.name, text, self._stop):
             arrays = []
@@ -226,9 +211,7 @@ class BulkReader:
             raise ReportError(self.file.path, problem, DAMAGED) from None
 
 
-def _watched(
-    begun: Mapping[str, list[Future[_Part]] | None], progress: Callable[[float], None]
-) -> None:
+def _watched(begun: Mapping[str, list[Future[_Part]] | None], progress: Callable[[float], None]) -> None:
     """Waits for all parts, telling how many are done; what went wrong is found when they are used."""
     parts = [future for futures in begun.values() for future in futures or ()]
     for done, future in enumerate(parts, 1):
@@ -245,9 +228,7 @@ def _how(type_: pa.DataType) -> str:
 
 def _with_nulls(part: _Part, names: list[str], types: Mapping[str, pa.DataType]) -> pa.Table:
     """A part with nulls for the columns that only other parts fill."""
-    nulls = {
-        name: pa.nulls(part.rowid.size, types[name]) for name in names if name not in part.arrays
-    }
+    nulls = {name: pa.nulls(part.rowid.size, types[name]) for name in names if name not in part.arrays}
     return pa.table({name: part.arrays.get(name, nulls.get(name)) for name in names})
 
 

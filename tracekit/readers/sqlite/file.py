@@ -57,8 +57,7 @@ class SqliteFile:
         self._roots = self._root_pages()
         #: The columns of every table, without those that are computed from others.
         self.tables: dict[str, frozenset[str]] = {
-            name: frozenset(column for column, _, hidden in self._columns(name) if not hidden)
-            for name in self._roots
+            name: frozenset(column for column, _, hidden in self._columns(name) if not hidden) for name in self._roots
         }
 
     def __enter__(self) -> Self:

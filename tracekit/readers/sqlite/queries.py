@@ -45,10 +45,7 @@ def queries(file: SqliteFile, table: sql.Table, columns: Mapping[str, pa.DataTyp
     rows = sql.select(*chosen).select_from(table)
     # The driver takes the types from what it sees first.
     examples = [sql.literal(_example(type_)).label(name) for name, type_ in columns.items()]
-    return [
-        _text(sql.union_all(sql.select(*examples), rows.where(part)))
-        for part in _parts(file, table)
-    ]
+    return [_text(sql.union_all(sql.select(*examples), rows.where(part))) for part in _parts(file, table)]
 
 
 def _example(type_: pa.DataType) -> object:
@@ -66,8 +63,7 @@ def _parts(file: SqliteFile, table: sql.Table) -> list[ColumnElement[bool]]:
         return [sql.true()]
     try:
         low, high = (
-            file.rows(sql.select(extreme(_ROWID)).select_from(table))[0][0]
-            for extreme in (sql.func.min, sql.func.max)
+            file.rows(sql.select(extreme(_ROWID)).select_from(table))[0][0] for extreme in (sql.func.min, sql.func.max)
         )
     except ReportError:
         # A table without rowids is read in one piece; damage shows again there.
@@ -81,9 +77,7 @@ def _parts(file: SqliteFile, table: sql.Table) -> list[ColumnElement[bool]]:
     return [sql.and_(*bounds) for bounds in zip(above, below, strict=True)]
 
 
-def run(
-    file: SqliteFile, table: str, query: str, stop: threading.Event
-) -> Iterator[pa.RecordBatch]:
+def run(file: SqliteFile, table: str, query: str, stop: threading.Event) -> Iterator[pa.RecordBatch]:
     """The batches that a query returns, less the row that tells the types.
 
     Raises:

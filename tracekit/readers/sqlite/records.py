@@ -73,10 +73,7 @@ def columns(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
     Raises:
         NotPlain: If a row is damaged, partly elsewhere, shorter than the table, or of other types.
     """
-    parts = [
-        _chunk(pages, leaf[at : at + _CHUNK_PAGES], asked)
-        for at in range(0, leaf.size, _CHUNK_PAGES)
-    ]
+    parts = [_chunk(pages, leaf[at : at + _CHUNK_PAGES], asked) for at in range(0, leaf.size, _CHUNK_PAGES)]
     rowid = np.concatenate([part.rowid for part in parts])
     if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
         raise NotPlain
@@ -94,9 +91,7 @@ def _joined(parts: list[Columns], at: int) -> tuple[Ints | None, Flags | None]:
     whole = np.concatenate([np.zeros(n, np.int64) if v is None else v for v, _, n in found])
     if all(values is not None and null is None for values, null, _ in found):
         return whole, None
-    return whole, np.concatenate(
-        [np.full(n, v is None) if null is None else null for v, null, n in found]
-    )
+    return whole, np.concatenate([np.full(n, v is None) if null is None else null for v, null, n in found])
 
 
 def _joined_texts(parts: list[Columns], at: int) -> pa.ChunkedArray | None:
@@ -126,13 +121,9 @@ def _cells(data: Bytes, count: int, pages: Pages) -> tuple[Ints, Ints]:
     cells = _short(data, page + 3)
     if int(cells.max(initial=0)) * 2 + 8 > pages.usable:
         raise NotPlain
-    within = np.arange(int(cells.sum()), dtype=np.int64) - np.repeat(
-        np.cumsum(cells) - cells, cells
-    )
+    within = np.arange(int(cells.sum()), dtype=np.int64) - np.repeat(np.cumsum(cells) - cells, cells)
     pointer = _short(data, np.repeat(page + 8, cells) + 2 * within)
-    if bool((pointer < 8 + 2 * np.repeat(cells, cells)).any()) or bool(
-        (pointer >= pages.usable).any()
-    ):
+    if bool((pointer < 8 + 2 * np.repeat(cells, cells)).any()) or bool((pointer >= pages.usable).any()):
         raise NotPlain
     base = np.repeat(page, cells)
     return base + pointer, base + pages.usable
@@ -166,8 +157,7 @@ def _decoded(data: Bytes, cells: tuple[Ints, Ints], longest: int, asked: Asked) 
     if bool((at > start + header).any()) or bool((body > end).any()):
         raise NotPlain
     integers, texts, others = (
-        [found[position] for position in positions]
-        for positions in (asked.integers, asked.texts, asked.others)
+        [found[position] for position in positions] for positions in (asked.integers, asked.texts, asked.others)
     )
     return Columns(rowid, integers, texts, others)
 
@@ -199,9 +189,7 @@ def _text(data: Bytes, kind: Ints, length: Ints, body: Ints) -> pa.ChunkedArray 
     null = kind == _NULL
     if null.all():
         return None
-    if not bool((null | ((kind >= _FIRST_TEXT) & (kind & 1 == 1))).all()) or bool(
-        (body + length > data.size).any()
-    ):
+    if not bool((null | ((kind >= _FIRST_TEXT) & (kind & 1 == 1))).all()) or bool((body + length > data.size).any()):
         raise NotPlain
     view = np.zeros((kind.size, 4), dtype="<i4")
     view[:, 0] = length

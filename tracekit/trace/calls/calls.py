@@ -92,7 +92,7 @@ class _Marked(NamedTuple):
 
 def calls_of(
     recording: Recording, decoded: Decoded, line: Timeline, endings: Endings, works: Flags, captures: Captures
-) -> Calls:  # fmt: skip
+) -> Calls:
     """Finds the calls among a recording's ranges.
 
     Args:
@@ -105,9 +105,7 @@ def calls_of(
     """
     marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
     marked = decoded.rows(ModuleMarker, Unreadable)[marker]
-    rows = _outer_first(
-        np.flatnonzero(marked & line.ends_here), line, endings, marker, decoded.markers
-    )
+    rows = _outer_first(np.flatnonzero(marked & line.ends_here), line, endings, marker, decoded.markers)
     steps = decoded.rows(StepMarker)[marker] & line.ends_here
     events = line.launch_start[works], np.sort(line.range_start[steps])
     spans = _spans(recording, (line, endings), rows, marker[rows], events)
@@ -121,9 +119,7 @@ def calls_of(
     calls, forest = _once_each(calls, spans, found.second, decoded.markers)
     elsewhere = np.flatnonzero(marked & ~line.ends_here)
     unknown = [
-        _nobodys(
-            ENDED_ELSEWHERE, line.range_start[elsewhere], line.range_end[elsewhere], elsewhere
-        ),
+        _nobodys(ENDED_ELSEWHERE, line.range_start[elsewhere], line.range_end[elsewhere], elsewhere),
         _nobodys(LEFT_OPEN, *_doubtful(endings, calls)),
     ]
     if any(some.range_row.size for some in unknown):
@@ -142,21 +138,17 @@ def calls_of(
         module=module.astype(np.int32),
         captured=_ran_in_capture(captures, line, (calls.start, calls.end), forest),
         modules=modules,
-    )  # fmt: skip
+    )
 
 
-def _outer_first(
-    rows: Ints, line: Timeline, endings: Endings, marker: Ints, markers: list[Marker]
-) -> Ints:
+def _outer_first(rows: Ints, line: Timeline, endings: Endings, marker: Ints, markers: list[Marker]) -> Ints:
     """Orders ranges of the very same extent by what their markers say: the shorter path is the outer call."""
     if not endings.as_recorded:
         rows = rows[nesting_order(line.range_start[rows], endings.end[rows])]
     start, end = line.range_start[rows], endings.end[rows]
     if not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
         return rows
-    parts = [
-        len(found.path.split(".")) if isinstance(found, ModuleMarker) else 0 for found in markers
-    ]
+    parts = [len(found.path.split(".")) if isinstance(found, ModuleMarker) else 0 for found in markers]
     return rows[np.lexsort((rows, np.asarray(parts, dtype=np.int64)[marker[rows]], -end, start))]
 
 
@@ -196,9 +188,7 @@ def _spans(
     )
 
 
-def _once_each(
-    calls: _Marked, spans: Spans, second: Flags, markers: list[Marker]
-) -> tuple[_Marked, tuple[Rows, Ints]]:
+def _once_each(calls: _Marked, spans: Spans, second: Flags, markers: list[Marker]) -> tuple[_Marked, tuple[Rows, Ints]]:
     """Leaves out second ranges, and inner ones of calls that are marked twice; also tells what is around each call.
 
     Args:
@@ -260,9 +250,7 @@ def _together(some: list[_Marked]) -> tuple[_Marked, tuple[Rows, Ints]]:
     return calls, parents(calls.start, calls.end)
 
 
-def _ran_in_capture(
-    captures: Captures, line: Timeline, span: tuple[Ints, Ints], forest: tuple[Rows, Ints]
-) -> Flags:
+def _ran_in_capture(captures: Captures, line: Timeline, span: tuple[Ints, Ints], forest: tuple[Rows, Ints]) -> Flags:
     """Which calls ran while their thread captured.
 
     A call did if it lies between the begin and the end of a capture. Where these were not recorded, it did if it

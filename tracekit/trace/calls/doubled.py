@@ -66,9 +66,7 @@ def _always_doubled(marked: Marked, inner: Flags) -> Flags:
     times = np.zeros(paths, dtype=np.int64)
     chain = depths(np.where(inner, marked.parent, -1))
     np.maximum.at(times, marked.path[known], chain[known] + 1)
-    calls, inside = (
-        np.bincount(marked.path[chosen], minlength=paths) for chosen in (known & ~inner, inner)
-    )
+    calls, inside = (np.bincount(marked.path[chosen], minlength=paths) for chosen in (known & ~inner, inner))
     doubled: Flags = (inside > 0) & (times <= _MOST_TIMES) & (inside == (times - 1) * calls)
     called = known & ~inner & (marked.parent >= 0)
     caller, callee = np.append(marked.path, -1)[marked.parent[called]], marked.path[called]

@@ -1,7 +1,7 @@
 """What can be right around a call or a step when it is pushed, among the ranges that are believed to be open.
 
-A module is called by the one above it in its path, by one that was seen to call it, or by nobody. Knows numbers alone: no
-texts, times or tables.
+A module is called by the one above it in its path, by one that was seen to call it, or by nobody. Knows numbers alone:
+no texts, times or tables.
 """
 
 from __future__ import annotations
@@ -106,10 +106,7 @@ def _around_call(stack: list[Frame], event: Event, known: Known) -> list[int]:
         place
         for place in range(len(stack) - 1, max(outside, _lowest(stack) - 1), -1)
         if stack[place].event.kind == MODULE
-        and (
-            stack[place].event.name == above
-            or (stack[place].event.name, event.name) in known.inside
-        )
+        and (stack[place].event.name == above or (stack[place].event.name, event.name) in known.inside)
     ]
     stranger = known.strict and not places and _is_stranger(event.name, stack[outside + 1 :], known)
     if above == OUTERMOST or (OUTERMOST, event.name) in known.inside or stranger:

@@ -1,7 +1,8 @@
 """Where each range ended: as it was recorded, but on threads that have left ranges open.
 
-Such a thread is known by a range that has no end, or by a module or step inside itself; :mod:`tracekit.trace.calls.unwinding` then
-tells the ends from the order of its pushes and pops. On all others everything is as it was recorded.
+Such a thread is known by a range that has no end, or by a module or step inside itself;
+:mod:`tracekit.trace.calls.unwinding` then tells the ends from the order of its pushes and pops. On all others
+everything is as it was recorded.
 """
 
 from __future__ import annotations
@@ -129,9 +130,7 @@ class _Thread(NamedTuple):
     at_ns: Ints
 
     @staticmethod
-    def of(
-        recording: Recording, line: Timeline, pushes: Pushes, names: Names, thread: int
-    ) -> _Thread:
+    def of(recording: Recording, line: Timeline, pushes: Pushes, names: Names, thread: int) -> _Thread:
         """The events of a thread. Ranges without duration contain nothing, and are left out."""
         own = np.flatnonzero(pushes.thread == thread)
         rows = pushes.rows[own]
@@ -146,9 +145,7 @@ class _Thread(NamedTuple):
         order = np.lexsort((np.where(pushed, which, -which), pushed, at))
         which, pushed, at = which[order], pushed[order], at[order]
         row = rows[which]
-        start_ns, end_ns = (
-            integers(recording.ranges, name)[row] for name in ("start_ns", "end_ns")
-        )
+        start_ns, end_ns = (integers(recording.ranges, name)[row] for name in ("start_ns", "end_ns"))
         launched = line.launch_end[integers(recording.launches, "thread") == thread]
         last = max(int(line.range_end[rows].max()), int(launched.max(initial=at[-1])))
         return _Thread(
@@ -173,9 +170,7 @@ class _Thread(NamedTuple):
         return np.stack((self.at[since], self.at[until], np.full(since.size, self.row[0])))
 
 
-def _pushed_in_order(
-    recording: Recording, line: Timeline, pushes: Pushes, names: Names, own: Rows
-) -> Rows:
+def _pushed_in_order(recording: Recording, line: Timeline, pushes: Pushes, names: Names, own: Rows) -> Rows:
     """The order in which ranges of one thread were pushed; of those that began together the outer first.
 
     That is the longer one; of two of one extent a step, or the shorter path. A call without an end may be inside of a
@@ -199,7 +194,5 @@ def _unwound(thread: _Thread, known: Known) -> Unwound | None:
         found = unwound(thread.events(), known)
         if found is None or (found.proven <= known.strict and found.refuted <= known.inside.keys()):
             break
-        known = known._replace(
-            inside=known.inside + Counter(found.refuted), strict=known.strict or found.proven
-        )
+        known = known._replace(inside=known.inside + Counter(found.refuted), strict=known.strict or found.proven)
     return found

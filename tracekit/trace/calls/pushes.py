@@ -100,9 +100,7 @@ def pushes_of(recording: Recording, decoded: Decoded, line: Timeline, names: Nam
     ranges = recording.ranges
     rows = np.flatnonzero((integers(ranges, "kind") == PUSH_POP) & line.ends_here)
     marker = np.append(decoded.of_text, -1)[integers(ranges, "text")[rows]]
-    only_results = np.array(
-        [isinstance(m, ModuleMarker) and m.only_result for m in decoded.markers] + [False]
-    )
+    only_results = np.array([isinstance(m, ModuleMarker) and m.only_result for m in decoded.markers] + [False])
     return Pushes(
         rows,
         integers(ranges, "thread")[rows],
@@ -123,9 +121,7 @@ def contradicted(line: Timeline, pushes: Pushes, names: Names) -> Rows:
     if pushes.never_ended.any():
         found.append(_outlasting(line, pushes))
         open_on = np.unique(pushes.thread[pushes.never_ended])
-        found.append(
-            _misplaced(line, pushes, telling[np.isin(pushes.thread[telling], open_on)], names)
-        )
+        found.append(_misplaced(line, pushes, telling[np.isin(pushes.thread[telling], open_on)], names))
     return np.concatenate(found)
 
 
@@ -139,9 +135,7 @@ def _inside_themselves(line: Timeline, pushes: Pushes, outer: Rows) -> Rows:
 
 def _outlasting(line: Timeline, pushes: Pushes) -> Rows:
     """Ranges without an end inside of ranges with one."""
-    reach = np.maximum.accumulate(
-        np.where(pushes.never_ended, _BEFORE_ALL, line.range_end[pushes.rows])
-    )
+    reach = np.maximum.accumulate(np.where(pushes.never_ended, _BEFORE_ALL, line.range_end[pushes.rows]))
     rows = np.flatnonzero(pushes.never_ended)
     return rows[reach[rows] > line.range_start[pushes.rows[rows]]]
 
@@ -164,9 +158,4 @@ def seen_on(line: Timeline, pushes: Pushes, trusted: Flags) -> Counter[tuple[int
     calling = np.where(pushes.kind[rows] == MODULE, pushes.name[rows], OUTERMOST)
     pairs = np.stack((np.append(calling, OUTERMOST)[around], pushes.name[rows]), axis=1)
     distinct, times = np.unique(pairs, axis=0, return_counts=True)
-    return Counter(
-        {
-            (first, second): n
-            for (first, second), n in zip(distinct.tolist(), times.tolist(), strict=True)
-        }
-    )
+    return Counter({(first, second): n for (first, second), n in zip(distinct.tolist(), times.tolist(), strict=True)})

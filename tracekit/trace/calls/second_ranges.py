@@ -1,7 +1,7 @@
 """The second, empty range that hooks write when a call has ended: part of its call, and no call of its own.
 
-Mostly it tells ``Outputs``. vLLM's hooks leave these out where they find no tensors (a dataclass, a dict, None); then it
-says what the call's range says without inputs, or just the same if that tells none either.
+Mostly it tells ``Outputs``. vLLM's hooks leave these out where they find no tensors (a dataclass, a dict, None); then
+it says what the call's range says without inputs, or just the same if that tells none either.
 """
 
 from __future__ import annotations
@@ -185,16 +185,11 @@ def _mostly_ended(spans: Spans, said: _Said, second: Flags, call: Rows) -> Flags
 def _per_pair(less: Rows, more: Rows, markers: list[Marker]) -> Flags:
     """Which of some markers say less than their counterparts; asked once for every distinct pair."""
     pairs, which = np.unique(less.astype(np.int64) * len(markers) + more, return_inverse=True)
-    found = [
-        _says_less(markers[pair // len(markers)], markers[pair % len(markers)])
-        for pair in pairs.tolist()
-    ]
+    found = [_says_less(markers[pair // len(markers)], markers[pair % len(markers)]) for pair in pairs.tolist()]
     return np.array(found, dtype=bool)[which] if found else np.empty(0, dtype=bool)
 
 
-def _in_pairs(
-    spans: Spans, said: _Said, before: Rows, known: tuple[Flags, Rows]
-) -> tuple[Flags, Rows]:
+def _in_pairs(spans: Spans, said: _Said, before: Rows, known: tuple[Flags, Rows]) -> tuple[Flags, Rows]:
     """Adds second ranges that say just what the call's says, in processes in which every call has a second range.
 
     Equal ranges in a row are calls and their ends in turn if every other one is empty. One more in the beginning, the
@@ -215,10 +210,7 @@ def _in_pairs(
     first = firsts(before)
     number = np.bincount(first, minlength=first.size)[first]
     wrong = [
-        np.bincount(first[quiet & spans.encloses & (place % 2 == side)], minlength=first.size)[
-            first
-        ]
-        for side in (0, 1)
+        np.bincount(first[quiet & spans.encloses & (place % 2 == side)], minlength=first.size)[first] for side in (0, 1)
     ]
     leading = (_first_of_path(spans, said.path) & _outermost(spans))[first]
     late = quiet & leading & (wrong[0] == 0) & (number % 2 == 1) & ~spans.excused
@@ -244,9 +236,7 @@ def _outermost(spans: Spans) -> Flags:
 def _first_of_path(spans: Spans, path: Ints) -> Flags:
     """Which ranges are the first of their path on their thread."""
     found = np.zeros(path.size, dtype=bool)
-    _, first = np.unique(
-        spans.thread.astype(np.int64) * (path.max(initial=0) + 2) + path, return_index=True
-    )
+    _, first = np.unique(spans.thread.astype(np.int64) * (path.max(initial=0) + 2) + path, return_index=True)
     found[first] = True
     return found
 
@@ -272,9 +262,7 @@ def _last_of_path(spans: Spans, second: Flags, path: Ints, rows: Rows) -> Rows:
     found = np.where(at >= 0, calls[order[at]], -1)
     same = (path[found] == path[rows]) & (spans.thread[found] == spans.thread[rows])
     begun = spans.start[~second]
-    called_between = np.searchsorted(begun, spans.start[rows]) > np.searchsorted(
-        begun, spans.end[found]
-    )
+    called_between = np.searchsorted(begun, spans.start[rows]) > np.searchsorted(begun, spans.end[found])
     return np.where((found >= 0) & same & ~called_between, found, -1)
 
 

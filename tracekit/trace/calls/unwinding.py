@@ -88,11 +88,7 @@ class _Unwinding:
     def push(self, at: int, event: Event) -> None:
         """Opens a range, after those were closed that cannot be around it."""
         self._recorded.setdefault(event.domain, []).append(event.row)
-        if (
-            not self._telling
-            and event.kind >= MODULE
-            and self._known.above[event.name] == OUTERMOST
-        ):
+        if not self._telling and event.kind >= MODULE and self._known.above[event.name] == OUTERMOST:
             self._since = at
             self._impossible.clear()
         frame = Frame(event, at, at, loose=event.kind == UNPLACED)
@@ -143,9 +139,7 @@ class _Unwinding:
             _, end = self._doubt(dead, at)
             for frame in dead:
                 if frame.perhaps is not None or end < at:
-                    self.found.ends[frame.event.row] = (
-                        end if frame.perhaps is None else frame.perhaps
-                    )
+                    self.found.ends[frame.event.row] = end if frame.perhaps is None else frame.perhaps
 
     def _close_ended(self, second: Frame) -> None:
         """Closes the call that a second range tells the end of, unless the pop before has."""
@@ -190,7 +184,7 @@ class _Unwinding:
             self._stack[frame.sure].proof = frame.at
 
     def _cut_calls(self, first: int) -> list[Frame]:
-        """Takes calls and steps from a place on off the stack. Plain ranges may stand anywhere: each ends at its pop."""
+        """Pops calls and steps from a place of the stack on. Plain ranges may stand anywhere: each ends at its pop."""
         while first < len(self._stack) and self._stack[first].event.kind < MODULE:
             first += 1
         cut = self._cut(first)

@@ -35,10 +35,7 @@ def clusters(said: Sequence[T], agree: Callable[[T, T], bool]) -> list[int]:
         if any(mask >> other & 1 and mask & ~fits[other] for other in range(len(said))):
             clear &= ~(1 << at)
     numbers: dict[int, int] = {}
-    return [
-        numbers.setdefault(mask & clear, len(numbers)) if clear >> at & 1 else -1
-        for at, mask in enumerate(fits)
-    ]
+    return [numbers.setdefault(mask & clear, len(numbers)) if clear >> at & 1 else -1 for at, mask in enumerate(fits)]
 
 
 def parted(evidence: Sequence[Mapping[int, int]], most: int) -> list[int] | None:
@@ -73,9 +70,7 @@ def parted(evidence: Sequence[Mapping[int, int]], most: int) -> list[int] | None
     return number
 
 
-def _groups(
-    evidence: Sequence[Mapping[int, int]], rows: list[int], most: int
-) -> tuple[list[list[int]], list[int]]:
+def _groups(evidence: Sequence[Mapping[int, int]], rows: list[int], most: int) -> tuple[list[list[int]], list[int]]:
     """Those that agree in all that they say; and those that were not asked, for they say nothing of what told."""
     pending: list[list[int]] = [rows]
     groups: list[list[int]] = []

@@ -67,8 +67,7 @@ def _fit(one: Param, other: Param) -> bool:
     if one.shape is None or other.shape is None or _is_elsewhere(one) or _is_elsewhere(other):
         return True
     return len(one.shape) == len(other.shape) and all(
-        its == theirs or its is None or theirs is None
-        for its, theirs in zip(one.shape, other.shape, strict=True)
+        its == theirs or its is None or theirs is None for its, theirs in zip(one.shape, other.shape, strict=True)
     )
 
 

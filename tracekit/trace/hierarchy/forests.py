@@ -82,7 +82,7 @@ def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, st
         alone = sources == len(members)
         groups += [Group(name, members)] if alone else _told_apart(name, members)
     groups = in_order(groups, _spelled)
-    return ((parent, name, group) for name, group in reversed([*zip(_names(groups), groups, strict=True)]))  # fmt: skip
+    return ((parent, name, group) for name, group in reversed([*zip(_names(groups), groups, strict=True)]))
 
 
 def _names(groups: list[Group]) -> list[str]:
@@ -117,10 +117,7 @@ def _told_apart(name: str, members: list[Tree]) -> list[Group]:
         return [Group(name, [one]) for one in members]
     numbers = _parts([dict(_below(one, name)) for one in members])
     unclear = {id(one) for one, number in zip(members, numbers, strict=True) if number < 0}
-    return [
-        Group(name, its, any(id(one) in unclear for one in its))
-        for its in _grouped(members, numbers)
-    ]
+    return [Group(name, its, any(id(one) in unclear for one in its)) for its in _grouped(members, numbers)]
 
 
 def _grouped(members: list[Tree], numbers: list[int]) -> list[list[Tree]]:

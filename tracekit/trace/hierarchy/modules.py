@@ -172,9 +172,7 @@ def hierarchy(calls: Nested, markers: list[Marker], tally: Tally) -> Hierarchy:
     )
     tally.add("calls", MODULE_UNCLEAR, int(found.unclear.sum()))
     tally.add("modules", MODULES_DIFFER, sum(one.differs for one in joint))
-    tally.add(
-        "calls", SHARED_PLACE, _sharing(words, calls.start_ns, np.where(called.placed, module, -1))
-    )
+    tally.add("calls", SHARED_PLACE, _sharing(words, calls.start_ns, np.where(called.placed, module, -1)))
     return found
 
 
@@ -189,15 +187,12 @@ def _facts(markers: list[Marker]) -> tuple[Ints, list[Facts]]:
     """What each marker says of its module, as a place among the distinct things that are said."""
     numbers: dict[Facts, int] = {NOTHING: 0}
     said = [
-        numbers.setdefault(facts_of(found), len(numbers)) if isinstance(found, ModuleMarker) else 0
-        for found in markers
+        numbers.setdefault(facts_of(found), len(numbers)) if isinstance(found, ModuleMarker) else 0 for found in markers
     ]
     return np.array([*said, 0], dtype=np.int64), list(numbers)
 
 
-def _first_marker(
-    joint: Joint, nodes: Nodes, calls: Nested, markers: list[Marker]
-) -> ModuleMarker | None:
+def _first_marker(joint: Joint, nodes: Nodes, calls: Nested, markers: list[Marker]) -> ModuleMarker | None:
     """The marker of its first call; None of a container that is never called itself."""
     called = [tree for tree in joint.same if tree.row >= 0]
     if not called:

@@ -85,9 +85,7 @@ class _Tokens(NamedTuple):
 
 def told_apart(calls: Called, paths: Sequence[str], facts: Sequence[Facts]) -> ToldApart:
     """Tells the modules of each path of each process apart."""
-    found = ToldApart(
-        np.zeros(calls.parent.size, dtype=np.int64), [()], np.zeros(calls.parent.size, dtype=bool)
-    )
+    found = ToldApart(np.zeros(calls.parent.size, dtype=np.int64), [()], np.zeros(calls.parent.size, dtype=bool))
     tokens = _telling(calls, len(paths), facts)
     if not tokens.call.size:
         return found
@@ -198,9 +196,7 @@ def _families(paths: Sequence[str], group: Ints, place: Ints) -> tuple[Ints, lis
         For each call its family, and for each family of how many parts the path is.
     """
     keys, at = distinct(group * len(paths) + place)
-    pairs = [
-        (key // len(paths), tuple(paths[key % len(paths)].split("."))) for key in keys.tolist()
-    ]
+    pairs = [(key // len(paths), tuple(paths[key % len(paths)].split("."))) for key in keys.tolist()]
     family = np.zeros(keys.size, dtype=np.int64)
     domains: list[int] = []
     last: tuple[int, tuple[str, ...]] | None = None
@@ -252,13 +248,8 @@ def _numbered(item: Rows, tokens: _Tokens, items: int) -> Ints | None:
     item, token = np.divmod(told, paths.size * width)
     kinds: dict[bytes, int] = {}
     bounds = np.searchsorted(item, np.arange(items + 1)).tolist()
-    kind = [
-        kinds.setdefault(token[low:high].tobytes(), len(kinds)) for low, high in pairwise(bounds)
-    ]
-    evidence = [
-        dict(divmod(one, width) for one in np.frombuffer(text, dtype=token.dtype).tolist())
-        for text in kinds
-    ]
+    kind = [kinds.setdefault(token[low:high].tobytes(), len(kinds)) for low, high in pairwise(bounds)]
+    evidence = [dict(divmod(one, width) for one in np.frombuffer(text, dtype=token.dtype).tolist()) for text in kinds]
     numbers = parted(evidence, MOST_MODULES)
     if numbers is None or max(numbers) == 0:
         return None

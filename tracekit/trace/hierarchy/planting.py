@@ -38,9 +38,7 @@ class Nodes(NamedTuple):
     facts: list[tuple[Facts, bool]]
 
 
-def nodes_of(
-    calls: Called, apart: ToldApart, rows: Rows, start_ns: Ints, facts: Sequence[Facts]
-) -> tuple[Nodes, Ints]:
+def nodes_of(calls: Called, apart: ToldApart, rows: Rows, start_ns: Ints, facts: Sequence[Facts]) -> tuple[Nodes, Ints]:
     """The modules of some calls, and for each of these its place among them."""
     places, ways = int(calls.place.max(initial=0)) + 1, len(apart.numbers)
     code = (calls.process[rows].astype(np.int64) * places + calls.place[rows]) * ways

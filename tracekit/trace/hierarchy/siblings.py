@@ -89,7 +89,7 @@ def _by_number(groups: list[Group]) -> list[Group]:
         if numbers != sorted(numbers):
             return groups
     found = list(groups)
-    for at, group in zip(numbered, sorted((groups[at] for at in numbered), key=lambda one: int(one.name)), strict=True):  # fmt: skip
+    for at, group in zip(numbered, sorted((groups[at] for at in numbered), key=lambda one: int(one.name)), strict=True):
         found[at] = group
     return found
 
@@ -136,15 +136,9 @@ def _neighbours(groups: list[Group]) -> Iterable[tuple[int, int]]:
 def _keys(groups: list[Group], spelled: Callable[[Group], str]) -> list[tuple[object, ...]]:
     """By what siblings are ordered that no source orders; of one name, by what is said of them."""
     often = Counter(group.name for group in groups)
-    return [
-        (_natural(group.name), spelled(group) if often[group.name] > 1 else "") for group in groups
-    ]
+    return [(_natural(group.name), spelled(group) if often[group.name] > 1 else "") for group in groups]
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     """Numbers in a name count as such, and come before words."""
-    return [
-        (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)
-        for part in _DIGITS.split(name)
-        if part
-    ]
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _DIGITS.split(name) if part]

@@ -65,10 +65,7 @@ def led_steps(calls: Outermost, modules: list[Module], parts: Flags) -> Led:
         leaders = _leaders(calls, loop)
         leading += leaders
         unclear += 0 if leaders else sum(root.calls.size for root in loop)
-    first, last = (
-        np.concatenate([nothing, *(getattr(root, side) for root in leading)])
-        for side in ("first", "last")
-    )
+    first, last = (np.concatenate([nothing, *(getattr(root, side) for root in leading)]) for side in ("first", "last"))
     names = [root.name for root in leading for _ in range(root.first.size)]
     return Led(first, last, names, unclear, _helping(calls, leading))
 
@@ -169,9 +166,7 @@ def _led_of_cycle(calls: Outermost, few: Root, many: Root, between: Ints) -> lis
     """Which of two roots is led where one is called several times for each call of the other."""
     if few.size >= _MUCH * many.size:
         return [many]
-    threads, at = np.unique(
-        np.concatenate([calls.thread[root.runs] for root in (few, many)]), return_inverse=True
-    )
+    threads, at = np.unique(np.concatenate([calls.thread[root.runs] for root in (few, many)]), return_inverse=True)
     counts = [np.bincount(one, minlength=threads.size) for one in np.split(at, [few.runs.size])]
     whole_cycles = np.array_equal(counts[1], counts[0] * between[0])
     regular = bool((between == between[0]).all()) and (whole_cycles or between.size > _SEVERAL)

@@ -118,11 +118,7 @@ def _part(calls: Outermost, rows: Rows, modules: list[Module], row: int, *, alon
     """A module below a container. It is the root of its model if that runs nothing else and runs it again."""
     rows = _on_first_thread(calls, rows)
     name, size = modules[row].path, _size(modules, row)
-    return (
-        Root(name, rows, rows, rows, size)
-        if alone and rows.size >= _SEVERAL
-        else _doubtful(name, rows, size)
-    )
+    return Root(name, rows, rows, rows, size) if alone and rows.size >= _SEVERAL else _doubtful(name, rows, size)
 
 
 def _labels(modules: list[Module], module: Ints) -> Ints:
@@ -137,9 +133,7 @@ def _labels(modules: list[Module], module: Ints) -> Ints:
 def _number(module: Module) -> int | None:
     """The number that a layer goes by."""
     name = module.name
-    return (
-        int(name) if name.isascii() and name.isdecimal() and len(name) <= _LONGEST_NUMBER else None
-    )
+    return int(name) if name.isascii() and name.isdecimal() and len(name) <= _LONGEST_NUMBER else None
 
 
 def _size(modules: list[Module], row: int) -> int:

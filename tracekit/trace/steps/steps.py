@@ -63,7 +63,7 @@ def steps_of(recording: Recording, decoded: Decoded, calls: Calls, endings: Endi
     says = [
         *(said for row in marked.tolist() if isinstance(said := decoded.markers[marker[row]], StepMarker)),
         *map(StepMarker, led.name),
-    ]  # fmt: skip
+    ]
     order = np.lexsort((first, process[first], start[first]))
     first, last = first[order], last[order]
     says = [says[row] for row in order.tolist()]
@@ -86,13 +86,9 @@ class _Unmarked(NamedTuple):
     apart: Rows
 
 
-def _unmarked(
-    recording: Recording, decoded: Decoded, calls: Calls, endings: Endings, marking: Ints
-) -> _Unmarked:
+def _unmarked(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings, marking: Ints) -> _Unmarked:
     """The steps of all processes but those that mark their own."""
-    thread, start = (
-        integers(recording.ranges, name)[calls.range_row] for name in ("thread", "start_ns")
-    )
+    thread, start = (integers(recording.ranges, name)[calls.range_row] for name in ("thread", "start_ns"))
     end = endings.end_ns[calls.range_row]
     process = recording.threads.process[thread]
     forward = np.array([not _backward(found) for found in decoded.markers], dtype=bool)
@@ -141,9 +137,7 @@ def _one_on_all_threads(modules: list[Module], module: Ints, thread: Ints) -> In
         threads.setdefault(_said_path(modules[one]), []).append((one, own))
     same = np.arange(len(modules))
     for namesakes in threads.values():
-        if sum(len(own) for _, own in namesakes) == len(
-            set().union(*(own for _, own in namesakes))
-        ):
+        if sum(len(own) for _, own in namesakes) == len(set().union(*(own for _, own in namesakes))):
             same[[one for one, _ in namesakes]] = namesakes[0][0]
     return same[module]
 
@@ -160,7 +154,7 @@ class _Places:
                 for found in decoded.markers
             ],
             dtype=np.int64,
-        )[calls.marker]  # fmt: skip
+        )[calls.marker]
         self._paths = [*numbers]
         outermost = np.where(calls.parent < 0, np.arange(calls.parent.size), 0)
         around = self._said[np.maximum.accumulate(outermost)]
@@ -193,14 +187,8 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
         start_ns: Start.
         end_ns: End.
     """
-    own = _innermost_in(
-        steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns
-    )
-    lent = (
-        np.flatnonzero(_without_overlap(steps)[steps.process])
-        if steps.process.size
-        else np.empty(0, np.int64)
-    )
+    own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
+    lent = np.flatnonzero(_without_overlap(steps)[steps.process]) if steps.process.size else np.empty(0, np.int64)
     marking = np.zeros(
         int(max(each.max(initial=0) for each in (thread, steps.thread, steps.apart))) + 1,
         dtype=bool,
@@ -209,15 +197,11 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
     marking[steps.apart] = True
     helper = np.flatnonzero(~marking[thread])
     if lent.size and helper.size:
-        own[helper] = _innermost_in(
-            steps, lent, steps.process, process[helper], start_ns[helper], end_ns[helper]
-        )
+        own[helper] = _innermost_in(steps, lent, steps.process, process[helper], start_ns[helper], end_ns[helper])
     return own
 
 
-def _innermost_in(
-    steps: Steps, rows: Ints, line: Ints, at: Ints, start_ns: Ints, end_ns: Ints
-) -> Ints:
+def _innermost_in(steps: Steps, rows: Ints, line: Ints, at: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     """The innermost of some steps on the same line (thread or process) that contains each piece."""
     if not rows.size or not at.size:
         return np.full(at.size, -1, dtype=np.int64)

@@ -33,9 +33,7 @@ def about(dataset: Dataset) -> dict[str, Any]:
         "words": nouns(dataset)._asdict(),
         "total_ns": summary.total_ns(dataset),
         "rows": dataset.manifest["rows"],
-        "steps": [
-            {**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(dataset)
-        ][: limits.ROWS],
+        "steps": [{**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(dataset)][: limits.ROWS],
         "sources": [clipped(one["source"]["name"]) for one in reports[: limits.ROWS]],
         "reports": len(dataset.reports),
         "devices": devices.most_common(limits.ROWS),

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
 
 
-def contents(
-    dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any]
-) -> dict[str, Any]:
+def contents(dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any]) -> dict[str, Any]:
     """What is known of a dataset, part by part.
 
     Args:

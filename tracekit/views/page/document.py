@@ -25,10 +25,27 @@ if TYPE_CHECKING:
 _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they are read: each uses what stands before it.
 SCRIPTS = (
-    "wording", "elements", "data", "colours", "selection", "table", "overview", "changes", "icicle", "card", "modules",
-    "kernels", "steps", "bands", "timeline", "timeline_moves",
-    "roofline", "waiting", "theme", "main",
-)  # fmt: skip
+    "wording",
+    "elements",
+    "data",
+    "colours",
+    "selection",
+    "table",
+    "overview",
+    "changes",
+    "icicle",
+    "card",
+    "modules",
+    "kernels",
+    "steps",
+    "bands",
+    "timeline",
+    "timeline_moves",
+    "roofline",
+    "waiting",
+    "theme",
+    "main",
+)
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 

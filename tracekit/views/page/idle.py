@@ -50,6 +50,12 @@ def _shown(frame: pd.DataFrame, most: int) -> list[dict[str, Any]]:
 def launched(found: pd.DataFrame) -> dict[str, int]:
     """Sums of what the analysis ``launches`` answers: how many, host time, GPU time, how much of it launch-bound."""
     names = (
-        "launches", "launch_ns", "blocked_ns", "gpu_time_ns", "launch_bound_ns", "waiting_ns", "replayed_ns",
-    )  # fmt: skip
+        "launches",
+        "launch_ns",
+        "blocked_ns",
+        "gpu_time_ns",
+        "launch_bound_ns",
+        "waiting_ns",
+        "replayed_ns",
+    )
     return {name: int(found[name].sum()) for name in names}

@@ -83,6 +83,4 @@ def _fitting(pairs: pd.DataFrame) -> int:
 
 
 def _columns(pairs: pd.DataFrame) -> dict[str, list[int]]:
-    return {
-        str(name): pairs[name].tolist() for name in ("node", "kernel", "kernels", "gpu_time_ns")
-    }
+    return {str(name): pairs[name].tolist() for name in ("node", "kernel", "kernels", "gpu_time_ns")}

@@ -110,11 +110,8 @@ def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> Nodes
     own_line = folded.place[line] if line.size else line
     data = {
         "types": types,
-        "modules": _columns(figures, single, (modules.name, type_))
-        | {"line": own_line[single.rows].tolist()},
-        "lines": _columns(
-            of_lines, folded, (list(lines["label"]), type_[first] if first.size else first)
-        ),
+        "modules": _columns(figures, single, (modules.name, type_)) | {"line": own_line[single.rows].tolist()},
+        "lines": _columns(of_lines, folded, (list(lines["label"]), type_[first] if first.size else first)),
     }
     return Nodes(data, single.place, own_line, single.rows)
 
@@ -150,22 +147,16 @@ def _parents(depth: list[int]) -> Rows:
     return np.array(found, dtype=np.int64)
 
 
-def _of_lines(
-    lines: pd.DataFrame, members: list[list[int]], line: Rows, figures: pd.DataFrame
-) -> pd.DataFrame:
+def _of_lines(lines: pd.DataFrame, members: list[list[int]], line: Rows, figures: pd.DataFrame) -> pd.DataFrame:
     """Lines with what can be added up over their modules; what cannot is that of a module alone, or missing."""
     first = [rows[0] for rows in members]
     alone = lines["modules"].to_numpy() == 1
     sums = {name: summed(line, _ints(figures, name), len(lines)) for name in _LAUNCHES}
-    single = {
-        name: figures[name].iloc[first].reset_index(drop=True).where(alone) for name in _SINGLE
-    }
+    single = {name: figures[name].iloc[first].reset_index(drop=True).where(alone) for name in _SINGLE}
     return lines.assign(**sums, **single)
 
 
-def _columns(
-    figures: pd.DataFrame, chosen: Kept, said: tuple[list[str], Ints]
-) -> dict[str, list[Any]]:
+def _columns(figures: pd.DataFrame, chosen: Kept, said: tuple[list[str], Ints]) -> dict[str, list[Any]]:
     """The figures of the nodes that are kept."""
     names, types = said
     found = figures.iloc[chosen.rows]

@@ -58,7 +58,8 @@ def steps(frame: pd.DataFrame, dataset: Dataset) -> dict[str, Any]:
 def chosen(frame: pd.DataFrame) -> list[Chosen]:
     """The steps worth drawing: of each kind (and report) the median, the slowest and the first by GPU time.
 
-    Of two in the middle the faster one is drawn. The first one is the median of the most frequent kind. Steps without work are none.
+    Of two in the middle the faster one is drawn. The first one is the median of the most frequent kind. Steps without
+    work are none.
     """
     worked = frame.assign(row=np.arange(len(frame)))[frame["kernels"] > 0]
     keys = [name for name in ("report", "kind") if name in worked.columns]

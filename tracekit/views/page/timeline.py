@@ -52,9 +52,7 @@ class _Source(NamedTuple):
     names: list[str]
 
 
-def timelines(
-    dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame
-) -> dict[str, Any]:
+def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame) -> dict[str, Any]:
     """The work of chosen steps, and of each whole recording.
 
     Returns:
@@ -105,10 +103,7 @@ def _streams(dataset: Dataset, table: pa.Table, report: Rows) -> tuple[Rows, lis
     keys = ["report", *_WHERE, "tid"]
     values = [part[first].tolist() for part in parts]
     streams = [
-        {
-            key: None if key != "report" and one < 0 else one
-            for key, one in zip(keys, row, strict=True)
-        }
+        {key: None if key != "report" and one < 0 else one for key, one in zip(keys, row, strict=True)}
         for row in zip(*values, strict=True)
     ]
     named: list[str | None] = [clipped(name) for name in dataset.reports] or [None]
