@@ -16,9 +16,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.benchmarks.serving_report import write_report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCANS = {
     "NVTX_EVENTS": "start end eventType globalTid endGlobalTid textId LENGTH(text) domainId",
@@ -48,21 +51,17 @@ class Figures(NamedTuple):
 
 
 def parse_figures(reports: list[Path], out: Path) -> Figures:
-    """Runs the command in a process of its own."""
+    """What ``tracekit parse`` takes in a process of its own."""
     shutil.rmtree(out, ignore_errors=True)
-    command = [
-        sys.executable,
-        "-m",
-        "tracekit",
-        "parse",
-        *map(str, reports),
-        "-o",
-        str(out),
-        "--quiet",
-    ]
+    return figures_of([sys.executable, "-m", "tracekit", "parse", *reports, "-o", out, "--quiet"])
+
+
+def figures_of(command: Sequence[str | Path]) -> Figures:
+    """What a command and all that it starts take; its output is dropped."""
     watched = (
         "import resource, subprocess, sys, time; begin = time.perf_counter(); "
-        "code = subprocess.call(sys.argv[1:]); used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+        "code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
         "print(time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True)

@@ -1,13 +1,15 @@
-"""Whose kernels a tool finds: tracekit beside NVIDIA's ``nsys stats`` and nsys-ai, where the answer is known.
+"""Which kernels of a module each tool finds: tracekit, NVIDIA's ``nsys stats`` and nsys-ai, where the answer is known.
 
-``python -m tests.benchmarks.peers [--nsys NSYS] [--nsys-ai NSYS_AI] [--programs 5]``. Programs of the simulator are
-written as reports; what truly happened says how many kernels each module has, with all modules below it. A tool's count
-of a module is right as far as it does not exceed the true one, and what exceeds it is wrong. Both are given as shares
-of the true counts, so that 100 % and 0 % is a tool that is never wrong and misses nothing.
+``python -m tests.benchmarks.peers [--nsys NSYS] [--nsys-ai NSYS_AI] [--programs 5] [--kernels 1000000]``. Simulated
+programs are written as reports; the simulator knows how many kernels each module has, with all modules below it. A
+tool's count of a module is right up to the true count; what exceeds it is wrong. Both are shares of the true counts:
+100 % and 0 % is a tool that misses nothing and is never wrong.
 
-The other tools know ranges, not modules. In their favour a range is taken for the module that tracekit's decoder reads
-in its text, a kernel counts for a module once, however many of its ranges are around it, and containers that are never
-called, which therefore have no range, are left out.
+The other tools know ranges, not modules. In their favour, a range counts as the module that tracekit's decoder reads in
+its text, a kernel counts for a module once, however many of its ranges are around it, and containers that are never
+called, and so have no range, are ignored.
+
+``--kernels`` also measures the time and memory of each command on one report of that many kernels; all its ranges end.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tracekit
+from tests.benchmarks.parse_speed import figures_of
+from tests.benchmarks.serving_report import write_report as write_serving_report
 from tests.simulator import Plan, capturing, simulate, truth_of, write_report
 from tracekit.markers.base import ModuleMarker
 from tracekit.trace.decoding import decode
@@ -29,6 +33,7 @@ from tracekit.trace.decoding import decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tests.benchmarks.parse_speed import Figures
     from tests.simulator import Truth
 
     #: Kernels by module, each also in those above it.
@@ -88,7 +93,7 @@ def by_nsys_stats(nsys: Path) -> Callable[[Path], Counts]:
 
     def tool(report: Path) -> Counts:
         # Not CSV: quotes in a range's text are not escaped there.
-        table = output([nsys, "stats", "-q", "-r", "nvtx_kern_sum", "--format", "json", report])
+        table = output(nsys_stats(nsys, report))
         found: Counts = Counter()
         for row in json.loads(table):
             if path := module_of(row["NVTX Range"].removeprefix(":")):
@@ -102,14 +107,28 @@ def by_nsys_ai(nsys_ai: Path) -> Callable[[Path], Counts]:
     """Kernels and the ranges around each, as its skill ``nvtx_kernel_map`` lists them."""
 
     def tool(report: Path) -> Counts:
-        run = ["skill", "run", "nvtx_kernel_map", report, "-p", "limit=1000000"]
         found: Counts = Counter()
-        for row in json.loads(output([nsys_ai, *run, "--format", "json"])):
+        for row in json.loads(output(nsys_ai_map(nsys_ai, report))):
             texts = str(row.get("nvtx_path", "")).split(" > ")
             found.update({path for text in texts if (path := module_of(text))})
         return found
 
     return tool
+
+
+def parse_command(report: Path) -> list[str | Path]:
+    """The command that writes the tables."""
+    return [sys.executable, "-m", "tracekit", "parse", report, "-o", report.with_suffix(".tracekit"), "--force"]
+
+
+def nsys_stats(nsys: Path, report: Path) -> list[str | Path]:
+    """The command that sums kernels by range."""
+    return [nsys, "stats", "-q", "-r", "nvtx_kern_sum", "--format", "json", report]
+
+
+def nsys_ai_map(nsys_ai: Path, report: Path) -> list[str | Path]:
+    """The command that lists kernels with their ranges."""
+    return [nsys_ai, "skill", "run", "nvtx_kernel_map", report, "-p", "limit=1000000000", "--format", "json"]
 
 
 def output(arguments: list[str | Path]) -> str:
@@ -143,12 +162,30 @@ def measure(kind: Callable[[int], Plan], tool: Callable[[Path], Counts], program
     return f"{right / there:.1%} right, {wrong / there:.1%} wrong{note}"
 
 
+def measure_speed(commands: dict[str, Callable[[Path], list[str | Path]]], kernels: int) -> None:
+    """Prints what each command takes for one report of that size."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = write_serving_report(Path(folder) / "report.sqlite", kernels=kernels)
+        for tool, command in commands.items():
+            try:
+                used = figures_of(command(report))
+            except subprocess.CalledProcessError as error:
+                print(f"{kernels:>9,} kernels {tool:12} failed: {error.stderr.strip().splitlines()[-1:]}", flush=True)
+                continue
+            print(f"{kernels:>9,} kernels {tool:12} {_told(used)}", flush=True)
+
+
+def _told(used: Figures) -> str:
+    return f"{used.wall:6.1f} s, {used.cpu:6.1f} s of all cores, peak {used.megabytes:6.0f} MB"
+
+
 def main() -> int:
     """Prints a line for every kind of program and tool."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nsys", type=Path, help="NVIDIA's nsys, for nsys stats")
     parser.add_argument("--nsys-ai", type=Path, help="the command nsys-ai")
     parser.add_argument("--programs", type=int, default=5)
+    parser.add_argument("--kernels", type=int, help="measure speed, too, on a report of so many kernels")
     args = parser.parse_args()
     tools: dict[str, Callable[[Path], Counts]] = {"tracekit": by_tracekit}
     if args.nsys:
@@ -158,6 +195,13 @@ def main() -> int:
     for name, kind in KINDS.items():
         for tool, ask in tools.items():
             print(f"{name:36} {tool:12} {measure(kind, ask, args.programs)}", flush=True)
+    if args.kernels:
+        commands: dict[str, Callable[[Path], list[str | Path]]] = {"tracekit": parse_command}
+        if args.nsys:
+            commands["nsys stats"] = lambda report: nsys_stats(args.nsys, report)
+        if args.nsys_ai:
+            commands["nsys-ai"] = lambda report: nsys_ai_map(args.nsys_ai, report)
+        measure_speed(commands, args.kernels)
     return 0
 
 
