@@ -1,15 +1,22 @@
 """FLOPs and bytes of modules, added up call by call: the slow and obvious way.
 
-What one run of a call itself costs is taken from what is being tested; that has tests of its own, beside traces.
+What is seen of a call is gathered from the rows of its tables; what follows from that is left to ``tracekit.flops``,
+which has tests of its own.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.plain_answers import inside, of_graph, ratio, total
-from tracekit.analyses.costs.calls import costs
+from tests.plain_answers import grouped, inside, of_graph, ratio, total
+from tracekit.flops.base import Call
+from tracekit.flops.judging import Seen, judged
+from tracekit.flops.kernels import Kind, kind_of, operator_kind
+from tracekit.flops.operators import operator
+from tracekit.flops.tensors import Tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,17 +41,131 @@ class Cost(NamedTuple):
 
 
 def call_costs(dataset: Dataset, plain: Plain) -> dict[int, Cost]:
-    found = costs(dataset)
     runs = replays(plain, dataset)
-    ids, flops, size = found.table.column("call_id").to_pylist(), found.flops, found.column("bytes")
-    return {
-        call: Cost(known(flop), known(byte), runs[call])
-        for call, flop, byte in zip(ids, flops.tolist(), size.tolist(), strict=True)
-    }
+    own = grouped(plain.kernels, lambda row: row["call_id"])
+    told = told_by_operators(plain, own, runs)
+    modules = {row["module_id"]: row for row in plain.modules}
+    callers = {call["parent_call_id"] for call in plain.calls}
+    launched = {row["range_id"] for row in plain.kernels if row["module_id"] is None}
+    lost = {row["module_id"] for row in plain.ranges if row["range_id"] in launched} - {None}
+    found = {}
+    for call in plain.calls:
+        number, work = call["call_id"], own[call["call_id"]]
+        kinds = [kind_of_work(row) for row in work]
+        seen = Seen(
+            recorded=bool(plain.kernels),
+            backward=call["phase"] == "backward",
+            idle=not work,
+            harmless=bool(work) and all(kind.harmless for kind in kinds),
+            product=any(kind.product for kind in kinds),
+            cpu_attention=any(kind.cpu_attention for kind in kinds),
+            tensor_float=any(kind.tensor_float for kind in kinds),
+            single=any(kind.single for kind in kinds),
+            unlike_linear=any(kind.unlike_linear for kind in kinds),
+            lost=call["module_id"] in lost,
+            around=number in callers,
+            never=runs[number] == 0,
+            by_operators=told.get(number) is not None,
+            operators_unclear=number in told and told[number] is None,
+            example=None,
+        )
+        one = judged(*as_formulas_see_it(modules[call["module_id"]], call), seen)
+        found[number] = Cost(told[number] if seen.by_operators else one.flops, one.bytes, runs[number])
+    return found
 
 
-def known(figure: int) -> int | None:
-    return None if figure < 0 else figure
+def kind_of_work(row: Row) -> Kind:
+    if row["kind"] in ("memcpy", "memset"):
+        return Kind(harmless=True, product=False)
+    known = {"cpu_op": operator_kind, "kernel": kind_of}.get(row["kind"])
+    return known(row["name"] or "") if known else Kind(harmless=False, product=False)
+
+
+def as_formulas_see_it(module: Row, row: Row) -> tuple[Call, Tensors]:
+    settings = json.loads(module["static_params"] or "{}")
+    kwargs, types = dict(row["kwargs"] or ()), dict(row["kwarg_types"] or ())
+    each = []
+    for name, shapes in kwargs.items():
+        listed = types.get(name) or []
+        each += listed if len(listed) == len(shapes) else [""] * len(shapes)
+    call = Call(
+        class_name=module["class_name"],
+        params={param["name"]: param["shape"] for param in module["params"]},
+        settings=settings if isinstance(settings, dict) else {},
+        inputs=row["inputs"],
+        outputs=row["outputs"],
+        kwargs=kwargs,
+    )
+    return call, Tensors([param["dtype"] for param in module["params"]], row["input_types"], row["output_types"], each)
+
+
+def told_by_operators(plain: Plain, own: dict[int, list[Row]], runs: dict[int, int | None]) -> dict[int, int | None]:
+    """FLOPs that operators tell of the calls around them; None where they do not tell them."""
+    operators = {row["range_id"]: row for row in plain.ranges if re.match(r"\S.*, op_id = \d+", row["text"] or "")}
+    kinds = {number: operator(row["text"]) for number, row in operators.items()}
+    chains = {number: chain_around(plain, operators, row) for number, row in operators.items()}
+    covered = {number for number, chain in chains.items() if any(kinds[one].registered for one in chain.inside_call)}
+    counted = {number for number, kind in kinds.items() if kind.registered} - covered
+    containing = {one for number in counted for one in chains[number].operators}
+    found: dict[int, int | None] = {}
+    for number, chain in chains.items():
+        kind, flops = kinds[number], kinds[number].flops if number in counted else 0
+        doubtful = not (kind.harmless or kind.registered or number in covered or number in containing)
+        so_far = found.get(chain.call, 0)
+        found[chain.call] = None if so_far is None or doubtful or flops < 0 else so_far + flops
+    found.pop(None, None)
+    for call, flops in found.items():
+        lacking = flops and not own[call] and runs[call] != 0 and plain.kernels
+        if lacking or any(launched_outside(operators, row) for row in own[call]):
+            found[call] = None
+    return found
+
+
+def launched_outside(operators: dict[int, Row], row: Row) -> bool:
+    """Whether work that may multiply was launched outside of all operators; replayed work where it was captured."""
+    launched = row["range_id"] if row["capture_range_id"] is None else row["capture_range_id"]
+    return launched not in operators and row["kind"] != "cpu_op" and not kind_of_work(row).harmless
+
+
+class Chain(NamedTuple):
+    """The innermost call around an operator, the operators between the two, and all operators around it."""
+
+    call: int | None
+    inside_call: list[int]
+    operators: list[int]
+
+
+def chain_around(plain: Plain, operators: dict[int, Row], row: Row) -> Chain:
+    """What lies around an operator, step by step outwards."""
+    outwards = [*operators.values(), *plain.calls]
+    inside_call, numbers, call = [], [], None
+    while (row := directly_around(outwards, row)) is not None:
+        if "call_id" in row:
+            call = row["call_id"] if call is None else call
+            continue
+        numbers.append(row["range_id"])
+        inside_call += [row["range_id"]] if call is None else []
+    return Chain(call, inside_call, numbers)
+
+
+def directly_around(rows: list[Row], inner: Row) -> Row | None:
+    """What began last of all on its thread that contains it; of the same extent calls come first."""
+
+    def place(row: Row) -> tuple:
+        return row["start_ns"], -row["end_ns"], "range_id" in row, row.get("call_id", row.get("range_id"))
+
+    def thread(row: Row) -> tuple:
+        return row.get("report"), row["pid"], row["tid"]
+
+    empty = inner["start_ns"] == inner["end_ns"]
+    outer = [
+        row
+        for row in rows
+        if row["start_ns"] <= inner["start_ns"] <= inner["end_ns"] <= row["end_ns"] > row["start_ns"]
+        and thread(row) == thread(inner)
+        and (place(row) < place(inner) or (empty and row is not inner))
+    ]
+    return max(outer, key=place, default=None)
 
 
 def replays(plain: Plain, dataset: Dataset) -> dict[int, int | None]:

@@ -1,8 +1,8 @@
 """tracekit: which ``nn.Module`` the GPU's time went to.
 
-The stages, in order: ``capture`` runs a model and records it, ``readers`` turn the report into a recording,
-``trace`` understands its markers, ``attribution`` gives every kernel its module, ``tables`` are written as a dataset,
-``analyses`` ask it questions, ``views`` show the answers. ``pipeline`` strings them together.
+The stages, in order: ``capture`` runs a model and records it, ``readers`` turn the report into a recording, ``trace``
+finds the calls of modules in its markers, ``attribution`` gives every kernel its module, ``tables`` are written as a
+dataset, ``analyses`` answer questions about it, ``views`` show the answers. ``pipeline`` connects them; start there.
 
 >>> import tracekit
 >>> dataset = tracekit.parse("report.sqlite")     # doctest: +SKIP
@@ -43,7 +43,7 @@ __all__ = [
     "parse",
 ]
 
-#: Parts of the package that users ask for by name.
+#: Packages that are attributes of this one.
 _ROOMS = ("analyses",)
 _LATE = {
     "parse": "tracekit.pipeline",
@@ -53,7 +53,7 @@ _LATE = {
 
 
 def __getattr__(name: str) -> object:
-    """Loads the heavy parts when they are first asked for: ``import tracekit`` alone costs nothing."""
+    """Loads the heavy parts when they are first used, so that ``import tracekit`` stays fast."""
     from importlib import import_module  # noqa: PLC0415
 
     if name in _ROOMS:

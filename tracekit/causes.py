@@ -1,7 +1,7 @@
 """Counted causes: what could not be attributed or read, why, and what to do about it.
 
-Every loss has a name here. A stage that cannot say something counts it in a :class:`Tally`; nothing is dropped
-in silence.
+Every loss has a name here. A stage that has to leave something out counts it in a :class:`Tally`, so nothing is
+dropped silently.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ class Cause:
     """Why something is not known.
 
     Attributes:
-        name: As it stands in the tables.
-        doc: What happened.
-        advice: What the user can do, or an empty string.
-        loss: Whether something is missing that should be there; else it was left out for what it is.
+        name: The name used in tables.
+        doc: What happened, in one sentence or two.
+        advice: What the user can do about it, without a full stop; empty if there is nothing to do.
+        loss: Whether data is missing that should be there; False if it was left out because it is not needed.
     """
 
     name: str
@@ -29,38 +29,38 @@ class Cause:
 #: Why a kernel has no module.
 NO_LAUNCH = Cause(
     "no_launch",
-    "The API call that started it is not in the report.",
-    "start recording before the work is launched; do not cut the report by time",
+    "The report does not contain the API call that launched it.",
+    "start recording before the work is launched; do not filter the report by time",
 )
 AMBIGUOUS_LAUNCH = Cause(
     "ambiguous_launch",
-    "Several API calls that are not one inside the other claim to have started it.",
+    "Several API calls have its correlation id, and none of them encloses the others.",
     "export the report again with a newer nsys",
 )
 IMPOSSIBLE_LAUNCH = Cause(
     "impossible_launch",
-    "The API call with its correlation id cannot have started it: the call began later, starts no work, or failed.",
-    "record again: ids and times of this report contradict each other; with a newer nsys if it happens again",
+    "The API call with its correlation id cannot have launched it: it began later, launches no work, or failed.",
+    "record again, because ids and times in this report contradict each other; if it happens again, use a newer nsys",
 )
 MANAGED_MEMORY = Cause(
     "managed_memory",
-    "Pages of managed memory moved because a kernel or the CPU touched them; no API call started that copy.",
-    "move the data before it is used (cudaMemPrefetchAsync), or keep it in ordinary GPU memory",
+    "Managed memory was migrated because a kernel or the CPU touched it; no API call launched the copy.",
+    "prefetch the data (cudaMemPrefetchAsync), or keep it in ordinary GPU memory",
 )
 OUTSIDE_MODULES = Cause(
     "outside_modules",
-    "It was launched, or captured into its CUDA graph, while no marked module was running on that thread.",
-    "mark more modules, or accept: optimizer, sampling, data copies and backward work run outside of forward calls",
+    "No marked module was running on that thread when it was launched, or during the graph capture of its node.",
+    "mark more modules, or accept it: optimizer, sampling, data copies and backward passes run outside forward calls",
 )
 GRAPH_NOT_EXPANDED = Cause(
     "graph_not_expanded",
-    "A CUDA graph was traced as a whole; the kernels inside were not recorded.",
+    "The CUDA graph was traced as a whole; the kernels inside it were not recorded.",
     "record again with: nsys profile --cuda-graph-trace=node",
 )
 GRAPH_UNMAPPED = Cause(
     "graph_unmapped",
-    "It was replayed from a CUDA graph, and which module was running when the graph was captured is not known.",
-    "start recording before the graphs are captured (before the warm-up; tracekit capture does), with "
+    "It was replayed from a CUDA graph, and the module that was running during the graph capture is not known.",
+    "start recording before graph capture (before the warm-up, as tracekit capture does), with "
     "--cuda-graph-trace=node and markers on, or run eagerly (vLLM: --enforce-eager, SGLang: --disable-cuda-graph)",
 )
 MODULE_UNREADABLE = Cause(
@@ -70,158 +70,161 @@ MODULE_UNREADABLE = Cause(
 )
 MODULE_UNCLEAR = Cause(
     "module_unclear",
-    "It was launched in a call whose path stands for several modules, and the markers do not say which one it is.",
-    "give every model a prefix of its own where it is marked",
+    "It was launched in a call whose path belongs to several modules, and the markers do not tell which one it is.",
+    "give each model a prefix of its own when marking it",
 )
 
 LEFT_OPEN = Cause(
     "left_open",
-    "A forward raised and its range was left open. Counted is work launched between the last sure sign of such a call "
-    "and the first sign that it had ended; of calls, how many were left open.",
-    "use hooks that end their ranges when a forward raises: tracekit capture's do, others with "
+    "A forward raised and its range was never closed. Kernels: work launched after the last event that surely belongs "
+    "to such a call and before the first that shows it had ended. Calls: how many were left open.",
+    "use hooks that close their ranges when a forward raises: those of tracekit capture do, others need "
     "register_forward_hook(..., always_call=True)",
 )
 ENDED_ELSEWHERE = Cause(
     "ended_elsewhere",
-    "A start/end range marks a module or a step but ended on another thread, so that it cannot be told which work it "
-    "contains: it is no call and no step.",
-    "mark modules with push/pop ranges, or end every range on the thread that began it",
+    "A start/end range marks a module or a step but ended on another thread. The work inside it cannot be determined, "
+    "so it is neither a call nor a step.",
+    "mark modules with push/pop ranges, or end each range on the thread that began it",
 )
 
-#: Why a range's text says less than it seems to.
+#: Why a range's text tells less than it seems to.
 TOO_LONG = Cause("marker_too_long", "The text starts like a marker but is too long to parse safely.")
-TOO_DEEP = Cause("marker_too_deep", "The text starts like a marker but nests too deeply to parse safely.")
+TOO_DEEP = Cause("marker_too_deep", "The text starts like a marker but is nested too deeply to parse safely.")
 BROKEN = Cause("marker_broken", "The text starts like a marker but is neither a Python nor a JSON literal.")
 NO_NAME = Cause(
     "marker_without_name",
-    "The marker names no module; a keyword argument called Module may have overwritten it.",
-    "mark the modules with tracekit.capture.layer_markers, which keeps keyword arguments apart",
+    "The marker names no module; a keyword argument called Module may have overwritten the name.",
+    "mark the modules with tracekit.capture.layer_markers, which keeps keyword arguments separate",
 )
-FIELD_SKIPPED = Cause("marker_field_skipped", "A field of the marker is not of the expected form and was left out.")
+FIELD_SKIPPED = Cause("marker_field_skipped", "A field of the marker has an unexpected form and was ignored.")
 FIELD_CUT = Cause(
     "marker_cut",
-    "The marker says itself that it left out fields that would have made it too long.",
+    "The marker omits fields that would have made it too long, and says so.",
 )
 DIMENSION_UNKNOWN = Cause(
     "dimension_unknown",
-    "A dimension in the marker is a symbol, not a number; it is null, and so is what follows from it.",
-    "mark calls that run, not those that are traced or compiled",
+    "A dimension in the marker is a symbol, not a number; the dimension and everything computed from it are null.",
+    "mark modules while the model runs, not while it is traced or compiled",
 )
 ORPHAN_OUTPUTS = Cause(
     "outputs_without_call",
-    "The range that hooks write when a call has ended follows no call of its module; recording may have started in the "
-    "middle of it.",
+    "The range that hooks write after a call, with its outputs, follows no call of its module; recording may have "
+    "started during the call.",
 )
 NESTED_TOO_DEEP = Cause(
     "nested_too_deep",
-    "Calls nest too deeply to give each a place of its own; the module of the enclosing call took its time.",
+    "Calls are nested too deeply to each get a module of their own; their time counts for the module that encloses "
+    "them.",
 )
 SHARED_PLACE = Cause(
     "place_shared",
-    "Calls of different modules stand at one place, since their markers' paths are not below the enclosing call; "
-    "the module of that place holds the time of all of them.",
-    "mark the modules in between, or all of them by hooks of one model",
+    "Calls of different modules have the same path, because the paths in their markers are not below the enclosing "
+    "call; the module of that path holds the time of all of them.",
+    "mark the modules in between, or mark the whole model with one set of hooks",
 )
 GRAPH_UPDATED = Cause(
     "graph_updated",
-    "It was replayed after a call that changes what a graph runs (cudaGraphExecUpdate, "
-    "cudaGraphExecKernelNodeSetParams and their like) and leaves no record of the change; it counts for the module of "
-    "the first graph capture.",
-    "accept if every capture of the graph runs the same modules; else instantiate each capture anew",
+    "It was replayed after a call that changes what a CUDA graph runs (cudaGraphExecUpdate, "
+    "cudaGraphExecKernelNodeSetParams and the like). The report does not record the change, so the work counts for "
+    "the module of the first graph capture.",
+    "accept it if every graph capture runs the same modules; otherwise instantiate each captured graph anew",
 )
 STEPS_UNCLEAR = Cause(
     "steps_unclear",
-    "Steps are not marked, and it is not certain which of the outermost modules begins an iteration: these calls are "
-    "in no step.",
-    "mark steps (tracekit.capture.step, torch.profiler's schedule, vLLM's --profiler-config), or the model as a whole",
+    "Steps are not marked, and it is not certain which outermost module begins an iteration; these calls are in no "
+    "step.",
+    "mark the steps (tracekit.capture.step, torch.profiler's schedule, vLLM's --profiler-config), or mark the model as "
+    "a whole",
 )
-#: What was put right while reading.
+#: What was corrected while reading.
 ENDS_BEFORE_START = Cause(
     "ends_before_start",
-    "A row ends before it starts; it was taken as having no duration.",
-    "the profiler lost its end time; treat its duration as unknown",
+    "The row ends before it starts; its duration was set to 0.",
+    "treat the duration as unknown: the profiler lost the end time",
 )
 LOST_BY_RECORDER = Cause(
     "lost_by_recorder",
-    "The embedded recorder opened a range that torch's profiler did not record.",
-    "record fewer steps at a time (--steps), or with --engine nsys",
+    "The embedded recorder opened a range that torch.profiler did not record.",
+    "record fewer steps at a time (--steps), or use --engine nsys",
 )
 API_OVERLAP = Cause(
     "api_calls_overlap",
-    "API calls of one thread overlap too deeply; their work is missing from the ranges' GPU projection.",
+    "API calls on one thread overlap too deeply; their work is missing from the GPU projection of ranges.",
 )
 NEVER_ENDED = Cause(
     "never_ended",
-    "A range has no end in the report; it was closed at the last time seen on its thread.",
-    "stop the program before the recording ends, or accept",
+    "The range has no end in the report; it was closed at the last time seen on its thread.",
+    "let the program finish before recording ends, or accept it",
 )
 TOO_LARGE = Cause(
     "value_too_large",
-    "A number is larger than its column can hold (a grid of 2^40 blocks, say); it was taken as unknown.",
+    "The number is too large for its column (a grid of 2^40 blocks, say); it was replaced by null.",
     "export the report again; the file may be damaged",
 )
 ABSURD_TIME = Cause(
     "absurd_time",
-    "A row's time lies months or more from those of all other rows; the row was left out.",
-    "the report is damaged there; record again if many rows are missing",
+    "The row's time is months or more away from all other rows; the row was dropped.",
+    "record again if many rows are missing: the report is damaged there",
 )
-#: What is in a report and neither is a range nor launches work, so that nothing is lost by leaving it out.
-MARK = Cause("mark", "A point in time that NVTX marked; nothing runs inside of it.", loss=False)
+#: Rows of a report that are neither ranges nor launches; nothing is lost by leaving them out.
+MARK = Cause("mark", "An NVTX mark: a point in time, so no work runs inside it.", loss=False)
 RAW_EVENT = Cause(
     "raw_event",
-    "The begin or the end of an NVTX range by itself, which nsys keeps beside the range made of both.",
+    "The begin or end event of an NVTX range, which nsys keeps beside the complete range.",
     loss=False,
 )
 OTHER_EVENT = Cause(
     "other_event",
-    "It gives a name to a category, a thread, a stream and the like, or ends a domain.",
+    "An NVTX event that names a category, thread, stream or the like, or destroys a domain.",
     loss=False,
 )
 NO_CORRELATION_ID = Cause(
     "no_correlation_id",
-    "An API call without correlation id; no work can be told to be its own.",
+    "An API call without a correlation id; no work can be linked to it.",
     loss=False,
 )
-FAILED_CALL = Cause("failed_call", "An API call that returned an error: it started no work.", loss=False)
-#: What the profiler says itself that it did not record.
+FAILED_CALL = Cause("failed_call", "An API call that returned an error and so launched no work.", loss=False)
+#: What the profiler itself reports as not recorded.
 CUDA_EVENTS_LOST = Cause(
     "cuda_events_lost",
-    "The profiler says that it may have lost CUDA events: API calls, kernels or copies.",
+    "The profiler reports that it may have lost CUDA events: API calls, kernels or copies.",
     "let the program end by itself, or wait for the GPU (torch.cuda.synchronize) before recording stops; record a "
     "shorter window if events were dropped",
 )
 NVTX_EVENTS_LOST = Cause(
     "nvtx_events_lost",
-    "The profiler says that it may have lost NVTX events: ranges of modules and steps.",
-    "let the program end by itself, or stop recording while it still runs; update nvtx if it names invalid strings",
+    "The profiler reports that it may have lost NVTX events: ranges of modules and steps.",
+    "let the program end by itself, or stop recording while it still runs; update nvtx if the message names invalid "
+    "strings",
 )
 EVENTS_LOST = Cause(
     "events_lost",
-    "The profiler says that it may have lost events and does not say of which kind.",
-    "record again, a shorter window and with less tracing switched on",
+    "The profiler reports that it may have lost events, without naming their kind.",
+    "record a shorter window with fewer kinds of tracing",
 )
 CUDA_NOT_TRACED = Cause(
     "cuda_not_traced",
-    "The profiler says that it may not have begun to record CUDA in a process.",
-    "accept if these processes run nothing on the GPU (compilers, data loaders); else record each by itself",
+    "The profiler reports that CUDA tracing may not have started in a process.",
+    "accept it if these processes use no GPU (compilers, data loaders); otherwise record each process separately",
 )
 NVTX_NOT_TRACED = Cause(
     "nvtx_not_traced",
-    "The profiler says that it may not have begun to record NVTX in a process.",
-    "accept if these processes mark nothing; else record each by itself",
+    "The profiler reports that NVTX tracing may not have started in a process.",
+    "accept it if these processes mark nothing; otherwise record each process separately",
 )
-#: What processes and reports say of each other.
+#: Where processes or reports contradict each other.
 RANK_CONTRADICTED = Cause(
     "rank_contradicted",
-    "A process goes by several ranks. That which MPI says was taken if MPI says just one, else none.",
-    "name reports after the rank that recorded them, and ranges after no other rank",
+    "A process has several ranks. The rank that MPI reports was used if there is exactly one, otherwise none.",
+    "name each report after the rank that recorded it, and no range after another rank",
 )
 MODULES_DIFFER = Cause(
     "modules_differ",
-    "What is said of a module differs between its calls, processes or reports, as the sizes of shards do; or it may be "
-    "any of several modules of its path. What differs is null in modules, and so are the figures that follow from it.",
-    "accept it of shards; else give every model a prefix of its own, and parse reports of different models into "
-    "datasets of their own",
+    "The markers of a module differ between calls, processes or reports (as sizes of shards do), or several modules "
+    "have its path. Values that differ are null in modules, and so are figures computed from them.",
+    "accept it for shards; otherwise give each model a prefix of its own, and parse reports of different models into "
+    "separate datasets",
 )
 
 CAUSES: tuple[Cause, ...] = (
@@ -269,20 +272,20 @@ CAUSES: tuple[Cause, ...] = (
 )
 BY_NAME: dict[str, Cause] = {cause.name: cause for cause in CAUSES}
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
-#: Subject under which it is counted what a profiler says of a report as a whole.
+#: The subject of losses that the profiler reports for the report as a whole.
 REPORT = "report"
-#: What follows a subject whose rows were lost, or left out for what they are.
+#: Suffixes of subjects: rows that were lost, and rows that are not needed and were left out.
 LOSSES, LEFT_OUT = ": losses", ": left out"
 
 
 @dataclass(slots=True)
 class Tally:
-    """Losses counted while a report is read: ``counts[what, cause] = number``."""
+    """Losses counted while a report is read: ``counts[subject, cause] = number``."""
 
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def add(self, what: str, cause: Cause, count: int = 1) -> None:
-        """Counts ``count`` more losses of one cause; none is no entry."""
+    def add(self, subject: str, cause: Cause, count: int = 1) -> None:
+        """Counts more losses of one cause; a count of 0 adds no entry."""
         if count:
-            key = (what, cause.name)
+            key = (subject, cause.name)
             self.counts[key] = self.counts.get(key, 0) + int(count)

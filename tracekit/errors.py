@@ -1,4 +1,4 @@
-"""Everything tracekit raises on purpose, and the exit code that each error stands for.
+"""The errors that tracekit raises on purpose, with their exit codes.
 
 ::
 
@@ -8,7 +8,7 @@
     ├── DatasetError         the folder of tables cannot be read or written
     ├── ExportError          a dataset cannot be written in another format
     ├── CaptureError         a program cannot be run or recorded
-    └── UsageError           exit code 2: the call itself makes no sense
+    └── UsageError           exit code 2: the arguments of the call make no sense
 
 Bad rows inside a readable report are not errors: they are counted (see :mod:`tracekit.causes`).
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TracekitError(Exception):
-    """Base of all errors raised on purpose; its text is one line made for a person."""
+    """Base of all errors raised on purpose; its text is one line for the user."""
 
     exit_code: int = 1
 
@@ -43,11 +43,11 @@ class ReportError(_FileError):
 
 
 class ReportsError(TracekitError):
-    """Some of several reports cannot be read; its text is a line for each.
+    """Some of several reports cannot be read; its text has one line for each.
 
     Attributes:
-        errors: What is wrong with each of them.
-        folder: The dataset of the others; None if there are no others, and so no dataset.
+        errors: One error for each of them.
+        folder: The dataset of the other reports; None if there are none, and so no dataset.
     """
 
     def __init__(self, errors: Iterable[ReportError], folder: Path | None) -> None:
@@ -61,18 +61,18 @@ class DatasetError(_FileError):
 
 
 class ExportError(TracekitError):
-    """A dataset that cannot be written in another format, or not to that place."""
+    """A dataset that cannot be exported, or not to that place."""
 
 
 class CaptureError(TracekitError):
-    """A program that cannot be run or recorded, or that failed while it was."""
+    """A program that cannot be run or recorded, or that failed while it was recorded."""
 
     def __init__(self, message: str, exit_code: int = TracekitError.exit_code) -> None:
         """A failure.
 
         Args:
             message: What is wrong and what to do.
-            exit_code: That of a program that left by itself.
+            exit_code: The program's own exit code, if it ended by itself.
         """
         super().__init__(message)
         self.exit_code = exit_code

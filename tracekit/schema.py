@@ -1,4 +1,4 @@
-"""How a table is promised and checked: columns with types, units and docs, declared once.
+"""Declarations of tables: columns with types, units and docs, and the check that data conform to them.
 
 Knows nothing of traces; the promised tables live in :mod:`tracekit.tables`, the tables that readers fill in
 :mod:`tracekit.recording.tables`.
@@ -25,9 +25,8 @@ class Column:
     Attributes:
         name: Its name; times end in ``_ns``, sizes in ``_bytes``, keys in ``_id``.
         type: Its Arrow type.
-        doc: What it holds, in one sentence.
-        unit: ``ns``, ``bytes`` or nothing.
-        nullable: Whether it may be null, that is, not known or not applicable.
+        doc: What it holds, with the meaning of null.
+        nullable: Whether values may be null: unknown or not applicable.
     """
 
     name: str
@@ -37,8 +36,15 @@ class Column:
 
     @property
     def unit(self) -> str | None:
-        """The unit that the column's name ends in."""
+        """The unit at the end of the name: ``ns``, ``bytes`` or None."""
         return next((unit for unit in ("ns", "bytes") if self.name.endswith(f"_{unit}")), None)
+
+    @property
+    def type_name(self) -> str:
+        """The type in short, with a question mark if the column may be null: ``category``, ``list<int64>?``."""
+        name = str(self.type).replace("element: ", "").replace("item: ", "")
+        name = name.replace(str(CATEGORY), "category")
+        return f"{name}?" if self.nullable else name
 
     def field(self) -> pa.Field:
         """The Arrow field, with doc and unit as its metadata."""
@@ -48,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A promised table: its name, what a row is, its columns in order and how its rows are sorted."""
+    """A declared table: its name, what a row is, its columns in order, and the order of its rows."""
 
     name: str
     doc: str
@@ -56,7 +62,7 @@ class TableSpec:
     sorted_by: tuple[str, ...] = ()
 
     def schema(self) -> pa.Schema:
-        """The Arrow schema that tables of this spec carry into their files."""
+        """The Arrow schema, with docs and units as metadata."""
         return pa.schema([column.field() for column in self.columns], metadata={"doc": self.doc})
 
     def chosen(self, *names: str) -> tuple[Column, ...]:
@@ -65,10 +71,10 @@ class TableSpec:
         return tuple(columns[name] for name in names)
 
     def table(self, columns: dict[str, object]) -> pa.Table:
-        """Builds the table from one array for every promised column, and checks it.
+        """Builds the table from an array for each column, and checks it.
 
         Raises:
-            TypeError: If a column is missing, unknown, of another type or null where that is not allowed.
+            TypeError: If a column is missing, unknown, of another type, or has nulls that are not allowed.
         """
         promised = [column.name for column in self.columns]
         if sorted(promised) != sorted(columns):

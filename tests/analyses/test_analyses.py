@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import tracekit
-from tests.conftest import TRACES
 from tests.golden import check_frame
+from tests.needs import REPORTS, TRACES
 from tests.trace_lines import report
 from tracekit.analyses import (
     ANALYSES,
@@ -77,7 +77,7 @@ def test_time_by_module_is_of_itself_of_its_subtree_and_by_step(parsed: Parse) -
 
 def test_the_sums_of_the_summary_are_those_of_the_answer(parsed: Parse) -> None:
     dataset = parsed(SERVING)
-    found, whole = modules_by_time.sums(dataset), modules_by_time.frame(dataset)
+    found, whole = modules_by_time.totals(dataset), modules_by_time.frame(dataset)
     assert records(found) == records(whole[found.columns])
 
 
@@ -576,7 +576,7 @@ def test_a_run_without_a_gpu_has_answers_too(parsed: Parse) -> None:
 
 
 @pytest.mark.traces
-@pytest.mark.parametrize("path", sorted((TRACES / "nsys").glob("*.sqlite")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", REPORTS, ids=lambda p: p.stem)
 def test_real_traces_go_through_every_analysis(path: Path, tmp_path: Path) -> None:
     dataset = tracekit.parse(path, tmp_path / "out")
     work = dataset.kernels(["dur_ns"]).dur_ns.sum()

@@ -93,7 +93,7 @@ def test_the_command_shows_it(tmp_path: Path) -> None:
             "gelu 0 ns 20 ns +20 ns 0 → 1",
             "relu 10 ns 0 ns -10 ns (-100.0 %) 1 → 0",
             "top [] 110 ns 170 ns +60 ns (+54.5 %) slower 2",
-            "Modules: 2 slower (1 by those below)",
+            "Modules: 2 slower (1 only in submodules)",
         )
     )
 
@@ -105,7 +105,7 @@ def test_a_dataset_does_not_differ_from_itself(tmp_path: Path) -> None:
     assert not len(found.kernels)
     code, text = said(one, one, "--fail-over", "0%")
     assert code == 0
-    assert "No module changed beyond the spread." in text
+    assert "No module changed by more than the spread between steps." in text
 
 
 def test_modules_and_shapes_of_one_side_are_added_or_gone(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
     console = Console(width=200, file=io.StringIO())
     console.print(view.as_text(compare(before, slow, Options()), 1))
     text = " ".join(console.file.getvalue().split())
-    assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 together [[8, 4096]]" in text
+    assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
 
 
 def test_replayed_kernels_count_in_the_steps_of_their_replays(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_work_between_steps_is_compared_as_a_whole_and_it_says_so(tmp_path: Path
     assert (*whole, "slower", 7.0, 9.0, 2.0) in rows(before, after)
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 3
-    assert "35 ns of the first lie between steps: compared as a whole, not by module." in text
+    assert "The first run has 35 ns of work between steps; it is compared as a whole." in text
     assert "slower by 28.6%, more than 5.0%: between (between steps)" in text
     assert "adam 7 ns 9 ns +2 ns (+28.6 %) 1" in text
     for one, other in ((before, before), (after, before)):
@@ -299,9 +299,9 @@ def test_work_before_the_first_step_is_left_out_and_it_says_so(tmp_path: Path) -
     lines = steps(*["gemm 100"] * 5) + "\nlaunch 1 -50 -40 #99\nkernel 1 -30 -23 #99 load"
     one = parsed(tmp_path, "a", lines)
     assert {row[0] for row in rows(one, one)} == {"step", "module"}
-    assert "7 ns of the first were launched before the first step of their process and are left out." in said(one, one)[
-        1
-    ].replace("\n", " ")
+    assert "The first run has 7 ns of work launched before the first step of its process; it is ignored." in said(
+        one, one
+    )[1].replace("\n", " ")
 
 
 def serving(*sizes: tuple[str, int, int]) -> str:
@@ -328,13 +328,13 @@ def test_another_mix_of_sizes_is_no_slow_down_and_it_says_so(tmp_path: Path) -> 
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 0
     assert (
-        "Compared are steps of like kind and size: 100.0 % of the time in steps of the first, 100.0 % of the second."
-        in text.replace("\n", " ")
+        "Only steps of the same kind and size are compared: 100.0 % of the time in steps of the first run, "
+        "100.0 % of the second." in text.replace("\n", " ")
     )
     assert (
-        "The mix of steps changed, which is no change of their speed: "
-        "decode of batch_size 1, tokens 1: 80.0 % of the steps, then 20.0 %; "
-        "decode of batch_size 16, tokens 16: 20.0 % of the steps, then 80.0 %."
+        "The mix of steps changed, which does not count as a change of speed: "
+        "decode of batch_size 1, tokens 1: 80.0 % of the steps before, 20.0 % after; "
+        "decode of batch_size 16, tokens 16: 20.0 % of the steps before, 80.0 % after."
     ) in text.replace("\n", " ")
 
 
@@ -362,15 +362,15 @@ def test_sizes_that_one_side_lacks_are_not_compared_and_it_says_so(tmp_path: Pat
     assert found["step", "decode", '{"batch_size": 2, "tokens": 2}'] == "gone"
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 0
-    assert "16.7 % of the time in steps of the first, 10.0 % of the second" in text.replace("\n", " ")
+    assert "16.7 % of the time in steps of the first run, 10.0 % of the second" in text.replace("\n", " ")
     nothing = parsed(tmp_path, "c", serving(*[("DECODE", 4, 900)] * 5))
     assert {row[:2]: row[3] for row in rows(before, nothing) if not row[2] or row[0] == "module"} == {
         ("step", "decode"): "unlike",
         ("module", "top"): "unlike",
     }
     text = said(before, nothing)[1].replace("\n", " ")
-    assert "Compared are steps of like kind and size: 0.0 % of the time" in text
-    assert "are in no steps of like kind and size on both sides: they are not compared." in text
+    assert "Only steps of the same kind and size are compared: 0.0 % of the time" in text
+    assert "have no steps of the same kind and size in both runs and are not compared." in text
 
 
 def test_what_only_one_side_tells_of_steps_tells_none_apart(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_kind_of_steps_that_comes_or_goes_does_not_pass(tmp_path: Path, side: 
     pair = (both, one) if side == "first" else (one, both)
     code, text = said(*pair, "--fail-over", "5%")
     assert code == 3
-    assert f"only in the {side}, so that nothing tells whether it is slower: step prefill" in text
+    assert f"only in the {side} dataset, cannot be compared: step prefill" in text
     assert said(*pair)[0] == 0
 
 
@@ -395,7 +395,7 @@ def test_a_module_whose_time_was_none_before_does_not_pass(tmp_path: Path) -> No
     after = parsed(tmp_path, "b", steps(*["gemm 50"] * 5))
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 3
-    assert "slower by 50 ns, from nothing: module top.a [[2]]" in text
+    assert "slower by 50 ns, from 0 ns: module top.a [[2]]" in text
     failed = json.loads(command("diff", before.folder, after.folder, "--json", "--fail-over", "5%").out)["failed"]
     assert {row["change"] for row in failed} == {None}
 
@@ -403,9 +403,9 @@ def test_a_module_whose_time_was_none_before_does_not_pass(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("sides", "words"),
     [
-        ("ab", "The second has no steps"),
-        ("ba", "The first has no steps"),
-        ("bb", "Neither has steps"),
+        ("ab", "The second run has no steps"),
+        ("ba", "The first run has no steps"),
+        ("bb", "Neither run has steps"),
     ],
 )
 def test_whose_steps_are_missing_is_told(tmp_path: Path, sides: str, words: str) -> None:
@@ -414,7 +414,7 @@ def test_whose_steps_are_missing_is_told(tmp_path: Path, sides: str, words: str)
         "b": parsed(tmp_path, "b", "launch 1 1 2 #1\nkernel 1 10 30 #1 gemm"),
     }
     text = said(*(made[side] for side in sides))[1]
-    assert f"{words}: totals are compared, and the spread is not known." in text
+    assert f"{words}: totals are compared, and their spread is unknown." in text
 
 
 def test_a_mix_of_sizes_hides_no_planted_slow_down_and_is_none_itself(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ def test_a_mix_of_sizes_hides_no_planted_slow_down_and_is_none_itself(tmp_path: 
 
 def test_few_steps_are_told(tmp_path: Path) -> None:
     one = parsed(tmp_path, "a", steps("gemm 100"))
-    assert "The first has 1 step: its spread is hardly known" in said(one, one)[1]
+    assert "The first run has 1 step, too few to know its spread well" in said(one, one)[1]
 
 
 def test_what_moved_in_too_few_steps_to_tell_is_told(tmp_path: Path) -> None:
@@ -449,9 +449,9 @@ def test_what_moved_in_too_few_steps_to_tell_is_told(tmp_path: Path) -> None:
         )
         found = compare(before, after, Options())
         assert set(found.rows["status"]) == ({"same"} if told else {"slower"})
-        few = "3 of 3 things compared moved by more than 1 %, but in fewer than 5 steps of one side"
+        few = "3 of 3 rows moved by more than 1 %, but have fewer than 5 steps in one run"
         assert any(note.startswith(few) for note in found.notes) == told
-        assert ("too few to tell" in said(before, after, "--fail-over", "5%")[1]) == told
+        assert ("too few to tell" in said(before, after, "--fail-over", "5%")[1].replace("\n", " ")) == told
 
 
 ONCE = """
@@ -470,7 +470,7 @@ def test_what_was_seen_in_one_step_of_several_is_shown_and_fails_nothing(tmp_pat
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 0
     assert "once [] 100 ns 200 ns +100 ns (+100.0 %) slower" in text
-    assert "1 of the changes were seen in a single step of one side" in text
+    assert "1 of the changes were seen in a single step of one run" in text
 
 
 def test_where_all_there_is_are_single_steps_they_are_compared(tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> N
     before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3, module="top"))
     after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3, module="Net"))
     assert {row[3] for row in rows(before, after)} == {"same"}
-    assert "Net of the second is taken for top of the first." in said(before, after)[1]
+    assert "The root Net of the second dataset is matched with top of the first." in said(before, after)[1]
     other = parsed(tmp_path, "c", steps(*["gemm 100"] * 3, module="Net").replace(".a'", ".b'"))
     assert {row[3] for row in rows(before, other)} == {"same", "added", "gone"}
 
@@ -525,7 +525,7 @@ def test_a_run_on_a_cpu_is_not_compared_with_one_on_a_gpu(tmp_path: Path) -> Non
     outcome = command("diff", cpu.folder, gpu.folder)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == (
-        f"tracekit: {gpu.folder}: is of a run on a GPU, and {cpu.folder} of one on a CPU; "
+        f"tracekit: {gpu.folder}: was recorded on a GPU, but {cpu.folder} on a CPU; "
         "compare runs on the same kind of device\n"
     )
     assert said(cpu, cpu)[0] == 0
@@ -567,8 +567,8 @@ def test_names_that_command_a_terminal_do_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "the following arguments are required: A, B"),
-        (("x", "y", "--fail-over", "5"), "expected a percentage such as 5%, got '5'"),
+        ((), "the following arguments are required: BEFORE, AFTER"),
+        (("x", "y", "--fail-over", "5"), "5 is ambiguous; write 5%"),
         (("x", "y", "--fail-over", "nan%"), "expected a percentage such as 5%"),
         (("x", "y", "--fail-over", "-5%"), "--fail-over"),
         (("x", "y", "--limit", "-1"), "--limit"),
@@ -583,4 +583,4 @@ def test_a_call_that_makes_no_sense_has_exit_code_2(args: tuple[str, ...], words
 def test_a_folder_that_is_no_dataset_is_named(tmp_path: Path) -> None:
     outcome = command("diff", tmp_path / "x", tmp_path / "y")
     assert (outcome.code, outcome.out) == (1, "")
-    assert f"{tmp_path}/x: is no dataset" in outcome.err
+    assert f"{tmp_path}/x: is not a dataset" in outcome.err

@@ -301,7 +301,7 @@ def test_work_that_nobody_owns_leaves_its_module_unknown(parsed: Parse) -> None:
         roofline.frame(dataset),
         """
         path  flops  bytes  unknown
-        top   -      -      it launched work of which it is not known whose it is
+        top   -      -      it launched work that could not be attributed
         idle  0      0      -
     """,
     )
@@ -314,7 +314,7 @@ def test_work_that_nobody_owns_leaves_its_module_unknown(parsed: Parse) -> None:
         (("sm90_xmma_gemm_bf16", "reduce_kernel"), "its shapes are those of a Linear, its kernels are not"),
         (
             ('"Inputs": [[8, 4]], "Types": ["bfloat16', '"Inputs": [[8, 5]], "Types": ["bfloat16'),
-            "a Linear whose shapes do not fit its weight, or are not told",
+            "a Linear whose shapes do not fit its weight, or are not known",
         ),
         (
             ('"Class": "Linear"', '"Class": "Mine"'),
@@ -325,10 +325,13 @@ def test_work_that_nobody_owns_leaves_its_module_unknown(parsed: Parse) -> None:
             "it may multiply matrices itself, in sm90_xmma_gemm_bf16; record operators (--ops)",
         ),
         (('"Class": "Linear"', '"Class": "ReLU"'), "a class that multiplies no matrices runs sm90_xmma_gemm_bf16"),
-        (('"Class": "Linear"', '"Class": "LSTM"'), "no count is agreed on for LSTM"),
+        (
+            ('"Class": "Linear"', '"Class": "LSTM"'),
+            "torch counts LSTM differently per device, or not at all",
+        ),
         (
             ('[8, 4]], "Types": ["bfloat16', '[4611686018427387904, 4]], "Types": ["bfloat16'),
-            "a Linear whose shapes do not fit its weight, or are not told",
+            "a Linear whose shapes do not fit its weight, or are not known",
         ),
     ],
 )
@@ -420,7 +423,7 @@ def test_how_often_a_captured_call_ran_is_not_known_where_its_nodes_ran_unlike_t
     assert (row["runs"], row["flops"], row["unknown"]) == (
         None,
         None,
-        "how often its graph was replayed is not known",
+        "how often its graph was replayed is unknown",
     )
 
 
@@ -448,7 +451,7 @@ kernel 1  1200  1300  #3  softmax_warp_forward
 """
 
 
-UNCLEAR = "operators in it that are not understood, work outside of them, or none recorded"
+UNCLEAR = "operators that are not understood, work outside of operators, or no operators recorded"
 
 
 def test_of_operators_inside_each_other_the_outermost_that_counts_does(parsed: Parse) -> None:
@@ -519,7 +522,7 @@ def test_operators_of_backward_calls_tell_their_flops(parsed: Parse) -> None:
     row = row_of(parsed(without), "a")
     assert (row["flops"], row["unknown"]) == (
         None,
-        "backward work, which no shapes tell; record operators (--ops)",
+        "backward work: markers tell no shapes of it; record operators (--ops)",
     )
 
 
@@ -561,7 +564,7 @@ def test_a_subtree_answers_for_itself(parsed: Parse) -> None:
     ],
 )
 def test_a_peak_that_is_none_is_refused(peaks: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"^--peak .*(expected DTYPE=TFLOPS|state each once)"):
+    with pytest.raises(UsageError, match=r"^--peak .*(expected DTYPE=TFLOPS|give each peak once)"):
         stated(peaks)
 
 

@@ -129,12 +129,12 @@ def text(dataset: Dataset, width: int = 100) -> str:
 def test_the_tree_in_the_terminal_has_every_line(parsed: Parse) -> None:
     said = text(parsed(lines_of(model([ALIKE] * 3))))
     assert "0 … 2  3 x Layer" in said
-    assert "of CPU time" in said
+    assert "CPU share" in said
 
 
 def test_the_tree_says_gpu_where_there_was_one(parsed: Parse) -> None:
     said = text(parsed("range 1 0 9 {'Module': 'top', 'Inputs': [[1]]}\nlaunch 1 1 2 #1\nkernel 1 3 9 #1"))
-    assert "of GPU time" in said
+    assert "GPU share" in said
 
 
 def test_names_from_a_trace_cannot_write_to_the_terminal(parsed: Parse) -> None:
@@ -269,8 +269,8 @@ op    1  992  994 aten::x
     ("heading", "order"),
     [
         ("subtree", "c a b l"),
-        ("of CPU time", "c a b l"),
-        ("of GPU time", "c a b l"),
+        ("CPU share", "c a b l"),
+        ("GPU share", "c a b l"),
         ("self", "c b a l"),
         ("calls", "b c a l"),
         ("median", "c a b l"),

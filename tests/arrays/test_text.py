@@ -58,5 +58,5 @@ def test_chunks_are_one_after_the_other() -> None:
 
 
 def test_a_type_of_no_table_is_refused() -> None:
-    with pytest.raises(TypeError, match="no JSON text is made of float"):
+    with pytest.raises(TypeError, match="cannot write float as JSON"):
         json_text(pa.array([1.5], pa.float32()))

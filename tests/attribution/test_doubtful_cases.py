@@ -114,7 +114,7 @@ def test_a_log_that_belongs_to_the_report_is_named(tmp_path: Path) -> None:
         db.execute("UPDATE StringIds SET value = 'other'")
         db.commit()
         lacks = tracekit.parse(path, tmp_path / "out").manifest["lacks"]
-    assert "what was written to it last, which still lies in report.sqlite-wal" in [lack["what"] for lack in lacks]
+    assert "its latest changes, which are still in report.sqlite-wal" in [lack["what"] for lack in lacks]
 
 
 def test_a_step_with_a_field_of_another_form_is_a_step_all_the_same(parsed: Parse) -> None:
@@ -135,7 +135,7 @@ def test_what_somebody_put_in_the_place_meanwhile_is_not_replaced(
         return attribute(*args)
 
     monkeypatch.setattr(pipeline, "attribute", meanwhile)
-    with pytest.raises(DatasetError, match="is there already and is no dataset"):
+    with pytest.raises(DatasetError, match="already exists and is not a dataset"):
         tracekit.parse(path, tmp_path / "out")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
 

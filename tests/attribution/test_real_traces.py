@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tracekit
-from tests.conftest import TRACES
+from tests.needs import TRACES
 from tracekit.readers.nsight_sqlite import report as nsight_sqlite
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def trace(request: pytest.FixtureRequest, traces: Callable[[str], Trace]) -> Tra
 
 def test_all_traces_that_are_there_are_tested() -> None:
     assert sorted(f"{name}.sqlite" for name in NAMES) == sorted(p.name for p in NSYS.glob("*.sqlite"))
-    found = (TRACES / "oracle").glob("*.nvtx_gpu_proj_trace.csv")
-    assert sorted(f"{name}.nvtx_gpu_proj_trace.csv" for name in ORACLES) == sorted(p.name for p in found)
+    actual = (TRACES / "oracle").glob("*.nvtx_gpu_proj_trace.csv")
+    assert sorted(f"{name}.nvtx_gpu_proj_trace.csv" for name in ORACLES) == sorted(p.name for p in actual)
 
 
 def test_every_piece_of_device_work_arrives_exactly_once(trace: Trace) -> None:
@@ -134,14 +134,14 @@ def test_every_piece_of_device_work_arrives_exactly_once(trace: Trace) -> None:
         for row in trace.query(table, f"SELECT {columns} FROM {table}")  # noqa: S608
     )
     names = ("kind", "start_ns", "end_ns", "device", "context", "stream", "correlation_id", "pid")
-    found = Counter(tuple(row[name] for name in names) for row in trace.kernels)
-    assert found == expected
+    actual = Counter(tuple(row[name] for name in names) for row in trace.kernels)
+    assert actual == expected
     assert sorted(row["kernel_id"] for row in trace.kernels) == list(range(len(trace.kernels)))
 
 
 def test_every_range_arrives_exactly_once(trace: Trace) -> None:
     expected = Counter(tuple(row) for row in trace.query("NVTX_EVENTS", RANGES))
-    found = Counter(
+    actual = Counter(
         (
             row["start_ns"],
             None if row["open"] else row["end_ns"],
@@ -152,7 +152,7 @@ def test_every_range_arrives_exactly_once(trace: Trace) -> None:
         )
         for row in trace.ranges
     )
-    assert found == expected
+    assert actual == expected
 
 
 def test_kernels_have_a_method_exactly_where_they_have_no_cause(trace: Trace) -> None:
@@ -174,8 +174,8 @@ def test_coverage_adds_up_to_all_kernels_and_ranges(trace: Trace) -> None:
 def test_the_report_stays_byte_for_byte_what_it_was(trace: Trace) -> None:
     assert digest(trace.path) == trace.before
     assert sorted(trace.path.parent.iterdir()) == trace.beside
-    said = json.loads((TRACES / "manifest.json").read_text())
-    listed = {entry["file"]: entry["sha256"] for entry in said}
+    manifest = json.loads((TRACES / "manifest.json").read_text())
+    listed = {entry["file"]: entry["sha256"] for entry in manifest}
     assert trace.dataset.manifest["source"]["sha256"] == listed[f"nsys/{trace.path.name}"]
 
 
@@ -241,16 +241,16 @@ def test_ranges_are_projected_onto_the_gpu_as_nvidia_does(name: str, traces: Cal
         )
         place = (int(row["PID"]), int(row["TID"]))
         expected[projection(name, row["Name"], times, place, int(row["NumGPUOps"]))] += 1
-    found = Counter()
+    actual = Counter()
     for row in traces(name).ranges:
         if row["gpu_op_count"]:
             text = nvidias_name(row["domain"], row["text"] or "")
             times = (row["start_ns"], row["end_ns"], row["gpu_start_ns"], row["gpu_end_ns"])
             place = (row["pid"], row["tid"])
-            found[projection(name, text, times, place, row["gpu_op_count"])] += 1
+            actual[projection(name, text, times, place, row["gpu_op_count"])] += 1
     assert sum(expected.values()) > 0
-    assert list((expected - found).items())[:3] == []
-    assert list((found - expected).items())[:3] == []
+    assert list((expected - actual).items())[:3] == []
+    assert list((actual - expected).items())[:3] == []
 
 
 def test_backtraces_count_no_kernel_twice(traces: Callable[[str], Trace]) -> None:
@@ -276,8 +276,8 @@ def test_the_correlation_ids_that_two_processes_share_do_not_mix(
     asked = [row for row in trace.kernels if row["correlation_id"] in shared]
     assert len({row["pid"] for row in asked}) == 2
     for row in asked:
-        found = (row["launch_start_ns"], row["launch_end_ns"], row["tid"])
-        assert found == launch.get((row["pid"], row["correlation_id"]), (None, None, None))
+        actual = (row["launch_start_ns"], row["launch_end_ns"], row["tid"])
+        assert actual == launch.get((row["pid"], row["correlation_id"]), (None, None, None))
 
 
 @pytest.mark.parametrize(

@@ -97,17 +97,17 @@ def read(plan: Plan, folder: Path) -> tuple[File, Truth]:
 def test_the_truth_of_replays_is_what_the_records_of_the_file_say(tmp_path_factory, plan) -> None:
     file, truth = read(plan, tmp_path_factory.getbasetemp())
     lineages = Lineages(file, plan.dialect)
-    said = defaultdict(list)
+    origins = defaultdict(list)
     for row in file.work():
         if row.get("graphNodeId") is not None:
             pid = row["globalPid"] >> 24 & THREAD
             key = row["start"], row["end"], pid, row["correlationId"], row["graphNodeId"]
-            said[key].append(lineages.of(row["globalPid"], row["graphNodeId"]))
+            origins[key].append(lineages.of(row["globalPid"], row["graphNodeId"]))
     replayed = [work for work in truth.work if work.node is not None]
-    assert len(replayed) == sum(map(len, said.values()))
+    assert len(replayed) == sum(map(len, origins.values()))
     for work in replayed:
         key = work.start_ns, work.end_ns, work.pid, work.correlation, work.node
-        assert any(agrees(work, origin) for origin in said[key]), (work, said[key])
+        assert any(agrees(work, origin) for origin in origins[key]), (work, origins[key])
 
 
 def agrees(work: TrueWork, origin: Origin) -> bool:
@@ -233,7 +233,7 @@ def test_launch_and_step_of_replayed_work_are_those_of_the_replay(it) -> None:
 
 
 @of_any_program
-def test_a_call_made_inside_a_capture_is_of_that_phase(it) -> None:
+def test_a_call_made_inside_a_graph_capture_is_of_that_phase(it) -> None:
     phases = defaultdict(set)
     for call in it.truth.calls:
         phases[placed(call.key)] |= call.phases
@@ -294,7 +294,7 @@ def test_in_a_program_with_everything_nothing_is_wrong_and_nothing_missing(varia
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_all_work_of_recorded_captures_is_attributed_by_its_nodes(number) -> None:
+def test_all_work_of_recorded_graph_captures_is_attributed_by_its_nodes(number) -> None:
     it = parsed(capturing(number, actions=30, orphans=False))
     by_node = [row for row, truth in rows_with_truth(it) if any(one.methods == {"graph_node"} for one in truth)]
     assert by_node
@@ -316,7 +316,7 @@ def test_eager_and_captured_pieces_of_one_forward_are_in_one_table() -> None:
     assert any({"range", "graph_node"} <= found for found in methods)
 
 
-def test_graphs_traced_as_a_whole_are_not_expanded_however_well_their_capture_is_known() -> None:
+def test_graphs_traced_as_a_whole_are_not_expanded_however_well_their_graph_capture_is_known() -> None:
     it = parsed(capturing(1, actions=30, graph_traces=True, graph_replays=False))
     rows = [row for row in it.tables["kernels"] if row["kind"] == "graph"]
     assert rows
@@ -324,7 +324,7 @@ def test_graphs_traced_as_a_whole_are_not_expanded_however_well_their_capture_is
 
 
 @pytest.mark.parametrize("version", ["2020.3", "2.9.1", "3.7.2"])
-def test_without_any_record_of_captures_nothing_is_guessed_of_a_replay(version) -> None:
+def test_without_any_record_of_graph_captures_nothing_is_guessed_of_a_replay(version) -> None:
     faults = Faults(node_records="never", skipped_capture_calls=True)
     it = parsed(capturing(2, actions=30, generation=version, faults=faults))
     rows = [row for row in it.tables["kernels"] if row["graph_node_id"] is not None]
@@ -344,7 +344,7 @@ ONE_GRAPH = {
 
 @pytest.mark.parametrize("version", GENERATIONS)
 @pytest.mark.parametrize("number", range(12))
-def test_without_records_a_graph_from_before_is_not_taken_for_its_capture_repeated(version, number) -> None:
+def test_without_records_a_graph_from_before_is_not_taken_for_its_graph_capture_repeated(version, number) -> None:
     faults = Faults(node_records="never", captured_before=True)
     it = parsed(capturing(number, actions=6, generation=version, faults=faults, graph_replays=False, **ONE_GRAPH))
     assert any(work.node is not None for work in it.truth.work)

@@ -40,10 +40,10 @@ def test_every_piece_of_device_work_is_there_once(it) -> None:
 def test_no_kernel_has_a_wrong_module_and_none_is_missing_where_the_file_holds_the_answer(
     it,
 ) -> None:
-    found = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
+    actual = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
     expected = Counter((*true_piece(work), work.module) for work in it.truth.work)
-    assert [one for one in (found - expected) if one[-1] is not None] == [], "wrong"
-    assert [one for one in (expected - found) if one[-1] is not None] == [], "missing"
+    assert [one for one in (actual - expected) if one[-1] is not None] == [], "wrong"
+    assert [one for one in (expected - actual) if one[-1] is not None] == [], "missing"
 
 
 @of_any_program
@@ -142,9 +142,7 @@ def test_calls_of_a_module_are_numbered_within_their_process(it) -> None:
     for row in it.tables["calls"]:
         numbered[row["pid"], row["module"]].append((row["start_ns"], row["occurrence"]))
     for rows in numbered.values():
-        first = min(number for _, number in rows)
-        assert first in {0, 1}
-        assert [number for _, number in sorted(rows)] == list(range(first, first + len(rows)))
+        assert [number for _, number in sorted(rows)] == list(range(1, len(rows) + 1))
 
 
 @of_any_program
@@ -156,9 +154,9 @@ def test_modules_are_the_hierarchy_of_all_that_was_called(it) -> None:
         {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)},
     )
     assert [row["module_id"] for row in modules] == list(range(len(modules)))
-    told = defaultdict(list)
+    statements_by_path = defaultdict(list)
     for call in it.truth.calls:
-        told[call.path].append((call.alias_of, call.params, call.static))
+        statements_by_path[call.path].append((call.alias_of, call.params, call.static))
     for row in modules:
         above, _, name = row["path"].rpartition(".")
         parent = None if row["parent_id"] is None else modules[row["parent_id"]]["path"]
@@ -167,23 +165,23 @@ def test_modules_are_the_hierarchy_of_all_that_was_called(it) -> None:
         assert below == list(range(row["module_id"] + 1, row["subtree_end_id"]))
         params = {param["name"]: param["shape"] for param in row["params"] or ()}
         static = None if row["static_params"] is None else json.loads(row["static_params"])
-        alternatives = told.get(row["path"], [(None, {}, None)])
+        alternatives = statements_by_path.get(row["path"], [(None, {}, None)])
         assert row["alias_of"] in [alias for alias, _, _ in alternatives]
         assert params == agreed([candidate for _, candidate, _ in alternatives if candidate])
         settings = {json.dumps(candidate) for _, _, candidate in alternatives} - {"null"}
         assert static == (json.loads(*settings) if len(settings) == 1 else None)
 
 
-def agreed(told: list[dict]) -> dict:
+def agreed(statements: list[dict]) -> dict:
     """The parameters that processes tell, without the sizes that are not the same in all."""
-    found = {}
-    for name in {name for params in told for name in params}:
-        shapes = [params.get(name) for params in told]
+    actual = {}
+    for name in {name for params in statements for name in params}:
+        shapes = [params.get(name) for params in statements]
         alike = None not in shapes and len({len(shape) for shape in shapes}) == 1
-        found[name] = (
+        actual[name] = (
             [sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*shapes, strict=True)] if alike else None
         )
-    return found
+    return actual
 
 
 @of_any_program
@@ -267,12 +265,12 @@ def test_ranges_and_their_gpu_projection_are_nvidias(it) -> None:
 @of_any_program
 def test_steps_are_those_that_the_program_named(it) -> None:
     """Where a process names none, the outermost calls may stand in for them."""
-    found = Counter((*place(row), row["name"]) for row in it.tables["steps"])
+    actual = Counter((*place(row), row["name"]) for row in it.tables["steps"])
     named = Counter((*placed(step.key), step.name) for step in it.truth.steps)
-    assert named - found == Counter()
+    assert named - actual == Counter()
     outermost = {placed(call.key) for call in it.truth.calls if call.parent is None}
     naming = set() if it.plan.same_pid else {step.key.pid for step in it.truth.steps}
-    assert all(one[:4] in outermost and one[0] not in naming for one in found - named)
+    assert all(one[:4] in outermost and one[0] not in naming for one in actual - named)
     kinds = {row["name"]: row["kind"] for row in it.tables["steps"]}
     assert all(kinds[step.name] == step.kind for step in it.truth.steps if step.kind)
 
@@ -286,8 +284,8 @@ def test_work_and_calls_are_of_the_step_that_was_open_on_their_thread(it) -> Non
     true_kernels = [(work.pid, work.tid, *true_piece(work), placed(work.step)) for work in it.truth.work]
     calls = [(*place(row), steps[row["step_id"]]) for row in it.tables["calls"]]
     true_calls = [(*placed(call.key), placed(call.step)) for call in it.truth.calls]
-    for found, expected in ((kernels, true_kernels), (calls, true_calls)):
-        same(*([one for one in side if one[:2] in naming] for side in (found, expected)))
+    for actual, expected in ((kernels, true_kernels), (calls, true_calls)):
+        same(*([one for one in side if one[:2] in naming] for side in (actual, expected)))
     for row in it.tables["kernels"]:
         step = steps[row["step_id"]]
         if step is not None:

@@ -34,7 +34,7 @@ import pandas, tracekit
 dataset = tracekit.load(sys.argv[1])
 columns = ["name", "kind", "module_id", "step_id", "start_ns", "end_ns", "dur_ns", "device", "stream", "launch_end_ns"]
 work = dataset.table("kernels", columns)
-    calls = dataset.table("calls", ["module_id", "inputs", "kwargs", "gpu_time_ns"])
+calls = dataset.table("calls", ["module_id", "inputs", "kwargs", "gpu_time_ns"])
 """
 
 

@@ -8,11 +8,11 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.conftest import TRACES
+from tests.needs import TRACES
 from tracekit.capture.kineto import rows_of
 
 if TYPE_CHECKING:
-    from tracekit.capture.kineto import Rows
+    from tracekit.capture.rows import Rows
 
 NAMES = (
     "vllm_eager_b200.json.gz",
@@ -22,7 +22,7 @@ NAMES = (
     "graph_ids.json",
 )
 #: Categories of work on the device, and the tables that they become.
-WORK = {"kernel": "kernels", "gpu_memcpy": "copies", "gpu_memset": "sets"}
+WORK = {"kernel": "kernels", "gpu_memcpy": "memcpys", "gpu_memset": "memsets"}
 
 
 class Event(NamedTuple):

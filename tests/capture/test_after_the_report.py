@@ -123,7 +123,7 @@ def test_an_export_that_complains_may_lack_something_and_is_there(fake: Fake) ->
     outcome = fake.capture("export with a file", *COMMAND)
     assert outcome.code == 7, outcome
     (line,) = warned(outcome)
-    assert "out.sqlite: may lack something" in line
+    assert "out.sqlite: may be incomplete" in line
     assert "no space for this" in line
     assert fake.exists()
 
@@ -138,15 +138,15 @@ def test_raw_data_that_nothing_imports_stays_too(importer: str, fake: Fake) -> N
     outcome = fake.capture("importer", *COMMAND)
     assert outcome.code == 7, outcome
     (line,) = warned(outcome)
-    assert "out.qdstrm: was recorded, but no importer turns it into a report" in line
-    assert ("does not run" if importer == "absent" else "no libssh") in line
+    assert "out.qdstrm: was recorded, but cannot be converted to a report" in line
+    assert ("cannot be run" if importer == "absent" else "no libssh") in line
     assert fake.place.left() == {"model.py", "leaving.py", "out.qdstrm"}
 
 
 def test_an_nsys_that_fails_after_the_program_does_not_speak_for_it(fake: Fake) -> None:
     outcome = fake.capture("nsys", *MODEL_UNDER_NSYS)
     assert outcome.code == 0, outcome
-    assert warned(outcome) == ["tracekit: warning: nsys left with exit code 3 after the program had ended with 0"]
+    assert warned(outcome) == ["tracekit: warning: nsys exited with code 3 although the program had exited with 0"]
     assert fake.exists()
 
 
@@ -155,7 +155,7 @@ def test_the_end_of_the_window_may_fail(fake: Fake) -> None:
     outcome = fake.capture("", *PROGRAM_UNDER_NSYS, first_on_path="other")
     assert outcome.code == 7, outcome
     (line,) = warned(outcome)
-    assert "the end of the recording was not told to nsys" in line
+    assert "nsys could not be told to stop recording" in line
     assert "TypeError: an integer is required" in line
     assert fake.exists()
 
@@ -173,7 +173,7 @@ def test_a_program_that_clears_the_temporary_folder_keeps_its_exit_code(
     fake.place.write(LEAVING.format(last=clears), "leaving.py")
     outcome = fake.capture("", *PROGRAM_UNDER_NSYS)
     assert (outcome.code, warned(outcome)) == (7, [])
-    assert "tracekit: warning: what recording cost is not known" in capfd.readouterr().err
+    assert "the cost of recording is not known" in capfd.readouterr().err
     assert fake.exists()
 
 
@@ -227,7 +227,7 @@ def test_a_gpu_that_fails_at_the_end_does_not_cost_the_report(engine: str, last:
     ):  # the program runs here, and shall not spoil what follows
         fake.monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))
     outcome = fake.capture("", "--engine", engine, "leaving.py:main")
-    what = "tracekit: warning: the GPU did not finish what the recording holds: ZeroDivisionError"
+    what = "tracekit: warning: the GPU did not finish the recorded work: ZeroDivisionError"
     assert what in outcome.err
     if last:
         assert "raised ValueError: device-side assert" in last_line(outcome)
@@ -277,7 +277,7 @@ def test_a_driver_that_answers_nothing_costs_the_description_of_the_gpus_alone(
     assert "META_DATA_EXPORT" in tables
     assert "TARGET_INFO_GPU" not in tables
     (line,) = warnings
-    assert "which GPUs there are: RuntimeError: CUDA error: device-side assert" in line
+    assert "does not describe the GPUs: RuntimeError: CUDA error: device-side assert" in line
 
 
 @pytest.mark.parametrize("closed", ["stderr", "stdout"])

@@ -72,7 +72,7 @@ def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(place:
     )
     assert outcome.code == 0, outcome
     assert "compiled 3 pieces" in outcome.err
-    assert "no CUDA graphs, since there is no GPU here" in outcome.err
+    assert "no CUDA graphs, because there is no GPU" in outcome.err
     assert any((place.folder / "cache").iterdir())
     dataset = tracekit.parse(place.folder / "out.sqlite")
     calls = dataset.calls(["module", "step_id", "inputs"])
@@ -94,7 +94,7 @@ def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(place:
 )
 def test_options_of_compiling_need_it(place: Place, target: str, options: list[object]) -> None:
     said = one_line(place.capture(*options, f"{target}:make"), code=2)
-    assert f"{options[0]} means nothing without --compile" in said
+    assert f"{options[0]} needs --compile" in said
 
 
 def test_a_script_cannot_be_compiled(place: Place, target: str) -> None:
@@ -103,12 +103,12 @@ def test_a_script_cannot_be_compiled(place: Place, target: str) -> None:
 
 def test_a_function_that_runs_steps_itself_gives_nothing_to_compile(place: Place, target: str) -> None:
     said = one_line(place.capture("--compile", "--no-cache", f"{target}:loop"))
-    assert "returned nothing to compile; expected (model, inputs)" in said
+    assert "returned no model to compile; expected (model, inputs)" in said
 
 
 def test_an_operator_of_no_such_form_is_a_wrong_call(place: Place, target: str) -> None:
     said = one_line(place.capture("--compile", "--split", "attend", f"{target}:make"), code=2)
-    assert "'attend' is no operator; expected ns::op" in said
+    assert "'attend' is not an operator; expected ns::op" in said
 
 
 def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
@@ -120,8 +120,8 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
     from tracekit.capture.target import load
 
     # CUDA's part is stood in for by what remembers captures.
-    monkeypatch.setattr(backend, "graph_capture", lambda _wanted: cudagraph.StandInGraphs())
-    monkeypatch.setattr(Compiling, "captures", True)
+    monkeypatch.setattr(backend, "graphs_for", lambda _wanted: cudagraph.StandInGraphs())
+    monkeypatch.setattr(Compiling, "captures_graphs", True)
     counters.reset()
     at_opening: list[dict[str, int]] = []
 

@@ -34,7 +34,7 @@ def test_the_demo_leaves_a_report_and_a_dataset_and_says_nothing_on_stderr(
     folder, outcome = demo
     assert (outcome.code, outcome.err) == (0, "")
     assert {path.name for path in folder.iterdir()} == {"demo.sqlite", "demo.tracekit"}
-    assert outcome.out.splitlines()[-1] == "report: demo.sqlite, tables: demo.tracekit"
+    assert outcome.out.splitlines()[-1] == "report: demo.sqlite, dataset: demo.tracekit"
 
 
 def test_the_tree_of_the_demo_has_the_lines_that_the_readme_shows(
@@ -92,20 +92,20 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     return tmp_path
 
 
-def findings(outcome: Outcome) -> dict[str, dict[str, object]]:
+def checks(outcome: Outcome) -> dict[str, dict[str, object]]:
     assert outcome.err == ""
-    return {found["what"]: found for found in json.loads(outcome.out)["findings"]}
+    return {check["name"]: check for check in json.loads(outcome.out)["checks"]}
 
 
 def test_the_doctor_says_what_is_missing_and_what_to_do(nowhere: Path) -> None:
     outcome = command("doctor", "--json")
-    found = findings(outcome)
+    found = checks(outcome)
     assert outcome.code == 0
-    assert found["torch"]["well"]
-    assert not found["nsys"]["well"]
+    assert found["torch"]["ok"]
+    assert not found["nsys"]["ok"]
     assert "TRACEKIT_NSYS" in str(found["nsys"]["advice"])
-    assert not found["engine nsys"]["well"]
-    assert found["engine torch"]["well"]
+    assert not found["engine nsys"]["ok"]
+    assert found["engine torch"]["ok"]
     assert "NVTX under nsys" not in found
     assert list(nowhere.iterdir()) == []
 
@@ -114,24 +114,24 @@ def test_the_doctor_says_what_is_missing_and_what_to_do(nowhere: Path) -> None:
 def test_the_doctor_sees_through_what_is_no_nsys(tool: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRACEKIT_NSYS", tool)
-    found = findings(command("doctor", "--json"))
-    assert not found["engine nsys"]["well"], found
+    found = checks(command("doctor", "--json"))
+    assert not found["engine nsys"]["ok"], found
 
 
 @pytest.mark.nsys
 def test_the_doctor_tries_nsys_and_hears_a_range(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # nsys runs another Python
-    found = findings(command("doctor", "--json"))
-    assert found["NVTX under nsys"]["well"], found
-    assert found["engine nsys"]["well"]
+    found = checks(command("doctor", "--json"))
+    assert found["NVTX under nsys"]["ok"], found
+    assert found["engine nsys"]["ok"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_doctor_speaks_without_torch_and_with_a_broken_one(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     for line, said in (
-        ("import sys; sys.modules['torch'] = None", "tracekit[capture]"),
+        ("import sys; sys.modules['torch'] = None", "pip install torch nvtx"),
         ("import sys; sys.path.insert(0, 'fake')", "libcudart.so.99"),
     ):
         (tmp_path / "blocked").mkdir(exist_ok=True)
@@ -147,4 +147,4 @@ def test_the_doctor_speaks_without_torch_and_with_a_broken_one(tmp_path: Path) -
         )
         assert outcome.code == 1, outcome
         assert said in outcome.out
-        assert not findings(outcome)["engine torch"]["well"]
+        assert not checks(outcome)["engine torch"]["ok"]

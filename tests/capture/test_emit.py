@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -32,9 +34,9 @@ def test_its_names_exist() -> None:
     assert all(getattr(capture, name) is not None for name in capture.__all__)
 
 
-def test_without_the_nvtx_package_the_message_names_the_extra(monkeypatch) -> None:
+def test_without_the_nvtx_package_the_message_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "nvtx", None)
-    with pytest.raises(UsageError, match=r"pip install 'tracekit\[capture\]'"):
+    with pytest.raises(UsageError, match=r"pip install nvtx$"):
         Nvtx()
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "/tools/libToolsInjection64.so")
     monkeypatch.setattr(emit, "nvtx_emitter", Nvtx)
@@ -57,7 +59,7 @@ def test_an_nvtx_package_that_has_changed_beyond_that_is_named_with_what_to_inst
 ) -> None:
     monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(push=print))
     monkeypatch.setitem(sys.modules, "nvtx._lib", None)
-    with pytest.raises(UsageError, match=r"is not known.*push_range.*pip install 'nvtx>="):
+    with pytest.raises(UsageError, match=r"is not supported.*push_range.*pip install 'nvtx>="):
         Nvtx()
 
 
@@ -73,12 +75,23 @@ def test_an_nvtx_package_that_falls_silent_is_noticed(monkeypatch) -> None:
     assert "pip install nvtx==0.2.11" in (unheard() or "")
 
 
-def test_nvtx_takes_any_text(monkeypatch) -> None:
+def test_nvtx_takes_any_text_and_drops_what_would_end_it_early(monkeypatch) -> None:
+    from nvtx._lib import lib
+
+    pushed: list[str] = []
+    push = lib.push_range
+
+    def noting(attributes: Any, domain: Any) -> None:
+        pushed.append(attributes.message.string)
+        push(attributes, domain)
+
     monkeypatch.delenv("NVTX_DISABLE", raising=False)
+    monkeypatch.setattr(lib, "push_range", noting)
     to = Nvtx()
     for text in ("", "{}", "ü 層", "a\0b", "x" * 100_000):
         to.opener(text)()
         to.close()
+    assert pushed == ["", "{}", "ü 層", "ab", "x" * 100_000]
 
 
 def test_nvtx_turned_off_by_its_variable_stays_off(monkeypatch) -> None:
@@ -92,7 +105,7 @@ def test_nvtx_turned_off_by_its_variable_stays_off(monkeypatch) -> None:
 
 def test_that_no_tool_is_attached_is_said_once(monkeypatch, caplog) -> None:
     monkeypatch.delenv("NVTX_INJECTION64_PATH", raising=False)
-    emit.nvtx_emitter().asked = False
+    emit.nvtx_emitter().checked = False
     for _ in range(2):
         with layer_markers(model := nn.ReLU()):
             model(torch.zeros(1))
@@ -105,10 +118,20 @@ def test_a_tool_that_was_not_loaded_is_noticed(monkeypatch) -> None:
     assert "libnobody.so" in (unheard() or "")
 
 
-def test_itt_ranges_can_be_written_where_torch_has_them() -> None:
-    if not torch.profiler.itt.is_available():
-        with pytest.raises(UsageError, match="no ITT"):
-            Itt()
-        return
+def test_itt_ranges_are_pushed_and_popped_by_torch(monkeypatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(torch.profiler.itt, "is_available", lambda: True)
+    monkeypatch.setattr(torch.profiler.itt, "range_push", heard.append)
+    monkeypatch.setattr(torch.profiler.itt, "range_pop", lambda: heard.append("end"))
     with layer_markers(model := nn.Linear(2, 2), emitter=Itt()):
         model(torch.zeros(1, 2))
+    call, outputs = heard[0::2]
+    assert json.loads(call)["Class"] == "Linear"
+    assert json.loads(outputs)["Outputs"] == [[1, 2]]
+    assert heard[1::2] == ["end", "end"]
+
+
+def test_itt_is_refused_where_torch_was_built_without_it(monkeypatch) -> None:
+    monkeypatch.setattr(torch.profiler.itt, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="no ITT"):
+        Itt()

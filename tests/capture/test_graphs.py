@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tracekit.capture.graphs import counted_graphs, told_of_graphs
+from tracekit.capture.graphs import counted_graphs, on_graph_capture
 
 pytestmark = pytest.mark.torch
 
@@ -23,14 +23,14 @@ def begin() -> None:
 
 
 def test_every_capture_is_told_of_before_it_begins(said: list[str]) -> None:
-    with told_of_graphs(lambda: said.append("told")):
+    with on_graph_capture(lambda: said.append("told")):
         begin()
         begin()
     assert said == ["told", "capture", "told", "capture"]
 
 
 def test_nobody_is_told_afterwards_also_if_the_program_failed(said: list[str]) -> None:
-    with pytest.raises(ValueError, match="no"), told_of_graphs(lambda: said.append("told")):
+    with pytest.raises(ValueError, match="no"), on_graph_capture(lambda: said.append("told")):
         raise ValueError("no")
     begin()
     assert said == ["capture"]

@@ -16,7 +16,7 @@ import pytest
 
 import tracekit
 from tests.capture.kineto_traces import NAMES, WORK, events, rows
-from tests.conftest import TRACES
+from tests.needs import REPORTS
 from tests.nsys import nsys
 from tracekit.capture import machine
 from tracekit.capture.kineto import rows_of, short_name
@@ -69,7 +69,7 @@ def test_kernels_keep_names_and_shapes(name: str) -> None:
 def test_copies_keep_their_bytes_and_where_from_and_to(name: str) -> None:
     said = Counter(
         f"Memcpy {''.join((a[0], 'to', b[0]))} {row['bytes']}"
-        for row in rows(name).copies
+        for row in rows(name).memcpys
         for a, _, b in [machine.COPY_LABELS[row["copyKind"]].partition("-to-")]
     )
     assert said == Counter(
@@ -94,7 +94,7 @@ def test_every_call_of_cuda_is_there_once_and_work_is_joined_to_it(name: str) ->
             found.strings[row["nameId"]],
             row["globalTid"] & 0xFFFFFF,
         )
-        for row in found.calls
+        for row in found.api_calls
     }
     assert {key: value[:3] for key, value in calls.items()} == {key: value[:3] for key, value in expected.items()}
     assert all(calls[key][3] == value[3] & 0xFFFFFF for key, value in expected.items())
@@ -213,7 +213,7 @@ def test_nvidias_own_statistics_find_the_same_in_it(name: str, folder: Path) -> 
     assert sum(next(iter(row.values())) != "" for row in said) == len(projected)
 
 
-@pytest.mark.parametrize("sqlite", sorted((TRACES / "nsys").glob("*.sqlite")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("sqlite", REPORTS, ids=lambda path: path.stem)
 def test_kernels_get_the_short_names_that_nvidia_gives_them(sqlite: Path) -> None:
     with closing(sqlite3.connect(f"file:{sqlite}?mode=ro&immutable=1", uri=True)) as db:
         try:

@@ -59,9 +59,13 @@ def test_operators_lie_inside_of_the_modules_that_run_them() -> None:
 
 def test_an_operator_that_raises_is_closed() -> None:
     to = Listed()
-    with pytest.raises(RuntimeError), operator_markers(to):
-        torch.zeros(2, 3) @ torch.zeros(2, 3)
-    assert sum(1 if event.text else -1 for event in to.events) == 0
+    one, other = torch.zeros(2, 3), torch.zeros(2, 3)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"), operator_markers(to):
+        one @ other
+    opened, closed = (event.text for event in to.events)
+    assert opened is not None
+    assert opened.startswith("aten::mm")
+    assert closed is None
 
 
 def test_results_are_those_of_the_bare_operators() -> None:

@@ -14,7 +14,7 @@ from torch.profiler import record_function
 
 from tests.capture.recordings import parsed, recorded, texts_of
 from tracekit.capture import layer_markers
-from tracekit.capture.recorder import Profiled, Recorder
+from tracekit.capture.recorder import ProfilerEmitter, Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +122,7 @@ def test_a_window_that_was_never_opened_or_is_empty_says_so(tmp_path: Path) -> N
 
 
 def test_threads_that_make_texts_at_once_do_not_mix_them_up() -> None:
-    emitter = Profiled()
+    emitter = ProfilerEmitter()
     before = sys.getswitchinterval()
     said: dict[str, str] = {}
 

@@ -154,7 +154,7 @@ def test_a_program_that_raises_in_a_later_step_leaves_the_steps_before(place: Pl
     ("body", "args", "said"),
     [
         ("pass", (), "called no module"),
-        ("net = Net()\n    net(x)\n    net(x)", ("--warmup", 2), "ran 2 of 2 steps of warm-up"),
+        ("net = Net()\n    net(x)\n    net(x)", ("--warmup", 2), "ended after 2 of 2 warm-up steps"),
     ],
 )
 def test_a_program_of_which_nothing_was_recorded_is_told_why(

@@ -29,18 +29,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 MISSING = {
-    "absent.py:make": "absent.py: there is no such file",
-    "absent.py": "absent.py: there is no such file",
+    "absent.py:make": "absent.py: file not found",
+    "absent.py": "absent.py: file not found",
     "model.py:absent": "model.py: has no function absent",
-    "model.py:NUMBER": "has no function but a value NUMBER",
+    "model.py:NUMBER": "NUMBER is not a function",
     "model.py:wants": "wants(x, y)",
-    "absent.module:make": "absent.module: there is no such module",
-    "package.absent:make": "package.absent: there is no such module",
+    "absent.module:make": "absent.module: module not found",
+    "package.absent:make": "package.absent: module not found",
     "package.needy:make": "No module named 'absent_dependency'",
     "broken.py:make": "SyntaxError",
     "broken.py": "SyntaxError",
     "raising.py:make": "ValueError: at import (raising.py, line 2, in <module>)",
-    "folder.py:make": "folder.py: there is no such file",
+    "folder.py:make": "folder.py: file not found",
 }
 
 
@@ -71,14 +71,14 @@ def test_what_names_no_target_is_a_wrong_call(place: Place, target: str) -> None
 
 
 NONSENSE = {
-    "3": "a int",
-    "'text'": "a str",
+    "3": "an object of type int",
+    "'text'": "an object of type str",
     "(1, 2)": "(int, int)",
     "(nn.ReLU(),)": "(ReLU)",
     "(nn.ReLU(), torch.zeros(1), 3)": "(ReLU, Tensor, int)",
-    "[nn.ReLU(), torch.zeros(1)]": "a list",
-    "nn.ReLU()": "a ReLU",
-    "(x for x in [1])": "a generator",
+    "[nn.ReLU(), torch.zeros(1)]": "an object of type list",
+    "nn.ReLU()": "an object of type ReLU",
+    "(x for x in [1])": "an object of type generator",
     "()": "()",
 }
 
@@ -169,7 +169,7 @@ def test_a_target_that_exits_before_leaves_no_report(place: Place, leave: str, w
     code, said = LEAVING[leave]
     assert outcome.code == (code or 1)
     assert outcome.err.startswith(said)
-    assert "left before anything was recorded" in outcome.err.splitlines()[-1]
+    assert "before anything was recorded" in outcome.err.splitlines()[-1]
     assert place.left() == {"model.py"}
 
 
@@ -257,7 +257,7 @@ def test_gradients_are_off_but_for_backward_and_every_step_then_trains(place: Pl
 def test_backward_of_what_needs_no_gradient_is_refused(place: Place) -> None:
     place.write(KINDS)
     outcome = place.capture("--backward", "--warmup", 1, "model.py:single")
-    assert "requires a gradient; leave --backward out" in one_line(outcome)
+    assert "requires a gradient; remove --backward" in one_line(outcome)
     assert place.left() == {"model.py"}
 
 

@@ -21,7 +21,7 @@ def test_a_report_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     path = report(tmp_path / "secret.sqlite", LINES)
     path.chmod(0)
     line = refusal(separately("parse", path, "-o", tmp_path / "out", before=without_privileges), path)
-    assert "cannot be opened (Permission denied); make the file readable" in line
+    assert "cannot be opened (Permission denied); check the path and its permissions" in line
     assert list(tmp_path.iterdir()) == [path]
 
 

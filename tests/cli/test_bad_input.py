@@ -14,8 +14,8 @@ import pytest
 
 import tracekit
 from tests.command import LINES, command, contents, refusal, separately
-from tests.conftest import TRACES
 from tests.damage import cut_short, dense, outcomes, survey
+from tests.needs import TRACES
 from tests.trace_lines import report
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "empty": (holding(b""), "is empty", EXPORT),
     "text": (holding(b"kernel,time\ngemm,12\n"), "is a text file", EXPORT),
     "text without a line end": (holding("grün".encode()), "is a text file", EXPORT),
-    "noise": (holding(bytes(range(256)) * 40), "unknown format", EXPORT),
+    "noise": (holding(bytes(range(256)) * 40), "has an unknown format", EXPORT),
     "nsys-rep": (
         holding(b"NVIDIA Tegra Profiler Report 1.\n\x0bLocal"),
-        "in its own format",
+        "in its native format",
         EXPORT,
     ),
-    "gzip": (compressed_report, "is gzip-compressed", "unpack it first"),
-    "zip": (holding(b"PK\x03\x04" + bytes(60)), "is a zip archive", "unpack it first"),
+    "gzip": (compressed_report, "is gzip-compressed", "decompress it first"),
+    "zip": (holding(b"PK\x03\x04" + bytes(60)), "is a zip archive", "decompress it first"),
     "JSON": (holding(b'{"traceEvents": []}'), "is a JSON file", EXPORT),
     "indented JSON": (holding(b'\n\n  [\n{"ph": "X"}]'), "is a JSON file", EXPORT),
     "XML": (holding(b'<?xml version="1.0"?><report/>'), "is an XML file", EXPORT),
@@ -73,16 +73,16 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "other SQLite": (
         of_tables("users", "orders"),
-        "no report: it holds the tables orders, users",
+        "not an Nsight Systems report: it has the tables orders, users",
         EXPORT,
     ),
-    "large SQLite": (of_tables(*"abcdef"), "holds the tables a, b, c, d, …", EXPORT),
+    "large SQLite": (of_tables(*"abcdef"), "has the tables a, b, c, d, …", EXPORT),
     "SQLite of nothing": (
         lambda path: database(path, "CREATE TABLE a (b); DROP TABLE a"),
-        "holds no tables",
+        "has no tables",
         EXPORT,
     ),
-    "DLProf": (of_tables("dictionary", "aggregations", "ops"), "is a database of DLProf", EXPORT),
+    "DLProf": (of_tables("dictionary", "aggregations", "ops"), "is a DLProf database", EXPORT),
     "SQLite's first line alone": (
         holding(b"SQLite format 3\0"),
         "SQLite cannot read it",
@@ -114,14 +114,14 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "export the report again",
     ),
     "a folder": (Path.mkdir, "is a folder", "expected a report file"),
-    "nothing": (lambda path: None, "there is no such file", "check the path"),
+    "nothing": (lambda path: None, "does not exist", "check the path"),
     "a dangling link": (
         lambda path: path.symlink_to("gone"),
-        "there is no such file",
+        "does not exist",
         "check the path",
     ),
-    "a link to itself": (lambda path: path.symlink_to(path), "cannot be opened", "readable"),
-    "below a file": (lambda path: None, "there is no such file", "check the path"),
+    "a link to itself": (lambda path: path.symlink_to(path), "cannot be opened", "permissions"),
+    "below a file": (lambda path: None, "does not exist", "check the path"),
     "a device without end": (
         lambda path: path.symlink_to("/dev/zero"),
         "is a pipe or device",
@@ -149,10 +149,10 @@ def test_what_is_no_report_is_named_with_what_was_expected_and_what_to_do(what: 
 @pytest.mark.parametrize(
     ("trace", "problem"),
     [
-        ("nvprof/pyprof_markers.sql", "is a SQLite file of nvprof"),
-        ("nvprof/nccl_4gpu.nvvp", "is a SQLite file of nvprof"),
-        ("nsys/two_gpu_p2p_v2020.5.qdrep", "in its own format; export it: " + EXPORT),
-        ("nsys/emit_nvtx_training_v2022.2.nsys-rep", "in its own format; export it: " + EXPORT),
+        ("nvprof/pyprof_markers.sql", "is an nvprof SQLite file"),
+        ("nvprof/nccl_4gpu.nvvp", "is an nvprof SQLite file"),
+        ("nsys/two_gpu_p2p_v2020.5.qdrep", "in its native format; export it first: " + EXPORT),
+        ("nsys/emit_nvtx_training_v2022.2.nsys-rep", "in its native format; export it first: " + EXPORT),
         ("kineto/user_annotation_steps.json.gz", "is gzip-compressed"),
         ("kineto/graph_ids.json", "is a JSON file, such as torch.profiler writes"),
     ],

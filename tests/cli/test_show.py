@@ -60,8 +60,8 @@ def squeezed(text: str) -> list[str]:
 
 def test_the_tree_as_text(folder: Path) -> None:
     assert squeezed(show("tree", folder).out) == [
-        "module calls self subtree of GPU time",
-        "─" * 78,
+        "module calls self subtree GPU share",
+        "─" * 65,
         "top Top 1 0 ns 1 \N{MICRO SIGN}s 100.0 % ████████",
         "layers 0 0 ns 400 ns 40.0 % ███▎",
         "0 … 2 3 x Layer 3 400 ns 400 ns 40.0 % ███▎",
@@ -124,16 +124,16 @@ def test_tables_keep_to_the_width_and_names_cannot_write_to_the_terminal(
     folder: Path, analysis, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    said = show(analysis.NAME, folder).out
-    assert max(map(len, said.splitlines())) <= int(columns)
-    assert "\x1b" not in said
+    text = show(analysis.NAME, folder).out
+    assert max(map(len, text.splitlines())) <= int(columns)
+    assert "\x1b" not in text
 
 
 def test_columns_without_room_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    said = " ".join(show("modules", folder).out.split())
-    assert "more columns:" in said
-    assert "step_p95_ns" in said
+    text = " ".join(show("modules", folder).out.split())
+    assert "more columns:" in text
+    assert "step_p95_ns" in text
     monkeypatch.setenv("COLUMNS", "300")
     assert "more columns:" not in show("modules", folder).out
 
@@ -144,8 +144,8 @@ def test_shapes_in_csv_are_json(folder: Path) -> None:
 
 
 def test_options_may_stand_anywhere(folder: Path) -> None:
-    said = show("modules", folder, "--top", 2).out
-    assert show("--top", 2, "modules", folder).out == show("modules", "--top", 2, folder).out == said
+    text = show("modules", folder, "--top", 2).out
+    assert show("--top", 2, "modules", folder).out == show("modules", "--top", 2, folder).out == text
 
 
 def test_the_analyses_are_listed() -> None:
@@ -154,20 +154,20 @@ def test_the_analyses_are_listed() -> None:
 
 
 def test_nothing_found_is_said(folder: Path) -> None:
-    assert "nothing of that kind" in show("copies", folder).out
+    assert "no matching rows" in show("copies", folder).out
     assert show("copies", folder, "--json").out == "[]\n"
-    assert "nothing of that kind" in show("tree", folder, "--top", 0).out
+    assert "no matching rows" in show("tree", folder, "--top", 0).out
 
 
 WRONG = {
-    "no such analysis": (["colours", "DIR"], 2, "there is no analysis colours; there are tree, "),
+    "no such analysis": (["colours", "DIR"], 2, "there is no analysis colours; expected one of tree, "),
     "a name misspelt": (["clases", "DIR"], 2, "there is no analysis clases; did you mean classes?"),
     "a name that is nearly one": (["class", "DIR"], 2, "did you mean classes?"),
     "the wrong way round": (["run.tracekit", "tree"], 2, "did you mean tracekit show tree run."),
     "a column misspelt": (["kernels", "DIR", "--sort", "gpu_tim"], 2, "did you mean gpu_time_ns?"),
-    "no dataset named": (["tree"], 2, "the following arguments are required: DIR"),
-    "no dataset": (["tree", "absent"], 1, "absent: is no dataset"),
-    "no such module": (["tree", "DIR", "--path", "topp"], 1, "it has no module topp"),
+    "no dataset named": (["tree"], 2, "the following arguments are required: DATASET"),
+    "no dataset": (["tree", "absent"], 1, "absent: is not a dataset"),
+    "no such module": (["tree", "DIR", "--path", "topp"], 1, "has no module topp"),
     "no such order of the tree": (["tree", "DIR", "--sort", "x"], 2, "cannot be sorted by x"),
     "no such column": (
         ["kernels", "DIR", "--sort", "x"],
@@ -177,9 +177,13 @@ WRONG = {
     "no depth": (["kernels", "DIR", "--depth", 1], 2, "kernels has no column depth"),
     "no share": (["steps", "DIR", "--min-share", "1%"], 2, "steps has no column share"),
     "sorted by lists": (["shapes", "DIR", "--sort", "inputs"], 2, "cannot be sorted by inputs"),
-    "a share above all": (["tree", "DIR", "--min-share", "101%"], 2, "a share from 0% to 100%"),
-    "a share of words": (["tree", "DIR", "--min-share", "nan"], 2, "a share from 0% to 100%"),
-    "a depth below 0": (["tree", "DIR", "--depth=-1"], 2, "a number of 0 or more"),
+    "a share above all": (["tree", "DIR", "--min-share", "101%"], 2, "expected at most 100%, got '101%'"),
+    "a share of words": (
+        ["tree", "DIR", "--min-share", "nan"],
+        2,
+        "expected a percentage such as 5%",
+    ),
+    "a depth below 0": (["tree", "DIR", "--depth=-1"], 2, "expected a whole number, 0 or more, got '-1'"),
     "two forms": (["tree", "DIR", "--json", "--csv"], 2, "not allowed with argument"),
     "gaps of a part": (["gaps", "DIR", "--path", "top"], 2, "whole dataset"),
     "coverage of a part": (["coverage", "DIR", "--path", "top"], 2, "whole dataset"),
@@ -188,11 +192,11 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_call_is_told_so_in_one_line(folder: Path, case: str) -> None:
-    args, code, said = WRONG[case]
+    args, code, message = WRONG[case]
     outcome = command("show", *(folder if arg == "DIR" else arg for arg in args))
     assert (outcome.code, outcome.out) == (code, "")
     assert outcome.err.count("\n") == 1
-    assert said in outcome.err
+    assert message in outcome.err
 
 
 def test_a_dataset_that_lost_a_table_is_told_in_one_line(tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ def test_a_peak_and_a_dtype_are_stated_for_the_roofline(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("modules", "--peak", "memory=3"), "modules has no option --peak"),
         (("memory", "--peak", "memory=3"), "memory has no option --peak"),
@@ -227,12 +231,12 @@ def test_a_peak_and_a_dtype_are_stated_for_the_roofline(folder: Path) -> None:
     ],
 )
 def test_an_option_that_an_analysis_lacks_or_cannot_read_is_a_wrong_call(
-    folder: Path, args: tuple[str, ...], said: str
+    folder: Path, args: tuple[str, ...], message: str
 ) -> None:
     name, *options = args
     outcome = command("show", name, folder, *options)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert outcome.err.startswith(f"tracekit: {said}")
+    assert outcome.err.startswith(f"tracekit: {message}")
 
 
 def test_a_column_can_be_called_as_its_heading_and_is_shown_if_rows_are_sorted_by_it(
@@ -244,6 +248,6 @@ def test_a_column_can_be_called_as_its_heading_and_is_shown_if_rows_are_sorted_b
     assert by_heading == show("launches", folder, "--sort", "queue_p95_ns").out
     for heading, column in (("FLOP/byte", "flops_per_byte"), ("cpu time", "gpu_time_ns")):
         name = "roofline" if "/" in heading else "kernels"
-        found = show(name, folder, "--sort", heading)
-        assert (found.code, found.out) == (0, show(name, folder, "--sort", column).out)
+        outcome = show(name, folder, "--sort", heading)
+        assert (outcome.code, outcome.out) == (0, show(name, folder, "--sort", column).out)
     assert by_heading.split("\n")[1].split()[:3] == ["path", "queue", "p95"]

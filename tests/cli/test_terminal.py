@@ -64,7 +64,7 @@ def test_a_name_in_the_report_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert ESCAPE not in command("parse", path).out
 
 
-@pytest.mark.parametrize("name", ["top[bold]x[/]", "[red", "a[/b]", "ü.日本"])
+@pytest.mark.parametrize("name", ["top[bold]x[/]", "[red", "a[/b]", "ü日本"])
 def test_names_are_printed_as_they_are(name: str, tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", LINES.replace("top", name))
     assert f"\n {name} " in command("parse", path).out
@@ -104,7 +104,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(args: tuple[str, ...], small:
         check=False,
     )
     os.close(theirs)
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     assert "report.tracekit" in {path.name for path in small.parent.iterdir()} or args == ("schema",)
 
 

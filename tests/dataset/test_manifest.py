@@ -55,54 +55,54 @@ def without_ids(folder: Path) -> None:
         if path.is_file():
             table = pq.ParquetFile(path).read()
             pq.write_table(table.replace_schema_metadata(None), path)
-    said = manifest(folder)
-    for one in (said, *said.get("reports", ())):
+    fields = manifest(folder)
+    for one in (fields, *fields.get("reports", ())):
         one.pop("id", None)
         one.pop("table_ids", None)
-    write(folder, said)
+    write(folder, fields)
 
 
 def manifest(folder: Path) -> Json:
     return json.loads((folder / "manifest.json").read_text("utf-8"))
 
 
-def write(folder: Path, said: Json) -> None:
-    (folder / "manifest.json").write_text(json.dumps(said), "utf-8")
+def write(folder: Path, fields: Json) -> None:
+    (folder / "manifest.json").write_text(json.dumps(fields), "utf-8")
 
 
 def answers(folder: Path) -> list[str] | None:
     """What is answered; None if each question that cannot be is refused in one line that names the folder."""
-    said = []
+    outputs = []
     for verb, name, form in ASKED:
         outcome = command(verb, name, folder, form)
         if outcome.code:
             refusal(outcome, folder)
-            said.append(None)
+            outputs.append(None)
         else:
             assert not outcome.err
-            said.append(outcome.out)
+            outputs.append(outcome.out)
     try:
         Console(file=io.StringIO()).print(summary.as_text(tracekit.load(folder)))
         json.dumps(summary.as_json(tracekit.load(folder)))
     except tracekit.DatasetError:
         return None
-    return None if None in said else said
+    return None if None in outputs else outputs
 
 
 @pytest.fixture(scope="module")
 def right(whole: Path) -> list[str]:
-    found = answers(whole)
-    assert found is not None
-    return found
+    answer = answers(whole)
+    assert answer is not None
+    return answer
 
 
 def copied(folder: Path) -> Path:
     return Path(shutil.copytree(folder, folder.with_name("edited"), dirs_exist_ok=True))
 
 
-def places(said: Json, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def places(fields: Json, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Where in the manifest something stands."""
-    entries = said.items() if isinstance(said, dict) else enumerate(said) if isinstance(said, list) else ()
+    entries = fields.items() if isinstance(fields, dict) else enumerate(fields) if isinstance(fields, list) else ()
     for key, value in entries:
         yield (*above, key)
         yield from places(value, (*above, key))
@@ -118,9 +118,9 @@ JUNK = st.one_of(
 
 
 @st.composite
-def edits(draw: st.DrawFn, said: Json) -> Json:
+def edits(draw: st.DrawFn, fields: Json) -> Json:
     """The manifest with something else, nothing, or the same thing twice at some places."""
-    edited = deepcopy(said)
+    edited = deepcopy(fields)
     for _ in range(draw(st.integers(1, 2))):
         *way, last = draw(st.sampled_from([*places(edited)] or [("format",)]))
         at = edited
@@ -138,9 +138,9 @@ def edits(draw: st.DrawFn, said: Json) -> Json:
     return edited
 
 
-def beside_sources(said: Json) -> Json:
+def beside_sources(fields: Json) -> Json:
     """What is said, less what describes sources, in the words of JSON: NaN is a word."""
-    kept = {key: value for key, value in said.items() if key != "source"}
+    kept = {key: value for key, value in fields.items() if key != "source"}
     if isinstance(kept.get("reports"), list):
         kept["reports"] = [
             {k: v for k, v in one.items() if k != "source"} if isinstance(one, dict) else one for one in kept["reports"]
@@ -153,14 +153,14 @@ def beside_sources(said: Json) -> Json:
 def test_an_edit_of_a_manifest_is_refused_in_one_line_unless_it_describes_a_source(
     whole: Path, right: list[str], data: st.DataObject
 ) -> None:
-    said, folder = manifest(whole), copied(whole)
-    edited = data.draw(edits(said))
+    fields, folder = manifest(whole), copied(whole)
+    edited = data.draw(edits(fields))
     write(folder, edited)
-    found = answers(folder)
-    if beside_sources(edited) != beside_sources(said):
-        assert found is None
+    answer = answers(folder)
+    if beside_sources(edited) != beside_sources(fields):
+        assert answer is None
     else:
-        assert found in (None, right)
+        assert answer in (None, right)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -170,15 +170,15 @@ def test_an_edit_of_an_old_manifest_without_ids_loses_no_rows_and_shows_no_trace
 ) -> None:
     folder = copied(old)
     write(folder, data.draw(edits(manifest(old))))
-    found = answers(folder)
-    assert found is None or found[:2] == right[:2]
+    answer = answers(folder)
+    assert answer is None or answer[:2] == right[:2]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_bytes_that_change_in_a_manifest_are_noticed(whole: Path, right: list[str], data: st.DataObject) -> None:
     folder, text = copied(whole), (whole / "manifest.json").read_bytes()
-    at = data.draw(st.integers(0, len(text) - 1))
+    at = data.draw(st.integers(0, len(text.rstrip()) - 1))  # without what follows the JSON a manifest is whole
     more = data.draw(st.sampled_from([b"", b"0", b"\xff", b"}", b'"', b"[" * 100_000]))
     (folder / "manifest.json").write_bytes(text[:at] + more + text[at + 1 :])
     assert answers(folder) in (None, right)
@@ -190,41 +190,41 @@ def test_an_old_dataset_without_ids_still_opens(old: Path, right: list[str]) -> 
     assert answers(old) == right
 
 
-def replaced(said: Json, old: object, new: object) -> Json:
-    return json.loads(json.dumps(said).replace(json.dumps(old), json.dumps(new)))
+def replaced(fields: Json, old: object, new: object) -> Json:
+    return json.loads(json.dumps(fields).replace(json.dumps(old), json.dumps(new)))
 
 
 EDITS: dict[str, tuple[Callable[[Json], Json], str]] = {
     "rows of kernels": (
-        lambda said: {**said, "rows": {**said["rows"], "kernels": 1}},
+        lambda fields: {**fields, "rows": {**fields["rows"], "kernels": 1}},
         "its manifest.json was changed after it was written; undo that, or parse the report again",
     ),
     "no rows": (
-        lambda said: {key: value for key, value in said.items() if key != "rows"},
+        lambda fields: {key: value for key, value in fields.items() if key != "rows"},
         "its manifest.json is damaged (rows is missing); parse the report again",
     ),
     "rows that are words": (
-        lambda said: {**said, "rows": {**said["rows"], "calls": "many"}},
+        lambda fields: {**fields, "rows": {**fields["rows"], "calls": "many"}},
         "its manifest.json is damaged (rows.calls is 'many'); parse the report again",
     ),
     "less coverage": (
-        lambda said: {**said, "coverage": said["coverage"][:1]},
+        lambda fields: {**fields, "coverage": fields["coverage"][:1]},
         "its manifest.json was changed after it was written; undo that, or parse the report again",
     ),
     "ids of reports alone": (
-        lambda said: {
-            **{key: value for key, value in said.items() if key not in {"id", "table_ids"}},
+        lambda fields: {
+            **{key: value for key, value in fields.items() if key not in {"id", "table_ids"}},
             **(
-                {"reports": [{**one, "table_ids": 1} for one in said["reports"]]}
-                if "reports" in said
+                {"reports": [{**one, "table_ids": 1} for one in fields["reports"]]}
+                if "reports" in fields
                 else {"table_ids": 1}
             ),
         },
         "its manifest.json was changed after it was written; undo that, or parse the report again",
     ),
     "no number": (
-        lambda said: {**said, "launches": float("nan")},
-        "its manifest cannot be read (no JSON: NaN is no number); parse the report again",
+        lambda fields: {**fields, "launches": float("nan")},
+        "its manifest cannot be read (not JSON: NaN is not a number); parse the report again",
     ),
 }
 
@@ -250,15 +250,15 @@ def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("edit", ["left out", "twice", "renamed", "none"])
 def test_reports_that_the_manifest_does_not_list_are_not_left_out_in_silence(ranks: Path, edit: str) -> None:
-    said = manifest(ranks)
-    entries = said["reports"]
-    said["reports"] = {
+    fields = manifest(ranks)
+    entries = fields["reports"]
+    fields["reports"] = {
         "left out": entries[:2],
         "twice": [*entries, entries[0]],
         "renamed": [{**entries[0], "name": "../rank0"}, *entries[1:]],
         "none": [],
     }[edit]
-    write(ranks, said)
+    write(ranks, fields)
     refusal(command("show", "modules", ranks), ranks)
 
 
@@ -299,12 +299,12 @@ def test_a_table_of_another_parse_is_refused(tmp_path: Path) -> None:
     )
     shutil.copy(other.folder / "kernels.parquet", one.folder / "kernels.parquet")
     line = refusal(command("show", "kernels", one.folder), one.folder)
-    assert "its table kernels cannot be read (its file is of another parse)" in line
+    assert "its table kernels cannot be read (its file is from another parse)" in line
 
 
 def test_a_source_may_be_corrected_by_hand(whole: Path) -> None:
-    folder, said = copied(whole), manifest(whole)
-    for one in said.get("reports", [said]):
+    folder, fields = copied(whole), manifest(whole)
+    for one in fields.get("reports", [fields]):
         one["source"]["started_utc_ns"] = 1_700_000_000_000_000_000
-    write(folder, said)
+    write(folder, fields)
     assert tracekit.load(folder).table("kernels").num_rows > 0

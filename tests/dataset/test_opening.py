@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -15,11 +16,12 @@ import pytest
 import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import LINES
+from tests.golden import check
 from tests.trace_lines import report
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from tracekit.dataset.opening import Dataset
 
@@ -141,7 +143,7 @@ def test_an_unknown_table_or_column_is_answered_with_those_there_are(root: str |
     dataset = small if root is None else small.subtree(root)
     with pytest.raises(tracekit.UsageError) as unknown:
         dataset.table("kernel")
-    assert str(unknown.value) == f"there is no table kernel; there are {', '.join(SPECS)}"
+    assert str(unknown.value) == f"there is no table kernel; expected one of {', '.join(SPECS)}"
     with pytest.raises(tracekit.UsageError) as lacking:
         dataset.table("steps", ["name", "duration"])
     assert str(lacking.value) == f"steps has no column duration; it has {', '.join(SPECS['steps'].schema().names)}"
@@ -152,19 +154,31 @@ def test_a_dataset_shows_where_it_lies_and_how_much_it_holds(small: Dataset) -> 
     assert repr(small.subtree("top.a")) == f"Dataset('{small.folder}', root='top.a')"
 
 
-def test_loading_a_dataset_gives_what_parsing_gave(small: Dataset) -> None:
-    for folder in (small.folder, str(small.folder)):
-        loaded = tracekit.load(folder)
-        assert loaded.manifest == small.manifest
-        assert all(loaded.table(name).equals(small.table(name)) for name in SPECS)
+@pytest.mark.parametrize("kind", [Path, str])
+def test_a_loaded_dataset_holds_what_its_files_hold(kind: Callable[[Path], object], small: Dataset) -> None:
+    loaded = tracekit.load(kind(small.folder))
+    assert loaded.folder == small.folder
+    assert loaded.manifest == json.loads((small.folder / "manifest.json").read_text("utf-8"))
+    for name in SPECS:
+        assert loaded.table(name).equals(pq.read_table(small.folder / f"{name}.parquet")), name
+    check(
+        loaded,
+        "kernels",
+        """
+        name                          kind    module  start_ns  end_ns  method
+        relu                          kernel  top     700       800     range
+        gemm                          kernel  top.a   40        140     range
+        [CUDA memcpy Host-to-Device]  memcpy  -       900       910     -
+    """,
+    )
 
 
 FOREIGN = {
-    "no folder": (None, "is no dataset: there is no such folder; make one with tracekit parse"),
+    "no folder": (None, "is not a dataset: no such folder; make one with tracekit parse"),
     "no JSON": ("{", "its manifest cannot be read"),
     "no UTF-8": (b"\xff\xfe", "its manifest cannot be read"),
-    "no object": ("[]", "its manifest.json is not tracekit's"),
-    "a web extension": ('{"manifest_version": 3}', "its manifest.json is not tracekit's"),
+    "no object": ("[]", "its manifest.json was not written by tracekit"),
+    "a web extension": ('{"manifest_version": 3}', "its manifest.json was not written by tracekit"),
     "tomorrow's": (
         '{"format": "tracekit dataset", "format_version": 99}',
         "has format version 99, this tracekit reads 1",
@@ -181,7 +195,7 @@ def test_a_report_is_no_dataset_yet(tmp_path: Path) -> None:
     report.write_bytes(b"")
     with pytest.raises(
         tracekit.DatasetError,
-        match=r"is a file, and no dataset; tracekit parse .*run\.sqlite makes one",
+        match=r"is a file, not a dataset; if it is a report, read it with tracekit parse .*run\.sqlite",
     ):
         tracekit.load(report)
 

@@ -57,7 +57,7 @@ def test_what_is_no_dataset_is_never_replaced(what: str, force: bool, small: Pat
     THEIRS[what](out)
     before = contents(tmp_path)
     line = refusal(command("parse", small, "-o", out, *(["--force"] if force else [])), out)
-    assert "is there already and is no dataset; choose another folder with -o" in line
+    assert "already exists and is not a dataset; choose another folder with -o" in line
     assert contents(tmp_path) == before
     assert out.is_symlink() == ("link" in what)
 

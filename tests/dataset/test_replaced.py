@@ -100,11 +100,11 @@ def test_datasets_of_several_reports_are_told_apart_too(follower: str, reports: 
     tracekit.parse(FOLLOWERS[follower](reports), tmp_path / "run", force=True)
     for name in NAMES:
         try:
-            found = held.table(name)
+            table = held.table(name)
         except tracekit.DatasetError as error:
             assert REPLACED in str(error)  # noqa: PT017 - either will do
         else:
-            assert found.equals(before[name])
+            assert table.equals(before[name])
     with pytest.raises(tracekit.DatasetError, match=REPLACED):
         held.kernels()
 
@@ -134,8 +134,8 @@ def test_a_dataset_that_is_just_being_replaced_is_no_missing_one(reports: list[P
     folder = tracekit.parse(reports[0], tmp_path / "run").folder
     aside = folder.rename(tmp_path / ".run.old-1")
     line = refusal(command("show", "modules", folder), folder)
-    assert "is being replaced by a parse, or was when that was killed; try again in a moment" in line
-    assert f"rename {aside}, which it was" in line
+    assert "is being replaced by a parse, or a parse was killed while it replaced it; try again in a moment" in line
+    assert f"restore it: rename {aside} to run" in line
 
 
 PARSING = """
@@ -177,11 +177,11 @@ def test_what_is_shown_beside_a_parse_is_of_one_parse(reports: list[Path], tmp_p
 
 def _ask(out: Path, right: list[dict[str, str]], seen: Counter[str]) -> None:
     try:
-        found = answered(tracekit.load(out))
+        answer = answered(tracekit.load(out))
     except tracekit.DatasetError as error:
         seen["refused" if "replaced" in str(error) else str(error)] += 1
     else:
-        seen["answered" if found in right else f"mixed: {found}"] += 1
+        seen["answered" if answer in right else f"mixed: {answer}"] += 1
 
 
 def _show(out: Path, shown: list[str], seen: Counter[str]) -> None:

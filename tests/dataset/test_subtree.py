@@ -122,10 +122,10 @@ def test_a_subtree_reads_only_the_row_groups_that_can_hold_it(
 
 
 def test_a_subtree_knows_no_coverage_and_no_module_that_is_not_there(small: Dataset) -> None:
-    with pytest.raises(tracekit.UsageError, match="coverage knows no modules; ask the whole dataset for it"):
+    with pytest.raises(tracekit.UsageError, match="coverage is not divided by modules; ask the whole dataset for it"):
         small.subtree("top").coverage()
     for path in ("top.b", "to", "", "top."):
-        with pytest.raises(tracekit.DatasetError, match=r"it has no module .*; see the paths in its table modules"):
+        with pytest.raises(tracekit.DatasetError, match=r"has no module .*; tracekit show modules lists the paths"):
             small.subtree(path)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import os
 import resource
-from typing import TYPE_CHECKING
+import signal
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +15,7 @@ from tests.command import LINES, command, contents, separately
 from tests.trace_lines import report
 from tracekit.cli import export
 from tracekit.exports import FORMATS
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tracekit.exports.base import Target, exported_file
 
 FILES = ["perfetto", "chrome", "stacks", "csv", "xlsx"]
 
@@ -43,7 +43,7 @@ def test_what_is_there_is_kept_unless_force_is_given(kind: str, run: Path, tmp_p
     assert command("export", run, "--format", kind, "-o", out).code == 0
     before = contents(tmp_path)
     line = refused(run, "--format", kind, "-o", out)
-    assert f"{out}: is there already; replace it with --force or choose another place" in line
+    assert f"{out}: already exists; replace it with --force or choose another place" in line
     assert contents(tmp_path) == before
     assert command("export", run, "--format", kind, "-o", out, "--force").code == 0
     assert set(contents(tmp_path)) == set(before)
@@ -55,7 +55,7 @@ def test_force_replaces_no_folder_of_something_else(run: Path, tmp_path: Path) -
     before = contents(tmp_path)
     for kind in FILES:
         line = refused(run, "--format", kind, "-o", tmp_path / "mine", "--force")
-        assert "is there already and is no" in line
+        assert "already exists and is not a" in line
     assert contents(tmp_path) == before
 
 
@@ -68,7 +68,7 @@ def test_the_dataset_itself_is_not_overwritten(inside: str, run: Path) -> None:
 
 
 def test_a_device_is_no_place_for_a_file(run: Path) -> None:
-    assert "is no file" in refused(run, "--format", "stacks", "-o", "/dev/null", "--force")
+    assert "is not a file" in refused(run, "--format", "stacks", "-o", "/dev/null", "--force")
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -89,6 +89,26 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(kind: str, run: Path, tmp_pa
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1, outcome.err
     assert f"tracekit: {tmp_path}/out: cannot be written (" in outcome.err
+    assert contents(tmp_path) == before
+
+
+def test_a_second_ctrl_c_does_not_disturb_the_cleanup_after_the_first(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(path: Path, *, missing_ok: bool) -> None:
+        signal.raise_signal(signal.SIGINT)
+        os.unlink(path)  # noqa: PTH108
+
+    before = contents(tmp_path)
+    monkeypatch.setattr(Path, "unlink", again)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
+    with (  # noqa: PT012
+        pytest.raises(KeyboardInterrupt),
+        exported_file(tracekit.load(run), Target(str(tmp_path / "out"), force=False)) as partial,
+    ):
+        partial.write_text("half")
+        signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, handler)
     assert contents(tmp_path) == before
 
 
@@ -113,23 +133,23 @@ def test_a_workbook_without_openpyxl_says_what_to_install(
 
     monkeypatch.setattr(builtins, "__import__", without)
     line = refused(run, "--format", "xlsx", "-o", tmp_path / "out")
-    assert "pip install 'tracekit[xlsx]'" in line
+    assert "pip install openpyxl" in line
 
 
 @pytest.mark.parametrize(
-    ("url", "said", "code"),
+    ("url", "message", "code"),
     [
-        ("run.db", "that is no URL of a database; expected one such as sqlite:///run.db", 2),
-        ("nosuch://host/db", "SQLAlchemy knows no such database: nosuch", 2),
+        ("run.db", "not the URL of a database; expected one such as sqlite:///run.db", 2),
+        ("nosuch://host/db", "SQLAlchemy supports no such database: nosuch", 2),
         ("mysql+pymysql://u:secret@h/db", "needs a driver", 1),
         ("sqlite:////no/such/folder/run.db", "cannot be written (unable to open database file)", 1),
     ],
 )
 def test_a_database_that_cannot_be_reached_is_refused_in_one_line_without_its_password(
-    url: str, said: str, code: int, run: Path
+    url: str, message: str, code: int, run: Path
 ) -> None:
     line = refused(run, "--format", "sql", "-o", url, code=code)
-    assert said in line
+    assert message in line
     assert "secret" not in line
 
 
@@ -156,7 +176,7 @@ def test_tables_that_are_no_export_stand_beside_it(run: Path, tmp_path: Path) ->
     db.close()
     url = f"sqlite:///{tmp_path}/x.db"
     assert command("export", run, "--format", "sql", "-o", url).code == 0
-    assert "has a table ranges already" in refused(run, "--format", "sql", "-o", url)
+    assert "already has a table ranges" in refused(run, "--format", "sql", "-o", url)
     assert command("export", run, "--format", "sql", "-o", url, "--force").code == 0
     db = sqlite3.connect(tmp_path / "x.db")
     names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
@@ -165,17 +185,17 @@ def test_tables_that_are_no_export_stand_beside_it(run: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("x", "-o", "y"), "the following arguments are required: --format"),
         (("x", "--format", "pdf", "-o", "y"), "argument --format: invalid choice: 'pdf'"),
         (("x", "--format", "csv"), "the following arguments are required: -o/--out"),
     ],
 )
-def test_a_call_that_makes_no_sense_has_exit_code_2(args: tuple[str, ...], said: str) -> None:
-    assert said in refused(*args, code=2)
+def test_a_call_that_makes_no_sense_has_exit_code_2(args: tuple[str, ...], message: str) -> None:
+    assert message in refused(*args, code=2)
 
 
 def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "--format", "csv", "-o", tmp_path / "out")
-    assert "is no dataset: it has no manifest.json; make one with tracekit parse" in line
+    assert "is not a dataset: it has no manifest.json; make one with tracekit parse" in line

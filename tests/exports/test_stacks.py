@@ -78,18 +78,18 @@ def test_stacks_of_several_reports_add_up(tmp_path: Path) -> None:
 
 def sums(text: str) -> Counter[str]:
     """Time by all but the last frame, read as flame graph programs do."""
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for line in text.splitlines():
         stack, _, time = line.rpartition(" ")
-        found[stack.rpartition(";")[0]] += int(time)
-    return found
+        totals[stack.rpartition(";")[0]] += int(time)
+    return totals
 
 
 def expected(dataset: Dataset) -> Counter[str]:
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for row in dataset.table("kernels", ["module", "cause", "dur_ns"]).to_pylist():
-        found[(row["module"] or f"[{row['cause']}]").replace(".", ";")] += row["dur_ns"]
-    return found
+        totals[(row["module"] or f"[{row['cause']}]").replace(".", ";")] += row["dur_ns"]
+    return totals
 
 
 def test_sums_of_stacks_are_the_kernels_time_by_module(tmp_path: Path) -> None:

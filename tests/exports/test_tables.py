@@ -74,12 +74,12 @@ def rows(dataset: Dataset, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def unpacked(dataset: Dataset, name: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def unpacked(dataset: Dataset, name: str, values: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of text, with lists and maps read from their JSON."""
     nested = {field.name for field in dataset.schema(name) if pa.types.is_nested(field.type)}
     return [
         {key: json.loads(value) if key in nested and value is not None else value for key, value in row.items()}
-        for row in found
+        for row in values
     ]
 
 
@@ -103,8 +103,8 @@ def test_csv_files_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
             ),
         )
         assert read.column_names == schema.names
-        found = [{key: unmarked(value) for key, value in row.items()} for row in read.to_pylist()]
-        assert unpacked(dataset, name, found) == rows(dataset, name)
+        values = [{key: unmarked(value) for key, value in row.items()} for row in read.to_pylist()]
+        assert unpacked(dataset, name, values) == rows(dataset, name)
 
 
 def unmarked(value: object) -> object:
@@ -120,8 +120,8 @@ def test_no_text_in_a_csv_file_is_a_formula_and_every_one_can_be_had_back(tmp_pa
     export(dataset, "csv", tmp_path / "out")
     with (tmp_path / "out" / "kernels.csv").open(newline="") as file:
         exported = next(csv.DictReader(file))["name"]
-    said = command("show", "kernels", dataset.folder, "--csv").out
-    shown = next(csv.DictReader(io.StringIO(said, newline="")))["name"]
+    text = command("show", "kernels", dataset.folder, "--csv").out
+    shown = next(csv.DictReader(io.StringIO(text, newline="")))["name"]
     assert exported == shown == f"'{name}"
 
 
@@ -151,9 +151,9 @@ def test_sheets_of_a_workbook_are_the_tables(dataset: Dataset, tmp_path: Path) -
     book = openpyxl.load_workbook(tmp_path / "out.xlsx")
     assert tuple(book.sheetnames) == TABLE_NAMES
     for name in TABLE_NAMES:
-        names, *found = book[name].iter_rows(values_only=True)
+        names, *values = book[name].iter_rows(values_only=True)
         assert list(names) == dataset.schema(name).names
-        read = [dict(zip(names, row, strict=True)) for row in found]
+        read = [dict(zip(names, row, strict=True)) for row in values]
         expected = [
             {
                 key: pytest.approx(value, rel=1e-15) if isinstance(value, float) else value or None
@@ -161,8 +161,8 @@ def test_sheets_of_a_workbook_are_the_tables(dataset: Dataset, tmp_path: Path) -
             }
             for row in rows(dataset, name)
         ]
-        found = [{key: value or None for key, value in row.items()} for row in unpacked(dataset, name, read)]
-        assert found == expected
+        values = [{key: value or None for key, value in row.items()} for row in unpacked(dataset, name, read)]
+        assert values == expected
 
 
 def test_no_cell_of_a_workbook_is_a_formula(dataset: Dataset, tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_what_a_cell_cannot_hold_is_said_otherwise(tmp_path: Path) -> None:
     lines = f"launch 1 1 2 #1\nkernel 1 {start} {1 - start} #1 {name}\nkernel 1 5 6 #2 a\x01b"
     export(tracekit.parse(report(tmp_path / "r.sqlite", lines)), "xlsx", tmp_path / "out.xlsx")
     sheet = openpyxl.load_workbook(tmp_path / "out.xlsx")["kernels"]
-    names, *found = sheet.iter_rows(values_only=True)
-    second, first = (dict(zip(names, row, strict=True)) for row in found)
+    names, *values = sheet.iter_rows(values_only=True)
+    second, first = (dict(zip(names, row, strict=True)) for row in values)
     assert first["name"] == "a\N{REPLACEMENT CHARACTER}b"
     assert second["name"] == "k" * 32_766 + "…"
     assert (second["dur_ns"], second["start_ns"]) == (str((1 << 53) + 1), start)
@@ -212,15 +212,14 @@ def test_a_workbook_of_names_that_xml_cannot_hold_can_be_opened_and_says_so(odd:
         for one in row.values()
     )
     assert done.out == (
-        f"{folder} is exported as xlsx: {changed} texts had characters that a workbook cannot hold, "
-        "which are U+FFFD there\n"
+        f"{folder}: exported as xlsx; {changed} texts had characters that a workbook cannot hold, which became U+FFFD\n"
     )
     with ZipFile(tmp_path / "out.xlsx") as book:
         for part in book.namelist():
             ElementTree.fromstring(book.read(part))
     sheets = openpyxl.load_workbook(tmp_path / "out.xlsx")
-    found = {cell.value for sheet in sheets for row in sheet.iter_rows() for cell in row}
-    assert {"to\ufffdp", "ge\ufffdmm", "\U0001f525 \U0001fffe \ud7ff \ue000 \ufffd"} <= found
+    cells = {cell.value for sheet in sheets for row in sheet.iter_rows() for cell in row}
+    assert {"to\ufffdp", "ge\ufffdmm", "\U0001f525 \U0001fffe \ud7ff \ue000 \ufffd"} <= cells
 
 
 def test_halves_of_letters_are_no_characters_of_a_workbook() -> None:
@@ -254,15 +253,15 @@ def test_more_rows_than_a_sheet_holds_are_refused(
 
 def in_database(url: str, dataset: Dataset) -> dict[str, list[dict[str, Any]]]:
     engine = sa.create_engine(url)
-    found = {}
+    values = {}
     with engine.connect() as connection:
         for name in TABLE_NAMES:
             table = sa.Table(name, sa.MetaData(), autoload_with=connection)
             assert list(table.columns.keys()) == dataset.schema(name).names
             read = [dict(row._mapping) for row in connection.execute(sa.select(table))]
-            found[name] = unpacked(dataset, name, read)
+            values[name] = unpacked(dataset, name, read)
     engine.dispose()
-    return found
+    return values
 
 
 def test_tables_of_an_sqlite_database_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
@@ -277,7 +276,7 @@ def test_tables_of_a_postgresql_database_are_the_tables(dataset: Dataset, postgr
     assert in_database(postgres_url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}
     again = command("export", dataset.folder, "--format", "sql", "-o", postgres_url)
     assert again.code == 1
-    assert "has a table ranges already; replace it with --force" in again.err
+    assert "already has a table ranges; replace it with --force" in again.err
 
 
 @pytest.mark.postgres

@@ -16,8 +16,7 @@ from hypothesis import given, strategies as st
 import tracekit
 from tests.command import command
 from tests.trace_lines import report
-from tracekit.arrays.intervals import MOST_LANES, lanes
-from tracekit.arrays.lanes import nested_lanes
+from tracekit.arrays.lanes import MOST_LANES, lanes, nested_lanes
 from tracekit.exports.times import for_sums, for_truncation
 
 if TYPE_CHECKING:
@@ -167,8 +166,8 @@ TIMES = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_s
 def test_perfetto_s_arithmetic_gives_exact_nanoseconds(times: list[tuple[int, int]]) -> None:
     """It multiplies by a thousand and drops the fraction."""
     start, length = (np.array(column) for column in zip(*times, strict=True))
-    said = for_truncation(start, start + length)
-    for text, exact in zip(said, (start, length), strict=True):
+    written = for_truncation(start, start + length)
+    for text, exact in zip(written, (start, length), strict=True):
         assert [int(float(one) * 1000.0) for one in text.to_pylist()] == exact.tolist()
 
 
@@ -276,8 +275,8 @@ def test_slices_of_a_lane_nest_or_are_apart_and_only_overlaps_open_lanes(
     for one, other in combinations(range(len(calls)), 2):
         if (track[one], lane[one]) == (track[other], lane[other]):
             assert not crossing(calls[one], calls[other])
-    for its in range(3):
-        rows = [row for row in range(len(calls)) if calls[row][0] == its]
+    for track in range(3):
+        rows = [row for row in range(len(calls)) if calls[row][0] == track]
         if not any(crossing(calls[a], calls[b]) for a, b in combinations(rows, 2)):
             assert not lane[rows].any()
     for row in np.flatnonzero(parent >= 0).tolist():
@@ -321,14 +320,14 @@ def test_no_two_slices_of_a_lane_overlap_and_no_lane_is_opened_for_nothing(
     )
     lane = lanes(stream, start, start + length)
     by_lane = defaultdict(list)
-    for its, at, begin, long in zip(stream, lane, start, length, strict=True):
-        by_lane[its, at].append((begin, begin + long))
-    for found in by_lane.values():
-        found.sort()
-        assert all(one[1] <= other[0] for one, other in pairwise(found))
-    for its in set(stream.tolist()):
-        rows = sorted((b, b + n) for s, b, n in slices if s == its)
-        assert lane[stream == its].max() + 1 == most_at_once(rows)
+    for track, at, begin, long in zip(stream, lane, start, length, strict=True):
+        by_lane[track, at].append((begin, begin + long))
+    for intervals in by_lane.values():
+        intervals.sort()
+        assert all(one[1] <= other[0] for one, other in pairwise(intervals))
+    for track in set(stream.tolist()):
+        rows = sorted((b, b + n) for s, b, n in slices if s == track)
+        assert lane[stream == track].max() + 1 == most_at_once(rows)
 
 
 def most_at_once(rows: list[tuple[int, int]]) -> int:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.needs import require
 from tracekit.flops import FORMULAS, flops_of
 from tracekit.flops.base import Call, Unknown
 from tracekit.flops.kernels import CPU_ATTENTIONS, kind_of
 from tracekit.flops.operators import operator
 
-torch = pytest.importorskip("torch")
+require("torch")
+torch = importlib.import_module("torch")
 nn = torch.nn
 
 pytestmark = pytest.mark.torch
@@ -28,7 +31,7 @@ def counted(run: Any, *args: Any, **kwargs: Any) -> int:
     return counter.get_total_flops()
 
 
-def told(module: Any, *args: Any, out: bool = True, **kwargs: Any) -> Call:
+def marked_call(module: Any, *args: Any, out: bool = True, **kwargs: Any) -> Call:
     """A call as markers of capture tell it."""
     from tracekit.capture.settings import settings_of
 
@@ -44,7 +47,7 @@ def told(module: Any, *args: Any, out: bool = True, **kwargs: Any) -> Call:
     )
 
 
-def call(class_name: str | None = None, **said: Any) -> Call:
+def call(class_name: str | None = None, **fields: Any) -> Call:
     nothing: dict[str, Any] = {
         "params": {},
         "settings": {},
@@ -52,7 +55,7 @@ def call(class_name: str | None = None, **said: Any) -> Call:
         "outputs": None,
         "kwargs": {},
     }
-    return Call(class_name, **(nothing | said))
+    return Call(class_name, **(nothing | fields))
 
 
 @settings(deadline=None)
@@ -65,7 +68,7 @@ def call(class_name: str | None = None, **said: Any) -> Call:
 )
 def test_a_linear(rows: list[int], width: int, out: int, *, bias: bool, tell: bool) -> None:
     layer, x = nn.Linear(width, out, bias=bias), torch.zeros(*rows, width)
-    assert flops_of(told(layer, x, out=tell)) == counted(layer, x)
+    assert flops_of(marked_call(layer, x, out=tell)) == counted(layer, x)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -92,8 +95,8 @@ def test_a_convolution(data: st.DataObject) -> None:
     batch = draw(st.sampled_from([(), (1,), (2,)]))
     x = torch.zeros(*batch, layer.in_channels, *(draw(st.integers(7, 9)) for _ in range(dimensions)))
     expected = counted(layer, x)
-    assert flops_of(told(layer, x)) == expected
-    assert flops_of(told(layer, x, out=False)) == expected
+    assert flops_of(marked_call(layer, x)) == expected
+    assert flops_of(marked_call(layer, x, out=False)) == expected
 
 
 @settings(deadline=None, max_examples=100)
@@ -125,8 +128,8 @@ def test_multihead_attention(data: st.DataObject) -> None:
         tensor(keys, kdim or width),
         tensor(keys, vdim or width),
     )
-    assert flops_of(told(layer, query, key, value)) == counted(layer, query, key, value)
-    assert flops_of(told(layer, query, value=value, key=key)) == counted(layer, query, key, value)
+    assert flops_of(marked_call(layer, query, key, value)) == counted(layer, query, key, value)
+    assert flops_of(marked_call(layer, query, value=value, key=key)) == counted(layer, query, key, value)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_multihead_attention(data: st.DataObject) -> None:
 )
 def test_layers_without_products_cost_nothing(layer: Any, shape: tuple[int, ...]) -> None:
     x = torch.zeros(shape)
-    assert flops_of(told(layer, x)) == counted(layer, x) == 0
+    assert flops_of(marked_call(layer, x)) == counted(layer, x) == 0
 
 
 def test_every_class_that_is_said_to_cost_nothing_is_one_of_torch_or_of_an_engine() -> None:
@@ -160,7 +163,7 @@ WEIGHT = {"weight": [6, 4]}
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("fields", "expected"),
     [
         ({"params": WEIGHT, "inputs": [[3, 4]], "outputs": [[3, 6]]}, 2 * 3 * 4 * 6),
         # fp8 weights are kept the other way round
@@ -188,8 +191,8 @@ WEIGHT = {"weight": [6, 4]}
         ({}, None),
     ],
 )
-def test_a_call_without_class_is_a_linear_only_if_its_shapes_leave_no_doubt(said: dict, expected: int | None) -> None:
-    assert flops_of(call(**said)) == expected
+def test_a_call_without_class_is_a_linear_only_if_its_shapes_leave_no_doubt(fields: dict, expected: int | None) -> None:
+    assert flops_of(call(**fields)) == expected
 
 
 @pytest.mark.parametrize("name", ["QKVParallelLinear", "RowParallelLinear", "ReplicatedLinear", "Conv1D"])
@@ -238,11 +241,11 @@ SETTINGS = ["stride", "padding", "dilation", "batch_first", "add_zero_attn"]
         st.booleans(),
     )
 )
-def test_no_marker_breaks_a_formula_or_makes_a_number_that_no_column_holds(said: Call) -> None:
+def test_no_marker_breaks_a_formula_or_makes_a_number_that_no_column_holds(described: Call) -> None:
     for formula in FORMULAS:
-        assert isinstance(formula.flops(said), int | Unknown | None)
-    found = flops_of(said)
-    assert not isinstance(found, int) or 0 <= found < 2**63
+        assert isinstance(formula.flops(described), int | Unknown | None)
+    actual = flops_of(described)
+    assert not isinstance(actual, int) or 0 <= actual < 2**63
 
 
 def test_thousands_of_dimensions_are_no_linear() -> None:
@@ -274,8 +277,8 @@ def test_operators_cost_what_torch_registers(
     }
     for name, tensors in cases.items():
         expected = flop_registry[getattr(torch.ops.aten, name)](*tensors)
-        found = operator(f"aten::{name}, sizes = {sizes(*tensors)}")
-        assert found == (True, expected, False), name
+        actual = operator(f"aten::{name}, sizes = {sizes(*tensors)}")
+        assert actual == (True, expected, False), name
 
 
 def test_all_operators_that_torch_counts_are_known_here() -> None:
@@ -369,5 +372,5 @@ def test_an_operator_is_harmless_only_where_it_is_known_to_be(name: str, *, harm
     ],
 )
 def test_a_kernel_is_harmless_only_where_its_source_is_known(name: str, *, harmless: bool, product: bool) -> None:
-    found = kind_of(name)
-    assert (found.harmless, found.product) == (harmless, product)
+    actual = kind_of(name)
+    assert (actual.harmless, actual.product) == (harmless, product)

@@ -87,7 +87,7 @@ def test_a_replayed_kernel_belongs_to_the_call_open_when_its_node_was_captured(
     )
 
 
-def test_calls_that_were_captured_count_all_replays_and_have_the_host_times_of_the_capture(
+def test_calls_that_were_captured_count_all_replays_and_have_the_host_times_of_the_graph_capture(
     parsed: Parse,
 ) -> None:
     again = moved(REPLAY.replace("#7", "#8"), 1000)
@@ -128,7 +128,7 @@ def test_time_per_step_and_module_comes_out_of_kernels_without_counting_twice(
     assert sum(row["weight"] for row in modules) == len(kernels)
 
 
-def test_a_capture_is_no_step(parsed: Parse) -> None:
+def test_a_graph_capture_is_no_step(parsed: Parse) -> None:
     dataset = parsed(CAPTURE + NODES + REPLAY.replace("step[DECODE bs=2]", "anything"))
     assert len(dataset.table("steps")) == 0
 
@@ -328,7 +328,7 @@ def test_newer_files_keep_nodes_and_graphs_apart(parsed: Parse) -> None:
     check(parsed(CAPTURE + NODES + graphs + REPLAY), "kernels", MAPPED)
 
 
-def test_a_replay_after_an_update_counts_for_the_first_capture_and_is_said_to(
+def test_a_replay_after_an_update_counts_for_the_first_graph_capture_and_is_said_to(
     parsed: Parse,
 ) -> None:
     """cudaGraphExecUpdate leaves no record of copies: the nodes that ran are still the first instance's."""
@@ -386,7 +386,7 @@ def test_replays_after_a_call_that_changes_what_instances_run_are_counted(
     assert losses(dataset) == ({"graph_updated": counted} if counted else {})
 
 
-def test_a_node_recorded_after_its_capture_is_not_given_to_whatever_is_open_then(
+def test_a_node_recorded_after_its_graph_capture_is_not_given_to_whatever_is_open_then(
     parsed: Parse,
 ) -> None:
     late = """
@@ -457,7 +457,7 @@ def test_a_batch_of_copies_becomes_a_node_for_each(parsed: Parse) -> None:
     )
 
 
-def test_a_node_whose_launch_was_not_recorded_lies_in_its_capture(parsed: Parse) -> None:
+def test_a_node_whose_launch_was_not_recorded_lies_in_its_graph_capture(parsed: Parse) -> None:
     lost = CAPTURE.replace("    launch    1  20  30  #2\n", "")
     assert lost != CAPTURE
     check(parsed(lost + NODES + REPLAY), "kernels", MAPPED)
@@ -478,7 +478,7 @@ def test_work_captured_outside_of_modules_is_known_to_be_nobody_s(parsed: Parse)
     )
 
 
-def test_a_thread_that_joins_a_capture_of_another_owns_its_nodes(parsed: Parse) -> None:
+def test_a_thread_that_joins_a_graph_capture_of_another_owns_its_nodes(parsed: Parse) -> None:
     """As autograd's thread does when a backward pass is captured."""
     dataset = parsed("""
         launch   1   1   2  #1 cudaStreamBeginCapture_v10000
@@ -513,7 +513,7 @@ def test_a_thread_that_joins_a_capture_of_another_owns_its_nodes(parsed: Parse) 
     )
 
 
-def test_captures_of_two_streams_at_once_keep_their_nodes(parsed: Parse) -> None:
+def test_graph_captures_of_two_streams_at_once_keep_their_nodes(parsed: Parse) -> None:
     dataset = parsed("""
         launch   1   1   2  #1 cudaStreamBeginCapture_v10000
         range    1   5  20  {'Module': 'a'}
@@ -542,7 +542,7 @@ def test_captures_of_two_streams_at_once_keep_their_nodes(parsed: Parse) -> None
     assert dataset.table("calls").column("phase").to_pylist() == ["capture", "capture"]
 
 
-def test_a_call_that_also_launched_eagerly_is_no_capture(parsed: Parse) -> None:
+def test_a_call_that_also_launched_eagerly_is_no_graph_capture(parsed: Parse) -> None:
     dataset = parsed("""
         range    1   0  99  {'Module': 'top'}
         range    1  10  20  {'Module': 'top.a'}

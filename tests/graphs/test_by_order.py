@@ -71,7 +71,7 @@ def other(lines: str, by: int, tens: int) -> str:
     return moved(lines, by).replace("#", f"#{tens}") + "\n"
 
 
-def test_nodes_recorded_after_the_capture_are_its_launches_in_their_order(parsed: Parse) -> None:
+def test_nodes_recorded_after_the_graph_capture_are_its_launches_in_their_order(parsed: Parse) -> None:
     dataset = parsed(CAPTURE + LATE + REPLAY)
     check(dataset, "kernels", MAPPED)
     check(
@@ -92,7 +92,7 @@ def test_nodes_are_in_the_order_of_the_captured_ones_not_of_their_copies(parsed:
     check(parsed(CAPTURE + swapped + replay), "kernels", MAPPED)
 
 
-def test_late_nodes_of_one_capture_are_not_taken_for_those_of_the_next(parsed: Parse) -> None:
+def test_late_nodes_of_one_graph_capture_are_not_taken_for_those_of_the_next(parsed: Parse) -> None:
     """Both graphs are of one shape; only the time of the records tells which is which."""
     second = other(CAPTURE, 1000, 3).replace("'top", "'other")
     late = moved(LATE, 1000)
@@ -118,21 +118,21 @@ def test_late_nodes_of_one_capture_are_not_taken_for_those_of_the_next(parsed: P
     )
 
 
-def test_late_nodes_on_another_thread_say_nothing_of_a_capture(parsed: Parse) -> None:
+def test_late_nodes_on_another_thread_say_nothing_of_a_graph_capture(parsed: Parse) -> None:
     elsewhere = LATE.replace("   1 10", "   2 10")
     assert elsewhere != LATE
     check(parsed(CAPTURE + elsewhere + REPLAY), "kernels", UNMAPPED)
 
 
 @pytest.mark.parametrize("clone", ["", "made 1 115 115 clone 7 of 1\nmade 1 119 119 exec 9 of 7\n"])
-def test_without_nodes_the_record_of_the_graph_tells_its_capture(parsed: Parse, clone: str) -> None:
+def test_without_nodes_the_record_of_the_graph_tells_its_graph_capture(parsed: Parse, clone: str) -> None:
     replay = of_instance(9 if clone else 2)
     dataset = parsed(CAPTURE + GRAPHS + clone + replay)
     check(dataset, "kernels", MAPPED)
     assert dataset.table("kernels").column("original_graph_node_id").null_count == 3
 
 
-def test_a_graph_created_outside_of_every_capture_stays_unknown(parsed: Parse) -> None:
+def test_a_graph_created_outside_of_every_graph_capture_stays_unknown(parsed: Parse) -> None:
     """Captured before the recording, or built by hand; a capture of the same shape is no proof."""
     earlier = GRAPHS.replace("1   1   1 graph 1", "1 -90 -90 graph 1")
     assert earlier != GRAPHS
@@ -149,7 +149,7 @@ def test_records_that_contradict_each_other_tell_nothing(parsed: Parse) -> None:
 
 
 @pytest.mark.parametrize("replay", [REPLAY, of_instance(2)])
-def test_one_capture_and_one_graph_belong_together_where_all_of_the_process_was_recorded(
+def test_one_graph_capture_and_one_graph_belong_together_where_all_of_the_process_was_recorded(
     parsed: Parse, replay: str
 ) -> None:
     check(parsed(FROM_THE_START + CAPTURE + replay), "kernels", MAPPED)
@@ -184,11 +184,11 @@ def test_a_graph_may_be_from_before_the_recording_unless_all_of_the_process_was_
 ) -> None:
     """A graph of the same shape may have been captured earlier, and this capture never replayed."""
     assert old in FROM_THE_START
-    said = FROM_THE_START.replace(old, new) + "\n"
-    check(parsed(said + CAPTURE + REPLAY), "kernels", UNMAPPED)
+    start = FROM_THE_START.replace(old, new) + "\n"
+    check(parsed(start + CAPTURE + REPLAY), "kernels", UNMAPPED)
 
 
-def test_a_capture_that_is_not_replayed_may_have_the_shape_of_another_s_graph(
+def test_a_graph_capture_that_is_not_replayed_may_have_the_shape_of_another_s_graph(
     parsed: Parse,
 ) -> None:
     """Another capture's launches may be recorded in part, so that its graph looks like the first one's."""
@@ -221,7 +221,7 @@ def test_a_recorder_that_counted_all_graphs_leaves_no_earlier_one(tmp_path: Path
         {"graph_replays": 1},
     ],
 )
-def test_a_recorder_that_may_have_missed_a_capture_says_nothing(tmp_path, figures) -> None:
+def test_a_recorder_that_may_have_missed_a_graph_capture_says_nothing(tmp_path, figures) -> None:
     check(counted(tmp_path, CAPTURE + REPLAY, figures), "kernels", UNMAPPED)
 
 
@@ -231,7 +231,7 @@ def test_a_graph_may_be_built_by_hand_where_a_process_builds_any(parsed: Parse, 
     check(parsed(FROM_THE_START + CAPTURE + by_hand + REPLAY), "kernels", UNMAPPED)
 
 
-def test_two_captures_and_two_graphs_of_two_shapes_belong_together(parsed: Parse) -> None:
+def test_two_graph_captures_and_two_graphs_of_two_shapes_belong_together(parsed: Parse) -> None:
     second = other(CAPTURE, 1000, 3).replace("'top", "'other").replace("cudaMemset", "cudaMemcpy")
     replay = other(REPLAY, 2000, 4).replace("memset!12", "memcpy!12")
     for node in (11, 12, 13):
@@ -297,7 +297,7 @@ def test_work_launched_to_another_stream_meanwhile_is_no_node(parsed: Parse) -> 
     ],
 )
 @pytest.mark.parametrize("records", [FROM_THE_START, LATE, GRAPHS])
-def test_a_capture_that_does_not_agree_with_the_graph_tells_nothing(
+def test_a_graph_capture_that_does_not_agree_with_the_graph_tells_nothing(
     parsed: Parse, old: str, new: str, records: str
 ) -> None:
     assert old in CAPTURE
@@ -305,13 +305,13 @@ def test_a_capture_that_does_not_agree_with_the_graph_tells_nothing(
     check(parsed(CAPTURE.replace(old, new) + records + "\n" + replay), "kernels", UNMAPPED)
 
 
-def test_two_captures_of_one_shape_without_records_are_not_told_apart(parsed: Parse) -> None:
+def test_two_graph_captures_of_one_shape_without_records_are_not_told_apart(parsed: Parse) -> None:
     second = other(CAPTURE, 1000, 3).replace("'top", "'other")
     dataset = parsed(FROM_THE_START + CAPTURE + second + moved(REPLAY, 2000))
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
 
-def test_two_graphs_of_one_shape_cannot_both_be_of_one_capture(parsed: Parse) -> None:
+def test_two_graphs_of_one_shape_cannot_both_be_of_one_graph_capture(parsed: Parse) -> None:
     earlier = other(REPLAY, 1000, 4)
     for node in (11, 12, 13):
         earlier = earlier.replace(f"!{node} ", f"!{node - 10} ")
@@ -319,7 +319,7 @@ def test_two_graphs_of_one_shape_cannot_both_be_of_one_capture(parsed: Parse) ->
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
 
-def test_a_graph_without_a_capture_shows_that_others_were_captured_before(parsed: Parse) -> None:
+def test_a_graph_without_a_graph_capture_shows_that_others_were_captured_before(parsed: Parse) -> None:
     alien = """
         launch    1 810 820  #40 cudaGraphLaunch_v10000
         kernel!99 1 900 910  #40 alien
@@ -328,11 +328,11 @@ def test_a_graph_without_a_capture_shows_that_others_were_captured_before(parsed
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
 
-def test_a_graph_that_ran_before_its_capture_is_another(parsed: Parse) -> None:
+def test_a_graph_that_ran_before_its_graph_capture_is_another(parsed: Parse) -> None:
     check(parsed(FROM_THE_START + moved(CAPTURE, 1000) + "\n" + REPLAY), "kernels", UNMAPPED)
 
 
-def test_a_graph_of_another_process_is_not_of_this_capture(parsed: Parse) -> None:
+def test_a_graph_of_another_process_is_not_of_this_graph_capture(parsed: Parse) -> None:
     dataset = parsed(FROM_THE_START + CAPTURE + REPLAY.replace(" 1 ", " 8/1 "))
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
@@ -423,26 +423,26 @@ def ids_of(number: int, *, numbered: bool) -> tuple[int, int]:
 
 @pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("ran", [[0], [1], [0, 1]])
-def test_nodes_of_two_captures_recorded_together_are_told_apart_by_their_graphs_numbers_only(
+def test_nodes_of_two_graph_captures_recorded_together_are_told_apart_by_their_graphs_numbers_only(
     parsed: Parse, ran: list[int], numbered: bool
 ) -> None:
     lines = [captured(number) for number in (0, 1)]
     lines += [written(number, 1105, numbered=numbered) for number in (0, 1)]
     lines += [replayed(number, numbered=numbered) for number in ran]
     expected = {0: ["top.a", "top.b", "top.b"], 1: ["top1.a", "top1.b", "top1.b"]}
-    found = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
-    assert found == [path if numbered else None for number in ran for path in expected[number]]
+    actual = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
+    assert actual == [path if numbered else None for number in ran for path in expected[number]]
 
 
-def test_captures_of_several_sizes_are_told_apart_in_any_batch(parsed: Parse) -> None:
+def test_graph_captures_of_several_sizes_are_told_apart_in_any_batch(parsed: Parse) -> None:
     shorter = CAPTURE.replace("    launch    1  75  80  #4\n", "")
     lines = [captured(0), captured(1, shorter)]
     lines += [captured(2)]
     lines += [written(number, 2105, numbered=True) for number in (0, 2)]
     lines += [written(1, 2106, numbered=True, originals=range(1, 3))]
     lines += [replayed(number, numbered=True) for number in (2, 0)]
-    found = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
-    assert found == ["top.a", "top.b", "top.b", "top2.a", "top2.b", "top2.b"]
+    actual = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
+    assert actual == ["top.a", "top.b", "top.b", "top2.a", "top2.b", "top2.b"]
 
 
 @pytest.mark.parametrize("numbered", [True, False])
@@ -454,7 +454,7 @@ def test_captures_of_several_sizes_are_told_apart_in_any_batch(parsed: Parse) ->
         ([1], [0, 1]),  # the first was captured before the recording
     ],
 )
-def test_as_many_graphs_as_captures_must_be_recorded(
+def test_as_many_graphs_as_graph_captures_must_be_recorded(
     parsed: Parse, captures: list[int], recorded: list[int], numbered: bool
 ) -> None:
     lines = [captured(number) for number in captures]
@@ -475,8 +475,8 @@ def test_what_is_recorded_after_a_whole_batch_is_certain_again(parsed: Parse) ->
     lines = [captured(number) for number in range(3)]
     lines += [written(number, 1105, numbered=False) for number in (0, 1)]
     lines += [written(2, 2105, numbered=False), replayed(2, numbered=False)]
-    found = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
-    assert found == ["top2.a", "top2.b", "top2.b"]
+    actual = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
+    assert actual == ["top2.a", "top2.b", "top2.b"]
 
 
 def test_batches_whose_ids_have_no_graph_are_not_counted_as_graphs(parsed: Parse) -> None:
@@ -493,7 +493,7 @@ def test_batches_whose_ids_have_no_graph_are_not_counted_as_graphs(parsed: Parse
 
 
 @pytest.mark.parametrize(("last", "mapped"), [("#2", True), ("#3", False)])
-def test_a_capture_of_nothing_claims_no_nodes_if_no_call_of_it_is_missing(
+def test_a_graph_capture_of_nothing_claims_no_nodes_if_no_call_of_it_is_missing(
     parsed: Parse, last: str, mapped: bool
 ) -> None:
     empty = f"""

@@ -74,23 +74,23 @@ def climbed(records: list[tuple[int, int, int | None]], key: tuple[int, int]):
 
 @given(RECORDS, st.lists(st.tuples(st.integers(0, 2), st.none() | IDS), max_size=12))
 def test_descent_is_what_climbing_step_by_step_finds(records, work) -> None:
-    found = lineage_of(recording(records, work))
-    keys = list(zip(found.process.tolist(), found.node_id.tolist(), strict=True))
+    actual = lineage_of(recording(records, work))
+    keys = list(zip(actual.process.tolist(), actual.node_id.tolist(), strict=True))
     assert len(set(keys)) == len(keys)
-    for key, root in zip(keys, found.root.tolist(), strict=True):
+    for key, root in zip(keys, actual.root.tolist(), strict=True):
         assert (None if root < 0 else keys[root]) == climbed(records, key)
-    for (process, node, _), row in zip(records, found.of_record.tolist(), strict=True):
+    for (process, node, _), row in zip(records, actual.of_record.tolist(), strict=True):
         assert keys[row] == (process, node)
-        assert found.recorded[row]
-    for (process, node), row in zip(work, found.of_work.tolist(), strict=True):
+        assert actual.recorded[row]
+    for (process, node), row in zip(work, actual.of_work.tolist(), strict=True):
         assert (None if row < 0 else keys[row]) == (None if node is None else (process, node))
 
 
 def test_a_long_chain_of_copies_is_climbed_at_once() -> None:
     length = 200_000
     chain = [(0, node, node - 1 if node else None) for node in range(length)]
-    found = lineage_of(recording(chain, [(0, length - 1)]))
-    assert set(found.root.tolist()) == {0}
+    actual = lineage_of(recording(chain, [(0, length - 1)]))
+    assert set(actual.root.tolist()) == {0}
 
 
 CAPTURED = ["cudaLaunchKernel_v7000"] * 22 + ["cudaMemsetAsync_v3020"] * 2
@@ -133,11 +133,11 @@ def recorded_with_updates() -> str:
 
 
 def counts(dataset: Dataset, column: str) -> dict[object, int]:
-    found = pc.value_counts(dataset.table("kernels").column(column)).to_pylist()
-    return {row["values"]: row["counts"] for row in found}
+    actual = pc.value_counts(dataset.table("kernels").column(column)).to_pylist()
+    return {row["values"]: row["counts"] for row in actual}
 
 
-def test_every_node_of_a_recording_with_updates_resolves_to_the_first_capture(
+def test_every_node_of_a_recording_with_updates_resolves_to_the_first_graph_capture(
     parsed: Callable[..., Dataset],
 ) -> None:
     dataset = parsed(recorded_with_updates())

@@ -43,8 +43,8 @@ class Recorded:
     @property
     def whole(self) -> bool:
         """Whether the file holds the answer for every kernel."""
-        told = self.nodes == "in time" or (self.windows and (self.nodes == "late" or self.graphs))
-        return self.since < 0 and not self.lost and told
+        recorded = self.nodes == "in time" or (self.windows and (self.nodes == "late" or self.graphs))
+        return self.since < 0 and not self.lost and recorded
 
 
 @dataclass
@@ -83,9 +83,9 @@ class Program:
         if self.recorded.nodes != "never":
             self.line(f"node!{node} 1 {self.clock} {self.clock} {original}", may_be_lost=True)
 
-    def graph(self, said: str) -> None:
+    def graph(self, event: str) -> None:
         if self.recorded.graphs:
-            self.line(f"made 1 {self.clock} {self.clock} {said}")
+            self.line(f"made 1 {self.clock} {self.clock} {event}")
 
     def capture(self) -> None:
         graph = self.next("graph")

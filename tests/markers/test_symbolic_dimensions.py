@@ -67,7 +67,7 @@ def test_no_figure_is_made_of_a_dimension_that_is_not_known(
     figures = roofline.frame(dataset).set_index("path")
     assert figures["bytes"].isna().all()
     assert figures["flops"].isna().to_dict() == {"m.fc": True, "m.act": False}
-    assert figures.loc["m.fc", "unknown"] == ("a Linear whose shapes do not fit its weight, or are not told")
+    assert figures.loc["m.fc", "unknown"] == ("a Linear whose shapes do not fit its weight, or are not known")
     memory = traffic.frame(dataset).set_index("path")
     assert memory["input_bytes"].isna().to_dict() == {"m": False, "m.fc": True, "m.act": True}
     assert memory.loc["m.fc", "param_bytes"] == 32 * 64 * 2

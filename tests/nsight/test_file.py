@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_or_closed_leaves_nothing_behind(tmp_path: Path, hin
         check=False,
         timeout=100,
     )
-    assert re.fullmatch(r".*report.sqlite: cannot be written \(.+\); free the disk or .*\n", done.stdout), done
+    assert re.fullmatch(r".*report.sqlite: cannot be written \(.+\); free disk space.*\n", done.stdout), done
     assert done.stderr == ""
     folder.chmod(0o700)
     assert names(folder) == ["report.sqlite"]

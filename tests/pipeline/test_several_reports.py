@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracekit
-from tests.conftest import TRACES
 from tests.golden import check
 from tests.joined import BY_REPORT, check_hierarchy, check_joined, joined_here
+from tests.needs import TRACES
 from tests.simulator import eventful, simulate, write_report
 from tests.simulator.strategies import plans
 from tests.trace_lines import report
@@ -196,13 +196,13 @@ def test_a_subtree_is_taken_out_of_all_reports(two: Dataset) -> None:
     assert two.subtree("net.head").steps()["report"].tolist() == ["rank1"]
     assert two.subtree("net.head").table("kernels", ["report"]).num_rows == 1
     assert len(two.subtree("net").kernels()) == 4
-    with pytest.raises(tracekit.UsageError, match="coverage knows no modules"):
+    with pytest.raises(tracekit.UsageError, match="coverage is not divided by modules"):
         part.coverage()
 
 
 def test_analyses_see_one_table(two: Dataset) -> None:
-    found = modules_by_time.frame(two)
-    assert found[["path", "calls", "kernels", "self_ns", "inclusive_ns"]].values.tolist() == [
+    frame = modules_by_time.frame(two)
+    assert frame[["path", "calls", "kernels", "self_ns", "inclusive_ns"]].values.tolist() == [
         ["net", 2, 0, 0, 90],
         ["net.mlp", 2, 2, 60, 60],
         ["net.head", 1, 1, 20, 20],
@@ -220,12 +220,12 @@ def test_what_reports_say_differently_of_a_module_is_null_and_counted_in_each(
     tmp_path: Path,
 ) -> None:
     """Whichever report comes first; what one does not say is filled in."""
-    said = [
+    markers = [
         "{'Module': 'a'}",
         "{'Module': 'a', 'TrainableParams': {'w': [2, 3]}}",
         "{'Module': 'a', 'TrainableParams': {'w': [2, 4]}}",
     ]
-    paths = reports(tmp_path, *(f"range 1 0 9 {m}" for m in said))
+    paths = reports(tmp_path, *(f"range 1 0 9 {m}" for m in markers))
     dataset = joined_here(paths, tmp_path / "run")
     [module] = dataset.table("modules").to_pylist()
     assert module["params"] == [{"name": "w", "shape": [2, None], "dtype": None}]
@@ -251,9 +251,9 @@ def test_siblings_stand_as_they_do_in_the_reports_whatever_the_order_of_these(
     stages = (["embed", "layers.0", "layers.1"], ["layers.2", "layers.10"], ["layers.11", "norm", "head"])
     lines = [
         "\n".join(
-            f"range 1 {at} {at + 5} {{'Module': 'm.{name}'}}" for at, name in zip(range(0, 99, 10), its, strict=False)
+            f"range 1 {at} {at + 5} {{'Module': 'm.{name}'}}" for at, name in zip(range(0, 99, 10), names, strict=False)
         )
-        for its in stages
+        for names in stages
     ]
     paths = reports(tmp_path, *lines)
     dataset = joined_here([paths[at] for at in order], tmp_path / "run")
@@ -318,12 +318,12 @@ def test_the_totals_of_eventful_programs_are_the_sums_of_the_single_ones(tmp_pat
 def check_totals(whole: Dataset, singles: list[Dataset]) -> None:
     """Counts and times of the joined dataset are the sums over the single ones."""
     expected = sum(map(totals, singles), Counter())
-    found = totals(whole)
+    actual = totals(whole)
     assert sum(expected.values()) > 0
-    for counted in (found, expected):
+    for counted in (actual, expected):
         for key in [key for key in counted if "modules_differ" in key]:
             del counted[key]
-    assert found == expected
+    assert actual == expected
     for what in ("kernels", "ranges"):
         shares = [row["share"] for row in whole.manifest["coverage"] if row["what"] == what]
         assert not shares or np.isclose(sum(shares), 1.0)

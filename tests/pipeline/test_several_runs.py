@@ -48,15 +48,15 @@ def spoil(path: Path) -> None:
 
 def children(pid: int) -> set[int]:
     """The processes that a process started and that still run."""
-    found = set()
+    pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
         except OSError:
             continue
         if int(parent) == pid and state != "Z":
-            found.add(int(stat.parent.name))
-    return found
+            pids.add(int(stat.parent.name))
+    return pids
 
 
 def runs(pid: int) -> bool:
@@ -72,9 +72,9 @@ def test_one_bad_report_does_not_spoil_the_others(ranks: list[Path], tmp_path: P
     assert outcome.code == 1
     first, second = outcome.err.splitlines()
     assert first.startswith(f"tracekit: {ranks[1]}: ")
-    assert second == f"tracekit: {tmp_path / 'none.sqlite'}: there is no such file; check the path"
+    assert second == f"tracekit: {tmp_path / 'none.sqlite'}: does not exist; check the path"
     assert outcome.out.startswith("2 reports  2 x Nsight Systems 2023.4.4")
-    assert "none was left out: there is no such file" in outcome.out
+    assert "none was left out: does not exist" in outcome.out
     dataset = tracekit.load(tmp_path / "run")
     assert dataset.reports == ["rank0", "rank2"]
     assert len(dataset.kernels()) == 6
@@ -108,7 +108,7 @@ def test_a_failed_parse_keeps_the_old_dataset(ranks: list[Path], tmp_path: Path)
     before = contents(out)
     again = command("parse", *ranks[:2], "-o", out)
     assert (again.code, again.out) == (1, "")
-    assert "is there already; replace it with --force" in again.err
+    assert "already exists; replace it with --force" in again.err
     for path in ranks:
         spoil(path)
     assert command("parse", *ranks, "-o", out, "--force").code == 1
@@ -122,8 +122,8 @@ def test_reports_need_a_folder_and_each_is_given_once(ranks: list[Path], tmp_pat
     link = tmp_path / "link.sqlite"
     link.symlink_to(ranks[0])
     before = contents(tmp_path)
-    for args, said in (
-        (ranks, "several reports make one dataset: name its folder with -o"),
+    for args, message in (
+        (ranks, "several reports become one dataset; name its folder with -o"),
         ([ranks[0], ranks[0], "-o", tmp_path / "run"], f"{ranks[0]} is given twice; name every"),
         ([ranks[0], link, "-o", tmp_path / "run"], f"twice, the same file as {ranks[0]}; name"),
         (["gone", "./gone", "-o", tmp_path / "run"], "gone is given twice; name every report once"),
@@ -131,7 +131,7 @@ def test_reports_need_a_folder_and_each_is_given_once(ranks: list[Path], tmp_pat
         outcome = command("parse", *args)
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.startswith("tracekit: ")
-        assert said in outcome.err
+        assert message in outcome.err
         assert outcome.err.count("\n") == 1
     with pytest.raises(tracekit.UsageError, match="there is no report to parse"):
         tracekit.parse([], tmp_path / "run")
@@ -148,8 +148,8 @@ def test_a_list_of_one_report_is_that_report(ranks: list[Path]) -> None:
 def test_json_has_a_part_for_every_report(ranks: list[Path], tmp_path: Path) -> None:
     outcome = command("parse", *map(str, ranks), "-o", tmp_path / "run", "--json")
     assert (outcome.code, outcome.err) == (0, "")
-    said = json.loads(outcome.out)
-    assert set(said) == {
+    summary = json.loads(outcome.out)
+    assert set(summary) == {
         "dataset",
         "reports",
         "left_out",
@@ -160,12 +160,12 @@ def test_json_has_a_part_for_every_report(ranks: list[Path], tmp_path: Path) -> 
         "steps",
         "modules",
     }
-    assert [one["name"] for one in said["reports"]] == ["rank0", "rank1", "rank2"]
-    assert said["gpu_time_ns"] == 630
-    assert [(row["report"], row["rank"], row["gpu_time_ns"]) for row in said["by_process"]] == [
+    assert [one["name"] for one in summary["reports"]] == ["rank0", "rank1", "rank2"]
+    assert summary["gpu_time_ns"] == 630
+    assert [(row["report"], row["rank"], row["gpu_time_ns"]) for row in summary["by_process"]] == [
         (f"rank{rank}", rank, 210) for rank in range(3)
     ]
-    for entry in said["reports"]:
+    for entry in summary["reports"]:
         assert {"source", "processes", "devices", "ranks", "lacks", "rows", "coverage"} <= set(entry)
         assert sum(row["time_ns"] for row in entry["coverage"] if row["what"] == "kernels") == 210
 
@@ -338,11 +338,11 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
     started = children(process.pid)
     assert started
     process.send_signal(number)
-    said, complained = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert said == ""
-    assert "Traceback" not in complained
-    assert complained.count("\n") <= 1
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.count("\n") <= 1
     assert [worker for worker in started if runs(worker)] == []
     assert contents(tmp_path) == {}
 
@@ -392,11 +392,11 @@ def test_no_more_reports_are_parsed_at_once_than_memory_holds(
 
 
 def test_available_memory_is_what_linux_and_the_container_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said, most, now = (tmp_path / name for name in ("meminfo", "max", "current"))
-    monkeypatch.setattr(workers, "_MEMORY", said)
+    meminfo, most, now = (tmp_path / name for name in ("meminfo", "max", "current"))
+    monkeypatch.setattr(workers, "_MEMORY", meminfo)
     monkeypatch.setattr(workers, "_LIMITS", ((most, now),))
     assert workers._available_bytes() is None
-    said.write_text("MemTotal:  100 kB\nMemAvailable:   24 kB\n")
+    meminfo.write_text("MemTotal:  100 kB\nMemAvailable:   24 kB\n")
     assert workers._available_bytes() == 24 * 1024
     most.write_text("max\n")
     now.write_text("1000\n")

@@ -325,11 +325,11 @@ of_raising_programs = over_programs(raising_plans(), 150)
 
 @of_raising_programs
 def test_no_kernel_has_a_wrong_module_and_what_is_missing_is_counted(it) -> None:
-    found = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
+    actual = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
     expected = Counter((*true_piece(work), work.module) for work in it.truth.work)
-    assert [one for one in (found - expected) if one[-1] is not None] == [], "wrong"
+    assert [one for one in (actual - expected) if one[-1] is not None] == [], "wrong"
     unknown = {piece(row) for row in it.tables["kernels"] if row["cause"] == "left_open"}
-    missing = [one for one in (expected - found) if one[-1] is not None]
+    missing = [one for one in (expected - actual) if one[-1] is not None]
     assert [one for one in missing if one[:-1] not in unknown] == [], "not counted"
 
 
@@ -353,12 +353,12 @@ def test_work_is_of_no_step_that_was_not_open(it) -> None:
     steps = it.keys("steps", "step_id")
     naming = {step.key[:2] for step in it.truth.steps}
     true = Counter((*true_piece(work), work.step and placed(work.step)[:3]) for work in it.truth.work)
-    found = Counter(
+    actual = Counter(
         (*piece(row), steps[row["step_id"]] and steps[row["step_id"]][:3])
         for row in it.tables["kernels"]
         if (row["pid"], row["tid"]) in naming
     )
-    assert [one for one in (found - true) if one[-1] is not None] == []
+    assert [one for one in (actual - true) if one[-1] is not None] == []
 
 
 @of_raising_programs
@@ -374,9 +374,9 @@ def test_most_kernels_are_known_also_where_modules_are_called_as_never_before() 
     @over_programs(raising_plans(unforeseen=True), 60)
     def counted(it) -> None:
         nonlocal wrong, kernels
-        found = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
+        actual = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
         true = Counter((*true_piece(work), work.module) for work in it.truth.work)
-        wrong += sum(1 for one in (found - true) if one[-1] is not None)
+        wrong += sum(1 for one in (actual - true) if one[-1] is not None)
         kernels += len(it.tables["kernels"])
 
     counted()

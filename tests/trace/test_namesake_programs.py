@@ -27,7 +27,7 @@ def twice(plan: object) -> object:
 of_two_models = over_programs(plans().map(twice), 60)
 
 
-def said(call: TrueCall) -> Facts:
+def facts_of(call: TrueCall) -> Facts:
     return tuple(sorted(call.params.items())), json.dumps(call.static)
 
 
@@ -49,16 +49,16 @@ def outermost(it: Parsed) -> dict[tuple, TrueCall]:
 
 def contested(it: Parsed) -> dict[tuple[int, str], int]:
     """The paths of which a process says different things below its root, with how many outermost calls say any."""
-    told = defaultdict(set)
+    statements = defaultdict(set)
     holding = defaultdict(set)
     around = outermost(it)
     for call in it.truth.calls:
         key = call.key.pid, call.path
-        told[key].add(said(call))
+        statements[key].add(facts_of(call))
         holding[key].add(placed(around[placed(call.key)].key))
     return {
         key: len(holding[key])
-        for key, facts in told.items()
+        for key, facts in statements.items()
         if any(len({one[at] for one in facts} - {(), "null"}) > 1 for at in (0, 1))
     }
 
@@ -81,7 +81,7 @@ def test_no_module_of_a_process_is_of_two_models_that_are_told_apart(it: Parsed)
     for row in it.tables["calls"]:
         call = true[place(row)]
         numbers[row["pid"], row["module"]].add(call.number)
-        facts[row["pid"], row["module"]].add(said(call)[0] if call.params else None)
+        facts[row["pid"], row["module"]].add(facts_of(call)[0] if call.params else None)
     often = Counter((pid, without_numbers(path)) for pid, path in numbers)
     for (pid, path), its in numbers.items():
         assert len(facts[pid, path] - {None}) <= 1, "parameters of two models"
@@ -93,11 +93,11 @@ def test_no_module_of_a_process_is_of_two_models_that_are_told_apart(it: Parsed)
 def test_modules_say_of_themselves_what_all_their_calls_say(it: Parsed) -> None:
     true = {placed(call.key): call for call in it.truth.calls}
     modules = {row["path"]: row for row in it.tables["modules"]}
-    told = defaultdict(set)
+    statements = defaultdict(set)
     for row in it.tables["calls"]:
         call = true[place(row)]
-        told[row["module"]].add(tuple(sorted(call.params.items())))
-    for path, its in told.items():
+        statements[row["module"]].add(tuple(sorted(call.params.items())))
+    for path, its in statements.items():
         params = tuple(sorted((one["name"], tuple(one["shape"] or ())) for one in modules[path]["params"]))
         telling = its - {()} or its
         if len(telling) == 1:

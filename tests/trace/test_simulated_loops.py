@@ -33,20 +33,20 @@ def unclear(it: Parsed) -> bool:
 
 @of_any_loop
 def test_each_turn_is_one_step_or_it_is_said_that_this_is_not_certain(it) -> None:
-    found = Counter(turn for turn in turns(it).values() if turn is not None)
+    actual = Counter(turn for turn in turns(it).values() if turn is not None)
     if unclear(it):
-        assert found <= Counter(it.truth.iterations)
+        assert actual <= Counter(it.truth.iterations)
     else:
-        assert found == Counter(it.truth.iterations)
+        assert actual == Counter(it.truth.iterations)
 
 
 def test_nearly_all_turns_are_steps() -> None:
-    found = expected = 0
+    actual = expected = 0
     for number, loop in enumerate(LOOPS * 3):
         it = parsed(Plan(seed=number, loop=loop, iterations=4, threads=1 + (loop == "apart")))
-        found += len({*turns(it).values()} - {None})
+        actual += len({*turns(it).values()} - {None})
         expected += len(it.truth.iterations)
-    assert found > 0.9 * expected
+    assert actual > 0.9 * expected
 
 
 @of_any_cut_or_thinned_loop
@@ -54,9 +54,9 @@ def test_of_what_is_left_of_a_loop_no_turn_is_two_steps(it) -> None:
     """Without its markers a root may as well not have been there, and what is left looks like another loop."""
     leads = {call.key[:2] for call in it.truth.calls if call.path.startswith("net")}
     seen = {row["step_id"] for row in it.tables["steps"] if (row["pid"], row["tid"]) in leads}
-    found = Counter(turn for step, turn in turns(it).items() if step in seen)
+    actual = Counter(turn for step, turn in turns(it).items() if step in seen)
     if not it.plan.faults.lost_ranges:
-        assert found <= Counter(it.truth.iterations)
+        assert actual <= Counter(it.truth.iterations)
 
 
 @of_any_loop

@@ -16,14 +16,14 @@ Parse = Callable[..., Dataset]
 
 def loop(lines: str, times: int, *, every: int = 1000, begin: int = 0) -> str:
     """The same lines again and again, each time later; ``#`` stands before launches of that time."""
-    found = []
+    moved_lines = []
     for time in range(times):
         for line in dedent(lines).strip().splitlines():
             kind, thread, start, end, *rest = line.split(None, 4)
             at = [str(int(one) + begin + time * every) for one in (start, end)]
             text = " ".join(rest).replace("#", f"#{begin + time}") if rest else ""
-            found.append(f"{kind} {thread} {at[0]} {at[1]} {text}")
-    return "\n".join(found)
+            moved_lines.append(f"{kind} {thread} {at[0]} {at[1]} {text}")
+    return "\n".join(moved_lines)
 
 
 def names(dataset: Dataset) -> list[str]:
@@ -31,11 +31,11 @@ def names(dataset: Dataset) -> list[str]:
 
 
 def steps_of_kernels(dataset: Dataset) -> dict[str, list[int | None]]:
-    found: dict[str, list[int | None]] = {}
+    step_ids: dict[str, list[int | None]] = {}
     rows = dataset.table("kernels", ["name", "step_id", "kernel_id"]).to_pylist()
     for row in sorted(rows, key=lambda row: row["kernel_id"]):
-        found.setdefault(row["name"], []).append(row["step_id"])
-    return found
+        step_ids.setdefault(row["name"], []).append(row["step_id"])
+    return step_ids
 
 
 SERVING = """
@@ -238,9 +238,9 @@ def test_of_models_that_run_by_turns_one_leads_that_runs_once_in_each_turn(
     assert names(parsed(loop(lines, 3))) == [steps] * 3
 
 
-@pytest.mark.parametrize(("parts", "found"), [(0, []), (2, ["target"] * 3)])
+@pytest.mark.parametrize(("parts", "expected"), [(0, []), (2, ["target"] * 3)])
 def test_where_drafts_differ_in_number_the_much_larger_model_leads_or_none(
-    parsed: Parse, parts: int, found: list[str]
+    parsed: Parse, parts: int, expected: list[str]
 ) -> None:
     at, lines = 0, []
     for drafts in (3, 1, 4):
@@ -250,8 +250,8 @@ def test_where_drafts_differ_in_number_the_much_larger_model_leads_or_none(
             lines += [f"range 1 {at + 5 + one} {at + 6 + one} {{'Module': 'target.fc{one}'}}" for one in inside]
             at += 50
     dataset = parsed("\n".join(lines))
-    assert names(dataset) == found
-    assert losses(dataset) == ({} if found else {"steps_unclear": 11})
+    assert names(dataset) == expected
+    assert losses(dataset) == ({} if expected else {"steps_unclear": 11})
 
 
 def test_models_on_threads_of_their_own_have_steps_of_their_own(parsed: Parse) -> None:

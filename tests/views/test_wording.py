@@ -38,9 +38,9 @@ TIMES = {
 }
 
 
-@pytest.mark.parametrize(("ns", "said"), TIMES.items())
-def test_times_have_three_digits_and_no_exponent(ns: float, said: str) -> None:
-    assert duration(ns) == said
+@pytest.mark.parametrize(("ns", "text"), TIMES.items())
+def test_times_have_three_digits_and_no_exponent(ns: float, text: str) -> None:
+    assert duration(ns) == text
 
 
 def test_a_share_is_called_all_or_nothing_only_if_it_is() -> None:
@@ -109,8 +109,8 @@ def test_csv_says_what_json_says() -> None:
     }
     for row, expected in zip(rows, json.loads(answers.as_json(frame)), strict=True):
         for name, value in expected.items():
-            said = value if isinstance(value, str) else json.dumps(value)
-            assert row[name] == ("" if value is None else said)
+            text = value if isinstance(value, str) else json.dumps(value)
+            assert row[name] == ("" if value is None else text)
 
 
 @pytest.mark.parametrize("width", range(40, 140, 5))

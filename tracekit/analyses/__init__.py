@@ -1,12 +1,12 @@
 """Stage 6: questions asked of a dataset, answered with DataFrames. They see only the dataset.
 
-To add an analysis: write ``analyses/<name>.py``, named as its command, with the two names of
-:class:`~tracekit.analyses.base.Analysis`, add the module to ``ANALYSES``, and a report with the expected answer to the
-tests. One that takes options names them in ``OPTIONS``.
+To add an analysis, write ``analyses/<name>.py``, named as its command, with ``NAME`` and ``frame`` as
+:class:`~tracekit.analyses.base.Analysis` has them; add the module to ``ANALYSES``, and a report with the expected
+answer to the tests. ``OPTIONS`` names the keywords of ``frame`` that the command line passes on.
 
-Beside them lie what several use: ``subtrees`` (sums along the hierarchy), ``devices`` (work on one axis of time),
-``spread`` and ``medians`` (quantiles of groups, and what lies between them), ``step_times`` and ``step_kinds`` (steps
-that can be compared), ``costs`` (FLOPs and bytes); and ``difference``, which compares two datasets.
+Several analyses share ``subtrees`` (sums along the hierarchy), ``devices`` (work on one axis of time), ``spread``
+(quantiles of groups) and ``costs`` (FLOPs and bytes). ``difference`` compares two datasets, with ``comparable``,
+``step_times``, ``step_kinds``, ``medians`` and ``difference_notes``.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Analysis(Protocol):
-    """A module that asks one question of a dataset."""
+    """A module that answers one question about a dataset. The first line of its docstring is the question."""
 
     __name__: str
-    #: How the command line names it.
+    #: Its name on the command line.
     NAME: str
 
-    # An analysis whose ``frame`` takes keywords that the command line has options for names these in ``OPTIONS``.
+    # ``OPTIONS``, where a module has it, names the keywords of ``frame`` that the command line passes on.
 
     def frame(self, dataset: Dataset, /) -> pd.DataFrame:
         """The answer, with units in the names of its columns."""

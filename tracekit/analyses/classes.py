@@ -1,4 +1,4 @@
-"""Which types of layers took the time: modules of one class together, without a class those of one name."""
+"""Which types of layers take the most time: modules by class, or by name where the class is unknown?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pandas as pd
 from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.devices import kernels
 from tracekit.analyses.spread import share
-from tracekit.analyses.subtrees import hierarchy, integers, summed
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, sums
 
 if TYPE_CHECKING:
     from tracekit.analyses.subtrees import Hierarchy
@@ -21,55 +23,55 @@ NAME = "classes"
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """Classes of modules by the GPU time of their own, the most expensive first.
+    """Types of layers by their own GPU time, the most expensive first.
 
     Returns:
-        A row per class, and for modules whose markers tell none, per name: ``class_name``, ``name`` (null where the
-        class is known; ``layers.*`` for what is numbered below ``layers``), ``modules``, ``calls``,
-        ``kernels``, ``self_ns`` (adds up to all attributed time), ``self_share``, ``inclusive_ns`` (with all below;
-        a module below another one of its class counts once) and ``share``; both shares are of all GPU time.
+        A row per class, or per name for modules of unknown class: ``class_name``, ``name`` (null where the class is
+        known; ``layers.*`` for numbered modules in ``layers``), ``modules``, ``calls``, ``kernels``, ``self_ns`` (the
+        rows add up to all attributed time), ``self_share``, ``inclusive_ns`` (with all modules below; a module below
+        another one of its type counts once) and ``share``. Both shares are of all GPU time.
     """
     work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
     times = modules_by_time.times(dataset, modules, work, modules.rows(work))
-    kinds, code = types(modules)
+    kinds, code = layer_types(modules)
     whole = int(integers(work, "dur_ns").sum())
     outermost = _outermost(code, modules.end)
-    sums = {name: summed(code, np.asarray(times[name]), len(kinds)) for name in ("calls", "kernels", "self_ns")}
+    own = {name: sums(code, np.asarray(times[name]), len(kinds)) for name in ("calls", "kernels", "self_ns")}
     inclusive = np.where(outermost, np.asarray(times["inclusive_ns"]), 0)
-    total = summed(code, inclusive, len(kinds))
-    found = pd.DataFrame(
+    total = sums(code, inclusive, len(kinds))
+    answer = pd.DataFrame(
         {
             "class_name": pd.array([class_name for class_name, _ in kinds], dtype=object),
             "name": pd.array([name for _, name in kinds], dtype=object),
-            "modules": np.bincount(code, minlength=len(kinds)),
-            **sums,
-            "self_share": share(sums["self_ns"], whole),
+            "modules": counts(code, len(kinds)),
+            **own,
+            "self_share": share(own["self_ns"], whole),
             "inclusive_ns": total,
             "share": share(total, whole),
         }
     )
-    return found.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
+    return answer.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def types(modules: Hierarchy) -> tuple[list[tuple[str | None, str | None]], Rows]:
-    """The types of layers there are, by class or else by name, and the place of each module's among them."""
+def layer_types(modules: Hierarchy) -> tuple[list[tuple[str | None, str | None]], Rows]:
+    """The types of layers as (class, name), and for each module the place of its type among them."""
     known: dict[tuple[str | None, str | None], int] = {}
     code = np.empty(len(modules.path), dtype=np.int64)
     for row, (class_name, name) in enumerate(zip(modules.class_name, modules.name, strict=True)):
         above = modules.parent[row]
         numbered = name.isdecimal() and above >= 0
         plain = f"{modules.name[above]}.*" if numbered else name
-        its = (class_name, None) if class_name is not None else (None, plain)
-        code[row] = known.setdefault(its, len(known))
+        type_ = (class_name, None) if class_name is not None else (None, plain)
+        code[row] = known.setdefault(type_, len(known))
     return list(known), code
 
 
 def _outermost(code: Rows, end: Rows) -> Flags:
-    """Which modules are below none of their own class, in pre-order."""
-    found = np.ones(code.size, dtype=bool)
+    """Which modules, in pre-order, are not below another one of their type."""
+    outermost = np.ones(code.size, dtype=bool)
     reach: dict[int, int] = {}
     for row, (own, last) in enumerate(zip(code.tolist(), end.tolist(), strict=True)):
-        found[row] = reach.get(own, 0) <= row
-        if found[row]:
+        outermost[row] = reach.get(own, 0) <= row
+        if outermost[row]:
             reach[own] = last
-    return found
+    return outermost

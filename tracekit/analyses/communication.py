@@ -1,4 +1,4 @@
-"""What ranks said to each other, and how much of it other work did not hide."""
+"""How much NCCL time is exposed, and how much of it runs beside other kernels?"""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import WHERE, axis, covered, kernels
+from tracekit.analyses.devices import DEVICE_TIMES, axis, covered, kernels
 from tracekit.analyses.spread import share
-from tracekit.analyses.subtrees import hierarchy, integers
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.arrays.columns import integers
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
@@ -27,97 +28,89 @@ _NCCL = "nccl"
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """Kernels of NCCL by name and module, the most time that nothing hides first.
+    """NCCL kernels by name and module, the most exposed time first.
 
-    A kernel is NCCL's if its name says so, or the innermost range around its launch is of NCCL's domain.
+    A kernel belongs to NCCL if its name says so, or if the innermost range around its launch is in NCCL's domain.
 
     Returns:
-        A row per name and module: ``name``, ``path`` (null where no module owns them), ``kernels``, ``gpu_time_ns``,
-        ``share`` (of all GPU time), ``exposed_ns`` (part of that time in which its device ran no other kernel that is
-        not NCCL's; copies hide nothing) and ``overlapped_ns`` (the rest).
+        A row per name and module: ``name``, ``path`` (null if the kernels could not be attributed), ``kernels``,
+        ``gpu_time_ns``, ``share`` (of all GPU time), ``exposed_ns`` (the part of that time in which the device ran no
+        other kernel; copies and NCCL's own kernels do not count) and ``overlapped_ns`` (the rest).
     """
-    table, talking, exposed = talk(dataset, ["name", "module_id", "dur_ns"])
+    table, is_nccl, exposed = communication(dataset, ["name", "module_id", "dur_ns"])
     modules, names = hierarchy(dataset), labels(table, "name")
-    owner = modules.rows(table)
-    asked = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
-    time = integers(table, "dur_ns")
-    rows = np.flatnonzero(talking & asked)
-    work = pd.DataFrame(
-        {
-            "name": names.code[rows],
-            "module": owner[rows],
-            "ns": time[rows],
-            "exposed": exposed[rows],
-        }
-    )
-    found = work.groupby(_KEYS).agg(size=("ns", "size"), ns=("ns", "sum"), exposed=("exposed", "sum"))
-    found = found.reset_index()
-    spent = found["ns"].to_numpy()
+    owner, time = modules.rows(table), integers(table, "dur_ns")
+    in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
+    rows = np.flatnonzero(is_nccl & in_root)
+    columns = {"name": names.code[rows], "module": owner[rows], "ns": time[rows], "exposed": exposed[rows]}
+    groups = pd.DataFrame(columns).groupby(_KEYS)
+    totals = groups.agg(kernels=("ns", "size"), ns=("ns", "sum"), exposed=("exposed", "sum")).reset_index()
     answer = pd.DataFrame(
         {
-            "name": names.named(found["name"]),
-            "path": modules.paths(found["module"].to_numpy()),
-            "kernels": found["size"].to_numpy(),
-            "gpu_time_ns": spent,
-            "share": share(spent, int(time[asked].sum())),
-            "exposed_ns": found["exposed"].to_numpy(),
-            "overlapped_ns": spent - found["exposed"].to_numpy(),
+            "name": names.named(totals["name"]),
+            "path": modules.paths(totals["module"].to_numpy()),
+            "kernels": totals["kernels"],
+            "gpu_time_ns": totals["ns"],
+            "share": share(totals["ns"].to_numpy(), int(time[in_root].sum())),
+            "exposed_ns": totals["exposed"],
+            "overlapped_ns": totals["ns"] - totals["exposed"],
         }
     )
     return answer.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-class Talk(NamedTuple):
-    """All work of a dataset, of whatever module, and which of it is communication.
+class Communication(NamedTuple):
+    """All work of a dataset, and which of it is communication.
 
     Attributes:
         table: Columns of ``kernels``.
-        talking: Which rows are NCCL's.
-        exposed: For each of these how much of it nothing hides, in ns; 0 for the others.
+        is_nccl: Which rows are kernels of NCCL.
+        exposed_ns: For each of these, the time in which its device computed nothing else; 0 for other rows.
     """
 
     table: pa.Table
-    talking: Flags
-    exposed: Ints
+    is_nccl: Flags
+    exposed_ns: Ints
 
 
-def talk(dataset: Dataset, columns: list[str]) -> Talk:
-    """What of a dataset's work, also outside of its root, is communication.
+def communication(dataset: Dataset, columns: list[str]) -> Communication:
+    """The communication of the whole dataset, also outside its root.
 
     Args:
         dataset: The dataset, or a subtree of it.
-        columns: Which of ``kernels`` the table must have.
+        columns: Columns of ``kernels`` that the table must have.
     """
     whole = dataset.whole
-    table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "range_id", *WHERE])))
-    talking = _is_nccl(whole, table, labels(table, "name"))
-    return Talk(table, talking, _exposed(axis(whole, table), talking, _computing(table) & ~talking))
+    table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "range_id", *DEVICE_TIMES])))
+    is_nccl = _is_nccl(whole, table, labels(table, "name"))
+    return Communication(table, is_nccl, _exposed(axis(whole, table), is_nccl, _computes(table) & ~is_nccl))
 
 
 def _is_nccl(dataset: Dataset, table: pa.Table, names: Labels) -> Flags:
+    """Which rows are kernels of NCCL, by their names or by the domain of the range around their launch."""
     kinds = labels(table, "kind")
     on_device = ~np.isin(kinds.code, kinds.of("cpu_op"))
     by_name: Flags = on_device & np.isin(names.code, names.containing(_NCCL))
     ranges = dataset.table("ranges", ["range_id", "domain"])
     domains = labels(ranges, "domain")
-    nccl = np.isin(domains.code, domains.of("NCCL"))
-    if not nccl.any():
+    in_domain = np.isin(domains.code, domains.of("NCCL"))
+    if not in_domain.any():
         return by_name
-    around = integers(table, "range_id", missing=-1)
-    inside: Flags = np.isin(around, integers(ranges, "range_id")[nccl])
-    return by_name | (on_device & inside)
+    by_range: Flags = np.isin(integers(table, "range_id"), integers(ranges, "range_id")[in_domain])
+    return by_name | (on_device & by_range)
 
 
-def _computing(table: pa.Table) -> Flags:
+def _computes(table: pa.Table) -> Flags:
+    """Which rows are neither copies nor sets of memory."""
     kinds = labels(table, "kind")
-    found: Flags = ~np.isin(kinds.code, kinds.of("memcpy", "memset"))
-    return found
+    computes: Flags = ~np.isin(kinds.code, kinds.of("memcpy", "memset"))
+    return computes
 
 
-def _exposed(on: Axis, talking: Flags, computing: Flags) -> Ints:
-    """How much of each piece of work that talks has no computing beside it; 0 for the others."""
-    hiding = covered(on.start[computing], on.end[computing])
-    start, end = on.start[talking], on.end[talking]
-    exposed = np.zeros(on.start.size, dtype=np.int64)
-    exposed[talking] = (end - start) - (hiding.until(end) - hiding.until(start))
+def _exposed(work: Axis, is_nccl: Flags, computes: Flags) -> Ints:
+    """The time of each NCCL kernel in which nothing computes beside it; 0 for other rows."""
+    computing = covered(work.start[computes], work.end[computes])
+    start, end = work.start[is_nccl], work.end[is_nccl]
+    exposed = np.zeros(work.start.size, dtype=np.int64)
+    exposed[is_nccl] = (end - start) - (computing.until(end) - computing.until(start))
     return exposed

@@ -1,4 +1,4 @@
-"""What is known and what is not, counted by cause, with advice."""
+"""How much work was attributed, what was not and why, and what to do about it?"""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ NAME = "coverage"
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """The table ``coverage``; of several reports, their rows one after the other.
+    """The table ``coverage``, report by report.
 
     Returns:
-        ``report`` (only where there are several), ``what``, ``cause``, ``known``, ``count``, ``time_ns``, ``share``
-        (of the subject's time or count, in its report) and ``advice``.
+        ``report`` (only in a dataset of several), ``what``, ``cause``, ``known``, ``count``, ``time_ns``, ``share``
+        (of the time or count of ``what`` in its report) and ``advice``.
 
     Raises:
-        UsageError: If the dataset is a subtree: coverage knows no modules.
+        UsageError: If the dataset is a subtree: coverage is not counted by module.
     """
-    found = pd.DataFrame(dataset.table("coverage").to_pylist(), columns=_columns(dataset))
+    rows = pd.DataFrame(dataset.table("coverage").to_pylist(), columns=_columns(dataset))
     types = {"known": "bool", "count": "int64", "time_ns": "int64", "share": "float64"}
-    return found.astype(types)
+    return rows.astype(types)
 
 
 def _columns(dataset: Dataset) -> list[str]:

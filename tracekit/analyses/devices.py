@@ -1,7 +1,7 @@
-"""Where work ran: devices of reports laid end to end, so that arithmetic of intervals needs no loop over them.
+"""Where work ran: devices of all reports laid end to end, so that arithmetic of intervals needs no loop over them.
 
-A device is one of one report: clocks of different reports are never compared. On a run without a GPU, operators run on
-no device that the report names; a report's CPU is one.
+A device belongs to one report: clocks of different reports are never compared. On a run without a GPU, operators run on
+no device that the report names; the CPU of a report counts as one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.analyses.subtrees import integers
 from tracekit.arrays.axis import measured_axis
+from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import union_within
+from tracekit.arrays.lookups import positions
 from tracekit.dataset.opening import REPORT
 from tracekit.errors import DatasetError
 
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.dataset.opening import Dataset
 
-#: Columns of ``kernels`` that say where and when.
-WHERE = ("device", "start_ns", "end_ns")
+#: Columns of ``kernels``: when the work ran, on which device.
+DEVICE_TIMES = ("device", "start_ns", "end_ns")
 
 
 class Axis(NamedTuple):
-    """Device work on one axis, distances kept: ``line`` is the place among ``lines``, pairs of report and device."""
+    """Device work on one axis that keeps distances; ``line`` is the place in ``lines``, pairs of report and device."""
 
     line: Rows
     lines: list[tuple[str | None, int | None]]
@@ -38,20 +39,20 @@ class Axis(NamedTuple):
 
 
 def kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
-    """Columns of the device work, and its report where there are several."""
-    named = [REPORT] if dataset.reports else []
-    return dataset.table("kernels", [*columns, *named])
+    """Columns of the device work, and its report in a dataset of several."""
+    report = [REPORT] if dataset.reports else []
+    return dataset.table("kernels", [*columns, *report])
 
 
 def axis(dataset: Dataset, table: pa.Table) -> Axis:
-    """All work of a table of kernels with the columns :data:`WHERE` on one axis.
+    """All work of a table of kernels, which has the columns :data:`DEVICE_TIMES`, on one axis.
 
     Raises:
         DatasetError: If the times of all devices together span more than 64 bits.
     """
-    known = integers(table, "device", missing=-1)
-    devices = np.asarray(table.column("device").unique().fill_null(-1).sort())
-    line = report_codes(dataset, table) * devices.size + np.searchsorted(devices, known)
+    device = integers(table, "device")
+    devices = np.unique(device)
+    line = report_codes(dataset, table) * devices.size + np.searchsorted(devices, device)
     reports: list[str | None] = [*dataset.reports] or [None]
     lines: list[tuple[str | None, int | None]] = [
         (report, None if device < 0 else device) for report in reports for device in devices.tolist()
@@ -61,8 +62,8 @@ def axis(dataset: Dataset, table: pa.Table) -> Axis:
     if placed is None:
         raise DatasetError(
             dataset.folder,
-            f"the work of its {len(lines)} devices spans more than 584 years together",
-            "parse the reports anew, without the one whose times are damaged",
+            f"the work of its {len(lines)} devices spans more than 584 years in total",
+            "parse the reports again, without the one whose times are damaged",
         )
     return Axis(line, lines, *placed)
 
@@ -81,33 +82,21 @@ def report_codes(dataset: Dataset, table: pa.Table) -> Rows:
 def from_graph(table: pa.Table) -> Flags:
     """Which single pieces of work ran from a CUDA graph, by ``graph_id`` and ``graph_node_id``."""
     of_graph, of_node = (np.asarray(table.column(name).is_valid()) for name in ("graph_id", "graph_node_id"))
-    found: Flags = of_graph | of_node
-    return found
+    from_graphs: Flags = of_graph | of_node
+    return from_graphs
 
 
 def steps_of(dataset: Dataset, table: pa.Table) -> Rows:
-    """The row in the table ``steps`` of the whole dataset of each entry of ``step_id``, -1 for none.
+    """The row in the whole dataset's table ``steps`` for each entry of ``step_id``, -1 for none.
 
-    The steps of a subtree alone would lack those that only replayed what was captured in it.
+    The steps of a subtree alone would lack those that only replayed its graph captures.
     """
     steps = dataset.whole.table("steps", ["step_id"])
-    return places(table, "step_id", integers(steps, "step_id"))
-
-
-def places(table: pa.Table, column: str, ids: Ints) -> Rows:
-    """The place of each entry of a column among ids that are unlike each other, -1 for none."""
-    known = integers(table, column, missing=-1)
-    if not ids.size:
-        return np.full(known.size, -1, dtype=np.int64)
-    # Joining reports sorts calls anew, which keep their ids.
-    order = np.argsort(ids, kind="stable")
-    at = order[np.minimum(np.searchsorted(ids[order], known), ids.size - 1)]
-    found: Rows = np.where(ids[at] == known, at, -1)
-    return found
+    return positions(integers(table, "step_id"), integers(steps, "step_id"))
 
 
 def union(group: Rows, start: Ints, end: Ints, groups: int) -> Ints:
-    """The length of the union of each group's intervals; a group of -1 is left out."""
+    """The length of the union of each group's intervals; group -1 is ignored."""
     kept = group >= 0
     alone = np.full(groups, -1, dtype=np.int64)
     flat = (alone, np.zeros(groups, dtype=np.int64), np.arange(1, groups + 1))

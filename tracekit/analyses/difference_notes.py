@@ -1,4 +1,4 @@
-"""What to know of a comparison, in sentences."""
+"""What a reader of a comparison must know, in sentences."""
 
 from __future__ import annotations
 
@@ -11,76 +11,82 @@ if TYPE_CHECKING:
     from tracekit.analyses.step_times import StepTimes
 
 _FEW_STEPS = 5
-#: How many kinds and sizes of steps are named.
+#: How many kinds and sizes of steps a note names.
 _MOST_NAMED = 3
 
 
 def undecided(rows: pd.DataFrame, moved: pd.Series[bool], alone: pd.Series[bool], threshold: float) -> list[str]:
-    """Says what cannot be decided: changes without a spread, medians that may have moved by it, and what is unlike."""
-    both = rows["before_ns"].notna() & rows["after_ns"].notna()
-    found = []
+    """Notes on what cannot be decided: changes without a spread, steps without a counterpart, and too few steps."""
+    notes = []
     if single := int((alone & rows["status"].isin(("slower", "faster"))).sum()):
-        found.append(
-            f"{single} of the changes were seen in a single step of one side, which has no spread: --fail-over leaves "
-            "them out. With --ignore-shapes modules are compared over all steps that are alike."
+        notes.append(
+            f"{single} of the changes were seen in a single step of one run, so their spread is unknown: --fail-over "
+            "ignores them. --ignore-shapes compares modules over all steps that are alike."
         )
     if unlike := int((rows["status"] == "unlike").sum()):
-        found.append(
-            f"{unlike} of {len(rows)} things compared are in no steps of like kind and size on both sides: "
-            "they are not compared."
+        notes.append(
+            f"{unlike} of {len(rows)} rows have no steps of the same kind and size in both runs and are not compared."
         )
+    if few := int((_in_few_steps(rows) & moved & (rows["status"] == "same")).sum()):
+        share = f"{threshold:.2%}".rstrip("0%").rstrip(".")
+        notes.append(
+            f"{few} of {len(rows)} rows moved by more than {share} %, but have fewer than {_FEW_STEPS} steps in one "
+            f"run (or of one size): too few to tell a change from noise, so they count as same. Record {_FEW_STEPS} "
+            "steps or more."
+        )
+    return notes
+
+
+def _in_few_steps(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows of both runs have so few steps that a change can hide in noise."""
+    both = rows["before_ns"].notna() & rows["after_ns"].notna()
     few = rows[["before_steps", "after_steps"]].min(axis=1) < _FEW_STEPS
-    few |= rows[["before_low_ns", "after_low_ns"]].isna().any(axis=1)
-    count = int((both & few & moved & (rows["status"] == "same")).sum())
-    if not count:
-        return found
-    share = f"{threshold:.2%}".rstrip("0%").rstrip(".")
-    return [
-        *found,
-        f"{count} of {len(rows)} things compared moved by more than {share} %, but in fewer than {_FEW_STEPS} "
-        f"steps of one side, or of their sizes: too few to tell that from noise; they count as same. Record "
-        f"{_FEW_STEPS} steps or more.",
-    ]
+    return both & (few | rows[["before_low_ns", "after_low_ns"]].isna().any(axis=1))
 
 
-def without_steps(there: list[bool]) -> str:
-    """Says whose steps are missing."""
-    which = {(False, True): "The first has no steps", (True, False): "The second has no steps"}
-    said = which.get((there[0], there[1]), "Neither has steps")
-    return f"{said}: totals are compared, and the spread is not known."
+def without_steps(with_steps: list[bool]) -> str:
+    """A note on which run has no steps."""
+    names = {(False, True): "The first run has no steps", (True, False): "The second run has no steps"}
+    problem = names.get((with_steps[0], with_steps[1]), "Neither run has steps")
+    return f"{problem}: totals are compared, and their spread is unknown."
 
 
 def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
-    """Says what of each side is not compared by module, and where there are few steps."""
+    """Notes on each run: work that is not compared by module, and few steps."""
     notes = []
     for name, side in (("first", before), ("second", after)):
         if side.between is not None and (between := int(side.between["ns"].sum())):
-            notes.append(f"{between:,} ns of the {name} lie between steps: compared as a whole, not by module.")
+            notes.append(f"The {name} run has {between:,} ns of work between steps; it is compared as a whole.")
         if side.outside_ns:
             notes.append(
-                f"{side.outside_ns:,} ns of the {name} were launched before the first step of their process and are "
-                "left out."
+                f"The {name} run has {side.outside_ns:,} ns of work launched before the first step of its process; it "
+                "is ignored."
             )
         if side.steps < _FEW_STEPS:
-            few = f"The {name} has {side.steps} {'step' if side.steps == 1 else 'steps'}"
-            notes.append(f"{few}: its spread is hardly known; record {_FEW_STEPS} or more.")
+            steps = f"{side.steps} {'step' if side.steps == 1 else 'steps'}"
+            notes.append(f"The {name} run has {steps}, too few to know its spread well; record {_FEW_STEPS} or more.")
     return notes
 
 
-def of_mix(found: Mix) -> list[str]:
-    """Says which steps were compared, and how their mix changed."""
-    if not found.several:
+def of_mix(mix: Mix) -> list[str]:
+    """Notes on which steps were compared, and on how their mix changed."""
+    if not mix.several:
         return []
-    before, after = (f"{share:.1%}".replace("%", " %") for share in found.covered)
+    before, after = (_percent(share) for share in mix.covered)
     notes = [
-        f"Compared are steps of like kind and size: {before} of the time in steps of the first, {after} of the second."
+        "Only steps of the same kind and size are compared: "
+        f"{before} of the time in steps of the first run, {after} of the second."
     ]
-    if found.changed:
+    if mix.changed:
         named = "; ".join(
-            f"{name}: {one:.1%} of the steps, then {other:.1%}".replace("%", " %")
-            for name, one, other in found.changed[:_MOST_NAMED]
+            f"{name}: {_percent(share)} of the steps before, {_percent(later)} after"
+            for name, share, later in mix.changed[:_MOST_NAMED]
         )
-        more = len(found.changed) - _MOST_NAMED
+        more = len(mix.changed) - _MOST_NAMED
         rest = f"; and {more:,} more" if more > 0 else ""
-        notes.append(f"The mix of steps changed, which is no change of their speed: {named}{rest}.")
+        notes.append(f"The mix of steps changed, which does not count as a change of speed: {named}{rest}.")
     return notes
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")

@@ -1,4 +1,4 @@
-"""When devices stood idle: between the work of which modules."""
+"""When was each device idle, and between the work of which modules?"""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import WHERE, axis, kernels
+from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels
 from tracekit.analyses.spread import ratio, spread
-from tracekit.analyses.subtrees import hierarchy, summed
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.arrays.groups import maxima, minima
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _KEYS = ["line", "before", "after"]
 
 
 class Idle(NamedTuple):
-    """Each time that a device ran nothing between two pieces of work, given by their rows."""
+    """Every time that a device ran nothing between two pieces of work, given by the rows of these."""
 
     line: Rows
     before: Rows
@@ -32,65 +33,68 @@ class Idle(NamedTuple):
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """Idle time of each device by the module whose work ended before it and the one whose work began after it.
+    """Idle time of each device by the module whose work ended before it and the one whose work started after it.
 
     Returns:
-        A row per device and pair of modules, the most idle time first: ``report`` (null if the dataset is of a single
-        one), ``device`` (null on a run without a GPU), ``before``, ``after`` (paths; null for work that no module
-        owns), ``gaps`` (how many), ``idle_ns``, ``share`` (of the time from the device's first work to its last),
-        ``median_ns`` and ``longest_ns``.
+        A row per device and pair of modules, the most idle time first: ``report`` (null for a dataset of one report),
+        ``device`` (null on a run without a GPU), ``before``, ``after`` (paths; null for work that could not be
+        attributed), ``gaps`` (how many), ``idle_ns``, ``share`` (of the time from the device's first work to its
+        last), ``median_ns`` and ``longest_ns``.
 
     Raises:
-        UsageError: If the dataset is a subtree: what looks idle there may be other modules' work.
+        UsageError: If the dataset is a subtree: where it is idle, other modules may be running.
     """
     if dataset.root is not None:
-        raise UsageError(f"{NAME} are those of a whole device: ask the whole dataset, without a path")
-    table = kernels(dataset, ["module_id", *WHERE])
-    modules = hierarchy(dataset)
-    owner, on = modules.rows(table), axis(dataset, table)
-    idle = idle_times(on)
-    work = pd.DataFrame({"line": idle.line, "before": owner[idle.before], "after": owner[idle.after], "ns": idle.ns})
-    grouped = work.groupby(_KEYS)
-    found = grouped["ns"].agg(["size", "sum", "max"]).reset_index()
-    lines, time = found["line"].to_numpy(), found["sum"].to_numpy()
-    median = spread(np.asarray(grouped.ngroup(), np.int64), idle.ns, len(found)).quantile(0.5)
+        raise UsageError(f"{NAME} are measured on whole devices; ask the whole dataset, without --path")
+    table, modules = kernels(dataset, ["module_id", *DEVICE_TIMES]), hierarchy(dataset)
+    work = axis(dataset, table)
+    pairs = _by_pair(idle_times(work), modules.rows(table))
+    line, idle_ns = pairs["line"].to_numpy(), pairs["idle_ns"].to_numpy()
     answer = pd.DataFrame(
         {
-            "report": pd.array([on.lines[line][0] for line in lines.tolist()], dtype=object),
-            "device": pd.array([on.lines[line][1] for line in lines.tolist()], dtype="Int64"),
-            "before": modules.paths(found["before"].to_numpy()),
-            "after": modules.paths(found["after"].to_numpy()),
-            "gaps": found["size"].to_numpy(),
-            "idle_ns": time,
-            "share": ratio(time, _spans(on)[lines]),
-            "median_ns": median,
-            "longest_ns": found["max"].to_numpy(),
+            "report": pd.array([work.lines[row][0] for row in line.tolist()], dtype=object),
+            "device": pd.array([work.lines[row][1] for row in line.tolist()], dtype="Int64"),
+            "before": modules.paths(pairs["before"].to_numpy()),
+            "after": modules.paths(pairs["after"].to_numpy()),
+            "gaps": pairs["gaps"],
+            "idle_ns": idle_ns,
+            "share": ratio(idle_ns, _spans(work)[line]),
+            "median_ns": pairs["median_ns"],
+            "longest_ns": pairs["longest_ns"],
         }
     )
     return answer.sort_values("idle_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def idle_times(on: Axis) -> Idle:
+def _by_pair(idle: Idle, owner: Rows) -> pd.DataFrame:
+    """Number and times of the gaps on each line between work of the same two modules."""
+    gaps = pd.DataFrame({"line": idle.line, "before": owner[idle.before], "after": owner[idle.after], "ns": idle.ns})
+    by_pair = gaps.groupby(_KEYS)
+    pairs = by_pair["ns"].agg(gaps="size", idle_ns="sum", longest_ns="max").reset_index()
+    times = spread(np.asarray(by_pair.ngroup(), np.int64), idle.ns, len(pairs))
+    return pairs.assign(median_ns=times.quantile(0.5))
+
+
+def idle_times(work: Axis) -> Idle:
     """The gaps between pieces of work, in the order of the axis."""
-    order = np.argsort(on.start, kind="stable")
-    reach, latest = _reach(on.end[order])
-    after = np.flatnonzero((on.start[order][1:] > reach[:-1]) & (on.line[order][1:] == on.line[order][:-1]))
-    rows = order[after + 1]
-    return Idle(on.line[rows], order[latest[after]], rows, on.start[rows] - reach[after])
+    order = np.argsort(work.start, kind="stable")
+    start, line = work.start[order], work.line[order]
+    reach, latest = _reach(work.end[order])
+    before = np.flatnonzero((start[1:] > reach[:-1]) & (line[1:] == line[:-1]))
+    after = order[before + 1]
+    return Idle(work.line[after], order[latest[before]], after, work.start[after] - reach[before])
 
 
 def _reach(end: Ints) -> tuple[Ints, Rows]:
-    """The latest end so far at each place, and which of them ends there."""
+    """The latest end so far at each place, and the place of the work that ends then."""
     reach = np.maximum.accumulate(end)
     fresh = np.concatenate((np.ones(min(end.size, 1), bool), end[1:] > reach[:-1]))
     return reach, np.maximum.accumulate(np.where(fresh, np.arange(end.size), 0))
 
 
-def _spans(on: Axis) -> Ints:
-    """From its first work to its last, of each line."""
-    first = np.full(len(on.lines), np.iinfo(np.int64).max)
-    last = np.full(len(on.lines), np.iinfo(np.int64).min)
-    np.minimum.at(first, on.line, on.start)
-    np.maximum.at(last, on.line, on.end)
-    used = summed(on.line, None, len(on.lines)) > 0
+def _spans(work: Axis) -> Ints:
+    """The time from the first work of each line to its last."""
+    first = minima(work.line, work.start, len(work.lines))
+    last = maxima(work.line, work.end, len(work.lines))
+    used = first <= last
     return np.where(used, last - np.where(used, first, last), 0)

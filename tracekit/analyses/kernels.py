@@ -1,4 +1,4 @@
-"""Which kernels took the time, and which modules they ran for."""
+"""Which kernels took the time, and which modules ran them?"""
 
 from __future__ import annotations
 
@@ -9,61 +9,68 @@ import pandas as pd
 
 from tracekit.analyses.devices import kernels
 from tracekit.analyses.spread import ratio, share, spread
-from tracekit.analyses.subtrees import hierarchy, integers
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.arrays.columns import integers
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
+    from tracekit.analyses.spread import Spread
+    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.dataset.opening import Dataset
 
 NAME = "kernels"
 
+_KEYS = ["name", "kind"]
+
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """Kernels by name, the most expensive first.
+    """Kernels by name, the most GPU time first.
 
     Returns:
-        A row per name and kind of work: ``name`` (null where the report tells none), ``kind``, ``kernels`` (how often
-        it ran), ``gpu_time_ns``, ``share`` (of all GPU time), ``mean_ns``, ``median_ns``, ``max_ns``, ``modules`` (how
-        many ran it), ``module`` (the one that spent most on it; null where no module did) and ``module_share`` (of
-        its time, spent by that module).
+        A row per name and kind of work: ``name`` (null if the report does not name it), ``kind``, ``kernels`` (how many
+        ran), ``gpu_time_ns``, ``share`` (of all GPU time), ``mean_ns``, ``median_ns``, ``max_ns``, ``modules`` (how
+        many modules ran it), ``module`` (the one that spent the most time on it; null if none could be attributed) and
+        ``module_share`` (the share of the kernel's time that this module spent).
     """
     table = kernels(dataset, ["name", "kind", "module_id", "dur_ns"])
     modules, names, kinds = hierarchy(dataset), labels(table, "name"), labels(table, "kind")
-    work = pd.DataFrame(
-        {
-            "name": names.code,
-            "kind": kinds.code,
-            "module": modules.rows(table),
-            "ns": integers(table, "dur_ns"),
-        }
-    )
-    grouped = work.groupby(["name", "kind"], sort=False)
-    found = grouped.agg(kernels=("ns", "size"), gpu_time_ns=("ns", "sum"), max_ns=("ns", "max"))
-    spreads = spread(np.asarray(grouped.ngroup(), np.int64), integers(table, "dur_ns"), len(found))
-    users = _users(work).reindex(found.index)
-    time = found["gpu_time_ns"].to_numpy()
+    time = integers(table, "dur_ns")
+    work = pd.DataFrame({"name": names.code, "kind": kinds.code, "module": modules.rows(table), "ns": time})
+    by_name = work.groupby(_KEYS, sort=False)
+    totals = by_name.agg(kernels=("ns", "size"), gpu_time_ns=("ns", "sum"), max_ns=("ns", "max"))
     answer = pd.DataFrame(
         {
-            "name": names.named(found.index.get_level_values("name")),
-            "kind": kinds.named(found.index.get_level_values("kind")),
-            "kernels": found["kernels"].to_numpy(),
-            "gpu_time_ns": time,
-            "share": share(time, int(time.sum())),
-            "mean_ns": ratio(time, found["kernels"].to_numpy()),
-            "median_ns": spreads.quantile(0.5),
-            "max_ns": found["max_ns"].to_numpy(),
-            "modules": users["modules"].fillna(0).to_numpy("int64"),
-            "module": modules.paths(users["module"].fillna(-1).to_numpy("int64")),
-            "module_share": ratio(users["ns"].to_numpy("float64", na_value=float("nan")), time),
+            "name": names.named(totals.index.get_level_values("name")),
+            "kind": kinds.named(totals.index.get_level_values("kind")),
+            **_times(totals, spread(np.asarray(by_name.ngroup(), np.int64), time, len(totals))),
+            **_users(work, totals, modules),
         }
     )
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _users(work: pd.DataFrame) -> pd.DataFrame:
-    """For each name and kind the number of modules that ran it, and which spent most on it and how much."""
-    known = work[work["module"] >= 0]
-    times = known.groupby(["name", "kind", "module"])["ns"].sum().reset_index()
-    most = times.sort_values("ns", ascending=False, kind="stable").drop_duplicates(["name", "kind"])
-    counted = times.groupby(["name", "kind"]).agg(modules=("module", "size"))
-    return counted.join(most.set_index(["name", "kind"]))
+def _times(totals: pd.DataFrame, times: Spread) -> dict[str, object]:
+    """Number and times of the kernels of each name."""
+    time, count = totals["gpu_time_ns"].to_numpy(), totals["kernels"].to_numpy()
+    return {
+        "kernels": count,
+        "gpu_time_ns": time,
+        "share": share(time, int(time.sum())),
+        "mean_ns": ratio(time, count),
+        "median_ns": times.quantile(0.5),
+        "max_ns": totals["max_ns"].to_numpy(),
+    }
+
+
+def _users(work: pd.DataFrame, totals: pd.DataFrame, modules: Hierarchy) -> dict[str, object]:
+    """How many modules ran the kernels of each name, and which of them spent the most time on it."""
+    attributed = work[work["module"] >= 0]
+    times = attributed.groupby([*_KEYS, "module"])["ns"].sum().reset_index()
+    main = times.sort_values("ns", ascending=False, kind="stable").drop_duplicates(_KEYS).set_index(_KEYS)
+    users = times.groupby(_KEYS).agg(modules=("module", "size")).join(main).reindex(totals.index)
+    spent = users["ns"].to_numpy("float64", na_value=float("nan"))
+    return {
+        "modules": users["modules"].fillna(0).to_numpy("int64"),
+        "module": modules.paths(users["module"].fillna(-1).to_numpy("int64")),
+        "module_share": ratio(spent, totals["gpu_time_ns"].to_numpy()),
+    }

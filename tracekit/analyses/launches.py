@@ -1,10 +1,10 @@
-"""What launching cost the host, against what it started: whose work the GPU had to wait for.
+"""Which modules are launch-bound: when did the GPU wait for the host?
 
-A call that returned after its work had begun may have been blocked: ``.item()``, ``cudaMemcpy``, copies from pageable
-memory, any launch under ``CUDA_LAUNCH_BLOCKING``. When within the call it handed its work to the device is not
-recorded. If other work ended on the device while the call ran, the work counts as *queued* behind that where the call
-had lasted at least as long by then as the device still took to begin: a call that waits for ten kernels lasts long and
-its copy begins at once, a call that prepares its work lets the device wait.
+A call that returned after its work had started may have been blocked: ``.item()``, ``cudaMemcpy``, copies from pageable
+memory, any launch under ``CUDA_LAUNCH_BLOCKING``. When the call handed its work to the device is not recorded. If other
+work ended on the device during the call, the call's work counts as *queued* behind that work if, at its end, the call
+had lasted at least as long as the device still took to start: a call that waits for ten kernels lasts long and its copy
+starts at once, while a call that prepares its work lets the device wait.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import WHERE, axis, from_graph, kernels, report_codes
+from tracekit.analyses.devices import DEVICE_TIMES, axis, from_graph, kernels, report_codes
 from tracekit.analyses.spread import ratio, spread
-from tracekit.analyses.subtrees import hierarchy, integers, summed
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import sums
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.analyses.devices import Axis
+    from tracekit.analyses.spread import Spread
     from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.dataset.opening import Dataset
@@ -39,7 +42,7 @@ _COLUMNS = (
     "launch_end_ns",
     "graph_id",
     "graph_node_id",
-    *WHERE,
+    *DEVICE_TIMES,
 )
 _SUMS = (
     "launches",
@@ -55,77 +58,76 @@ _SUMS = (
 def frame(dataset: Dataset) -> pd.DataFrame:
     """Launches by module, the most host time first.
 
-    Work replayed from CUDA graphs has no launch of its own: it is ``replayed_ns`` and nothing else here. Work is
-    launch-bound if all earlier work on its device had ended before its launch returned and before it began, and it was
-    not queued (see above): the device waited for the host. The first work of a device is, too.
+    Work replayed from CUDA graphs has no launch of its own: it counts in ``replayed_ns`` and nowhere else. Work is
+    launch-bound if all earlier work on its device had ended before its launch returned and before it started, and if
+    it was not queued (see above): the device waited for the host. The first work of a device is launch-bound, too.
 
     Returns:
-        A row per module, and one with a null ``path`` for work that no module owns, if there is some: ``path``,
-        ``class_name``, ``inclusive_launch_bound_share`` (``launch_bound_share`` of the whole subtree), ``launches``,
-        ``launch_ns`` (host time in them, without ``blocked_ns``), ``blocked_ns`` (host time in them in which the
-        device was at it: from the start of the launch's first work to the launch's return, and, if that was queued,
-        also from the launch's begin to the end of the work before), ``gpu_time_ns`` (of what they started),
-        ``launch_per_gpu`` (``launch_ns`` by ``gpu_time_ns``; above 1 the host is slower), ``launch_bound_share`` (of
-        ``gpu_time_ns``), ``launch_bound_ns`` (GPU time of launch-bound work), ``waiting_ns`` (for how long devices
-        stood idle before it was launched), ``queue_median_ns`` and ``queue_p95_ns`` (from the launch's return to the
-        start; negative if it started before), ``replayed_ns``; then the sums of the whole subtree,
-        named ``inclusive_…``.
+        A row per module, and one with a null ``path`` for work that could not be attributed, if there is any:
+        ``path``, ``class_name``, ``inclusive_launch_bound_share`` (``launch_bound_share`` of the whole subtree),
+        ``launches``, ``launch_ns`` (host time in launches, without ``blocked_ns``), ``blocked_ns`` (host time in
+        launches during which the device was working on them: from the start of the launch's first work to the return
+        of the launch, and if that work was queued, also from the start of the launch to the end of the work before),
+        ``gpu_time_ns`` (of the work that they started), ``launch_per_gpu`` (``launch_ns`` divided by ``gpu_time_ns``;
+        above 1 the host is slower), ``launch_bound_share`` (of ``gpu_time_ns``), ``launch_bound_ns`` (GPU time of
+        launch-bound work), ``waiting_ns`` (how long devices were idle before it was launched), ``queue_median_ns``
+        and ``queue_p95_ns`` (from the return of the launch to the start of the work; negative if it started earlier)
+        and ``replayed_ns``; then the sums of the whole subtree, named ``inclusive_…``.
     """
     whole = dataset.whole
     table, modules = kernels(whole, _COLUMNS), hierarchy(dataset)
     owner = modules.rows(table)
-    asked = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
+    in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
     replayed = _replayed(table)
-    launched = asked & ~replayed & np.asarray(table.column("launch_end_ns").is_valid())
-    values = _values(whole, table, launched, replayed & asked)
+    launched = in_root & ~replayed & np.asarray(table.column("launch_end_ns").is_valid())
     count = len(modules.path)
-    place = np.where(owner < 0, count, owner)
-    own = {name: summed(place, values[name], count + 1) for name in _SUMS}
-    queue = integers(table, "start_ns") - integers(table, "launch_end_ns", missing=0)
-    delays = spread(place[launched], queue[launched], count + 1)
+    row = np.where(owner < 0, count, owner)
+    by_work = _figures(whole, table, launched, replayed & in_root)
+    own = {name: sums(row, by_work[name], count + 1) for name in _SUMS}
+    delay = integers(table, "start_ns") - integers(table, "launch_end_ns", null=0)
+    delays = spread(row[launched], delay[launched], count + 1)
     answer = pd.DataFrame(
-        {
-            "path": [*modules.path, None],
-            "class_name": [*modules.class_name, None],
-            "inclusive_launch_bound_share": ratio(
-                *(_inclusive(modules, own[name]) for name in ("launch_bound_ns", "gpu_time_ns"))
-            ),
-            "launches": own["launches"],
-            "launch_ns": own["launch_ns"],
-            "blocked_ns": own["blocked_ns"],
-            "gpu_time_ns": own["gpu_time_ns"],
-            "launch_per_gpu": ratio(own["launch_ns"], own["gpu_time_ns"]),
-            "launch_bound_share": ratio(own["launch_bound_ns"], own["gpu_time_ns"]),
-            "launch_bound_ns": own["launch_bound_ns"],
-            "waiting_ns": own["waiting_ns"],
-            "queue_median_ns": delays.quantile(0.5),
-            "queue_p95_ns": delays.quantile(0.95),
-            "replayed_ns": own["replayed_ns"],
-            **{f"inclusive_{name}": _inclusive(modules, own[name]) for name in _SUMS},
-        }
+        {"path": [*modules.path, None], "class_name": [*modules.class_name, None], **_columns(modules, own, delays)}
     )
-    outside = own["launches"][count] > 0 or own["replayed_ns"][count] > 0
-    answer = answer if outside else answer.iloc[:count]
+    unattributed = own["launches"][count] > 0 or own["replayed_ns"][count] > 0
+    answer = answer if unattributed else answer.iloc[:count]
     return answer.sort_values("launch_ns", ascending=False, kind="stable", ignore_index=True)
 
 
+def _columns(modules: Hierarchy, own: dict[str, Ints], delays: Spread) -> dict[str, object]:
+    """The figures of modules and of their subtrees."""
+    inclusive = {name: _inclusive(modules, own[name]) for name in _SUMS}
+    return {
+        "inclusive_launch_bound_share": ratio(inclusive["launch_bound_ns"], inclusive["gpu_time_ns"]),
+        **{name: own[name] for name in ("launches", "launch_ns", "blocked_ns", "gpu_time_ns")},
+        "launch_per_gpu": ratio(own["launch_ns"], own["gpu_time_ns"]),
+        "launch_bound_share": ratio(own["launch_bound_ns"], own["gpu_time_ns"]),
+        "launch_bound_ns": own["launch_bound_ns"],
+        "waiting_ns": own["waiting_ns"],
+        "queue_median_ns": delays.quantile(0.5),
+        "queue_p95_ns": delays.quantile(0.95),
+        "replayed_ns": own["replayed_ns"],
+        **{f"inclusive_{name}": values for name, values in inclusive.items()},
+    }
+
+
 def _inclusive(modules: Hierarchy, own: Ints) -> Ints:
-    """The sums of subtrees; the last entry is of no module and stays what it is."""
+    """The sums of subtrees; the last entry, of work without a module, stays as it is."""
     return np.append(modules.inclusive(own[:-1]), own[-1:])
 
 
 def _replayed(table: pa.Table) -> Flags:
+    """Which work was replayed from CUDA graphs, node by node or traced as a whole."""
     kinds = labels(table, "kind")
     whole: Flags = np.isin(kinds.code, kinds.of("graph"))
     return whole | from_graph(table)
 
 
-def _values(dataset: Dataset, table: pa.Table, launched: Flags, replayed: Flags) -> dict[str, Ints]:
+def _figures(dataset: Dataset, table: pa.Table, launched: Flags, replayed: Flags) -> dict[str, Ints]:
     """What each piece of work adds to the sums of its module."""
-    time, on = integers(table, "dur_ns"), axis(dataset, table)
-    start = integers(table, "start_ns")
-    begun, returned = (integers(table, f"launch_{name}_ns", missing=0) for name in ("start", "end"))
-    before = _before(on, integers(table, "end_ns"))
+    time, start = integers(table, "dur_ns"), integers(table, "start_ns")
+    begun, returned = (integers(table, f"launch_{name}_ns", null=0) for name in ("start", "end"))
+    before = _before(axis(dataset, table), integers(table, "end_ns"))
     blocked, queued = _blocked(before, start, begun, returned)
     until = np.minimum(returned, start)
     bound = launched & (before.none | ((before.reach < until) & ~queued))
@@ -145,10 +147,10 @@ class _Before(NamedTuple):
     """What ran on the device before each piece of work, in ns.
 
     Attributes:
-        none: Where that is nothing.
-        reach: The last end of all that began earlier.
-        any_ended: Where something had ended when it began.
-        ended: The last end of what had.
+        none: Which work is the first on its device.
+        reach: The last end of all work that started earlier.
+        any_ended: Whether any work had ended when it started.
+        ended: The last end of that work.
     """
 
     none: Flags
@@ -157,30 +159,41 @@ class _Before(NamedTuple):
     ended: Ints
 
 
-def _before(on: Axis, end: Ints) -> _Before:
-    # The axis shifts every line by its own amount: good for comparing; figures are made of the ends of rows.
-    order = np.argsort(on.start, kind="stable")
-    high = np.maximum.accumulate(on.end[order])
-    farthest = np.maximum.accumulate(np.where(on.end[order] == high, np.arange(order.size), 0))
+def _before(work: Axis, end: Ints) -> _Before:
+    # The axis shifts every line by its own amount: good for comparing. Figures come from the ends themselves.
+    reach, any_earlier = _ends(work, end, _earlier(work))
+    ended, any_ended = _ends(work, end, _last_ended(work))
+    return _Before(~any_earlier, reach, any_ended, ended)
+
+
+def _earlier(work: Axis) -> Rows:
+    """For each piece of work, the one with the last end among those that started earlier on the axis, or -1."""
+    order = np.argsort(work.start, kind="stable")
+    high = np.maximum.accumulate(work.end[order])
+    farthest = np.maximum.accumulate(np.where(work.end[order] == high, np.arange(order.size), 0))
     earlier = np.full(order.size, -1, np.int64)
     earlier[order[1:]] = order[farthest[:-1]]
-    reach, found = _ends(on, end, earlier)
-    by_end = np.argsort(on.end, kind="stable")
-    # What took no time has itself ended when it begins.
-    own = (on.end == on.start).astype(np.int64)
-    last = np.searchsorted(on.end[by_end], on.start, side="right") - 1 - own
-    ended, any_ended = _ends(on, end, np.append(by_end, -1)[last])
-    return _Before(~found, reach, any_ended, ended)
+    return earlier
 
 
-def _ends(on: Axis, end: Ints, rows: Rows) -> tuple[Ints, Flags]:
-    """The ends of some rows, and whether there is such a row on the same device; -1 is none."""
-    found: Flags = (rows >= 0) & (on.line[rows] == on.line)
-    return np.where(found, end[rows], 0), found
+def _last_ended(work: Axis) -> Rows:
+    """For each piece of work, the one that had ended last on the axis when it started, or -1."""
+    by_end = np.argsort(work.end, kind="stable")
+    # Work that took no time has itself ended when it starts.
+    itself = (work.end == work.start).astype(np.int64)
+    last = np.searchsorted(work.end[by_end], work.start, side="right") - 1 - itself
+    ended: Rows = np.append(by_end, -1)[last]
+    return ended
+
+
+def _ends(work: Axis, end: Ints, rows: Rows) -> tuple[Ints, Flags]:
+    """The ends of some rows, and whether there is such a row on the same device; -1 is no row."""
+    same_line: Flags = (rows >= 0) & (work.line[rows] == work.line)
+    return np.where(same_line, end[rows], 0), same_line
 
 
 def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple[Ints, Flags]:
-    """For how long the call that launched each piece of work was blocked, and which work was queued meanwhile."""
+    """How long the launch of each piece of work was blocked, and which work was queued meanwhile."""
     late = returned > start
     lasted = before.ended - begun
     queued = late & before.any_ended & (lasted > 0) & (lasted >= start - before.ended)
@@ -189,17 +202,15 @@ def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple
 
 
 def _first_of_launch(dataset: Dataset, table: pa.Table, launched: Flags) -> Flags:
-    """One piece of work for each launch: a launch that started several counts once."""
+    """The first piece of work of each launch: a launch that started several counts once."""
     rows = np.flatnonzero(launched)
-    calls = pd.DataFrame(
+    launches = pd.DataFrame(
         {
             "report": report_codes(dataset, table)[rows],
-            **{name: integers(table, name, missing=-1)[rows] for name in ("pid", "tid")},
-            "start": integers(table, "launch_start_ns", missing=0)[rows],
-            "end": integers(table, "launch_end_ns", missing=0)[rows],
+            **{name: integers(table, name)[rows] for name in ("pid", "tid")},
+            **{name: integers(table, name, null=0)[rows] for name in ("launch_start_ns", "launch_end_ns")},
         }
     )
-    first: Rows = rows[~calls.duplicated().to_numpy()]
-    found = np.zeros(launched.size, bool)
-    found[first] = True
-    return found
+    first = np.zeros(launched.size, bool)
+    first[rows[~launches.duplicated().to_numpy()]] = True
+    return first

@@ -1,4 +1,4 @@
-"""Layers that are alike, by the pattern of their paths: how much they take, and how much they differ."""
+"""How much do layers of the same kind differ?"""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per pattern: ``pattern`` (``top.layers.0…31.mlp``), ``class_name``, ``modules`` (how many), summed over
-        them ``inclusive_ns`` and ``share`` (of all GPU time); of one of them, with all below it, ``median_ns``,
-        ``spread`` (most less least, by the median; NaN if that is 0), ``min_ns``, ``max_ns``; and summed again
-        ``self_ns``, ``calls``, ``kernels``.
+        them ``inclusive_ns`` and ``share`` (of all GPU time); over the single modules, each with all below it,
+        ``median_ns``, ``spread`` (largest minus smallest, divided by the median; NaN if that is 0), ``min_ns`` and
+        ``max_ns``; and summed again ``self_ns``, ``calls``, ``kernels``.
     """
     tree = module_tree.frame(dataset)
-    found = tree[tree["modules"] > 1]
-    found = found.assign(spread=module_tree.spread_of(found))[_COLUMNS]
-    return found.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)
+    folded = tree[tree["modules"] > 1]
+    answer = folded.assign(spread=module_tree.spread_of(folded))[_COLUMNS]
+    return answer.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)

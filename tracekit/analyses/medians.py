@@ -1,4 +1,4 @@
-"""Medians over steps, the intervals in which they lie, and times of steps that are not alike made comparable."""
+"""Medians over steps, the intervals that contain them, and how steps of different sizes are made comparable."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.step_times import KEYS
+from tracekit.arrays.groups import counts
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Floats, Ints, Rows
 
+#: How many binomial standard deviations of ranks an interval reaches to each side of the median.
 _DEVIATIONS = 2.5
-#: How many standard errors of a median its interval reaches at most, and from how many steps on these are known.
+#: How many standard errors it reaches at most, and the number of steps from which on these are known.
 _MOST_ERRORS, _ERRORS_FROM = 4.0, 5
-#: Of a normal distribution: its standard deviation, in median absolute deviations; the standard error of its median, in
-#: standard deviations over the root of the number of values.
+#: Of a normal distribution: its standard deviation in median absolute deviations; and the standard error of its median
+#: in standard deviations divided by the square root of the number of values.
 _PER_MAD, _PER_DEVIATION = 1.4826, 1.2533
 
 
 class Like(NamedTuple):
-    """Times of two runs in steps that both have.
+    """The times of two runs, restricted to steps that both have.
+
+    A *key* is a thing that is compared (``KEYS``); a *cell* is a key in steps of one kind and size.
 
     Attributes:
-        times: Of each side: ``key``, ``sizes``, ``partly``, ``ns``, ``kernels``. Of a key with steps of several sizes
-            there are as many values of each size as both sides have, levelled: divided by the median of their size.
-            ``sizes`` is how many of these the key has, 0 if it is not levelled; ``partly`` whether it also has steps
-            that are left out.
-        keys: ``KEYS`` of every key, in their order.
-        cells: ``KEYS`` and ``alike`` of every cell: a thing in steps of one kind and size.
-        share: Of each side, the weight of every cell among those of its key, by how many steps it has on that side; NaN
-            where it is left out.
-        unlike: Keys of which both sides have times, but in no steps that are alike; these are compared with nothing.
+        times: For each side: ``key``, ``sizes``, ``partly``, ``ns``, ``kernels``. A key with steps of several sizes has
+            as many values of each size as both sides have, levelled: divided by the median of their size. ``sizes`` is
+            the number of these sizes, 0 if the key is not levelled; ``partly`` is whether some of its steps were
+            ignored.
+        keys: ``KEYS`` of every key, in order.
+        cells: ``KEYS`` and ``alike`` of every cell.
+        share: For each side, the weight of every cell within its key per step of that side; NaN if it is ignored.
+        unlike: Which keys both sides have, but in no steps that are alike; they are not compared.
     """
 
     times: tuple[pd.DataFrame, pd.DataFrame]
@@ -43,50 +46,81 @@ class Like(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """The key of every cell, how many rows of each side it has, and whether its rows are made comparable."""
+    """The cells of two runs.
+
+    Attributes:
+        key: The key of every cell.
+        steps: How many steps it has on each side.
+        kept: Whether its steps are compared: both sides have it, or nothing of its key in common.
+        levelled: Whether its values are made comparable with those of other sizes.
+    """
 
     key: Rows
     steps: tuple[Ints, Ints]
+    kept: Flags
     levelled: Flags
+
+    @property
+    def shared(self) -> Flags:
+        """Which cells both sides have."""
+        return (self.steps[0] > 0) & (self.steps[1] > 0)
 
 
 def like(before: pd.DataFrame, after: pd.DataFrame) -> Like:
-    """The times of steps of like kind and size; of what only one side has, all."""
+    """The times of steps of like kind and size; all times of things that only one side has."""
     both = pd.concat([before, after], ignore_index=True)
     both = both.assign(shapes=both["shapes"].fillna(""))
-    grouped = both.groupby([*KEYS, "alike"], sort=True)
-    cell = np.asarray(grouped.ngroup(), np.int64)
-    named = grouped.size().reset_index()[[*KEYS, "alike"]]
-    of_keys = named.groupby(KEYS, sort=True)
-    key = np.asarray(of_keys.ngroup(), np.int64)
-    keys = of_keys.size().reset_index()[KEYS]
+    by_cell = both.groupby([*KEYS, "alike"], sort=True)
+    cell = np.asarray(by_cell.ngroup(), np.int64)
+    names = by_cell.size().reset_index()[[*KEYS, "alike"]]
+    by_key = names.groupby(KEYS, sort=True)
+    keys = by_key.size().reset_index()[KEYS]
     later = np.arange(len(both)) >= len(before)
-    one, other = (np.bincount(cell[its], minlength=len(named)) for its in (~later, later))
-    common = (one > 0) & (other > 0)
-    of_one, of_other, shared = (np.bincount(key, its, len(keys)) for its in (one, other, common))
-    kept = common | ~(shared > 0)[key]
-    cells = _Cells(key, (one, other), common & (shared > 1)[key])
-    rows = kept[cell] & _chosen(both["ns"].to_numpy(), cell, later, cells)
-    times = both[["ns", "kernels"]].astype(np.float64).assign(key=key[cell])[rows]
+    cells = _cells(np.asarray(by_key.ngroup(), np.int64), cell, later)
+    times = _comparable(both, cell, later, cells)
+    later = later[times.index]
+    return Like((times[~later], times[later]), keys, names, _weights(cells), _unlike(cells))
+
+
+def _cells(key: Rows, cell: Rows, later: Flags) -> _Cells:
+    """Decides which cells are compared, and which are levelled."""
+    steps = counts(cell[~later], key.size), counts(cell[later], key.size)
+    shared = (steps[0] > 0) & (steps[1] > 0)
+    shared_sizes = np.bincount(key, shared)[key] if key.size else np.zeros(0)
+    return _Cells(key, steps, shared | (shared_sizes == 0), shared & (shared_sizes > 1))
+
+
+def _comparable(both: pd.DataFrame, cell: Rows, later: Flags, cells: _Cells) -> pd.DataFrame:
+    """The rows that are compared, with levelled values."""
+    rows = cells.kept[cell] & _chosen(both["ns"].to_numpy(), cell, later, cells)
+    times = both[["ns", "kernels"]].astype(np.float64).assign(key=cells.key[cell])[rows]
     for name in ("ns", "kernels"):
         times[name] = _levelled(times[name].to_numpy(), cell[rows], later[rows], cells)
-    times["sizes"] = np.bincount(key, cells.levelled)[times["key"]] if len(times) else 0
-    times["partly"] = (np.bincount(key, ~kept) > 0)[times["key"]] if len(times) else False
-    weights = [np.where(common, one + other, count) * kept for count in (one, other)]
-    return Like(
-        (times[~later[rows]], times[later[rows]]),
-        keys,
-        named,
-        (
-            _shares(weights[0], key) / np.maximum(one, 1),
-            _shares(weights[1], key) / np.maximum(other, 1),
-        ),
-        (of_one > 0) & (of_other > 0) & (shared == 0),
+    of_key = times["key"]
+    times["sizes"] = np.bincount(cells.key, cells.levelled)[of_key] if len(times) else 0
+    times["partly"] = (np.bincount(cells.key, ~cells.kept) > 0)[of_key] if len(times) else False
+    return times
+
+
+def _weights(cells: _Cells) -> tuple[Floats, Floats]:
+    """For each side, the weight of every cell within its key, divided by its number of steps."""
+    total = cells.steps[0] + cells.steps[1]
+    before, after = (
+        _shares(np.where(cells.shared, total, steps) * cells.kept, cells.key) / np.maximum(steps, 1)
+        for steps in cells.steps
     )
+    return before, after
+
+
+def _unlike(cells: _Cells) -> Flags:
+    """Which keys both sides have, but in no common cell."""
+    before, after, shared = (np.bincount(cells.key, number) for number in (*cells.steps, cells.shared))
+    unlike: Flags = (before > 0) & (after > 0) & (shared == 0)
+    return unlike
 
 
 def _chosen(value: Ints, cell: Rows, later: Flags, cells: _Cells) -> Flags:
-    """Of cells that are levelled, as many rows of each side as the other has, evenly from the least to the most."""
+    """All rows of other cells; of levelled ones as many of each side as both have, evenly by rank."""
     order = np.lexsort((value, later, cell))
     count = np.where(later, cells.steps[1][cell], cells.steps[0][cell])
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.stack(cells.steps, axis=1).ravel())))
@@ -94,14 +128,14 @@ def _chosen(value: Ints, cell: Rows, later: Flags, cells: _Cells) -> Flags:
     rank[order] = np.arange(order.size)
     rank -= start[2 * cell + later]
     wanted = np.minimum(*cells.steps)[cell]
-    # How many of the wanted lie up to a rank, if they stand in the middle of equal parts.
+    # How many of the wanted rows are at or below a rank, if each is in the middle of one of equal parts.
     up_to, before = (-((count - 2 * ranks * wanted) // (2 * count)) for ranks in (rank + 1, rank))
-    found: Flags = ~cells.levelled[cell] | (np.maximum(up_to, 0) > np.maximum(before, 0))
-    return found
+    chosen: Flags = ~cells.levelled[cell] | (np.maximum(up_to, 0) > np.maximum(before, 0))
+    return chosen
 
 
 def _levelled(value: Floats, cell: Rows, later: Flags, cells: _Cells) -> Floats:
-    """Values by the middle of both sides' medians in their cell, times the mean of these over the cells of the key."""
+    """Values divided by the mean of both sides' medians in their cell, times the mean of these over the key's cells."""
     count = cells.key.size
     middle = np.zeros(count)
     for side in (~later, later):
@@ -110,52 +144,57 @@ def _levelled(value: Floats, cell: Rows, later: Flags, cells: _Cells) -> Floats:
     level = np.bincount(cells.key, np.nan_to_num(_shares(weight, cells.key) * middle))[cells.key]
     change = (cells.levelled & (middle > 0))[cell]
     divisor = np.where(change, middle[cell], 1.0)
-    # First divided, so that equal values stay equal to the last digit.
+    # Divided first, so that equal values stay equal to the last digit.
     return np.where(change, value / divisor * level[cell], value)
 
 
 def _shares(weight: Ints, key: Rows) -> Floats:
+    """The share of each weight in the sum of its key, NaN for a weight of 0."""
     total = np.bincount(key, weight)[key] if key.size else weight
-    found: Floats = np.divide(weight, total, out=np.full(weight.size, np.nan), where=weight > 0)
-    return found
+    shares: Floats = np.divide(weight, total, out=np.full(weight.size, np.nan), where=weight > 0)
+    return shares
 
 
 def medians(times: pd.DataFrame) -> pd.DataFrame:
-    """Of every key the median over its steps, and between which values it lies; NaN where nothing tells that."""
-    grouped = times.groupby("key", sort=True)
-    found = grouped.agg(
+    """The median of every key over its steps, and the interval that contains it; NaN where that is unknown."""
+    rows = times.groupby("key", sort=True).agg(
         ns=("ns", "median"),
         kernels=("kernels", "median"),
         steps=("ns", "size"),
         sizes=("sizes", "first"),
         partly=("partly", "first"),
     )
-    steps, sizes = found["steps"].to_numpy(np.float64), found.pop("sizes").to_numpy(np.float64)
-    # Levelling takes from the spread: two values of a size lie on both sides of their middle, whatever they are.
+    steps, sizes = rows["steps"].to_numpy(np.float64), rows.pop("sizes").to_numpy(np.float64)
+    # Levelling reduces the spread: two values of a size always lie on both sides of their middle.
     free = steps - sizes / 2
-    low, high = _interval(found["steps"].to_numpy())
-    first = np.cumsum(found["steps"].to_numpy()) - found["steps"].to_numpy()
-    ordered = times.sort_values(["key", "ns"], kind="stable")["ns"].to_numpy()
-    lowest, highest = (ordered[first + rank] if len(ordered) else rank for rank in (low, high))
+    lowest, highest = _between_ranks(times, rows["steps"].to_numpy())
     reach = _reach(times, free)
-    unknown = ((sizes > 0) & (free < _ERRORS_FROM)) | (found.pop("partly") & (steps == 1))
-    found.insert(1, "low_ns", np.floor(np.maximum(lowest, np.floor(found["ns"] - reach))))
-    found.insert(2, "high_ns", np.ceil(np.minimum(highest, np.ceil(found["ns"] + reach))))
+    rows.insert(1, "low_ns", np.floor(np.maximum(lowest, np.floor(rows["ns"] - reach))))
+    rows.insert(2, "high_ns", np.ceil(np.minimum(highest, np.ceil(rows["ns"] + reach))))
     bounds = ["low_ns", "high_ns"]
-    found[bounds] = found[bounds].mask(unknown)
-    return found if unknown.any() else found.astype(dict.fromkeys(bounds, np.int64))
+    unknown = ((sizes > 0) & (free < _ERRORS_FROM)) | (rows.pop("partly") & (steps == 1))
+    rows[bounds] = rows[bounds].mask(unknown)
+    return rows if unknown.any() else rows.astype(dict.fromkeys(bounds, np.int64))
+
+
+def _between_ranks(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats]:
+    """The values between which each median lies, by their ranks."""
+    low, high = _ranks(steps)
+    first = np.cumsum(steps) - steps
+    ordered = times.sort_values(["key", "ns"], kind="stable")["ns"].to_numpy()
+    return (ordered[first + low], ordered[first + high]) if len(ordered) else (low.astype(float), high.astype(float))
 
 
 def _reach(times: pd.DataFrame, steps: Floats) -> Floats:
-    """How far from each median, in ns, the true one may be by the spread of the values around it."""
+    """How far the true median can be from each median, in ns, given the spread of the values around it."""
     away = (times["ns"] - times.groupby("key")["ns"].transform("median")).abs()
     spread = away.groupby(times["key"], sort=True).median().to_numpy()
     errors = _MOST_ERRORS * _PER_DEVIATION * _PER_MAD * spread / np.sqrt(steps)
     return np.where(steps < _ERRORS_FROM, np.inf, errors)
 
 
-def _interval(steps: Ints) -> tuple[Ints, Ints]:
-    """The ranks between which the median of so many values lies."""
+def _ranks(steps: Ints) -> tuple[Ints, Ints]:
+    """The ranks between which the true median lies, given the number of values."""
     reach = _DEVIATIONS * np.sqrt(steps) / 2
     middle = (steps - 1) / 2
     low = np.maximum(np.floor(middle - reach), 0).astype(np.int64)

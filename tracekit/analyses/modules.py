@@ -1,4 +1,4 @@
-"""Where the GPU's time went: every module's own time and that of its whole subtree."""
+"""How long does each module take: by itself, with its subtree, and in a step?"""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tracekit.analyses.devices import WHERE, axis, kernels, steps_of
+from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels, steps_of
 from tracekit.analyses.spread import share, spread
 from tracekit.analyses.subtrees import (
     Pairs,
     hierarchy,
     inclusive_pairs,
-    integers,
-    summed,
 )
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.intervals import union_within
 
 if TYPE_CHECKING:
@@ -34,47 +34,54 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per module: ``path``, ``class_name``, ``depth`` (below the first module), ``calls``, ``kernels`` (of the
-        module itself), ``self_ns``, ``inclusive_ns`` (self plus all below), ``share`` (of all GPU time, known or not),
-        ``busy_ns`` (time in which a device ran something of its subtree, over all devices: union, not sum), ``steps``
-        (in which its subtree had work), and over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``,
-        ``step_p95_ns``; NaN where there are no steps.
+        module itself), ``self_ns``, ``inclusive_ns`` (own time plus all modules below), ``share`` (of all GPU time,
+        attributed or not), ``busy_ns`` (time in which a device ran any work of its subtree, over all devices: a union,
+        not a sum), ``steps`` (in which its subtree had work), and over these the time of its subtree:
+        ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where there are no steps.
     """
-    work = kernels(dataset, ["module_id", "step_id", "dur_ns", *WHERE])
+    work = kernels(dataset, ["module_id", "step_id", "dur_ns", *DEVICE_TIMES])
     modules = hierarchy(dataset)
     owner = modules.rows(work)
-    found = pd.DataFrame(
+    rows = pd.DataFrame(
         {
             **times(dataset, modules, work, owner),
             "busy_ns": _busy(dataset, modules, work, owner),
             **_per_step(dataset, modules, work, owner),
         }
     )
-    return _by_time(found)
+    return _by_time(rows)
 
 
-def sums(dataset: Dataset) -> pd.DataFrame:
-    """The same rows with the columns up to ``share``, in half the time."""
+def totals(dataset: Dataset) -> pd.DataFrame:
+    """The same rows, only with the columns up to ``share``: half the work."""
     work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
     return _by_time(pd.DataFrame(times(dataset, modules, work, modules.rows(work))))
 
 
-def _by_time(found: pd.DataFrame) -> pd.DataFrame:
-    return found.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)
+def _by_time(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> dict[str, object]:
-    """The first columns, a row per module in pre-order, out of ``dur_ns`` of all work and its modules' rows."""
+    """The columns up to ``share``, a row per module in pre-order.
+
+    Args:
+        dataset: The dataset.
+        modules: Its hierarchy.
+        work: All device work with ``dur_ns``.
+        owner: The module of each piece of it.
+    """
     count = len(modules.path)
     duration = integers(work, "dur_ns")
     calls = modules.rows(dataset.table("calls", ["module_id"]))
-    own = summed(owner, duration, count)
+    own = sums(owner, duration, count)
     inclusive = modules.inclusive(own)
     return {
         "path": modules.path,
         "class_name": modules.class_name,
         "depth": modules.depth,
-        "calls": summed(calls, None, count),
-        "kernels": summed(owner, None, count),
+        "calls": counts(calls, count),
+        "kernels": counts(owner, count),
         "self_ns": own,
         "inclusive_ns": inclusive,
         "share": share(inclusive, int(duration.sum())),
@@ -82,23 +89,25 @@ def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> 
 
 
 def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Ints:
+    """The time in which a device ran any work of each subtree."""
     owned = owner >= 0
     if not owned.all():
         work, owner = work.filter(pa.array(owned)), owner[owned]
-    on = axis(dataset, work)
+    on_axis = axis(dataset, work)
     forest = (modules.parent, modules.depth, modules.end)
-    return union_within(owner, forest, on.start, on.end)
+    return union_within(owner, forest, on_axis.start, on_axis.end)
 
 
 def _per_step(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> dict[str, object]:
-    own = steps_of(dataset, work)
-    inside = np.flatnonzero((owner >= 0) & (own >= 0))
-    pairs = Pairs(owner[inside], own[inside], integers(work, "dur_ns")[inside])
-    pairs = inclusive_pairs(modules.parent, modules.depth, pairs)
-    found = spread(pairs.node, pairs.value, len(modules.path))
+    """The time of each subtree over the steps in which it had work."""
+    step = steps_of(dataset, work)
+    in_step = np.flatnonzero((owner >= 0) & (step >= 0))
+    own = Pairs(owner[in_step], step[in_step], integers(work, "dur_ns")[in_step])
+    pairs = inclusive_pairs(modules.parent, modules.depth, own)
+    by_step = spread(pairs.node, pairs.value, len(modules.path))
     return {
-        "steps": found.size,
-        "step_mean_ns": found.mean(),
-        "step_median_ns": found.quantile(0.5),
-        "step_p95_ns": found.quantile(0.95),
+        "steps": by_step.size,
+        "step_mean_ns": by_step.mean(),
+        "step_median_ns": by_step.quantile(0.5),
+        "step_p95_ns": by_step.quantile(0.95),
     }

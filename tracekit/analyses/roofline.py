@@ -1,4 +1,8 @@
-"""How far each module is from what its device can do: FLOPs, bytes and the roofline."""
+"""How close does each module come to the limits of its device: FLOP/s and memory bandwidth?
+
+``frame`` reads like the calculation: what calls cost (``costs``), what modules cost by themselves (``own_costs``),
+what their devices can do (``_device_limits``), how long the calls would take at those limits (``_roof``).
+"""
 
 from __future__ import annotations
 
@@ -11,22 +15,21 @@ from tracekit.analyses.costs.calls import costs
 from tracekit.analyses.costs.modules import own_costs, reasons, sources
 from tracekit.analyses.devices import report_codes
 from tracekit.analyses.spread import ratio
-from tracekit.analyses.subtrees import integers
-from tracekit.arrays.codes import joint
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import agreed, counts, grouped
+from tracekit.arrays.lookups import lookup
+from tracekit.arrays.slices import maxima, minima
 from tracekit.flops.peaks import dtypes_stated, stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
     from tracekit.analyses.costs.calls import Costs
     from tracekit.analyses.costs.modules import Own
     from tracekit.analyses.subtrees import Hierarchy
+    from tracekit.arrays.types import Flags, Floats
     from tracekit.dataset.opening import Dataset
     from tracekit.flops.peaks import Peaks, Stated
-
-    Floats = NDArray[np.float64]
 
 NAME = "roofline"
 #: Keywords of :func:`frame` that the command line passes on.
@@ -34,116 +37,123 @@ OPTIONS = ("peaks", "dtype")
 
 #: A FLOP in a nanosecond is 10^9 in a second.
 _GIGA_IN_TERA = 1e3
+_UNKNOWN = -1.0
 
 
 def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = None) -> pd.DataFrame:
-    """Modules by FLOPs and bytes, the most time of their own first.
+    """Modules with their FLOPs, bytes and limits, the most own time first.
 
-    FLOPs are those that ``torch.utils.flop_counter`` counts (torch 2.13): matrix products, convolutions and attention,
-    a multiplication and an addition as two, everything else nothing. (On a CPU it leaves fused attention out, and so do
-    these figures.) They are worked out from what markers tell of each call, and where a report has markers of operators
-    (``tracekit capture --ops``, ``emit_nvtx``), from these. Bytes are the least that a call must move: its parameters,
-    inputs and outputs once each; caches may make the real number of transfers smaller or, rereading, larger. What is
-    not known is null, and ``unknown`` says why.
+    FLOPs are counted as ``torch.utils.flop_counter`` (torch 2.13) does: matrix products, convolutions and attention,
+    with two FLOPs for a multiplication and an addition, and none for anything else. (On a CPU it leaves fused attention
+    out, and so do these figures.) They come from the classes and shapes in the markers, and from markers of operators
+    (``tracekit capture --ops``, ``emit_nvtx``) where a report has them. Bytes are the least that a call must move: its
+    parameters, inputs and outputs once each; caches can make the real traffic smaller, rereading makes it larger.
+    Unknown figures are null, and ``unknown`` says why.
 
-    A peak is that of the device's name in NVIDIA's own figures (:data:`tracekit.flops.peaks.GPUS`), without sparsity;
-    memory bandwidth is that which the report tells of the device. float32 has one peak with TF32 and one without: it is
-    known where the names of kernels tell which was used, or the GPU has no TF32.
+    Peaks are NVIDIA's own figures for the device's name (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
+    bandwidth is the one that the report states. float32 has one peak with TF32 and one without; it is known if kernel
+    names show which of them was used, or if the GPU has no TF32.
 
     Args:
         dataset: The dataset, or a subtree of one.
-        peaks: What to use instead of the figures of the device: ``bfloat16=989`` (TFLOP/s), ``memory=3350`` (GB/s), or
+        peaks: Figures to use instead of those of the device: ``bfloat16=989`` (TFLOP/s), ``memory=3350`` (GB/s), or
             the name of a GPU, ``H100 PCIe``.
-        dtype: In which layers multiply whose markers tell no dtype (vLLM's, SGLang's), ``bfloat16``.
+        dtype: The dtype of matrix products where markers record none (vLLM, SGLang), such as ``bfloat16``.
 
     Returns:
         A row per module that was called: ``path``, ``class_name``, ``self_ns`` (GPU time of its own work),
-        ``roof_share`` (for which part of it the device would be busy if each call ran at its limit, the lower of what
-        multiplies and what memory allows for its FLOPs per byte), ``bound`` (by which: ``compute``, ``memory``, or
-        ``mixed`` where calls differ, as prefill and decode do), then over all its calls ``flops`` and ``bytes``,
+        ``roof_share`` (the part of that time for which the device would be busy if every call ran at its own limit:
+        the compute or the memory peak, whichever takes longer) and ``bound`` (which limit that is: ``compute``,
+        ``memory``, or ``mixed`` where calls differ, as prefill and decode do). Over all calls: ``flops``, ``bytes``,
         ``tflops_per_s``, ``gb_per_s``, ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``,
-        ``peak_flops_share``, ``peak_bandwidth_share``, ``dtype`` (in which it multiplies; null if its calls differ)
-        and ``runs`` (calls, those that were captured as often as their graph was replayed). Then, with all modules
-        below: ``inclusive_ns``, ``inclusive_flops`` (null where any of them is not known),
-        ``inclusive_tflops_per_s``, ``inclusive_peak_share``, ``known_flops`` (what is known of them), ``known_share``
-        (the part of ``inclusive_ns`` whose FLOPs are known). ``source`` says what knows the module's own FLOPs
-        (``module``: class and shapes, ``kernels``: the names of its kernels, ``operators``), ``unknown`` why they or,
-        with the path of a module below, those of the subtree are not known.
+        ``peak_flops_share``, ``peak_bandwidth_share``, ``dtype`` (of its matrix products; null if calls differ) and
+        ``runs`` (calls; a call during a graph capture counts once per replay). With all modules below:
+        ``inclusive_ns``, ``inclusive_flops`` (null if those of any module are unknown), ``inclusive_tflops_per_s``,
+        ``inclusive_peak_share``, ``known_flops`` (the part that is known) and ``known_share`` (the share of
+        ``inclusive_ns`` whose FLOPs are known). ``source`` says where the module's own FLOPs come from (``module``:
+        class and shapes, ``kernels``: kernel names, ``operators``); ``unknown`` says why they are unknown or, after
+        the path of a module below, why those of the subtree are.
 
     Raises:
-        UsageError: If a peak or dtype is not understood.
+        UsageError: If a peak or a dtype is not understood.
     """
-    said, wanted = stated(peaks), dtypes_stated(dtype)
-    found = costs(dataset, wanted)
-    own = own_costs(found)
-    of_device = _peaks(dataset, found, own, said)
+    user_peaks, user_dtype = stated(peaks), dtypes_stated(dtype)
+    calls = costs(dataset, user_dtype)
+    own = own_costs(calls)
+    limits = _device_limits(dataset, calls, own, user_peaks)
     answer = pd.DataFrame(
         {
-            "path": pd.array(found.modules.path, dtype=object),
-            "class_name": pd.array(found.modules.class_name, dtype=object),
-            **_rates(found, own, of_device),
+            "path": pd.array(calls.modules.path, dtype=object),
+            "class_name": pd.array(calls.modules.class_name, dtype=object),
+            **_at_the_roof(calls, own, limits),
+            **_rates(own, limits),
             "dtype": pd.array(own.dtype, dtype=object),
             "runs": own.runs.column(),
-            **_inclusive(found, own, of_device),
-            "source": pd.array(sources(found, own), dtype=object),
-            "unknown": pd.array(reasons(found, own), dtype=object),
+            **_inclusive(calls, own, limits),
+            "source": pd.array(sources(calls, own), dtype=object),
+            "unknown": pd.array(reasons(calls, own), dtype=object),
         }
     )
-    answer = answer[np.bincount(found.owner, minlength=len(answer)) > 0]
-    return answer.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
+    called = counts(calls.owner, len(answer)) > 0
+    return answer[called].sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 class _Limits(NamedTuple):
-    """What the devices of each module can do; NaN where that is not known, or they differ."""
+    """The peaks of the devices of each module; NaN where they are unknown or differ between devices."""
 
     tflops: Floats
     gb: Floats
 
 
-def _peaks(dataset: Dataset, found: Costs, own: Own, said: Stated) -> _Limits:
-    devices = _devices(dataset, said)
-    codes = report_codes(dataset, found.work.table)
-    device = integers(found.work.table, "device", missing=-1)
-    module = np.append(found.owner, -1)[found.work.call]
-    _, first = np.unique(joint((module + 1, codes, device + 1)), return_index=True)
-    keys = zip(*(its[first].tolist() for its in (module, codes, device)), strict=True)
-    of_module: list[set[tuple[float, float]]] = [set() for _ in found.modules.path]
-    for row, report, number in keys:
-        if row >= 0:
-            peaks = devices.get((report, number)) or said.of(None, None)
-            doubtful = bool(own.doubtful[row]) and "float32" not in said.tflops
-            of_module[row].add((_peak_of(peaks, own.dtype[row], doubtful=doubtful), peaks.gb_per_s or -1.0))
-    alone = [next(iter(its)) if len(its) == 1 else (-1.0, -1.0) for its in of_module]
-    limits = np.array(alone, dtype=np.float64).reshape(-1, 2)
-    tflops, gb = np.where(limits > 0, limits, np.nan).T
+def _device_limits(dataset: Dataset, calls: Costs, own: Own, user_peaks: Stated) -> _Limits:
+    """The limits of the devices on which each module's own work ran."""
+    devices = _devices(dataset, user_peaks)
+    work = calls.work.table
+    keys = lookup(calls.owner, calls.work.call), report_codes(dataset, work), integers(work, "device")
+    first = grouped(keys).first
+    modules: list[int] = []
+    limits: list[tuple[float, float]] = []
+    for module, report, device in zip(*(key[first].tolist() for key in keys), strict=True):
+        if module >= 0:
+            peaks = devices.get((report, device)) or user_peaks.of(None, None)
+            doubtful = bool(own.doubtful[module]) and "float32" not in user_peaks.tflops
+            modules.append(module)
+            limits.append((_tflops(peaks, own.dtype[module], doubtful=doubtful), peaks.gb_per_s or _UNKNOWN))
+    return _common_limits(modules, limits, len(calls.modules.path))
+
+
+def _common_limits(modules: list[int], limits: list[tuple[float, float]], count: int) -> _Limits:
+    """The limits that all devices of a module have in common."""
+    distinct = list(dict.fromkeys(limits))
+    codes = {pair: code for code, pair in enumerate(distinct)}
+    code = agreed(np.array(modules, np.int64), np.array([codes[pair] for pair in limits], np.int64), count)
+    common = np.array([*distinct, (_UNKNOWN, _UNKNOWN)], dtype=np.float64)[code]
+    tflops, gb = np.where(common > 0, common, np.nan).T
     return _Limits(tflops, gb)
 
 
-def _peak_of(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
+def _tflops(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
+    """The compute peak for a dtype; unknown if TF32 may have taken its place."""
     if dtype is None or (doubtful and "tfloat32" in peaks.tflops):
-        return -1.0
-    return peaks.tflops.get(dtype, -1.0)
+        return _UNKNOWN
+    return peaks.tflops.get(dtype, _UNKNOWN)
 
 
-def _devices(dataset: Dataset, said: Stated) -> dict[tuple[int, int], Peaks]:
+def _devices(dataset: Dataset, user_peaks: Stated) -> dict[tuple[int, int], Peaks]:
     """The peaks of each device of each report."""
     reports = dataset.manifest.get("reports") or [dataset.manifest]
     return {
-        (at, one["device"]): said.of(one["name"], one.get("memory_bytes_per_s"))
+        (at, device["device"]): user_peaks.of(device["name"], device.get("memory_bytes_per_s"))
         for at, report in enumerate(reports)
-        for one in report["devices"]
+        for device in report["devices"]
     }
 
 
-def _rates(found: Costs, own: Own, limits: _Limits) -> dict[str, object]:
-    """How fast each module is by itself, and what share of what is possible."""
+def _rates(own: Own, limits: _Limits) -> dict[str, object]:
+    """How fast each module's own work ran, beside the peaks."""
     flops, size = own.flops.floats(), own.bytes.floats()
     tflops, gb = ratio(flops, own.ns) / _GIGA_IN_TERA, ratio(size, own.ns)
-    roof = _roof(found, own, limits)
     return {
-        "self_ns": own.ns,
-        "roof_share": ratio(roof.computing_ns + roof.moving_ns, own.ns),
-        "bound": pd.array(roof.bound(), dtype=object),
         "flops": own.flops.column(),
         "bytes": own.bytes.column(),
         "tflops_per_s": tflops,
@@ -156,43 +166,57 @@ def _rates(found: Costs, own: Own, limits: _Limits) -> dict[str, object]:
     }
 
 
-class _Roof(NamedTuple):
-    """For how long each module's calls would run at what limits each: products, or memory; NaN where not known."""
+def _at_the_roof(calls: Costs, own: Own, limits: _Limits) -> dict[str, object]:
+    """The own time of each module, and the share of it that its calls would take at their limits."""
+    roof = _roof(calls, own, limits)
+    return {
+        "self_ns": own.ns,
+        "roof_share": ratio(roof.compute_bound_ns + roof.memory_bound_ns, own.ns),
+        "bound": pd.array(roof.bound(), dtype=object),
+    }
 
-    computing_ns: Floats
-    moving_ns: Floats
+
+class _Roof(NamedTuple):
+    """How long each module's compute-bound and memory-bound calls would take at their limit; NaN where unknown."""
+
+    compute_bound_ns: Floats
+    memory_bound_ns: Floats
 
     def bound(self) -> list[str | None]:
-        """What limits the calls of each module; ``mixed`` where some are limited by the one, some by the other."""
-        words = {(True, True): "mixed", (True, False): "compute", (False, True): "memory"}
-        computing, moving = (self.computing_ns > 0).tolist(), (self.moving_ns > 0).tolist()
-        return [words.get(both) for both in zip(computing, moving, strict=True)]
+        """What limits the calls of each module; ``mixed`` where calls differ in that."""
+        names = {(True, True): "mixed", (True, False): "compute", (False, True): "memory"}
+        compute, memory = (self.compute_bound_ns > 0).tolist(), (self.memory_bound_ns > 0).tolist()
+        return [names.get(both) for both in zip(compute, memory, strict=True)]
 
 
-def _roof(found: Costs, own: Own, limits: _Limits) -> _Roof:
-    """Call by call: a module may be limited by memory in a decode step, and by products in a prefill."""
-    often = np.maximum(found.runs, 0)
-    flops = np.where(found.flops > 0, found.flops, 0).astype(np.float64) * often
-    size = np.maximum(found.column("bytes"), 0).astype(np.float64) * often
-    tflops, gb = (limit[found.owner] for limit in limits)
+def _roof(calls: Costs, own: Own, limits: _Limits) -> _Roof:
+    """Adds up call by call: a module can be memory-bound in a decode step and compute-bound in a prefill."""
+    runs = np.maximum(calls.runs, 0)
+    flops = np.where(calls.flops > 0, calls.flops, 0).astype(np.float64) * runs
+    size = np.maximum(calls.column("bytes"), 0).astype(np.float64) * runs
+    tflops, gb = (limit[calls.owner] for limit in limits)
     # Without FLOPs memory is the only limit, whatever the device could multiply.
-    computing = np.where(flops > 0, flops / (tflops * _GIGA_IN_TERA), 0.0)
-    moving = size / gb
-    by_memory = moving >= computing
-    modules = own.ns.size
-    told = own.flops.known & own.bytes.known & (own.bytes.value > 0) & ~np.isnan(limits.gb)
-    told &= (own.flops.value == 0) | ~np.isnan(limits.tflops)
-    sums = [
-        np.bincount(found.owner, np.where(rows, ns, 0.0), minlength=modules)
-        for rows, ns in ((~by_memory, computing), (by_memory, moving))
-    ]
-    computing_ns, moving_ns = (np.where(told, ns, np.nan) for ns in sums)
-    return _Roof(computing_ns, moving_ns)
+    compute_ns = np.where(flops > 0, flops / (tflops * _GIGA_IN_TERA), 0.0)
+    memory_ns = size / gb
+    memory_bound = memory_ns >= compute_ns
+    known = _has_roof(own, limits)
+    totals = (
+        np.bincount(calls.owner, np.where(rows, ns, 0.0), minlength=known.size)
+        for rows, ns in ((~memory_bound, compute_ns), (memory_bound, memory_ns))
+    )
+    return _Roof(*(np.where(known, ns, np.nan) for ns in totals))
 
 
-def _inclusive(found: Costs, own: Own, limits: _Limits) -> dict[str, object]:
-    """The same with all modules below."""
-    modules = found.modules
+def _has_roof(own: Own, limits: _Limits) -> Flags:
+    """Which modules have all that a roof needs: FLOPs, bytes, and the peaks that limit them."""
+    compute_known = (own.flops.value == 0) | ~np.isnan(limits.tflops)
+    has_roof: Flags = own.flops.known & own.bytes.known & (own.bytes.value > 0) & ~np.isnan(limits.gb) & compute_known
+    return has_roof
+
+
+def _inclusive(calls: Costs, own: Own, limits: _Limits) -> dict[str, object]:
+    """Time, FLOPs and rates with all modules below."""
+    modules = calls.modules
     ns, flops = modules.inclusive(own.ns), own.flops.inclusive(modules)
     tflops = ratio(flops.floats(), ns) / _GIGA_IN_TERA
     return {
@@ -206,14 +230,11 @@ def _inclusive(found: Costs, own: Own, limits: _Limits) -> dict[str, object]:
 
 
 def _common_peak(modules: Hierarchy, own: Own, peak: Floats) -> Floats:
-    """The peak of all modules of each subtree that multiply, if they have one in common."""
-    multiplies = own.known_flops.value > 0
-    number, code = np.unique(peak, return_inverse=True)
-    lowest = np.where(multiplies, code, number.size)
-    highest = np.where(multiplies, code, -1)
-    for row in range(peak.size - 1, 0, -1):
-        if (above := modules.parent[row]) >= 0:
-            lowest[above] = min(lowest[above], lowest[row])
-            highest[above] = max(highest[above], highest[row])
-    found: Floats = np.append(number, np.nan)[np.where(lowest == highest, highest, number.size)]
-    return found
+    """The peak of each subtree, if all modules in it that have FLOPs have the same."""
+    distinct, code = np.unique(peak, return_inverse=True)
+    has_flops = own.known_flops.value > 0
+    subtree = np.arange(peak.size), modules.end
+    lowest = minima(np.where(has_flops, code, distinct.size), *subtree, empty=distinct.size)
+    highest = maxima(np.where(has_flops, code, -1), *subtree, empty=-1)
+    common: Floats = np.append(distinct, np.nan)[np.where(lowest == highest, highest, distinct.size)]
+    return common

@@ -1,4 +1,4 @@
-"""What calls of a module cost by the shapes that they were given."""
+"""What does a call cost for each set of input shapes, by step, by token and in FLOPs?"""
 
 from __future__ import annotations
 
@@ -10,112 +10,113 @@ import pyarrow as pa
 
 from tracekit.analyses.costs.calls import costs
 from tracekit.analyses.costs.modules import inclusive_flops
-from tracekit.analyses.devices import from_graph, places, steps_of
+from tracekit.analyses.devices import from_graph, steps_of
 from tracekit.analyses.spread import ratio, spread
-from tracekit.analyses.subtrees import Pairs, inclusive_pairs, integers, summed, united
+from tracekit.analyses.subtrees import Pairs, inclusive_pairs, united
 from tracekit.arrays.codes import codes, joint
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import agreed, counts, sums
 from tracekit.arrays.intervals import depths
 from tracekit.arrays.labels import labels
+from tracekit.arrays.lookups import positions
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tracekit.analyses.costs.calls import Costs
-    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.arrays.types import Flags, Floats, Ints, Rows
     from tracekit.dataset.opening import Dataset
 
 NAME = "shapes"
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """Calls by module, phase and shapes of what they were given, the most expensive first.
+    """Calls by module, phase and shapes of their inputs, the most expensive first.
 
     Returns:
         A row per module, phase and shapes: ``path``, ``class_name``, ``phase``, ``inputs`` and ``kwargs`` (shapes of
-        positional and keyword tensors), ``calls``, ``gpu_time_ns`` (of their subtrees, all replays of captured ones
-        included), ``gpu_ns_per_token`` (of the steps that tell their tokens; NaN if none does), ``steps`` (in which
-        they had work), ``step_median_ns`` and ``step_mean_ns`` (their time in each of these), and of a call
-        ``median_ns`` and ``mean_ns`` (NaN where calls were captured: what they did ran as often as their graph was
-        replayed), ``flops_per_call`` (of one run with all below it; null where they are not known, or calls differ)
-        and ``tflops_per_s`` (in all their runs). Which FLOPs count: see :func:`tracekit.analyses.roofline.frame`.
+        positional and keyword tensors), ``calls``, ``gpu_time_ns`` (of their subtrees, including all replays of those
+        in a graph capture), ``gpu_ns_per_token`` (over the steps whose tokens are known; NaN if there are none),
+        ``steps`` (in which they had work), ``step_median_ns`` and ``step_mean_ns`` (their time in each of these). Of
+        one call: ``median_ns`` and ``mean_ns`` (NaN for calls during a graph capture, whose work ran once per replay)
+        and ``flops_per_call`` (of one run with all modules below; null where unknown, or where calls differ).
+        ``tflops_per_s`` is over all their runs. :func:`tracekit.analyses.roofline.frame` says which FLOPs count.
     """
     cost = costs(dataset)
-    calls, modules, owner = cost.table, cost.modules, cost.owner
-    phases = labels(calls, "phase")
+    calls, phases = cost.table, labels(cost.table, "phase")
     group, first = _groups(cost, phases.code)
     time, count = integers(calls, "gpu_time_ns"), first.size
-    lifted, replayed = _lifted(dataset, calls)
-    often = replayed | np.isin(phases.code, phases.of("capture"))
-    each = spread(np.where(often, -1, group), time, count)
-    shown = calls.select(["inputs", "kwargs"]).take(pa.array(first))
-    classes = modules.class_name
-    found = pd.DataFrame(
+    gpu_time_ns = sums(group, time, count)
+    by_step, replayed = _by_step(dataset, calls)
+    several_runs = replayed | np.isin(phases.code, phases.of("capture"))
+    each = spread(np.where(several_runs, -1, group), time, count)
+    answer = pd.DataFrame(
         {
-            "path": modules.paths(owner[first]),
-            "class_name": [classes[row] for row in owner[first].tolist()],
-            "phase": phases.named(phases.code[first]),
-            "inputs": pd.Series(shown.column("inputs").to_pylist(), dtype=object),
-            "kwargs": pd.Series(
-                [None if one is None else dict(one) for one in shown.column("kwargs").to_pylist()],
-                dtype=object,
-            ),
-            "calls": np.bincount(group, minlength=count),
-            "gpu_time_ns": summed(group, time, count),
-            **_per_step(dataset, lifted, group, count),
+            **_what_was_called(cost, first),
+            "calls": counts(group, count),
+            "gpu_time_ns": gpu_time_ns,
+            **_per_step(dataset, by_step, group, count),
             "median_ns": each.quantile(0.5),
             "mean_ns": each.mean(),
-            **_speed(cost, group, summed(group, time, count)),
+            **_speed(cost, group, gpu_time_ns),
         }
     )
-    return found.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
-
-
-def _speed(cost: Costs, group: Rows, time: Ints) -> dict[str, object]:
-    """FLOPs of one call of each group, and of all in the time that they took."""
-    one, all_runs = inclusive_flops(cost)
-    least = np.full(time.size, np.iinfo(np.int64).max)
-    most = np.full(time.size, -1, dtype=np.int64)
-    np.minimum.at(least, group, one)
-    np.maximum.at(most, group, one)
-    whole = np.bincount(group, all_runs, minlength=time.size)
-    return {
-        "flops_per_call": pd.arrays.IntegerArray(most, (least < 0) | (least != most)),
-        # A FLOP in a nanosecond is 10^9 in a second.
-        "tflops_per_s": ratio(whole, time) / 1e3,
-    }
+    return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 def _groups(cost: Costs, phase: Rows) -> tuple[Rows, Rows]:
-    """A number for each call by module, phase and shapes, and the first call of each."""
-    of_kind = cost.table.select(["inputs", "kwargs"]).take(pa.array(cost.first))
-    shapes = [codes(column.combine_chunks()) for column in of_kind.columns]
+    """The group of each call by module, phase and shapes, and the first call of each group."""
+    of_kinds = cost.table.select(["inputs", "kwargs"]).take(pa.array(cost.first))
+    shapes = [codes(column.combine_chunks()) for column in of_kinds.columns]
     code = joint((cost.owner[cost.first], phase[cost.first] + 1, *shapes))
     _, first, group = np.unique(code, return_index=True, return_inverse=True)
     return group[cost.kind], cost.first[first]
 
 
-def _lifted(dataset: Dataset, calls: pa.Table) -> tuple[Pairs, Flags]:
+def _what_was_called(cost: Costs, first: Rows) -> dict[str, object]:
+    """Module, phase and shapes of some calls."""
+    calls, modules, owner = cost.table, cost.modules, cost.owner[first].tolist()
+    phases, shapes = labels(calls, "phase"), calls.select(["inputs", "kwargs"]).take(pa.array(first))
+    kwargs = [None if pairs is None else dict(pairs) for pairs in shapes.column("kwargs").to_pylist()]
+    return {
+        "path": modules.paths(cost.owner[first]),
+        "class_name": [modules.class_name[row] for row in owner],
+        "phase": phases.named(phases.code[first]),
+        "inputs": pd.Series(shapes.column("inputs").to_pylist(), dtype=object),
+        "kwargs": pd.Series(kwargs, dtype=object),
+    }
+
+
+def _speed(cost: Costs, group: Rows, time: Ints) -> dict[str, object]:
+    """FLOPs of one call of each group, and the rate of all of them."""
+    one_run, all_runs = inclusive_flops(cost)
+    per_call = agreed(group, one_run, time.size)
+    total = np.bincount(group, all_runs, minlength=time.size)
+    return {
+        "flops_per_call": pd.arrays.IntegerArray(per_call, per_call < 0),
+        # A FLOP in a nanosecond is 10^9 in a second.
+        "tflops_per_s": ratio(total, time) / 1e3,
+    }
+
+
+def _by_step(dataset: Dataset, calls: pa.Table) -> tuple[Pairs, Flags]:
     """The time of each call and those below it by step, and which of them were replayed."""
     ids = integers(calls, "call_id")
-    columns = ["call_id", "step_id", "dur_ns", "graph_id", "graph_node_id"]
-    work = dataset.table("kernels", columns)
-    parent = places(calls, "parent_call_id", ids)
-    forest = parent, depths(parent)
-    call, step = places(work, "call_id", ids), steps_of(dataset, work)
+    work = dataset.table("kernels", ["call_id", "step_id", "dur_ns", "graph_id", "graph_node_id"])
+    parent = positions(integers(calls, "parent_call_id"), ids)
+    depth = depths(parent)
+    call, step = positions(integers(work, "call_id"), ids), steps_of(dataset, work)
     time = integers(work, "dur_ns")
-    inside = np.flatnonzero((call >= 0) & (step >= 0))
-    lifted = inclusive_pairs(*forest, Pairs(call[inside], step[inside], time[inside]))
+    in_step = np.flatnonzero((call >= 0) & (step >= 0))
+    by_step = inclusive_pairs(parent, depth, Pairs(call[in_step], step[in_step], time[in_step]))
     of_graph = np.flatnonzero((call >= 0) & from_graph(work))
-    again = inclusive_pairs(*forest, Pairs(call[of_graph], np.zeros_like(of_graph), time[of_graph]))
+    replays = inclusive_pairs(parent, depth, Pairs(call[of_graph], np.zeros_like(of_graph), time[of_graph]))
     replayed = np.zeros(ids.size, dtype=bool)
-    replayed[again.node] = True
-    return lifted, replayed
+    replayed[replays.node] = True
+    return by_step, replayed
 
 
-def _per_step(dataset: Dataset, lifted: Pairs, group: Rows, count: int) -> dict[str, object]:
+def _per_step(dataset: Dataset, by_step: Pairs, group: Rows, count: int) -> dict[str, object]:
     """The time of each group in each step in which it had work."""
-    groups = int(lifted.group.max(initial=0)) + 1
-    pairs = united(Pairs(group[lifted.node], lifted.group, lifted.value), groups)
+    pairs = united(Pairs(group[by_step.node], by_step.group, by_step.value))
     each = spread(pairs.node, pairs.value, count)
     return {
         "gpu_ns_per_token": _per_token(dataset, pairs, count),
@@ -125,10 +126,11 @@ def _per_step(dataset: Dataset, lifted: Pairs, group: Rows, count: int) -> dict[
     }
 
 
-def _per_token(dataset: Dataset, pairs: Pairs, count: int) -> NDArray[np.float64]:
-    tokens = integers(dataset.whole.table("steps", ["tokens"]), "tokens", missing=0)
+def _per_token(dataset: Dataset, pairs: Pairs, count: int) -> Floats:
+    """The time of each group by token, over the steps whose tokens are known."""
+    tokens = integers(dataset.whole.table("steps", ["tokens"]), "tokens", null=0)
     if not tokens.size:
         return np.full(count, np.nan)
-    told = tokens[pairs.group]
-    spent = summed(pairs.node, np.where(told > 0, pairs.value, 0), count)
-    return ratio(spent, summed(pairs.node, np.maximum(told, 0), count))
+    of_pairs = np.maximum(tokens[pairs.group], 0)
+    spent = sums(pairs.node, np.where(of_pairs > 0, pairs.value, 0), count)
+    return ratio(spent, sums(pairs.node, of_pairs, count))

@@ -1,4 +1,4 @@
-"""How values spread: quantiles of many groups at once."""
+"""Quantiles and means of many groups at once, ratios and shares."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays.groups import counts
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tracekit.arrays.types import Ints, Rows
+    from tracekit.arrays.types import Floats, Ints, Rows
 
 
 _ONE_KEY = 2**62
@@ -22,8 +24,8 @@ class Spread(NamedTuple):
     size: Ints
     value: Ints
 
-    def quantile(self, share: float) -> NDArray[np.float64]:
-        """That quantile of each group, linear between values as pandas has it; NaN where there are none."""
+    def quantile(self, share: float) -> Floats:
+        """A quantile of each group, interpolated linearly as pandas does; NaN for empty groups."""
         at = self.start + share * np.maximum(self.size - 1, 0)
         low = np.floor(at).astype(np.int64)
         high = np.minimum(low + 1, self.start + np.maximum(self.size, 1) - 1)
@@ -32,18 +34,18 @@ class Spread(NamedTuple):
         between = padded[low] + (padded[high] - padded[low]) * (at - low)
         return np.where(self.size > 0, between, np.nan)
 
-    def mean(self) -> NDArray[np.float64]:
-        """The mean of each group, NaN where there are none."""
+    def mean(self) -> Floats:
+        """The mean of each group, NaN for empty groups."""
         running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.value)))
         total = running[self.start + self.size] - running[self.start]
         return ratio(total, self.size)
 
 
 def spread(group: Rows, value: Ints, groups: int) -> Spread:
-    """The values by group; a group of -1 is left out."""
+    """The values by group; group -1 is ignored."""
     kept = group >= 0
     group, value = group[kept], value[kept]
-    count = np.bincount(group, minlength=groups).astype(np.int64)
+    count = counts(group, groups)
     return Spread(np.cumsum(count) - count, count, _in_order(group, value, groups))
 
 
@@ -60,14 +62,14 @@ def _in_order(group: Rows, value: Ints, groups: int) -> Ints:
     return np.remainder(key, span) + low
 
 
-def ratio(part: NDArray[Any], whole: NDArray[Any] | int) -> NDArray[np.float64]:
-    """One by the other, NaN where the other is 0."""
+def ratio(part: NDArray[Any], whole: NDArray[Any] | int) -> Floats:
+    """``part`` divided by ``whole``, NaN where ``whole`` is 0."""
     divisor = np.broadcast_to(np.asarray(whole, np.float64), part.shape)
-    found = np.full(part.shape, np.nan)
-    np.divide(part, divisor, out=found, where=divisor != 0)
-    return found
+    quotient = np.full(part.shape, np.nan)
+    np.divide(part, divisor, out=quotient, where=divisor != 0)
+    return quotient
 
 
-def share(part: Ints, whole: int) -> NDArray[np.float64]:
-    """Shares of a whole, 0 where that is nothing."""
+def share(part: Ints, whole: int) -> Floats:
+    """Shares of a whole; 0 if the whole is 0."""
     return np.nan_to_num(ratio(part, whole))

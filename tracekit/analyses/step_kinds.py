@@ -1,4 +1,4 @@
-"""Kinds and sizes of steps: only steps that are alike in both are compared, and how the mix of them changed."""
+"""Kinds and sizes of steps: only steps that are alike in both are compared; and how the mix of them changed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 _SIZES = ("batch_size", "tokens")
-#: What steps can tell.
-ALL_TOLD = frozenset(("kind", *_SIZES))
-#: What a step is called that does not tell its kind.
+#: The columns of ``steps`` that tell steps apart.
+PROPERTIES = frozenset(("kind", *_SIZES))
+#: The kind of steps whose kind is unknown.
 STEP = "step"
 _BEFORE_FIRST = -1
 _NO_SIZE = "{}"
-#: A share of the steps by which a kind and size must gain or lose for the mix to have changed.
-_MIXED = 0.01
+#: The mix of steps changed if a kind and size gained or lost more than this share of the steps.
+_MIX_CHANGE = 0.01
 
 
 class Mix(NamedTuple):
     """How much two runs have in common.
 
     Attributes:
-        covered: Of each side, the share of the time in steps that lies in steps of a kind and size of the other.
-        changed: Kinds and sizes of which the steps are another share now: its name, the share before, and after.
+        covered: For each side, the share of its time in steps whose kind and size the other side has, too.
+        changed: Kinds and sizes whose share of the steps changed: the name, the share before and after.
         several: Whether there is more than one kind and size.
     """
 
@@ -37,44 +37,47 @@ class Mix(NamedTuple):
     several: bool
 
 
-def told_by_all(*datasets: Dataset) -> frozenset[str]:
-    """What steps of each dataset tell: ``kind``, ``batch_size``, ``tokens``."""
+def common_properties(*datasets: Dataset) -> frozenset[str]:
+    """The properties that steps of every dataset have: ``kind``, ``batch_size``, ``tokens``."""
     tables = [dataset.table("steps", ["kind", *_SIZES]) for dataset in datasets]
     return frozenset(
-        name for name in ALL_TOLD if all(table.column(name).null_count < table.num_rows for table in tables)
+        name for name in PROPERTIES if all(table.column(name).null_count < table.num_rows for table in tables)
     )
 
 
-def step_kinds(dataset: Dataset, told: frozenset[str]) -> pd.DataFrame:
+def step_kinds(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
     """The kind of every step, its size as JSON, and ``alike``: the same text for steps that can be compared.
 
     Args:
         dataset: The dataset.
-        told: What both datasets tell of steps; the rest tells none apart.
+        properties: The properties that tell steps apart.
 
     Returns:
-        Rows by ``step_id``; ``size`` is null where a step tells none.
+        Rows by ``step_id``; ``size`` is null if the step's size is unknown.
     """
-    steps = dataset.table("steps", ["step_id", "kind", *_SIZES])
-    said = steps.to_pydict()
-    kind = [one or STEP for one in said["kind"]]
-    names = [name for name in _SIZES if name in told]
-    numbers = zip(*(said[name] for name in names), strict=True) if names else [()] * len(kind)
-    size = [json.dumps({name: one for name, one in zip(names, its, strict=True) if one is not None}) for its in numbers]
+    steps = dataset.table("steps", ["step_id", "kind", *_SIZES]).to_pydict()
+    kinds = [kind or STEP for kind in steps["kind"]]
+    names = [name for name in _SIZES if name in properties]
+    sizes = [_size(names, [steps[name][row] for name in names]) for row in range(len(kinds))]
     rows = {
-        "kind": kind,
-        "size": [None if one == _NO_SIZE else one for one in size],
-        "alike": [f"{one if 'kind' in told else STEP} {its}" for one, its in zip(kind, size, strict=True)],
+        "kind": kinds,
+        "size": [None if size == _NO_SIZE else size for size in sizes],
+        "alike": [f"{kind if 'kind' in properties else STEP} {size}" for kind, size in zip(kinds, sizes, strict=True)],
     }
-    return pd.DataFrame(rows, index=pd.Index(said["step_id"], dtype="int64"), dtype=object)
+    return pd.DataFrame(rows, index=pd.Index(steps["step_id"], dtype="int64"), dtype=object)
+
+
+def _size(names: list[str], numbers: list[int | None]) -> str:
+    """The known numbers as JSON."""
+    return json.dumps({name: number for name, number in zip(names, numbers, strict=True) if number is not None})
 
 
 def step_before(dataset: Dataset, work: pd.DataFrame) -> pd.Series[int]:
-    """The step of its process that began last before each piece of work was launched, or -1.
+    """For each piece of work the last step of its process that started before its launch, or -1.
 
     Args:
         dataset: The dataset.
-        work: ``pid`` and ``time`` of each, and ``report`` where there are several.
+        work: ``pid`` and ``time`` of each launch, and ``report`` in a dataset of several.
     """
     by = [*([REPORT] if dataset.reports else []), "pid"]
     steps = dataset.table("steps", ["step_id", "start_ns", *by]).to_pandas()
@@ -82,25 +85,25 @@ def step_before(dataset: Dataset, work: pd.DataFrame) -> pd.Series[int]:
         side.astype({"pid": "int64", **({REPORT: str} if REPORT in by else {})})
         for side in (steps.rename(columns={"start_ns": "time"}), work)
     )
-    found = pd.merge_asof(
+    nearest = pd.merge_asof(
         left.sort_values("time", kind="stable").reset_index(),
         right.sort_values("time", kind="stable"),
         on="time",
         by=by,
     )
-    step = found.set_index("index")["step_id"].reindex(work.index)
+    step = nearest.set_index("index")["step_id"].reindex(work.index)
     return step.fillna(_BEFORE_FIRST).astype("int64")
 
 
 def mix(before: pd.DataFrame, after: pd.DataFrame) -> Mix:
-    """What two runs have in common, given a row with ``alike`` and ``ns`` for every step."""
+    """Compares the steps of two runs, given a row with ``alike`` and ``ns`` for every step."""
     sides = [side.groupby("alike")["ns"].agg(["size", "sum"]) for side in (before, after)]
     common = sides[0].index.intersection(sides[1].index)
     covered = [float(side["sum"].reindex(common).sum() / max(side["sum"].sum(), 1)) for side in sides]
     shares = [side["size"] / max(side["size"].sum(), 1) for side in sides]
     both = pd.concat(shares, axis=1, keys=("before", "after")).fillna(0.0)
     moved = (both["after"] - both["before"]).abs()
-    changed = both[moved > _MIXED].loc[moved.sort_values(ascending=False).index[: (moved > _MIXED).sum()]]
+    changed = both[moved > _MIX_CHANGE].loc[moved.sort_values(ascending=False).index[: (moved > _MIX_CHANGE).sum()]]
     named = [(_named(str(row[0])), float(row[1]), float(row[2])) for row in changed.itertuples()]
     return Mix((covered[0], covered[1]), named, len(both) > 1)
 

@@ -1,4 +1,4 @@
-"""What every module took in every step, by the shapes that it was called with: what two datasets are compared by."""
+"""The time of every module in every step, by the shapes of its inputs: what two datasets are compared by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analyses.step_kinds import ALL_TOLD, STEP, step_before, step_kinds
+from tracekit.analyses.step_kinds import PROPERTIES, STEP, step_before, step_kinds
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped, sums_by
+from tracekit.arrays.lookups import positions
 from tracekit.arrays.text import json_text
 from tracekit.dataset.opening import REPORT
 
@@ -19,9 +22,9 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints
     from tracekit.dataset.opening import Dataset
 
-#: What tells one thing that is compared from another.
+#: The columns that name a thing to compare.
 KEYS = ["what", "path", "shapes"]
-_NOBODY, _BETWEEN = "(no module)", "(between steps)"
+_NO_MODULE, _BETWEEN = "(no module)", "(between steps)"
 _NO_STEP = -1
 _KERNELS = [
     "call_id",
@@ -40,14 +43,14 @@ class StepTimes(NamedTuple):
     """Times of one dataset.
 
     Attributes:
-        times: A row per thing and step in which it had work: the columns ``KEYS``, ``step``, ``alike`` (the same for
-            steps of like kind and size), ``ns`` (of a module, its subtree) and ``kernels``.
-        kernels: A row per thing and kernel of its own (without those of modules below): ``KEYS``, ``alike``, ``name``,
+        times: A row per thing and step in which it had work: the columns ``KEYS``, ``step``, ``alike`` (equal for steps
+            of like kind and size), ``ns`` (of a module, its subtree) and ``kernels``.
+        kernels: A row per thing and kernel of its own, without those of modules below: ``KEYS``, ``alike``, ``name``,
             ``ns`` and ``kernels``, summed over all such steps.
-        steps: How many steps have work; 0 if the dataset has none, and all work is taken for one step.
-        outside_ns: Time of work that no step of its process came before, which is left out.
-        between: Times, as above, of what was launched outside of steps, by the step that had begun last: also of steps
-            after which there was nothing.
+        steps: How many steps have work; 0 if the dataset has none, and all work counts as one step.
+        outside_ns: Time of work launched before the first step of its process, which is ignored.
+        between: Times, as above, of work launched between steps, by the step that started last; with a row of 0 for
+            steps after which there was none.
     """
 
     times: pd.DataFrame
@@ -58,7 +61,7 @@ class StepTimes(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Kernels that are counted, and where each belongs."""
+    """Kernels, and where each belongs; -1 is no call and no step."""
 
     call: Ints
     step: Ints
@@ -66,7 +69,13 @@ class _Work(NamedTuple):
     name: pa.DictionaryArray
 
     def at(self, rows: Flags) -> _Work:
+        """Some of the kernels."""
         return _Work(self.call[rows], self.step[rows], self.ns[rows], self.name.filter(pa.array(rows)))
+
+    def by(self, *keys: Ints) -> tuple[list[Ints], Ints, Ints]:
+        """The distinct keys, and the time and the number of the kernels with each."""
+        distinct, (ns, count) = sums_by(keys, (self.ns, np.ones(self.ns.size, np.int64)))
+        return distinct, ns, count
 
 
 def step_times(
@@ -75,56 +84,68 @@ def step_times(
     *,
     steps: bool,
     shapes: bool,
-    told: frozenset[str] = ALL_TOLD,
+    properties: frozenset[str] = PROPERTIES,
 ) -> StepTimes:
-    """Adds up the kernels of every step by whole step, module and work without a module.
+    """Adds up the kernels of every step by whole step, by module, and those without a module.
 
-    A kernel counts in the step that launched it, also if it was replayed from a CUDA graph. Its module is that of its
-    call; around that, every call that encloses it has it too, so that the time of a module is that of its subtree.
+    A kernel counts in the step that launched it, also if it was replayed from a CUDA graph. It counts for the module
+    of its call and for those of all calls around that, so that the time of a module is that of its subtree.
 
     Args:
         dataset: The dataset.
-        named: What to call modules, given their paths.
-        steps: Whether to tell steps apart; else all work counts as of one.
-        shapes: Whether to tell apart calls of a module with inputs of other shapes.
-        told: What tells kinds and sizes of steps apart.
+        named: Gives modules their names in the comparison, by their paths.
+        steps: Whether to tell steps apart; otherwise all work counts as one step.
+        shapes: Whether to tell calls of a module apart by their input shapes.
+        properties: The columns of ``steps`` that tell kinds and sizes of steps apart.
     """
-    kernels = dataset.table("kernels", [*_KERNELS, *([REPORT] if dataset.reports else [])])
-    kinds = step_kinds(dataset, told) if steps else None
-    step = _ids(kernels, "step_id") if steps else np.zeros(kernels.num_rows, np.int64)
     calls = _Calls(dataset, named, shapes=shapes)
-    name = pc.coalesce(kernels.column("name").cast(pa.string()), kernels.column("kind").cast(pa.string()))
-    work = _Work(
-        calls.row_of(_ids(kernels, "call_id")),
-        step,
-        np.asarray(kernels.column("dur_ns")),
-        name.combine_chunks().dictionary_encode(),
-    )
-    inside = work.at(step != _NO_STEP)
-    parts = [_whole_steps(inside, kinds), _nobodys(inside), calls.subtrees(inside)]
-    times, own = _alike(pd.concat(parts, ignore_index=True), kinds), calls.own(inside, kinds)
-    if kinds is None:
-        return StepTimes(times, own, 0, 0)
-    outside = step == _NO_STEP
+    kernels = dataset.table("kernels", [*_KERNELS, *([REPORT] if dataset.reports else [])])
+    work = _work(kernels, calls, steps=steps)
+    in_step = work.at(work.step != _NO_STEP)
+    if not steps:
+        return StepTimes(_times(in_step, calls, None), calls.own(in_step, None), 0, 0)
+    kinds = step_kinds(dataset, properties)
+    outside = work.step == _NO_STEP
     before = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
     rest = work.at(outside)._replace(step=np.asarray(before))
     between = rest.at(rest.step != _NO_STEP)
-    own = pd.concat([own, _own_between(between, kinds)], ignore_index=True)
-    left_out = int(rest.ns.sum() - between.ns.sum())
-    count = int(np.unique(inside.step).size)
-    return StepTimes(times, own, count, left_out, _between(between, kinds))
+    return StepTimes(
+        times=_times(in_step, calls, kinds),
+        kernels=pd.concat([calls.own(in_step, kinds), _own_between(between, kinds)], ignore_index=True),
+        steps=int(np.unique(in_step.step).size),
+        outside_ns=int(rest.ns.sum() - between.ns.sum()),
+        between=_between(between, kinds),
+    )
+
+
+def _work(kernels: pa.Table, calls: _Calls, *, steps: bool) -> _Work:
+    """The kernels with the rows of their calls; without names, they go by their kind."""
+    step = integers(kernels, "step_id").astype(np.int64) if steps else np.zeros(kernels.num_rows, np.int64)
+    name = pc.coalesce(kernels.column("name").cast(pa.string()), kernels.column("kind").cast(pa.string()))
+    return _Work(
+        positions(integers(kernels, "call_id"), calls.ids),
+        step,
+        integers(kernels, "dur_ns"),
+        name.combine_chunks().dictionary_encode(),
+    )
+
+
+def _times(work: _Work, calls: _Calls, kinds: pd.DataFrame | None) -> pd.DataFrame:
+    """Times of whole steps, of work without a module, and of modules."""
+    parts = [_whole_steps(work, kinds), _without_module(work), calls.subtrees(work)]
+    return _with_alike(pd.concat(parts, ignore_index=True), kinds)
 
 
 def _launched(kernels: pa.Table) -> pd.DataFrame:
-    """Process and time of the launch of every piece of work; of work without one, its start."""
+    """Process and launch time of every piece of work; its start if it has no launch."""
     time = pc.coalesce(kernels.column("launch_start_ns"), kernels.column("start_ns"))
-    found = {"pid": _ids(kernels, "pid"), "time": np.asarray(time)}
+    launches = {"pid": integers(kernels, "pid").astype(np.int64), "time": np.asarray(time)}
     if REPORT in kernels.column_names:
-        found[REPORT] = kernels.column(REPORT).cast(pa.string()).to_pylist()
-    return pd.DataFrame(found)
+        launches[REPORT] = kernels.column(REPORT).cast(pa.string()).to_pylist()
+    return pd.DataFrame(launches)
 
 
-def _alike(rows: pd.DataFrame, kinds: pd.DataFrame | None) -> pd.DataFrame:
+def _with_alike(rows: pd.DataFrame, kinds: pd.DataFrame | None) -> pd.DataFrame:
     """The rows, with the kind and size of each one's step."""
     if kinds is None:
         return rows.assign(alike=_ALL_ALIKE)
@@ -141,54 +162,38 @@ class _Calls:
 
     def __init__(self, dataset: Dataset, named: Callable[[list[str]], list[str]], *, shapes: bool) -> None:
         calls = dataset.table("calls", ["call_id", "parent_call_id", "module_id", "inputs", "kwargs"])
-        ids = np.asarray(calls.column("call_id"))
-        self._order = np.argsort(ids, kind="stable")
-        self._sorted = ids[self._order]
-        self._parent = self.row_of(_ids(calls, "parent_call_id"))
+        self.ids = integers(calls, "call_id")
+        self._parent = positions(integers(calls, "parent_call_id"), self.ids)
         names = named(dataset.table("modules", ["path"]).column("path").to_pylist())
-        # Modules of several roots can come to have one name.
+        # Modules of several roots can get the same name.
         paths, code = np.unique(np.array(names, dtype=object), return_inverse=True)
-        module = code[np.asarray(calls.column("module_id"))].astype(np.int64)
-        text = _shapes(calls) if shapes else pa.array([None] * len(ids), pa.string())
-        said = text.dictionary_encode()
-        shape = np.asarray(said.indices.fill_null(-1)).astype(np.int64)
-        keys, self._key = np.unique(module * (len(said.dictionary) + 1) + shape + 1, return_inverse=True)
-        key_module, key_shape = np.divmod(keys, len(said.dictionary) + 1)
-        self._key_path = paths[key_module]
-        self._key_shapes = np.array([None, *said.dictionary.to_pylist()], dtype=object)[key_shape]
-
-    def row_of(self, ids: Ints) -> Ints:
-        """The row of every call by its id, or -1."""
-        if not self._sorted.size:
-            return np.full(ids.size, -1)
-        at = np.minimum(np.searchsorted(self._sorted, ids), self._sorted.size - 1)
-        return np.where(self._sorted[at] == ids, self._order[at], -1)
+        module = code[integers(calls, "module_id")].astype(np.int64)
+        texts = (_shapes(calls) if shapes else pa.nulls(calls.num_rows, pa.string())).dictionary_encode()
+        shape = np.asarray(texts.indices.fill_null(-1)).astype(np.int64)
+        self._key, first = grouped((module, shape))
+        self._key_path = paths[module[first]]
+        self._key_shapes = np.array([*texts.dictionary.to_pylist(), None], dtype=object)[shape[first]]
 
     def subtrees(self, work: _Work) -> pd.DataFrame:
-        """Times of every module and shape, with all that was called inside."""
-        known = work.call >= 0
-        (call, step), (ns, count) = _sums(
-            (work.call[known], work.step[known]), (work.ns[known], np.ones(known.sum(), np.int64))
-        )
-        levels: list[tuple[Ints, ...]] = []
+        """Times of every module and shape, with all calls inside."""
+        known = work.at(work.call >= 0)
+        (call, step), ns, count = known.by(known.call, known.step)
+        levels = [(self._key[call], step, ns, count)]
         while call.size:
+            above = self._parent[call]
+            inner = above >= 0
+            call, step, ns, count = (column[inner] for column in (above, step, ns, count))
             levels.append((self._key[call], step, ns, count))
-            call = self._parent[call]
-            up = call >= 0
-            call, step, ns, count = (each[up] for each in (call, step, ns, count))
-        key, step, ns, count = (
-            np.concatenate(each) for each in (zip(*levels, strict=True) if levels else [[call]] * 4)
-        )
-        (key, step), (ns, count) = _sums((key, step), (ns, count))
-        times = {"step": step, "ns": ns, "kernels": count}
-        return pd.DataFrame({**self._said(key), **times})
+        key, step, ns, count = (np.concatenate(columns) for columns in zip(*levels, strict=True))
+        (key, step), (ns, count) = sums_by((key, step), (ns, count))
+        return pd.DataFrame({**self._names(key), "step": step, "ns": ns, "kernels": count})
 
     def own(self, work: _Work, kinds: pd.DataFrame | None) -> pd.DataFrame:
         """Kernels of every module and shape itself, by name."""
         known = work.at(work.call >= 0)
-        return _by_name(known, self._key[known.call], self._said, kinds)
+        return _by_name(known, self._key[known.call], self._names, kinds)
 
-    def _said(self, key: Ints) -> dict[str, object]:
+    def _names(self, key: Ints) -> dict[str, object]:
         return {
             "what": np.full(key.size, "module", dtype=object),
             "path": self._key_path[key],
@@ -199,87 +204,69 @@ class _Calls:
 def _by_name(
     work: _Work,
     key: Ints,
-    said: Callable[[Ints], dict[str, object]],
+    names_of: Callable[[Ints], dict[str, object]],
     kinds: pd.DataFrame | None,
 ) -> pd.DataFrame:
-    """Kernels by key, kind and size of their step, and name."""
+    """Kernels by key, by kind and size of their step, and by name."""
     if kinds is None:
         texts, alike = np.array([_ALL_ALIKE], dtype=object), np.zeros(work.step.size, np.int64)
     else:
         code, texts = pd.factorize(kinds["alike"].to_numpy())
         alike = code[kinds.index.get_indexer(pd.Index(work.step))].astype(np.int64)
-    name = np.asarray(work.name.indices).astype(np.int64)
-    (key, alike, name), (ns, count) = _sums((key, alike, name), (work.ns, np.ones(work.ns.size, np.int64)))
-    names = np.array(work.name.dictionary.to_pylist(), dtype=object)
-    return pd.DataFrame({**said(key), "alike": texts[alike], "name": names[name], "ns": ns, "kernels": count})
+    (key, alike, name), ns, count = work.by(key, alike, np.asarray(work.name.indices).astype(np.int64))
+    kernels = np.array(work.name.dictionary.to_pylist(), dtype=object)
+    return pd.DataFrame({**names_of(key), "alike": texts[alike], "name": kernels[name], "ns": ns, "kernels": count})
 
 
 def _whole_steps(work: _Work, kinds: pd.DataFrame | None) -> pd.DataFrame:
-    """Times of whole steps by their kind, and again by kind and size where they tell one."""
-    (step,), (ns, count) = _sums((work.step,), (work.ns, np.ones(work.ns.size, np.int64)))
+    """Times of whole steps by their kind, and again by kind and size for steps whose size is known."""
+    (step,), ns, count = work.by(work.step)
     if kinds is None:
-        return _frame("step", np.full(step.size, "all", dtype=object), step, ns, count)
-    said = kinds.reindex(step)
-    whole = _frame("step", said["kind"].to_numpy(), step, ns, count)
-    by_size = whole.assign(shapes=said["size"].to_numpy())
-    return pd.concat([whole, by_size[by_size["shapes"].notna()]], ignore_index=True)
+        return _rows("step", np.full(step.size, "all", dtype=object), step, ns, count)
+    of_steps = kinds.reindex(step)
+    by_kind = _rows("step", of_steps["kind"].to_numpy(), step, ns, count)
+    by_size = by_kind.assign(shapes=of_steps["size"].to_numpy())
+    return pd.concat([by_kind, by_size[by_size["shapes"].notna()]], ignore_index=True)
 
 
 def _between(work: _Work, kinds: pd.DataFrame) -> pd.DataFrame:
-    """Times of work between steps, of every step: 0 where nothing came after it."""
+    """Times of work between steps, with a row for every step: 0 if nothing came after it."""
     every = np.asarray(kinds.index, np.int64)
-    (step,), (ns, count) = _sums(
-        (np.concatenate((work.step, every)),),
-        (
-            np.concatenate((work.ns, np.zeros(every.size, np.int64))),
-            np.concatenate((np.ones(work.ns.size, np.int64), np.zeros(every.size, np.int64))),
-        ),
-    )
-    return _alike(_frame("between", np.full(step.size, _BETWEEN, object), step, ns, count), kinds)
+    nothing = np.zeros(every.size, np.int64)
+    ones = np.ones(work.ns.size, np.int64)
+    columns = ((work.step, every), (work.ns, nothing), (ones, nothing))
+    steps, times, kernels = (np.concatenate(parts) for parts in columns)
+    (step,), (ns, count) = sums_by((steps,), (times, kernels))
+    return _with_alike(_rows("between", np.full(step.size, _BETWEEN, object), step, ns, count), kinds)
 
 
 def _own_between(work: _Work, kinds: pd.DataFrame) -> pd.DataFrame:
-    def said(key: Ints) -> dict[str, object]:
-        values = {"what": "between", "path": _BETWEEN, "shapes": None}
-        return {name: np.full(key.size, value, dtype=object) for name, value in values.items()}
+    """Kernels between steps, by name."""
 
-    return _by_name(work, np.zeros(work.step.size, np.int64), said, kinds)
+    def names_of(key: Ints) -> dict[str, object]:
+        names = {"what": "between", "path": _BETWEEN, "shapes": None}
+        return {column: np.full(key.size, name, dtype=object) for column, name in names.items()}
 
-
-def _nobodys(work: _Work) -> pd.DataFrame:
-    """Times of work without a module, or without a call."""
-    rest = work.call < 0
-    (step,), (ns, count) = _sums((work.step[rest],), (work.ns[rest], np.ones(rest.sum(), np.int64)))
-    return _frame("unknown", np.full(step.size, _NOBODY, dtype=object), step, ns, count)
+    return _by_name(work, np.zeros(work.step.size, np.int64), names_of, kinds)
 
 
-def _frame(what: str, path: object, step: Ints, ns: Ints, kernels: Ints) -> pd.DataFrame:
-    found = pd.DataFrame({"path": path, "step": step, "ns": ns, "kernels": kernels})
-    found.insert(0, "what", pd.Series([what] * len(found), dtype=object))
-    found.insert(2, "shapes", pd.Series([None] * len(found), dtype=object))
-    return found
+def _without_module(work: _Work) -> pd.DataFrame:
+    """Times of work without a module or without a call."""
+    rest = work.at(work.call < 0)
+    (step,), ns, count = rest.by(rest.step)
+    return _rows("unknown", np.full(step.size, _NO_MODULE, dtype=object), step, ns, count)
 
 
-def _sums(keys: tuple[Ints, ...], values: tuple[Ints, ...]) -> tuple[list[Ints], list[Ints]]:
-    """The distinct combinations of keys, and the sums of each value over them."""
-    if not keys[0].size:
-        return [np.empty(0, np.int64)] * len(keys), [np.empty(0, np.int64)] * len(values)
-    order = np.lexsort(keys[::-1])
-    ordered = [key[order] for key in keys]
-    new = np.zeros(order.size, dtype=bool)
-    new[0] = True
-    for key in ordered:
-        new[1:] |= key[1:] != key[:-1]
-    first = np.flatnonzero(new)
-    return [key[first] for key in ordered], [np.add.reduceat(one[order], first) for one in values]
-
-
-def _ids(table: pa.Table, name: str) -> Ints:
-    return np.asarray(table.column(name).cast(pa.int64()).fill_null(-1))
+def _rows(what: str, path: object, step: Ints, ns: Ints, kernels: Ints) -> pd.DataFrame:
+    """Times without shapes, under one ``what``."""
+    rows = pd.DataFrame({"path": path, "step": step, "ns": ns, "kernels": kernels})
+    rows.insert(0, "what", pd.Series([what] * len(rows), dtype=object))
+    rows.insert(2, "shapes", pd.Series([None] * len(rows), dtype=object))
+    return rows
 
 
 def _shapes(calls: pa.Table) -> pa.Array:
-    """The shapes of the tensors that went in, as JSON; those of keywords after the others."""
+    """The shapes of the input tensors as JSON, those of keywords after the others."""
     inputs = json_text(calls.column("inputs"))
     kwargs = json_text(calls.column("kwargs"))
     empty = pc.fill_null(pc.equal(kwargs, "{}"), fill_value=True)

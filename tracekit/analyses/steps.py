@@ -1,55 +1,68 @@
-"""What each step cost: on the host, on the device, and per token."""
+"""What did each step cost: on the host, on the device and per token?"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import WHERE, axis, kernels, steps_of, union
+from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels, steps_of, union
 from tracekit.analyses.spread import ratio
-from tracekit.analyses.subtrees import integers, summed
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, sums
+from tracekit.dataset.opening import REPORT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
     from tracekit.dataset.opening import Dataset
 
 NAME = "steps"
 
-_SAID = ("step_id", "kind", "index", "batch_size", "tokens", "rank", "pid", "name")
+_NULLABLE = ("rank", "batch_size", "tokens")
+
+_SIZE = ("step_id", "kind", "index", "batch_size", "tokens")
+_ORIGIN = ("rank", "pid", "name")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """Steps in their order. A subtree's are those in which one of its modules was called or had work.
+    """Steps in their order; of a subtree, the steps in which one of its modules was called or had work.
 
     Returns:
-        A row per step: ``report`` (only where there are several), ``step_id``, ``kind``, ``index``,
-        ``batch_size``, ``tokens``; ``host_ns`` (from its begin to its end on the host), ``gpu_time_ns`` (sum of the
-        work launched in it), ``busy_ns`` (time in which a device ran some of it, over all devices),
-        ``gpu_ns_per_token`` (NaN where it tells no tokens), ``kernels``; ``rank``, ``pid``, ``name``.
+        A row per step: ``report`` (only in a dataset of several), ``step_id``, ``kind``, ``index``, ``batch_size``,
+        ``tokens``; ``host_ns`` (from its start to its end on the host), ``gpu_time_ns`` (sum of the work launched in
+        it), ``busy_ns`` (time in which a device ran any of it, over all devices), ``gpu_ns_per_token`` (NaN if its
+        tokens are unknown), ``kernels``; ``rank``, ``pid``, ``name``.
     """
-    named = ["report"] if dataset.reports else []
-    steps = dataset.whole.table("steps", [*_SAID, "start_ns", "end_ns", *named])
-    work = kernels(dataset, ["step_id", "dur_ns", *WHERE])
-    step, on = steps_of(dataset, work), axis(dataset, work)
-    count = steps.num_rows
-    time = summed(step, integers(work, "dur_ns"), count)
-    tokens = integers(steps, "tokens", missing=0)
-    found = pd.DataFrame({name: steps.column(name).to_pylist() for name in [*named, *_SAID]}, dtype=object)
-    found = found.astype({"step_id": "int64", "index": "int64", "pid": "int64"}).astype(
-        dict.fromkeys(("rank", "batch_size", "tokens"), "Int64")
-    )
-    figures = {
+    size = (REPORT, *_SIZE) if dataset.reports else _SIZE
+    steps = dataset.whole.table("steps", [*size, *_ORIGIN, "start_ns", "end_ns"])
+    answer = pd.DataFrame({**_columns(steps, size), **_figures(dataset, steps), **_columns(steps, _ORIGIN)})
+    if dataset.root is None:
+        return answer
+    called = dataset.table("steps", ["step_id"]).column("step_id").to_pylist()
+    inside = answer["step_id"].isin(called) | answer["kernels"].gt(0)
+    return answer[inside].reset_index(drop=True)
+
+
+def _columns(steps: pa.Table, names: Sequence[str]) -> dict[str, pd.Series]:
+    """Columns of the table ``steps`` for pandas; integers that can be null stay integers."""
+    types: dict[str, Any] = {"step_id": "int64", "index": "int64", "pid": "int64", **dict.fromkeys(_NULLABLE, "Int64")}
+    values = {name: pd.Series(steps.column(name).to_pylist(), dtype=object) for name in names}
+    return {name: column.astype(types.get(name, "object")) for name, column in values.items()}
+
+
+def _figures(dataset: Dataset, steps: pa.Table) -> dict[str, object]:
+    """What each step cost."""
+    work = kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
+    step, on_axis, count = steps_of(dataset, work), axis(dataset, work), steps.num_rows
+    time = sums(step, integers(work, "dur_ns"), count)
+    return {
         "host_ns": integers(steps, "end_ns") - integers(steps, "start_ns"),
         "gpu_time_ns": time,
-        "busy_ns": union(step, on.start, on.end, count),
-        "gpu_ns_per_token": ratio(time, np.maximum(tokens, 0)),
-        "kernels": summed(step, None, count),
+        "busy_ns": union(step, on_axis.start, on_axis.end, count),
+        "gpu_ns_per_token": ratio(time, np.maximum(integers(steps, "tokens", null=0), 0)),
+        "kernels": counts(step, count),
     }
-    said = [*named, *_SAID[: _SAID.index("rank")]]
-    found = found.assign(**figures)[[*said, *figures, *_SAID[_SAID.index("rank") :]]]
-    if dataset.root is None:
-        return found
-    called = dataset.table("steps", ["step_id"]).column("step_id").to_pylist()
-    inside = found["step_id"].isin(called) | found["kernels"].gt(0)
-    return found[inside].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""The hierarchy as arrays, and sums along it. Rows are places in the table ``modules``; -1 is no module."""
+"""The hierarchy as arrays, and sums along it. A row is a place in the table ``modules``; -1 is no module."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import sums_by
 from tracekit.arrays.intervals import by_level
 
 if TYPE_CHECKING:
@@ -27,18 +29,18 @@ class Hierarchy(NamedTuple):
     end: Rows
 
     def rows(self, table: pa.Table) -> Rows:
-        """The row of each entry of its column ``module_id``, -1 where there is none here."""
-        ids = integers(table, "module_id", missing=-1).astype(np.int64)
+        """The row of each entry of a table's ``module_id``; -1 for none, and for modules outside this hierarchy."""
+        ids = integers(table, "module_id").astype(np.int64)
         inside = (ids >= self.first) & (ids < self.first + len(self.path))
         return np.where(inside, ids - self.first, -1)
 
     def paths(self, rows: Rows) -> list[str | None]:
-        """Their paths, None for no module."""
-        named = [*self.path, None]
-        return [named[row] for row in rows.tolist()]
+        """The paths of some rows, None for no module."""
+        paths = [*self.path, None]
+        return [paths[row] for row in rows.tolist()]
 
     def inclusive(self, own: Ints) -> Ints:
-        """For every module its own plus what all below it have."""
+        """For every module its own value plus those of all modules below it."""
         running = np.concatenate((np.zeros(1, own.dtype), np.cumsum(own)))
         total: Ints = running[self.end] - running[:-1]
         return total
@@ -57,7 +59,7 @@ def hierarchy(dataset: Dataset) -> Hierarchy:
     columns = ["module_id", "path", "name", "class_name", "depth", "parent_id", "subtree_end_id"]
     modules = dataset.table("modules", columns)
     first = modules.column("module_id")[0].as_py() if modules.num_rows else 0
-    parent = integers(modules, "parent_id", missing=-1).astype(np.int64) - first
+    parent = integers(modules, "parent_id").astype(np.int64) - first
     return Hierarchy(
         first,
         modules.column("path").to_pylist(),
@@ -69,54 +71,33 @@ def hierarchy(dataset: Dataset) -> Hierarchy:
     )
 
 
-def integers(table: pa.Table, column: str, *, missing: int | None = None) -> Ints:
-    """A column as NumPy integers, ``missing`` where it is null."""
-    values = table.column(column)
-    return np.asarray(values if missing is None else values.fill_null(missing))
-
-
-def summed(group: Rows, value: Ints | None, groups: int) -> Ints:
-    """The sum of the values of each group, or their number; a group of -1 is left out."""
-    total = np.zeros(groups + 1, dtype=np.int64)
-    np.add.at(total, group, 1 if value is None else value)
-    return total[:groups]
-
-
 def inclusive_pairs(parent: Rows, depth: Ints, own: Pairs) -> Pairs:
-    """The values of each node together with those of all below it, by group.
+    """The values of each node plus those of all nodes below it, by group.
 
     Args:
         parent: The node above each node, or -1.
-        depth: How many are above it.
-        own: Values of the nodes themselves, in any order, also several of one node and group.
+        depth: The number of nodes above it.
+        own: Values of the nodes themselves, in any order; a node and group may have several.
 
     Returns:
-        A row for each node and group that has any, in no order.
+        A row for each node and group with values, in no particular order.
     """
-    found: list[Pairs] = []
-    groups = int(own.group.max(initial=0)) + 1
-    order = by_level(depth[own.node])
+    levels: list[Pairs] = []
     carried = Pairs(*(np.empty(0, np.int64) for _ in Pairs._fields))
-    for rows in reversed(order):
-        here = [np.concatenate((up, its[rows])) for up, its in zip(carried, own, strict=True)]
-        whole = united(Pairs(*here), groups)
-        found.append(whole)
-        above = parent[whole.node]
+    for rows in reversed(by_level(depth[own.node])):
+        columns = [np.concatenate((up, column[rows])) for up, column in zip(carried, own, strict=True)]
+        level = united(Pairs(*columns))
+        levels.append(level)
+        above = parent[level.node]
         kept = above >= 0
-        carried = Pairs(above[kept], whole.group[kept], whole.value[kept])
-    return Pairs(*(np.concatenate(parts) for parts in zip(*found, strict=True))) if found else carried
+        carried = Pairs(above[kept], level.group[kept], level.value[kept])
+    return Pairs(*(np.concatenate(parts) for parts in zip(*levels, strict=True))) if levels else carried
 
 
-def united(pairs: Pairs, groups: int) -> Pairs:
-    """One row for each node and group."""
-    if not pairs.node.size:
-        return pairs
-    key = pairs.node.astype(np.int64) * groups + pairs.group
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-    node, group = np.divmod(key[starts], groups)
-    return Pairs(node, group, np.add.reduceat(pairs.value[order], starts))
+def united(pairs: Pairs) -> Pairs:
+    """One row for each node and group, in their order."""
+    (node, group), (value,) = sums_by((pairs.node, pairs.group), (pairs.value,))
+    return Pairs(node, group, value)
 
 
 def _below_first(depth: Ints) -> Ints:

@@ -1,8 +1,8 @@
-"""The hierarchy with its times, layers that are alike folded into one line."""
+"""Where did the time go? The module hierarchy, with layers that are alike folded into one line."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints
     from tracekit.dataset.opening import Dataset
 
 NAME = "tree"
@@ -41,7 +40,15 @@ SORTED_BY = (
 
 
 class _Line(NamedTuple):
-    """Modules that one line stands for, in pre-order; the first is shown."""
+    """Modules that share a line, in pre-order; the first of them is shown.
+
+    Attributes:
+        rows: The modules.
+        depth: Their depth.
+        copies: How many siblings were folded.
+        label: Their names: ``layers``, or ``0 … 31``.
+        pattern: Their paths, with folded numbers: ``top.layers.0…31.mlp``.
+    """
 
     rows: list[int]
     depth: int
@@ -51,77 +58,85 @@ class _Line(NamedTuple):
 
 
 def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
-    """The hierarchy in pre-order. Numbered siblings that follow each other and are alike inside share a line.
+    """The hierarchy in pre-order. Consecutive numbered siblings that are alike inside share a line.
 
     Args:
         dataset: The dataset, or a subtree of one.
-        sort: One of :data:`SORTED_BY`: siblings stand by it, the largest first (labels from A), each followed by what
-            is below.
+        sort: One of :data:`SORTED_BY`: siblings are sorted by it, the largest first (labels from A), each followed by
+            what is below it.
 
     Returns:
         A row per line: ``label``, ``path`` (of the first module), ``pattern`` (the path with folded numbers:
-        ``top.layers.0…31.mlp``), ``class_name``, ``depth``, ``copies`` (how many siblings were folded), ``modules``
-        (how many the line stands for, those of folded parents included); summed over these ``calls``, ``kernels``,
-        ``self_ns``, ``inclusive_ns`` and ``share`` (of all time, known or not); and of one of them, with all below
-        it, ``median_ns``, ``min_ns`` and ``max_ns``.
+        ``top.layers.0…31.mlp``), ``class_name``, ``depth``, ``copies`` (how many siblings were folded) and ``modules``
+        (how many modules share the line, those below folded parents included). Summed over these modules: ``calls``,
+        ``kernels``, ``self_ns``, ``inclusive_ns`` and ``share`` (of all GPU time, attributed or not). Over the single
+        modules, each with all below it: ``median_ns``, ``min_ns`` and ``max_ns``.
 
     Raises:
         UsageError: If siblings cannot be sorted by that.
     """
     if sort not in (None, *SORTED_BY):
-        raise UsageError(f"{NAME} cannot be sorted by {sort}, but by {', '.join(SORTED_BY)}")
+        raise UsageError(f"{NAME} cannot be sorted by {sort}; use one of {', '.join(SORTED_BY)}")
     work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
-    times = modules_by_time.times(dataset, modules, work, modules.rows(work))
-    inclusive = np.asarray(times["inclusive_ns"])
     lines = list(_Folding(modules).lines())
-    first = [line.rows[0] for line in lines]
-    found = pd.DataFrame(
-        {
-            "label": pd.array([line.label for line in lines], dtype=object),
-            "path": pd.array([modules.path[row] for row in first], dtype=object),
-            "pattern": pd.array([line.pattern for line in lines], dtype=object),
-            "class_name": pd.array([modules.class_name[row] for row in first], dtype=object),
-            "depth": np.array([line.depth for line in lines], dtype=np.int64),
-            "copies": np.array([line.copies for line in lines], dtype=np.int64),
-            "modules": np.array([len(line.rows) for line in lines], dtype=np.int64),
-            **_figures(times, lines, inclusive),
-        }
+    answer = pd.DataFrame(
+        {**_names(lines, modules), **_figures(lines, modules_by_time.times(dataset, modules, work, modules.rows(work)))}
     )
-    return found if sort is None else _siblings_by(found, sort)
+    return answer if sort is None else _siblings_by(answer, sort)
+
+
+def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, object]:
+    """What each line stands for."""
+    first = [line.rows[0] for line in lines]
+    texts: dict[str, list[Any]] = {
+        "label": [line.label for line in lines],
+        "path": [modules.path[row] for row in first],
+        "pattern": [line.pattern for line in lines],
+        "class_name": [modules.class_name[row] for row in first],
+    }
+    numbers = {
+        "depth": [line.depth for line in lines],
+        "copies": [line.copies for line in lines],
+        "modules": [len(line.rows) for line in lines],
+    }
+    return {
+        **{name: pd.array(values, dtype=object) for name, values in texts.items()},
+        **{name: np.array(values, dtype=np.int64) for name, values in numbers.items()},
+    }
+
+
+def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, object]:
+    """Sums and spread over the modules of each line."""
+    size = np.array([len(line.rows) for line in lines], dtype=np.int64)
+    rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
+    line = np.repeat(np.arange(size.size), size)
+    each = spread(line, np.asarray(times["inclusive_ns"])[rows], size.size)
+    totals = {
+        name: np.add.reduceat(np.asarray(times[name])[rows], each.start) if lines else np.empty(0) for name in _SUMMED
+    }
+    return {
+        **totals,
+        "median_ns": each.quantile(0.5),
+        "min_ns": each.value[each.start],
+        "max_ns": each.value[each.start + each.size - 1],
+    }
 
 
 def largest(lines: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The lines of most time, in the order in which they stand: with a line there is always that above it."""
+    """The lines of the most time, in their order; the line above a kept one is kept, too."""
     kept = np.argsort(-lines["inclusive_ns"].to_numpy(), kind="stable")[:count]
     return lines.iloc[np.sort(kept)]
 
 
 def spread_of(lines: pd.DataFrame) -> pd.Series:
-    """How far the modules of each line are apart: most less least, by the median; NaN if that is 0."""
-    found: pd.Series = lines["max_ns"] - lines["min_ns"]
-    return found / lines["median_ns"].where(lines["median_ns"] > 0)
+    """How much the modules of each line differ: largest minus smallest, divided by the median; NaN if that is 0."""
+    reach: pd.Series = lines["max_ns"] - lines["min_ns"]
+    return reach / lines["median_ns"].where(lines["median_ns"] > 0)
 
 
 def members(modules: Hierarchy) -> list[list[int]]:
-    """The rows of the modules that each line of :func:`frame` stands for, in its order."""
+    """The rows of the modules on each line of :func:`frame`, in its order."""
     return [line.rows for line in _Folding(modules).lines()]
-
-
-def _figures(times: dict[str, object], lines: list[_Line], inclusive: Ints) -> dict[str, object]:
-    """Sums and spread of the modules of each line."""
-    size = np.array([len(line.rows) for line in lines], dtype=np.int64)
-    rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
-    each = spread(np.repeat(np.arange(size.size), size), inclusive[rows], size.size)
-    sums = {
-        name: np.add.reduceat(np.asarray(times[name])[rows], each.start) if lines else np.empty(0) for name in _SUMMED
-    }
-    last = each.start + each.size - 1
-    return {
-        **sums,
-        "median_ns": each.quantile(0.5),
-        "min_ns": each.value[each.start],
-        "max_ns": each.value[last],
-    }
 
 
 def _siblings_by(lines: pd.DataFrame, sort: str) -> pd.DataFrame:
@@ -151,7 +166,7 @@ def _sort_key(lines: pd.DataFrame, sort: str) -> list[float]:
 
 
 class _Folding:
-    """Finds siblings that are alike: the same class, and the same names and classes below."""
+    """Folds siblings that are alike: numbered, of the same class, with the same names and classes below."""
 
     def __init__(self, modules: Hierarchy) -> None:
         self._names = modules.name
@@ -172,23 +187,23 @@ class _Folding:
             line = ahead.pop()
             yield line
             below = [self._children[row] for row in line.rows]
-            alike = [[children[at] for children in below] for at in range(len(below[0]))]
-            ahead += self._folded(alike, line.depth + 1, f"{line.pattern}.")[::-1]
+            siblings = [[children[at] for children in below] for at in range(len(below[0]))]
+            ahead += self._folded(siblings, line.depth + 1, f"{line.pattern}.")[::-1]
 
     def _folded(self, siblings: list[list[int]], depth: int, above: str) -> list[_Line]:
-        """Siblings (each already a line of several parents), runs of alike ones made one."""
-        found: list[_Line] = []
+        """The lines of some siblings, each given with its counterparts below folded parents."""
+        lines: list[_Line] = []
         for rows in siblings:
-            name, last = self._names[rows[0]], found[-1] if found else None
+            name, last = self._names[rows[0]], lines[-1] if lines else None
             if last is not None and self._alike(last.rows[0], rows[0]):
                 begin = last.label.partition(" ")[0]
                 last.rows.extend(rows)
-                both = f"{begin} … {name}", f"{above}{begin}…{name}"
-                found[-1] = _Line(last.rows, depth, last.copies + 1, *both)
+                label, pattern = f"{begin} … {name}", f"{above}{begin}…{name}"
+                lines[-1] = _Line(last.rows, depth, last.copies + 1, label, pattern)
             else:
-                found.append(_Line([*rows], depth, 1, name, f"{above}{name}"))
-        return found
+                lines.append(_Line([*rows], depth, 1, name, f"{above}{name}"))
+        return lines
 
-    def _alike(self, one: int, other: int) -> bool:
-        numbered = self._names[one].isdecimal() and self._names[other].isdecimal()
-        return numbered and self._kind[one] == self._kind[other]
+    def _alike(self, first: int, second: int) -> bool:
+        numbered = self._names[first].isdecimal() and self._names[second].isdecimal()
+        return numbered and self._kind[first] == self._kind[second]

@@ -1,6 +1,7 @@
-"""The array kit: NumPy and Arrow without knowing traces.
+"""The array kit: NumPy and Arrow arrays, without any knowledge of traces.
 
-``types`` names arrays by what they hold, ``columns`` turns Arrow columns into them, ``intervals`` nests what begins and
-ends, ``slices`` sums and compares many pieces of one array, ``labels`` and ``codes`` make numbers of words and nested
-lists, ``text`` makes JSON text of Arrow values. Nothing here knows what a kernel or a range is.
+``types`` names arrays by what they hold; ``columns`` and ``labels`` turn Arrow columns into NumPy; ``groups`` numbers
+groups of rows and adds them up; ``lookups`` finds ids; ``codes`` numbers nested lists; ``intervals``, ``axis`` and
+``lanes`` nest, lay end to end and stack intervals; ``slices`` sums and compares slices of one array; ``text`` writes
+Arrow values as JSON, ``csv_text`` protects spreadsheets; ``without_pandas`` keeps pyarrow from importing pandas.
 """

@@ -1,4 +1,4 @@
-"""One axis for the times of many lines (threads, devices), laid end to end: with their distances, or as ranks."""
+"""One axis for the times of many groups (threads, devices), laid end to end: with their distances, or as ranks."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
     from tracekit.arrays.types import Ints
 
-#: How many places an axis has, those below zero included, and some to spare for rounding.
+#: The number of places on a 64-bit axis, with some to spare for rounding.
 _ROOM = 2.0**64 - 2.0**16
 
 
 def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] | None:
-    """Lays groups end to end, so that they never touch and distances within each stay what they are.
+    """Lays groups end to end, so that they never touch, and keeps the distances within each.
 
     Args:
         groups: For each array of times, the group (0, 1, …) of every entry.
         times: Arrays of times in any unit.
 
     Returns:
-        The arrays on the common axis, in the order given; None if the groups' spans exceed 64 bits together.
+        The arrays on the common axis, in the order given; None if all groups together span more than 64 bits.
     """
     filled = [(g, t) for g, t in zip(groups, times, strict=True) if t.size]
     if not filled:
@@ -33,7 +33,7 @@ def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] |
     if lines == 1:
         return list(times)
     low, high = min(int(t.min()) for _, t in filled), max(int(t.max()) for _, t in filled)
-    # Groups that all happen at about one time have room for the same span each, which is the quickest.
+    # Groups at about the same time all fit into spans of one length, which is fastest.
     if (span := high - low + 2) * lines < _ROOM / 4:
         return [(np.asarray(g, np.int64) - first) * span + (t - low) for g, t in zip(groups, times, strict=True)]
     lowest = np.full(lines, np.iinfo(np.int64).max)
@@ -48,7 +48,7 @@ def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] |
 
 
 def ranked_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
-    """The same with ranks in place of times: these always fit, and only their order means anything."""
+    """The same with ranks in place of times: they always fit, but only their order has a meaning."""
     distinct = np.unique(np.concatenate(times))
     return [
         np.asarray(g, np.int64) * (distinct.size + 1) + np.searchsorted(distinct, t)
@@ -57,12 +57,12 @@ def ranked_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
 
 
 def _shifts(low: Ints, high: Ints) -> Ints | None:
-    """What to add to the times of each group, from their first and last; None if all do not fit into 64 bits."""
+    """What to add to the times of each group, given its first and last; None if 64 bits are too few."""
     used = low <= high
     total = float(np.where(used, high.astype(np.float64) - low + 2.0, 0.0).sum())
     if total >= _ROOM:
         return None
-    first = low.astype(np.uint64)  # two's complement: sums that leave 64 bits in between come back
+    first = low.astype(np.uint64)  # two's complement: intermediate sums may wrap around
     room = np.where(used, high.astype(np.uint64) - first + np.uint64(2), np.uint64(0))
     begin = np.uint64(0 if total < _ROOM / 2 else 2**63)
     return (begin + np.cumsum(room) - room - first).astype(np.int64)

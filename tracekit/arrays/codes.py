@@ -1,4 +1,4 @@
-"""Nested lists as numbers: equal ones get equal numbers, whatever their depth, without a loop over rows."""
+"""Nested lists as numbers: equal lists get equal numbers, at any depth, without a loop over rows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Ints, Rows
 
 
-#: Lists longer than any real shape are told apart one by one.
+#: Lists longer than any real shape are compared one by one.
 _LONG = 64
 
 
 def codes(values: pa.Array) -> Rows:
-    """A number for each entry of an array of numbers, strings, lists or maps; equal entries have equal numbers.
+    """A number from 0 on for each entry of an array of numbers, strings, lists or maps; equal entries share it.
 
     Args:
-        values: The array. Null counts as a value of its own.
+        values: The array. Null is a value of its own.
     """
     if pa.types.is_list(values.type) or pa.types.is_map(values.type):
         return _of_lists(values)
@@ -31,29 +31,29 @@ def codes(values: pa.Array) -> Rows:
 
 
 def joint(columns: Iterable[Rows]) -> Rows:
-    """A number for each row of several columns of numbers from 0 on."""
-    found: Rows | None = None
+    """A number from 0 on for each row of several columns of such numbers; equal rows share it."""
+    code: Rows | None = None
     for column in columns:
-        found = column if found is None else _dense(found * (int(column.max(initial=0)) + 1) + column)
-    assert found is not None
-    return found
+        code = column if code is None else _dense(code * (int(column.max(initial=0)) + 1) + column)
+    assert code is not None
+    return code
 
 
 def _of_lists(values: pa.Array) -> Rows:
-    """Lists of one length at a time: their first entries, then those with the second ones, and so on."""
+    """Numbers lists of one length at a time: by their first entries, then also by their second ones, and so on."""
     offsets = np.asarray(values.offsets, np.int64)
     inner = _inner(values)
     begin, length = offsets[:-1], np.diff(offsets)
     length = np.where(np.asarray(values.is_null()), -1, length)
-    found = np.zeros(length.size, dtype=np.int64)
+    code = np.zeros(length.size, dtype=np.int64)
     used = 0
     order = np.argsort(length, kind="stable")
     bounds = np.flatnonzero(np.diff(length[order], prepend=-2, append=-2))
     for rows in np.split(order, bounds[1:-1]) if order.size else []:
-        one = _of_one_length(inner, begin[rows], max(int(length[rows[0]]), 0))
-        found[rows] = one + used
-        used += int(one.max()) + 1
-    return found
+        of_length = _of_one_length(inner, begin[rows], max(int(length[rows[0]]), 0))
+        code[rows] = of_length + used
+        used += int(of_length.max()) + 1
+    return code
 
 
 def _of_one_length(inner: Ints, begin: Ints, length: int) -> Rows:
@@ -66,12 +66,12 @@ def _of_one_length(inner: Ints, begin: Ints, length: int) -> Rows:
 
 
 def _inner(values: pa.Array) -> Ints:
-    """Numbers of what lists hold, addressed by their offsets."""
+    """Numbers of the entries of all lists, addressed by the offsets of the lists."""
     if pa.types.is_map(values.type):
         return joint((codes(values.keys), codes(values.items)))
     return codes(values.values)
 
 
 def _dense(code: Ints) -> Rows:
-    """The same distinctions in small numbers, so that products of two never overflow."""
+    """The same groups in small numbers, so that the product of two never overflows."""
     return np.asarray(pa.array(code).dictionary_encode().indices, np.int64)

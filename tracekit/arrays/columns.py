@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
-    """One integer column as NumPy, as wide as it is stored, nulls replaced by ``null``."""
+    """An integer column as NumPy, as wide as it is stored, with ``null`` in place of nulls."""
     values = table.column(column)
     if values.null_count:
         values = values.fill_null(pa.scalar(null, values.type))

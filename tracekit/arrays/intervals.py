@@ -1,4 +1,4 @@
-"""Arithmetic of nested intervals: NumPy in, NumPy out. Knows no traces.
+"""Arithmetic of nested intervals, NumPy in and NumPy out. It knows no traces.
 
 Intervals of many lines (threads, say) are first laid end to end on one axis (:func:`one_axis`), so that everything
 after it deals with a single sequence sorted by ``(start, -end)``. An interval contains another that starts after it
@@ -9,7 +9,6 @@ overlapping ones alike, and is what :func:`innermost` relies on.
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
 
 
 _PLAIN_CLIMBS = 64
-#: More intervals than these at once on one line overlap on a lane.
-MOST_LANES = 128
 
 
 def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
     """Lays the times of several groups end to end, so that groups never touch and order within each is kept.
 
-    The results are places: they say what comes before what, and whether two are one. How far apart they are says
-    nothing; whoever needs lengths asks :func:`tracekit.arrays.axis.measured_axis`, or subtracts the times themselves.
+    Only the order and equality of the results have a meaning, not their distances; for lengths, use
+    :func:`tracekit.arrays.axis.measured_axis` or subtract the times themselves.
 
     Args:
         groups: For each array of times, the group (0, 1, …) of every entry.
@@ -247,37 +244,3 @@ def overlaps_any(start: Ints, end: Ints) -> Flags:
         cluster = np.concatenate(([0], np.cumsum(~touches)))
         shared[order] = np.bincount(cluster)[cluster] > 1
     return shared
-
-
-def lanes(stream: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The lane of every interval, so that none of one lane of a stream overlap: 0 unless another still runs.
-
-    Args:
-        stream: Which stream each is on.
-        start_ns: When it begins.
-        end_ns: When it ends.
-    """
-    lane = np.zeros(stream.size, np.int64)
-    order = np.lexsort((end_ns, start_ns, stream))
-    same = stream[order][1:] == stream[order][:-1]
-    # Where no interval overlaps the one before, none overlaps any.
-    overlapping = same & (start_ns[order][1:] < end_ns[order][:-1])
-    crowded = np.unique(stream[order][1:][overlapping])
-    rows = order[np.isin(stream[order], crowded)]
-    open_: list[tuple[int, int]] = []
-    free: list[int] = []
-    last = None
-    for row, its, start, end in zip(
-        rows.tolist(),
-        stream[rows].tolist(),
-        start_ns[rows].tolist(),
-        end_ns[rows].tolist(),
-        strict=True,
-    ):
-        if its != last:
-            open_, free, last = [], [], its
-        while open_ and open_[0][0] <= start:
-            heapq.heappush(free, heapq.heappop(open_)[1])
-        lane[row] = heapq.heappop(free) if free else min(len(open_), MOST_LANES - 1)
-        heapq.heappush(open_, (end, int(lane[row])))
-    return lane

@@ -1,4 +1,4 @@
-"""Sums, extremes and distinct values over many slices of one array, in time that does not grow with their lengths.
+"""Sums and extremes over many slices of one array, in time that does not grow with their lengths.
 
 Knows no traces. A slice ``[low, high)`` with ``high <= low`` is empty.
 """
@@ -12,8 +12,6 @@ import numpy as np
 if TYPE_CHECKING:
     from tracekit.arrays.types import Ints
 
-#: An array of flags that is not much longer than what it is asked of is faster than sorting.
-_SPARE = 1 << 16
 _BLOCK = 32
 _PIECE = 131_072
 
@@ -38,7 +36,7 @@ def _extremes(better: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int,
     result = np.full(low.size, empty, dtype=np.int64)
     padded = np.append(values, neutral)
     table = _sparse_table(better, values, neutral)
-    # In pieces, so that what is needed on the way fits into the cache.
+    # In pieces, so that intermediate arrays fit into the cache.
     for begin in range(0, low.size, _PIECE):
         piece = slice(begin, begin + _PIECE)
         some = np.flatnonzero(high[piece] > low[piece])
@@ -48,21 +46,21 @@ def _extremes(better: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int,
 
 
 def _piece_extremes(better: np.ufunc, padded: Ints, table: list[Ints], slices: tuple[Ints, Ints], neutral: int) -> Ints:
-    """Extremes of slices none of which is empty: short ones by looking, long ones by blocks and what is left over."""
+    """Extremes of slices that are not empty: short ones value by value, long ones by whole blocks and the rest."""
     low, high = slices
-    found = np.empty(low.size, dtype=np.int64)
+    extremes = np.empty(low.size, dtype=np.int64)
     short = high - low <= _BLOCK
-    found[short] = _scanned(better, padded, low[short], high[short], neutral)
+    extremes[short] = _scanned(better, padded, low[short], high[short], neutral)
     low, high = low[~short], high[~short]
     first, last = -(-low // _BLOCK), high // _BLOCK
     far = _from_table(better, table, first, last, neutral)
     far = better(far, _scanned(better, padded, low, first * _BLOCK, neutral))
-    found[~short] = better(far, _scanned(better, padded, last * _BLOCK, high, neutral))
-    return found
+    extremes[~short] = better(far, _scanned(better, padded, last * _BLOCK, high, neutral))
+    return extremes
 
 
 def _scanned(better: np.ufunc, padded: Ints, low: Ints, high: Ints, neutral: int) -> Ints:
-    """Extremes of slices short enough to look at every value."""
+    """Extremes of short slices, value by value."""
     result = np.full(low.size, neutral, dtype=np.int64)
     single = np.flatnonzero(high == low + 1)
     result[single] = padded[low[single]]
@@ -93,14 +91,3 @@ def _from_table(better: np.ufunc, table: list[Ints], first: Ints, last: Ints, ne
         rows = np.flatnonzero((power == k) & (length > 0))
         result[rows] = better(table[k][first[rows]], table[k][last[rows] - (1 << int(k))])
     return result
-
-
-def distinct(codes: Ints) -> tuple[Ints, Ints]:
-    """The distinct codes in order, and for each entry its place among them."""
-    most = int(codes.max(initial=0)) + 1
-    if most > codes.size + _SPARE:
-        keys, at = np.unique(codes, return_inverse=True)
-        return keys, at
-    there = np.zeros(most, dtype=bool)
-    there[codes] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]

@@ -1,4 +1,4 @@
-"""Arrow values as JSON text, without a loop over rows: shapes as keys, nested columns where a format knows none."""
+"""Arrow values as JSON text, without a loop over rows: shapes as keys, nested columns for formats without them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def json_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
         values: Integers, flags, strings, or lists, structs and maps of them, of any depth.
 
     Returns:
-        Strings; null where the value is.
+        Strings; null where the value is null.
 
     Raises:
-        TypeError: If the values are of a type that no table has.
+        TypeError: If no table has columns of that type.
     """
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     type_ = array.type
@@ -32,11 +32,11 @@ def json_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
         return _string(array)
     if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
         return array.cast(pa.string())
-    raise TypeError(f"no JSON text is made of {type_}")
+    raise TypeError(f"cannot write {type_} as JSON")
 
 
 def _string(array: pa.Array) -> pa.Array:
-    """Every distinct string is escaped once."""
+    """Strings; each distinct one is escaped once."""
     distinct = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     spelled = [json.dumps(text) for text in distinct.dictionary.to_pylist()]
     return pa.array(spelled, pa.string()).take(distinct.indices)
@@ -58,7 +58,7 @@ def _struct(array: pa.StructArray) -> pa.Array:
 
 
 def _joined(array: pa.ListArray | pa.MapArray, members: pa.Array) -> pa.Array:
-    """The texts of every list's members, one after the other."""
+    """The texts of each list's members, separated by commas."""
     lists = pa.ListArray.from_arrays(array.offsets, members)
     return pc.if_else(array.is_valid(), pc.binary_join(lists, ", "), pa.scalar(None, pa.string()))
 

@@ -1,8 +1,9 @@
 """Keeps pyarrow from importing pandas before anybody asks for a DataFrame.
 
-The first array that pyarrow makes of anything but Arrow's own has it import pandas, to ask whether the thing is one of
-pandas's: 0.2 s of CPU time in every short command. pyarrow has no switch for it, and takes a failed import for an
-answer; only a finder makes an import fail without touching anybody's modules.
+The first time pyarrow makes an array of something that is not its own, it imports pandas to check whether that is a
+pandas object: 0.2 s of CPU time in every short command. pyarrow has no switch for that, but accepts a failed import.
+``sys.modules["pandas"] = None`` does not make it fail: pyarrow is compiled and takes the None for pandas. So a finder
+has to raise.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from typing_extensions import override
 
 
 class _NoPandas(MetaPathFinder):
-    """Finds no pandas."""
+    """Fails every import of pandas."""
 
     @override
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
-            raise ImportError("not now")
+            raise ImportError("pandas is not needed yet")
 
 
 def without_pandas() -> None:
-    """Lets pyarrow do without pandas; DataFrames work as ever."""
+    """Lets pyarrow make its first array without pandas; DataFrames work as before."""
     if "pandas" in sys.modules:
         return
-    sys.meta_path.insert(0, _NoPandas())
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
     try:
         pa.array([0])
     finally:
-        del sys.meta_path[0]
+        sys.meta_path.remove(finder)

@@ -1,7 +1,7 @@
-"""Stage 4: every piece of device work finds the call, and so the module, that it belongs to, or a cause.
+"""Attribution: gives every piece of device work to a call, and so to a module, or names the cause why it cannot.
 
 To add a method: write ``attribution/<method>.py`` with the two names of :class:`~tracekit.attribution.base.Method` and
-add the module to ``METHODS``, in order of precedence: what one method knows, later ones are not asked.
+add the module to ``METHODS``, in order of precedence: a method is asked only about work that earlier ones left over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METHODS: tuple[Method, ...] = (by_range, graph_node, graph_order)
 
 
 def attribute(evidence: Evidence) -> Trace:
-    """Gives every piece of work to a call, or counts why it cannot."""
+    """Gives every piece of work to a call, or to a cause."""
     recording = evidence.recording
     _count_updated(evidence)
     owners = _owners(evidence)
@@ -35,33 +35,31 @@ def attribute(evidence: Evidence) -> Trace:
 
 
 def _count_updated(evidence: Evidence) -> None:
-    """Counts what may since have become another call's work than that which was captured."""
+    """Counts replayed work that may belong to another call than the captured one, since its graph may have changed."""
     recording = evidence.recording
     late = replayed_after_update(recording, evidence.launched.launch)
-    placed = np.append(evidence.origins.known, False)[evidence.lineage.of_work[late]]
-    recording.tally.add("kernels", GRAPH_UPDATED, int(placed.sum()))
+    recording.tally.add("kernels", GRAPH_UPDATED, int(evidence.origin_known[late].sum()))
 
 
 def _owners(evidence: Evidence) -> Owners:
-    number = evidence.recording.work.num_rows
-    call = np.full(number, -1, dtype=np.int64)
-    method = np.full(number, -1, dtype=np.int8)
+    """Asks one method after the other; work in calls of unknown modules has a cause instead of an owner."""
+    pieces = evidence.recording.work.num_rows
+    call = np.full(pieces, -1, dtype=np.int64)
+    method = np.full(pieces, -1, dtype=np.int8)
     for position, module in enumerate(METHODS):
         pending = np.flatnonzero(call < 0)
-        found = module.owners(evidence, pending)
-        call[pending] = found
-        method[pending[found >= 0]] = position
+        call[pending] = owners = module.owners(evidence, pending)
+        method[pending[owners >= 0]] = position
     unknown = np.append(evidence.calls.module, -1)[call] < 0
-    method[unknown] = -1
-    cause = causes_of(evidence, call)
     return Owners(
-        np.where(unknown, -1, call).astype(np.int32),
-        method,
-        np.where(unknown, cause, -1).astype(np.int8),
+        call=np.where(unknown, -1, call).astype(np.int32),
+        method=np.where(unknown, -1, method).astype(np.int8),
+        cause=np.where(unknown, causes_of(evidence, call), -1).astype(np.int8),
     )
 
 
 def _numbered(evidence: Evidence, module: Ints) -> Ids:
+    """Numbers calls by (module, start) and work by start; ``module`` is that of every piece of work, or -1."""
     calls, recording = evidence.calls, evidence.recording
     by_time = np.argsort(integers(recording.ranges, "start_ns")[calls.range_row], kind="stable")
     call_order = by_time[_stable_order(calls.module[by_time])]
@@ -77,6 +75,6 @@ def _numbered(evidence: Evidence, module: Ints) -> Ids:
 
 
 def _stable_order(module: Ints) -> Ints:
-    """The order by module; few modules sort as 16-bit numbers, in linear time."""
+    """The stable order by module; numbers of 16 bits sort in linear time."""
     few = int(module.max(initial=0)) < np.iinfo(np.int16).max
     return np.argsort(module.astype(np.int16) if few else module, kind="stable")

@@ -1,4 +1,4 @@
-"""What a method of attribution is, and what comes of all of them."""
+"""The interface of a method of attribution, and the result of all methods together."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 class Method(Protocol):
     """A module that finds the calls of some pieces of work."""
 
-    #: How the tables name it.
+    #: Its name in ``kernels.method``.
     NAME: str
 
     def owners(self, evidence: Evidence, work: Ints, /) -> Ints:
-        """The row of calls of each of these pieces of work, or -1 where this method cannot know.
+        """The row of calls of each of these pieces of work, or -1 where this method does not know it.
 
         Args:
-            evidence: The trace.
-            work: Rows of work that no earlier method could give to a call.
+            evidence: What is known about the recording.
+            work: Rows of work that no earlier method gave to a call.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Which call each piece of work belongs to, how we know, or why we do not.
+    """Which call each piece of work belongs to, and by which method that is known; or the cause why it is not.
 
     Attributes:
-        call: Row of calls for every piece of work, or -1.
+        call: For every piece of work the row of its call, or -1.
         method: Position in ``METHODS``, or -1.
-        cause: Position in ``coverage.CAUSES`` exactly where ``method`` is -1, else -1.
+        cause: Position in ``causes.CAUSES`` exactly where ``method`` is -1, else -1.
     """
 
     call: Rows
@@ -46,9 +46,9 @@ class Ids:
 
     Attributes:
         call_id: Id of every call; -1 for calls of unknown modules, which are in no table.
-        call_order: Calls by (module, start).
-        kernel_id: Id of every piece of work: its rank in time.
-        kernel_order: Work by (module, start), that without a module last.
+        call_order: Rows of calls by (module, start).
+        kernel_id: Id of every piece of work: its rank by start.
+        kernel_order: Rows of work by (module, start), those without a module last.
     """
 
     call_id: Rows
@@ -61,7 +61,12 @@ class Ids:
 class Trace:
     """A recording in which every piece of work has an owner or a cause.
 
-    ``module`` is the module of every piece of work, or -1; ``own_ns`` is how long each ran by itself.
+    Attributes:
+        evidence: What is known about the recording.
+        owners: The call or the cause of every piece of work.
+        ids: Keys and orders of tables.
+        module: For every piece of work the row of its module, or -1.
+        own_ns: How long every piece of work ran by itself, in nanoseconds.
     """
 
     evidence: Evidence

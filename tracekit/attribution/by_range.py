@@ -1,7 +1,7 @@
-"""``range``: work belongs to the innermost call that contains the API call which launched it, on its thread.
+"""``range``: work belongs to the innermost call that contains the API call which launched it, on the same thread.
 
-So says NVIDIA's GPU projection of ranges: ``range.start <= api.start`` and ``api.end <= range.end``, whenever the
-work itself runs. It does not hold for work replayed from a CUDA graph, whose launch says nothing of its module.
+This is NVIDIA's GPU projection of ranges: ``range.start <= api.start`` and ``api.end <= range.end``, whenever the work
+itself runs. Work replayed from a CUDA graph is left to other methods, since its launch says nothing about its module.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NAME = "range"
 
 
 def owners(evidence: Evidence, work: Ints) -> Ints:
-    """The innermost call around each piece's launch; -1 for what was replayed or has no launch."""
+    """The innermost call around the launch of each piece of work; -1 for replayed work and work without a launch."""
     launch = evidence.launched.launch[work]
     direct = (launch >= 0) & ~evidence.launched.replayed[work]
-    found = np.full(work.size, -1, dtype=np.int64)
-    found[direct] = evidence.call_at_launch[launch[direct]]
-    return found
+    call = np.full(work.size, -1, dtype=np.int64)
+    call[direct] = evidence.call_at_launch[launch[direct]]
+    return call

@@ -1,4 +1,4 @@
-"""The call that was open when a node of a CUDA graph was captured, however that is known."""
+"""Looks up the call that was open when a node of a CUDA graph was captured; shared by the methods for graphs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from tracekit.trace.evidence import Evidence
 
 
-def call_at_capture(evidence: Evidence, work: Ints, *, by_order: bool) -> Ints:
+def call_at_graph_capture(evidence: Evidence, work: Ints, *, by_order: bool) -> Ints:
     """The innermost call around the launch that became the node of each piece of work, or -1.
 
     Args:
-        evidence: The trace.
+        evidence: What is known about the recording.
         work: Rows of work.
-        by_order: Whether of nodes whose place the order of launches tells, or their descent.
+        by_order: Whether to use nodes placed by the order of launches; otherwise those placed by their descent.
     """
     origins, calls = evidence.origins, evidence.calls
-    told = np.flatnonzero(origins.known & (origins.by_order == by_order))
+    nodes = np.flatnonzero(origins.known & (origins.by_order == by_order))
     call = np.full(origins.start.size + 1, -1, dtype=np.int64)
-    call[told] = innermost(calls.start, calls.end, calls.parent, origins.start[told], origins.end[told])
+    call[nodes] = innermost(calls.start, calls.end, calls.parent, origins.start[nodes], origins.end[nodes])
     return call[evidence.lineage.of_work[work]]

@@ -1,12 +1,13 @@
-"""Marks a running model: the only room that imports torch and nvtx.
+"""Marks, runs and records a model: the only room that imports torch and nvtx.
 
 * :func:`layer_markers` puts a range around every call of every module of a model;
 * :func:`layer_marker` marks one call by hand;
 * :func:`step` marks an iteration, and :func:`operator_markers` every operator;
-* :class:`Nvtx`, :class:`Itt` and :class:`Listed` are the places that ranges go to, and :func:`unheard` says why
-  nobody listens.
+* :class:`Nvtx`, :class:`Itt` and :class:`Listed` are emitters: where the ranges go;
+* :func:`unheard` says why no tool records them.
 
-It runs inside somebody's job: it loads no pandas, pyarrow or SQLAlchemy, and raises nothing once the model runs.
+This code runs inside the user's job. It does not import pandas, pyarrow or SQLAlchemy, and it raises nothing while
+the model runs.
 """
 
 from __future__ import annotations

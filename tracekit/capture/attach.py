@@ -1,8 +1,7 @@
-"""How marks are put on a module and taken off: as hooks or, where it is compiled, around its compiled call.
+"""Puts marks on a module and takes them off: as hooks or, on a compiled module, around its compiled call.
 
-Dynamo skips hooks on a compiled module, so a call of it would go unmarked as a whole. ``torch.compile(module)`` wraps
-it in another module, which has hooks of its own outside of what is compiled; ``module.compile()`` leaves a compiled
-call on the module itself.
+Dynamo skips the hooks of a compiled module, so its calls would go unmarked. ``torch.compile(module)`` wraps it in a new
+module whose hooks run outside the compiled code. ``module.compile()`` stores a compiled call on the module itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _CALL = "_compiled_call_impl"
 
 
 class AnyMarks(Protocol):
-    """Two hooks."""
+    """A pair of forward hooks."""
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> None:
         """Runs before a call."""
@@ -31,7 +30,7 @@ class AnyMarks(Protocol):
 
 
 class Attached(NamedTuple):
-    """Marks on a module, and what takes each half of them off."""
+    """Marks on a module, and the functions that remove each hook."""
 
     marks: AnyMarks
     remove_before: Callable[[], object]
@@ -58,7 +57,7 @@ class _MarkedCompiledCall:
         return output
 
     def restore(self) -> None:
-        """Takes the marks off; if others have put theirs around since, the call stays and does nothing."""
+        """Takes the marks off. If others have wrapped this call since, it stays and only passes calls on."""
         self.marks = None
         if getattr(self.module, _CALL, None) is self:
             setattr(self.module, _CALL, self.compiled)
@@ -76,7 +75,7 @@ def attach(module: nn.Module, marks: AnyMarks) -> Attached:
 
 
 def marks_on(module: nn.Module) -> Iterator[Marks]:
-    """The marks that a module has."""
+    """The marks on a module."""
     for hook in module._forward_pre_hooks.values():
         if isinstance(marks := getattr(hook, "__self__", None), Marks):
             yield marks
@@ -88,9 +87,9 @@ def marks_on(module: nn.Module) -> Iterator[Marks]:
 
 
 def modules_of(model: nn.Module, prefix: str) -> Iterator[tuple[str, int, nn.Module]]:
-    """Every module once, with its path and depth; what torch.compile wrapped is named by its wrapper alone."""
-    inside = {id(module._modules[WRAPPED]) for module in model.modules() if WRAPPED in module._modules}
+    """Every module once, with its path and depth. A wrapper of torch.compile stands for the module it wraps."""
+    wrapped = {id(module._modules[WRAPPED]) for module in model.modules() if WRAPPED in module._modules}
     for name, module in model.named_modules():
-        if id(module) not in inside:
+        if id(module) not in wrapped:
             names = [part for part in name.split(".") if part not in ("", WRAPPED)]
             yield ".".join([prefix, *names] if prefix else names), len(names), module

@@ -1,9 +1,9 @@
 """Backward markers: a range around the part of a backward pass that belongs to a call of a module.
 
-Autograd runs nodes, not modules, in an order of its own. While a module runs forward, the node that made each of its
-inputs and outputs is told which call was innermost at that point; when it runs backward, on whatever thread, the
-ranges of exactly that call and of those around it are opened and the others closed. Nodes in between belong to the
-call that is open. Nothing is added to the graph, so that models which change tensors in place keep working.
+Autograd runs nodes, not modules, in its own order. During a module's forward, we attach the innermost call to the
+autograd node that made each input and output. When such a node runs backward, on any thread, we open the ranges of its
+call and of the calls around it, and close all others. Nodes in between belong to the call that is open. Nothing is
+added to the autograd graph, so models that change tensors in place keep working.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class _Thread(threading.local):
 
 
 class _Call:
-    """A forward call, with those around it."""
+    """A forward call. ``chain`` holds the calls around it, outermost first, then the call itself."""
 
     __slots__ = ("chain", "marks", "opener")
 
-    def __init__(self, marks: BackwardMarks, opener: Callable[[], object], around: _Call | None) -> None:
+    def __init__(self, marks: BackwardMarks, opener: Callable[[], object], parent: _Call | None) -> None:
         self.marks = marks
         self.opener = opener
-        self.chain: tuple[_Call, ...] = (*(around.chain if around else ()), self)
+        self.chain: tuple[_Call, ...] = (*(parent.chain if parent else ()), self)
 
 
 class BackwardTrack:
-    """What the backward marks of one handle share."""
+    """The state that the backward marks of one model share."""
 
     def __init__(self, switch: Switch, emitter: Emitter) -> None:
         self.switch = switch
@@ -63,18 +63,18 @@ class BackwardTrack:
         self.thread = _Thread()
 
     def own(self, value: object, call: _Call | None) -> None:
-        """Gives the nodes that made some tensors to a call (or to none), unless they have one."""
+        """Assigns the nodes that made some tensors to a call (or to none), unless they are assigned already."""
         try:
             for tensor in all_tensors(value) or ():
                 node = tensor.grad_fn
                 if node is not None and _OWNED not in (notes := _notes(node)):
                     notes[_OWNED] = True
                     node.register_prehook(partial(self._enter, call.chain if call else ()))
-        except Exception:  # noqa: BLE001 - a stranger's arguments must not end the stranger's run
-            _LOG.debug("cannot follow a call backward", exc_info=True)
+        except Exception:  # noqa: BLE001 - arguments that we cannot search must not end the user's run
+            _LOG.debug("cannot mark a call's backward pass", exc_info=True)
 
     def settle(self) -> None:
-        """Closes all that this thread has open."""
+        """Closes all backward ranges of this thread."""
         while self.thread.backward:
             self._close(self.thread.backward.pop())
 
@@ -82,14 +82,14 @@ class BackwardTrack:
         open_ = self.thread.backward
         if not self.switch.on:
             chain = ()
-        same = 0
-        while same < min(len(open_), len(chain)) and open_[same] is chain[same]:
-            same += 1
-        while len(open_) > same:
+        shared = 0
+        while shared < min(len(open_), len(chain)) and open_[shared] is chain[shared]:
+            shared += 1
+        while len(open_) > shared:
             self._close(open_.pop())
-        if chain and not same:
+        if chain and not shared:
             Variable._execution_engine.queue_callback(self.settle)
-        for call in chain[same:]:
+        for call in chain[shared:]:
             open_.append(call)
             self.emitter.lane.open.append(call)
             call.opener()
@@ -103,14 +103,14 @@ class BackwardTrack:
 
 
 def _notes(node: Node) -> dict[object, object]:
-    """What anybody noted about a node; torch's types call it a function."""
-    notes: Any = node.metadata
-    found: dict[object, object] = notes
-    return found
+    """The metadata dict of a node; torch's type stubs declare it as a method."""
+    metadata: Any = node.metadata
+    notes: dict[object, object] = metadata
+    return notes
 
 
 class BackwardMarks:
-    """The hooks that let one module's part of backward passes be marked."""
+    """The forward hooks that prepare one module's backward ranges."""
 
     def __init__(self, path: str, track: BackwardTrack) -> None:
         self._path = path
@@ -125,34 +125,34 @@ class BackwardMarks:
         return _silent, ()
 
     def before(self, module: nn.Module, args: object, kwargs: object) -> None:
-        """Notes who made the inputs: when that runs backward, this call is over."""
+        """Assigns the nodes that made the inputs to the call around: when they run backward, this call is over."""
         if is_dynamo_compiling():
             return
         forward = self._track.thread.forward
         if not forward and torch._C._current_graph_task_id() < 0:
             self._track.settle()
-        around = forward[-1] if forward else None
+        parent = forward[-1] if forward else None
         if self._track.switch.on:
-            self._track.own((args, kwargs), around)
+            self._track.own((args, kwargs), parent)
         if self._opener is None:
             text = spelling.backward(self._path, type(unwrapped(module)).__name__)
             self._opener = self._track.emitter.opener(text)
-        forward.append(_Call(self, self._opener, around))
+        forward.append(_Call(self, self._opener, parent))
 
     def after(self, _module: nn.Module, _args: object, output: Any) -> None:  # noqa: ANN401 - as the module
-        """Notes who made the outputs: when that runs backward, this call's part begins."""
+        """Assigns the nodes that made the outputs to this call: when they run backward, its part begins."""
         if is_dynamo_compiling():
             return
         forward = self._track.thread.forward
-        at = next((at for at in range(len(forward))[::-1] if forward[at].marks is self), None)
-        if at is None:
+        index = next((index for index in range(len(forward))[::-1] if forward[index].marks is self), None)
+        if index is None:
             return
-        call = forward[at]
-        del forward[at:]
+        call = forward[index]
+        del forward[index:]
         if self._track.switch.on:
             self._track.own(output, call)
 
 
 def _silent() -> BackwardMarks:
-    """What a copy of a marked module has in place of marks: nobody could take them off again."""
+    """Marks that do nothing, for copies of a marked module: nobody could take real ones off again."""
     return BackwardMarks("", BackwardTrack(Switch(on=False), Nowhere()))

@@ -1,4 +1,4 @@
-"""The process that nsys profiles: runs a target with markers, and tells its parent what came of it."""
+"""The process that nsys profiles: runs a target with markers, and reports the outcome to its parent."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracekit.capture import target
 from tracekit.capture.compiling import Compiling
 from tracekit.capture.emit import nvtx_emitter
-from tracekit.capture.graphs import told_of_graphs
+from tracekit.capture.graphs import on_graph_capture
 from tracekit.capture.operators import operator_markers
 from tracekit.capture.run import Settings, exit_code, run
-from tracekit.capture.schedule import tried, wait_for_gpu
+from tracekit.capture.schedule import attempt, wait_for_gpu
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight.nsys import WINDOW
 
@@ -27,80 +27,87 @@ if TYPE_CHECKING:
 
 
 class NvtxWindow:
-    """A range that tells nsys what to record; nsys takes no second one.
+    """The range that tells nsys what to record. nsys accepts only one.
 
     Attributes:
-        warnings: What went wrong at its end.
+        warnings: What went wrong when it was closed.
     """
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self._end: Callable[[], object] | None = None
-        self._over = False
+        self._closed = False
 
     def open(self) -> None:
-        """Begins to record, unless that has begun.
+        """Begins to record, unless recording has begun or ended already.
 
         Raises:
             CaptureError: If the nvtx package cannot start a range.
         """
-        if self._end is None and not self._over:
+        if self._end is None and not self._closed:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             self._end = _started()
 
     def close(self) -> None:
-        """Ends it, once the GPU has done what was asked of it; without an end it lasts as long as the process."""
+        """Waits for the GPU and stops recording. If that fails, nsys records until the process ends."""
         if self._end is not None:
-            end, self._end, self._over = self._end, None, True
+            end, self._end, self._closed = self._end, None, True
             wait_for_gpu(self.warnings)
-            tried(end, "the end of the recording was not told to nsys, it went on", self.warnings)
+            attempt(end, "nsys could not be told to stop recording, so it went on", self.warnings)
 
 
 def _started() -> Callable[[], object]:
     try:
         return nvtx_emitter().start(WINDOW)
-    except Exception as error:  # a release of the package that is made otherwise
-        message = f"the nvtx package cannot start a range ({error}); tracekit doctor says more"
+    except Exception as error:  # an unknown release of nvtx may raise anything
+        message = f"the nvtx package cannot start a range ({error}); run tracekit doctor"
         raise CaptureError(message) from error
 
 
 def main(argument: str) -> int:
-    """Runs what the parent asks for; the exit code is the target's."""
-    spec, arguments, settings, told = json.loads(argument)
-    settings["skip"] = tuple(settings["skip"])
-    if settings["compiling"] is not None:
-        settings["compiling"] = Compiling(**settings["compiling"])
-    wanted = Settings(**settings)
-    operators = operator_markers() if wanted.ops else nullcontext()
+    """Runs the target that the parent asks for. Returns the target's exit code."""
+    spec, arguments, settings, outcome_file = json.loads(argument)
     window = NvtxWindow()
-    said: dict[str, object] = {"warnings": window.warnings}
-    code, process = 1, os.getpid()  # Python's own code for what is not caught below
+    outcome: dict[str, object] = {"warnings": window.warnings}
+    code, process = 1, os.getpid()  # 1 is Python's own exit code for exceptions that are not caught below
     try:
-        nvtx_emitter()  # says what to install where nvtx is missing, before a stranger's code runs
-        # A graph that the warm-up captures must be recorded from there: its nodes need their markers.
-        with told_of_graphs(window.open):
-            said["figures"] = run(target.load(spec, tuple(arguments)), wanted, window, operators)
+        nvtx_emitter()  # raises where nvtx is missing, before the target runs
+        outcome["figures"] = _run_target(spec, tuple(arguments), _settings(settings), window)
         code = 0
     except TracekitError as error:
-        said |= {"problem": str(error), "usage": isinstance(error, UsageError)}
+        outcome |= {"problem": str(error), "usage": isinstance(error, UsageError)}
         code = error.exit_code
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     except SystemExit as leaving:
         code = exit_code(leaving)
     finally:
-        if os.getpid() == process:  # a process that the target forked does not speak for it
-            _tell(Path(told), said | {"exit_code": code})
+        if os.getpid() == process:  # processes that the target forked do not report
+            _write_outcome(Path(outcome_file), outcome | {"exit_code": code})
     return code
 
 
-def _tell(told: Path, said: dict[str, object]) -> None:
+def _settings(values: dict[str, Any]) -> Settings:
+    """Settings from JSON."""
+    compiling = values["compiling"]
+    restored = {"skip": tuple(values["skip"]), "compiling": compiling and Compiling(**compiling)}
+    return Settings(**(values | restored))
+
+
+def _run_target(spec: str, arguments: tuple[str, ...], settings: Settings, window: NvtxWindow) -> dict[str, int]:
+    operators = operator_markers() if settings.ops else nullcontext()
+    # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
+    with on_graph_capture(window.open):
+        return run(target.load(spec, arguments), settings, window, operators)
+
+
+def _write_outcome(path: Path, outcome: dict[str, object]) -> None:
     try:
-        told.write_text(json.dumps(said))
+        path.write_text(json.dumps(outcome))
     except OSError as error:
-        line = f"tracekit: warning: what recording cost is not known: {told}: {error.strerror}"
-        print(line, file=sys.stderr)  # noqa: T201 - the parent does not hear of it
+        line = f"tracekit: warning: {path}: {error.strerror}; the cost of recording is not known"
+        print(line, file=sys.stderr)  # noqa: T201 - there is no other way to tell the parent
 
 
 if __name__ == "__main__":

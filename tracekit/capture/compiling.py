@@ -1,4 +1,4 @@
-"""``--compile``: what is recorded of a model runs in compiled pieces; compiling itself is not recorded."""
+"""``--compile``: records a model that runs in compiled pieces. Compiling itself is not recorded."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Compiling:
     """How a model is compiled before it is recorded.
 
     Attributes:
-        splitting_ops: Operators that it is split at, as ``ns::op``.
-        compile_sizes: Sizes with code of their own.
+        splitting_ops: Operators to split the model at, as ``ns::op``.
+        compile_sizes: Sizes that get code of their own.
         cudagraph_sizes: Sizes at which pieces are captured as CUDA graphs.
-        cache_dir: Folder for compiled pieces; the user's cache unless given.
-        use_cache: Whether compiled pieces are kept at all.
-        backend: ``inductor``, or ``eager`` for pieces as they were traced.
+        cache_dir: Folder for compiled pieces. Defaults to a folder in the user's cache.
+        use_cache: Whether to keep compiled pieces on disk.
+        backend: ``inductor``, or ``eager`` to run the pieces as traced.
     """
 
     splitting_ops: tuple[str, ...] = ()
@@ -39,17 +39,17 @@ class Compiling:
     backend: str = "inductor"
 
     @property
-    def captures(self) -> bool:
+    def captures_graphs(self) -> bool:
         """Whether CUDA graphs will be captured."""
         return bool(self.cudagraph_sizes) and torch.cuda.is_available()
 
     def compiled(self, model: nn.Module) -> CompiledModel:
-        """The model, to be traced and compiled by its first call.
+        """The compiled model; its first call traces and compiles it.
 
         Raises:
-            UsageError: If a setting makes no sense.
+            UsageError: If a setting is invalid.
         """
-        from tracekit.capture.compile import (  # noqa: PLC0415 - Dynamo and Inductor take their time
+        from tracekit.capture.compile import (  # noqa: PLC0415 - Dynamo and Inductor are slow to import
             CompileConfig,
             compile_model,
         )
@@ -66,16 +66,16 @@ class Compiling:
 
 
 @contextmanager
-def without_captures() -> Iterator[None]:
-    """While the block runs, code is compiled but nothing is captured as a CUDA graph."""
-    from tracekit.capture.compile.cudagraph import on_hold  # noqa: PLC0415 - as above
+def without_graph_captures() -> Iterator[None]:
+    """While the block runs, code is compiled but no CUDA graph is captured or replayed."""
+    from tracekit.capture.compile.cudagraph import graph_captures_on_hold  # noqa: PLC0415 - as above
 
-    with on_hold():
+    with graph_captures_on_hold():
         yield
 
 
 def compile_figures() -> dict[str, int]:
-    """What compiling did in this process, by name; times in nanoseconds."""
+    """The compile counters of this process, by name; times are in nanoseconds."""
     from tracekit.capture.compile import counters  # noqa: PLC0415 - as above
 
     return counters.snapshot()

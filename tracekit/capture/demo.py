@@ -1,4 +1,4 @@
-"""A small Llama with random weights that answers two requests: shows tracekit in seconds, without a download."""
+"""A small Llama with random weights that answers three requests: shows tracekit in seconds, without a download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracekit.capture.steps import step
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Steps of the first request, which warms up.
+#: Number of steps of the first request, which is the warm-up.
 WARMUP = 4
 _REQUESTS, _DECODES = 3, 3
 _BATCH, _TOKENS = 4, 64
@@ -51,7 +51,7 @@ class LlamaRotaryEmbedding(nn.Module):
 
 
 class LlamaAttention(nn.Module):
-    """Attention of all tokens to those before them."""
+    """Causal self-attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class LlamaAttention(nn.Module):
 
     @override
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], past: Past, layer: int) -> Tensor:
-        """[batch, tokens, hidden] to the same; the keys and values are added to those of the past."""
+        """Maps [batch, tokens, hidden] to the same shape; appends the keys and values to the past."""
         query, key, value = (_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         query, key = _rotated(query, *rotary), _rotated(key, *rotary)
         past.keys[layer] = key = torch.cat((past.keys[layer], key), dim=2)
@@ -73,7 +73,7 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaMLP(nn.Module):
-    """The gated feed-forward part."""
+    """The gated feed-forward network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,13 +84,13 @@ class LlamaMLP(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, tokens, hidden] to the same."""
+        """Maps [batch, tokens, hidden] to the same shape."""
         down: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
         return down
 
 
 class LlamaDecoderLayer(nn.Module):
-    """Attention and feed-forward part, each after a norm and beside a residual."""
+    """Attention and feed-forward network, each with a norm before it and a residual connection around it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,14 +101,14 @@ class LlamaDecoderLayer(nn.Module):
 
     @override
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], past: Past, layer: int) -> Tensor:
-        """[batch, tokens, hidden] to the same."""
+        """Maps [batch, tokens, hidden] to the same shape."""
         x = x + self.self_attn(self.input_layernorm(x), rotary, past, layer)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
 class LlamaModel(nn.Module):
-    """Everything but the head."""
+    """The model without its head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,14 +123,14 @@ class LlamaModel(nn.Module):
         before = past.keys[0].shape[2]
         rotary = self.rotary_emb(torch.arange(before, before + ids.shape[1], device=ids.device))
         x = self.embed_tokens(ids)
-        for at, layer in enumerate(self.layers):
-            x = layer(x, rotary, past, at)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, rotary, past, index)
         normed: Tensor = self.norm(x)
         return normed
 
 
 class LlamaForCausalLM(nn.Module):
-    """The whole model: the scores of the next token."""
+    """The whole model: predicts the next token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def model_and_prompt() -> tuple[LlamaForCausalLM, Tensor]:
 
 
 def small_llama() -> None:
-    """Answers requests, each with one prefill and some decode steps."""
+    """Answers requests, each with one prefill step and some decode steps."""
     model, prompt = model_and_prompt()
     for _ in range(_REQUESTS):
         _answer(model, prompt)

@@ -1,7 +1,7 @@
-"""Where a marker goes: NVTX for nsys and its kin, ITT for VTune, or a list. It knows texts, not modules.
+"""Emitters: where markers go. NVTX for nsys and similar tools, ITT for VTune, or a list. They know texts, not modules.
 
-A range is opened by what :meth:`Emitter.opener` made of its text: that may take its time, because it is done once
-for every distinct text. Opening and closing themselves are single calls into C.
+:meth:`Emitter.opener` prepares a range from its text. It may be slow, because it is called once per distinct text;
+opening and closing the range are single calls into C.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ KNOWN_NVTX = "pip install 'nvtx>=0.2.11,<=0.2.17'"
 
 
 class Opened(list[object]):
-    """What a thread has open: marked calls and steps."""
+    """The marked calls and steps that are open on one thread, outermost first."""
 
     __slots__ = ("__weakref__",)
 
 
 class Lane(threading.local):
-    """What this thread has open, and a way to what the others have."""
+    """The open calls and steps of this thread, with access to those of other threads."""
 
-    def __init__(self, everyone: list[ref[Opened]]) -> None:
+    def __init__(self, all_threads: list[ref[Opened]]) -> None:
         self.open = Opened()
-        self._everyone = everyone
-        everyone.append(ref(self.open, everyone.remove))
+        self._all_threads = all_threads
+        all_threads.append(ref(self.open, all_threads.remove))
 
     def holds(self, entry: object) -> bool:
-        """Whether any thread has it open."""
-        return any(entry in (opened() or ()) for opened in list(self._everyone))
+        """Whether the entry is open on any thread."""
+        return any(entry in (opened() or ()) for opened in list(self._all_threads))
 
 
 class Emitter(Protocol):
-    """A place that ranges go to.
+    """A destination for ranges.
 
     Attributes:
-        lane: What is open, by thread: all that mark calls for one emitter share it, so that they nest.
+        lane: What is open, by thread. All marks of one emitter share it, so that their ranges nest.
         close: Closes the innermost range of this thread.
     """
 
@@ -57,38 +57,38 @@ class Emitter(Protocol):
     close: Callable[[], object]
 
     def opener(self, text: str, /) -> Callable[[], object]:
-        """What opens a range of this text on the thread that calls it."""
+        """Returns a function that opens a range of this text on the calling thread."""
 
 
 class Unmarked:
-    """Stands among a thread's open calls for one that began while its marks were off."""
+    """Placeholder among a thread's open calls for a call that began while marking was off."""
 
 
 def close_down_to(entry: object, opened: Opened, close: Callable[[], object]) -> None:
-    """Closes what was left open inside of an open call when it was interrupted."""
+    """Closes the ranges inside an open call that an interrupt left open."""
     while opened[-1] is not entry:
         if not isinstance(opened.pop(), Unmarked):
             close()
 
 
 def nothing() -> None:
-    """Opens or closes no range."""
+    """Does nothing, where there is no range to open or close."""
 
 
 class Nvtx:
-    """NVTX's default domain, by way of the nvtx package.
+    """Emits to NVTX's default domain, through the nvtx package.
 
-    From 0.2.12 on the package asks the tool whether a domain is enabled and falls silent if the tool does not know
-    the question, as nsys 2022 and 2023 do. The functions behind it do not ask; but for what starts and ends ranges
-    they are the same in all releases since 0.2.11.
+    Since 0.2.12 the package asks the tool whether a domain is enabled, and emits nothing if the tool does not
+    understand the question; nsys 2022 and 2023 do not. The package's C functions do not ask, so we call those. They
+    are the same in all releases since 0.2.11, except for the ones that start and end ranges.
     """
 
     def __init__(self) -> None:
         self.lane = new_lane()
-        #: Whether the package falls silent because the tool did not answer its question.
+        #: Whether the package emits nothing because the tool did not answer its question.
         self.refused = False
-        #: Whether the user was told if nobody listens.
-        self.asked = False
+        #: Whether we have checked that a tool listens, and warned if none does.
+        self.checked = False
         self.close: Callable[[], object] = nothing
         self._text_opener: Callable[[str], Callable[[], object]] = lambda _text: nothing
         self._text_starter: Callable[[str], Callable[[], object]] = lambda _text: nothing
@@ -96,18 +96,18 @@ class Nvtx:
             self._connect()
 
     def opener(self, text: str, /) -> Callable[[], object]:
-        """What pushes a range of this text."""
+        """Returns a function that pushes a range of this text."""
         return self._text_opener(text.replace("\0", ""))
 
     def start(self, text: str) -> Callable[[], object]:
-        """Starts a range that nests in nothing and may end on any thread; what ends it."""
+        """Starts a range that need not nest and may end on any thread. Returns the function that ends it."""
         return self._text_starter(text)
 
     def _connect(self) -> None:
         try:
-            import nvtx  # noqa: PLC0415 - only who records needs it
+            import nvtx  # noqa: PLC0415 - needed only to record
         except ImportError as error:
-            message = "markers need the nvtx package: pip install 'tracekit[capture]'"
+            message = "markers need the nvtx package: pip install nvtx"
             raise UsageError(message) from error
         try:
             from nvtx._lib import lib  # noqa: PLC0415
@@ -130,47 +130,47 @@ class Nvtx:
             self._text_opener, self.close = partial(partial, nvtx.push_range), nvtx.pop_range
             self.refused = type(nvtx.get_domain(None)).__name__ == "DummyDomain"
         except (AttributeError, TypeError) as error:
-            message = f"this release of the nvtx package is not known ({error}); {KNOWN_NVTX}"
+            message = f"the installed nvtx package is not supported ({error}); {KNOWN_NVTX}"
             raise UsageError(message) from error
         self._text_starter = lambda text: partial(nvtx.end_range, nvtx.start_range(text))
 
 
 def _ended_by(end: Callable[..., object], started: object) -> Callable[[], object]:
-    """What ends a range: its id alone until nvtx 0.2.11, its number and its domain as a pair since."""
+    """What ends a range: nvtx 0.2.11 returns an id, later releases a pair of id and domain."""
     return partial(end, *started) if isinstance(started, tuple) else partial(end, started)
 
 
 class Itt:
-    """ITT ranges, which VTune records, where torch was built with them."""
+    """Emits ITT ranges, which VTune records. Needs a torch built with ITT."""
 
     def __init__(self) -> None:
         from torch.profiler import itt  # noqa: PLC0415 - the other emitters need no torch
 
         if not itt.is_available():  # type: ignore[no-untyped-call]
-            raise UsageError("this build of torch has no ITT; record with NVTX")
+            raise UsageError("this build of torch has no ITT support; use NVTX instead")
         self.lane = new_lane()
         self.close: Callable[[], object] = itt.range_pop
         self._push = itt.range_push
 
     def opener(self, text: str, /) -> Callable[[], object]:
-        """What pushes a range of this text."""
+        """Returns a function that pushes a range of this text."""
         return partial(self._push, text)
 
 
 class Nowhere:
-    """No place at all."""
+    """Drops all ranges."""
 
     def __init__(self) -> None:
         self.lane = new_lane()
         self.close: Callable[[], object] = nothing
 
     def opener(self, _text: str, /) -> Callable[[], object]:
-        """Nothing."""
+        """Returns a function that does nothing."""
         return nothing
 
 
 class Event(NamedTuple):
-    """A range that was opened, or (without text) one that was closed."""
+    """A range was opened, or, where ``text`` is None, the innermost one was closed."""
 
     text: str | None
     thread: int
@@ -178,7 +178,11 @@ class Event(NamedTuple):
 
 
 class Listed:
-    """A list in memory, for tests and for looking at markers without a profiler."""
+    """Keeps ranges in memory: for tests, and to inspect markers without a profiler.
+
+    Attributes:
+        events: What was opened and closed, in order.
+    """
 
     def __init__(self) -> None:
         self.lane = new_lane()
@@ -186,7 +190,7 @@ class Listed:
         self.close: Callable[[], object] = partial(self._note, None)
 
     def opener(self, text: str, /) -> Callable[[], object]:
-        """What notes that a range of this text was opened."""
+        """Returns a function that records the opening of a range of this text."""
         return partial(self._note, text)
 
     def _note(self, text: str | None) -> None:
@@ -194,39 +198,50 @@ class Listed:
 
 
 def new_lane() -> Lane:
-    """A lane of its own for every emitter."""
+    """A new lane; every emitter has its own."""
     return Lane([])
 
 
 @cache
 def nvtx_emitter() -> Nvtx:
-    """The process's one way to NVTX."""
+    """The process's NVTX emitter.
+
+    Raises:
+        UsageError: If the nvtx package is missing or not supported.
+    """
     return Nvtx()
 
 
 @cache
 def itt_emitter() -> Itt:
-    """The process's one way to ITT."""
+    """The process's ITT emitter.
+
+    Raises:
+        UsageError: If torch was built without ITT.
+    """
     return Itt()
 
 
 def unheard() -> str | None:
-    """Why no tool hears NVTX ranges of this process, in one line; None if one listens."""
+    """Why no tool records the NVTX ranges of this process, in one line; None if a tool records them."""
     if os.environ.get("NVTX_DISABLE"):
-        return "the variable NVTX_DISABLE turns NVTX off; unset it"
+        return "the environment variable NVTX_DISABLE turns NVTX off; unset it"
     tool = os.environ.get(_INJECTION)
     if not tool:
-        return "no tool that records NVTX is attached; run under: nsys profile --trace=cuda,nvtx …"
+        return "no tool that records NVTX is attached; run the program under: nsys profile --trace=cuda,nvtx …"
     try:
         emitter = nvtx_emitter()
     except UsageError as error:
         return str(error)
     if emitter.refused:
-        return f"the nvtx package finds no listener in {tool}; pip install nvtx==0.2.11 does not ask"
+        return (
+            f"the nvtx package believes that {tool} does not record; install a release that does not check: "
+            "pip install nvtx==0.2.11"
+        )
     emitter.opener("tracekit")
     loaded = Path("/proc/self/maps")
     if loaded.exists() and Path(tool).name not in loaded.read_text("utf-8", "replace"):
-        return f"the tool {tool} ({_INJECTION}) is not loaded; run the program again under nsys"
+        return f"{tool}, named by {_INJECTION}, is not loaded; run the program again under nsys"
     return None
 
 
@@ -235,7 +250,7 @@ _routed: list[Emitter] = []
 
 @contextmanager
 def routed_to(emitter: Emitter) -> Iterator[None]:
-    """While the block runs, marks that are given no emitter go to this one."""
+    """While the block runs, markers without an emitter of their own go to this one."""
     _routed.append(emitter)
     try:
         yield
@@ -244,12 +259,12 @@ def routed_to(emitter: Emitter) -> Iterator[None]:
 
 
 def quiet_emitter() -> Emitter:
-    """As :func:`default_emitter`, but without a word where nobody listens, and nowhere without the nvtx package."""
-    return _routed[-1] if _routed else _nvtx_if_there()
+    """As :func:`default_emitter`, but never warns, and drops all ranges where the nvtx package is missing."""
+    return _routed[-1] if _routed else _nvtx_or_nowhere()
 
 
 @cache
-def _nvtx_if_there() -> Emitter:
+def _nvtx_or_nowhere() -> Emitter:
     try:
         return nvtx_emitter()
     except UsageError:
@@ -257,12 +272,12 @@ def _nvtx_if_there() -> Emitter:
 
 
 def default_emitter() -> Emitter:
-    """Where a recording of this program goes, else NVTX, with a word to the log the first time if nobody listens."""
+    """The emitter of the recording in progress, else NVTX. Warns once if no tool records NVTX ranges."""
     if _routed:
         return _routed[-1]
     emitter = nvtx_emitter()
-    if not emitter.asked:
-        emitter.asked = True
-        if why := unheard():
-            _LOG.warning("markers will not be recorded: %s", why)
+    if not emitter.checked:
+        emitter.checked = True
+        if reason := unheard():
+            _LOG.warning("markers will not be recorded: %s", reason)
     return emitter

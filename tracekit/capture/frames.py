@@ -1,7 +1,7 @@
-"""What PyTorch knows and tells nobody, read from the frames of its running functions.
+"""Reads facts that PyTorch offers no interface for from the stack frames of its running functions.
 
-Nothing else needs this: each function says which interface is missing. A release in which a name differs makes the
-answer "not known", never an error.
+This is the only module that looks at frames. Each function says which interface is missing. If a release of PyTorch
+uses other names, the answer is "not known", never an error.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ _CALL = nn.Module._call_impl.__code__
 
 
 def kwargs_of_hooked_call() -> dict[str, object] | None:
-    """The keyword arguments of the module's call whose hook is running.
+    """The keyword arguments of the module call whose hook is running.
 
-    Hooks of all modules (``register_module_forward_pre_hook``) are not given them; those of one module are.
+    PyTorch does not pass them to global hooks (``register_module_forward_pre_hook``), only to those of one module.
     """
-    calling = (frame for frame in _callers() if frame.f_code.co_filename == _CALL.co_filename)
-    frame = next(calling, None)
+    frame = next((frame for frame in _callers() if frame.f_code.co_filename == _CALL.co_filename), None)
     kwargs = None if frame is None else frame.f_locals.get("kwargs")
     return kwargs if isinstance(kwargs, dict) else None
 
 
 def running_calls(module: nn.Module) -> int:
-    """How many calls of a module are running on this thread: no hook sees the end of one that was interrupted."""
+    """How many calls of a module are running on this thread. No hook sees the end of an interrupted call."""
     return sum(frame.f_code is _CALL and frame.f_locals.get("self") is module for frame in _callers())
 
 
 def dynamo_began_ns() -> int | None:
-    """When Dynamo began to trace what it is handing over, by ``time.time_ns``: a backend is not told."""
+    """When Dynamo began the trace that it is passing to a backend, by ``time.time_ns``. Backends are not told."""
     for frame in _callers():
         if frame.f_code.co_name == "_compile":
-            began = frame.f_locals.get("start_time_ns")
-            if isinstance(began, int):
-                return began
+            start_ns = frame.f_locals.get("start_time_ns")
+            if isinstance(start_ns, int):
+                return start_ns
     return None
 
 

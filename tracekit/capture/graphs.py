@@ -1,4 +1,4 @@
-"""Tells of CUDA graphs: what is replayed later belongs to the modules that run when one is captured."""
+"""Observes torch's CUDA graphs. Replayed work belongs to the modules that ran during the graph capture."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Figures of a report: captures outside of the recording, and replays while it went on.
+#: Figures in a report: graph captures outside the recording, and replays inside it.
 BEFORE, REPLAYS = "graphs_before", "graph_replays"
 
 
 @contextmanager
-def told_of_graphs(listener: Callable[[], object]) -> Iterator[None]:
-    """While the block runs, tells of every capture of a CUDA graph before it begins.
+def on_graph_capture(listener: Callable[[], object]) -> Iterator[None]:
+    """While the block runs, calls the listener before every graph capture.
 
-    By hand, through ``torch.cuda.graph`` or from Inductor: all of them begin with this method.
+    Graph captures by hand, through ``torch.cuda.graph`` and by Inductor all start with ``CUDAGraph.capture_begin``.
     """
-    with _told("capture_begin", listener):
+    with _before_each_call("capture_begin", listener):
         yield
 
 
 @dataclass(slots=True)
 class GraphCounts:
-    """How many graphs torch captured and replayed, by the window of the recording that was open; 0 for none."""
+    """Numbers of graphs that torch captured and replayed, by the recording window open at the time; 0 means none."""
 
     captured: Counter[int] = field(default_factory=Counter)
     replayed: Counter[int] = field(default_factory=Counter)
 
     def figures(self, window: int) -> dict[str, int]:
-        """What tells whether a window holds the capture of every graph that is replayed in it.
+        """Figures that tell whether a window holds the graph capture of every graph replayed in it.
 
-        It does if torch captured none outside of it, and all graphs that were launched in it were torch's.
+        It does if torch captured no graph outside the window, and every graph launched in it was torch's.
         """
         return {
             BEFORE: self.captured.total() - self.captured[window],
@@ -49,32 +49,32 @@ def counted_graphs(window: Callable[[], int]) -> Iterator[GraphCounts]:
     """Counts torch's graphs while the block runs.
 
     Args:
-        window: The number of the window that is open, from 1 on; 0 if none is.
+        window: Returns the number of the open window, from 1; 0 if none is open.
     """
     counts = GraphCounts()
 
-    def captured() -> None:
+    def count_graph_capture() -> None:
         counts.captured[window()] += 1
 
-    def replayed() -> None:
+    def count_replay() -> None:
         counts.replayed[window()] += 1
 
-    with _told("capture_begin", captured), _told("replay", replayed):
+    with _before_each_call("capture_begin", count_graph_capture), _before_each_call("replay", count_replay):
         yield counts
 
 
 @contextmanager
-def _told(method: str, listener: Callable[[], object]) -> Iterator[None]:
-    """Tells before each call of a method of torch's graphs."""
+def _before_each_call(method: str, listener: Callable[[], object]) -> Iterator[None]:
+    """While the block runs, calls the listener before each call of a method of torch's graphs."""
     graph: Any = torch.cuda.CUDAGraph
-    theirs = getattr(graph, method)
+    original = getattr(graph, method)
 
-    def ours(self: object, *args: object, **kwargs: object) -> object:
+    def observed(self: object, *args: object, **kwargs: object) -> object:
         listener()
-        return theirs(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
-    setattr(graph, method, ours)
+    setattr(graph, method, observed)
     try:
         yield
     finally:
-        setattr(graph, method, theirs)
+        setattr(graph, method, original)

@@ -1,100 +1,33 @@
-"""What torch.profiler wrote of a run (Kineto's Chrome trace) as rows of Nsight's tables.
+"""Converts what torch.profiler recorded (Kineto's Chrome trace) into rows of Nsight's tables.
 
-Of this process alone: Kineto records no other. Times become nanoseconds since the first event. Names of our own
-ranges stand for texts (:mod:`tracekit.capture.recorder`); other annotations keep their names.
+It covers this process only, because Kineto records no other. Times become nanoseconds since the first event. Names of
+our own ranges are numbers that stand for texts (:mod:`tracekit.capture.recorder`); other annotations keep their names.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tracekit.capture.rows import COPY_LABELS, MEMORY_LABELS, Rows, global_tid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: What the names of our ranges begin with in torch's trace; a number follows.
+    from tracekit.capture.rows import Row, Span
+
+#: Prefix of the names of our ranges in Kineto's trace; a number follows.
 NUMBERED = "tracekit:"
 
 _NUMBERED = re.compile(rf"{NUMBERED}(\d{{1,9}})", re.ASCII)
 _PUSH_POP = 59
 _RUNTIME, _DRIVER = 0, 1
-#: CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind less one, as Nsight's tables number and label them.
-COPY_LABELS = {
-    0: "Unknown",
-    1: "Host-to-Device",
-    2: "Device-to-Host",
-    3: "Host-to-Array",
-    4: "Array-to-Host",
-    5: "Array-to-Array",
-    6: "Array-to-Device",
-    7: "Device-to-Array",
-    8: "Device-to-Device",
-    9: "Host-to-Host",
-    10: "Peer-to-Peer",
-}
-MEMORY_LABELS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
-#: The same by Kineto's names: ``Memcpy HtoD (Pageable -> Device)``.
-_COPY_KINDS = {f"{label[0]}to{label.partition('-to-')[2][0]}": at for at, label in COPY_LABELS.items() if at}
-_MEMORY_KINDS = {label: at for at, label in MEMORY_LABELS.items()}
-_COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
-_SET = re.compile(r"Memset(?: \((\w+)\))?")
-
-Row = dict[str, Any]
-Span = tuple[int, int]
-
-
-@dataclass
-class Rows:
-    """Rows of Nsight's tables; every text is in ``strings``, at the place that is its id.
-
-    Attributes:
-        ranges: NVTX_EVENTS.
-        calls: CUPTI_ACTIVITY_KIND_RUNTIME.
-        kernels: CUPTI_ACTIVITY_KIND_KERNEL.
-        copies: CUPTI_ACTIVITY_KIND_MEMCPY.
-        sets: CUPTI_ACTIVITY_KIND_MEMSET.
-        operators: Operators, in tracekit's own table.
-        threads: ThreadNames.
-        strings: The distinct texts.
-        started_utc_ns: Time 0, nanoseconds since 1970.
-        numbered: How many of the ranges are our own.
-    """
-
-    ranges: list[Row] = field(default_factory=list)
-    calls: list[Row] = field(default_factory=list)
-    kernels: list[Row] = field(default_factory=list)
-    copies: list[Row] = field(default_factory=list)
-    sets: list[Row] = field(default_factory=list)
-    operators: list[Row] = field(default_factory=list)
-    threads: list[Row] = field(default_factory=list)
-    strings: list[str] = field(default_factory=list)
-    started_utc_ns: int = 0
-    numbered: int = 0
-
-    @property
-    def on_device(self) -> bool:
-        """Whether anything ran on a GPU."""
-        return bool(self.kernels or self.copies or self.sets)
-
-    def tables(self) -> dict[str, list[Row]]:
-        """The rows by the names of their tables. Operators count as work only where no GPU did any."""
-        return {
-            "StringIds": [{"id": at, "value": text} for at, text in enumerate(self.strings)],
-            "ThreadNames": self.threads,
-            "NVTX_EVENTS": self.ranges,
-            "CUPTI_ACTIVITY_KIND_RUNTIME": self.calls,
-            "CUPTI_ACTIVITY_KIND_KERNEL": self.kernels,
-            "CUPTI_ACTIVITY_KIND_MEMCPY": self.copies,
-            "CUPTI_ACTIVITY_KIND_MEMSET": self.sets,
-            "TRACEKIT_CPU_OPS": [] if self.on_device else self.operators,
-        }
-
-
-def global_tid(pid: int, tid: int) -> int:
-    """Nsight's 64-bit id of a thread; thread 0 stands for the process."""
-    return 1 << 48 | (pid & 0xFFFFFF) << 24 | tid & 0xFFFFFF
+#: Nsight's numbers by Kineto's names: ``Memcpy HtoD (Pageable -> Device)``.
+_COPY_KINDS = {f"{label[0]}to{label.partition('-to-')[2][0]}": kind for kind, label in COPY_LABELS.items() if kind}
+_MEMORY_KINDS = {label: kind for kind, label in MEMORY_LABELS.items()}
+_MEMCPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
+_MEMSET = re.compile(r"Memset(?: \((\w+)\))?")
 
 
 def rows_of(
@@ -105,66 +38,66 @@ def rows_of(
     ops: bool = False,
     names: Mapping[Span, str] | None = None,
 ) -> Rows:
-    """Rows of one process's trace.
+    """Converts the trace of one process.
 
     Args:
         trace: Kineto's Chrome trace.
-        texts: What the numbers of our own ranges stand for.
-        pid: The process.
-        ops: Whether every operator also becomes a range, in the words of ``emit_nvtx``.
-        names: What annotations were called, by their times since the trace's base; Kineto itself spoils names
-            that are not plain ASCII.
+        texts: The texts that the numbers of our own ranges stand for.
+        pid: The process id.
+        ops: Whether every operator also becomes a range, spelled as ``emit_nvtx`` spells it.
+        names: Names of annotations by their times since the trace's base: in its trace, Kineto garbles names that
+            are not plain ASCII.
     """
-    writer = _Writer(texts, pid, names or {}, ops=ops)
-    events = [
-        (writer.writers[event["cat"]], event)
-        for event in trace["traceEvents"]
-        if event.get("ph") == "X" and event.get("cat") in writer.writers
-    ]
-    writer.zero_ns = min((_ns(event["ts"]) for _, event in events), default=0)
-    for write, event in events:
-        start = _ns(event["ts"]) - writer.zero_ns
-        write(event, {"start": start, "end": start + _ns(event.get("dur", 0))})
-    return writer.finished(int(trace.get("baseTimeNanoseconds", 0)))
+    return _Converter(texts, pid, names or {}, ops=ops).converted(trace)
 
 
-class _Writer:
-    """Rows as they grow, one method per category of Kineto's events."""
+class _Converter:
+    """Collects rows, with one method per category of Kineto's events."""
 
     def __init__(self, texts: Sequence[str], pid: int, names: Mapping[Span, str], *, ops: bool) -> None:
-        self.zero_ns = 0
+        self._zero_ns = 0
         self._names = names
         self._rows = Rows()
         self._ids: dict[str, int] = {}
         self._texts = texts
         self._pid = pid
         self._ops = ops
-        self.writers: dict[str, Callable[[Row, Row], None]] = {
+        self._by_category: dict[str, Callable[[Row, Row], None]] = {
             "cpu_op": self._operator,
             "user_annotation": self._range,
-            "cuda_runtime": partial(self._call, _RUNTIME),
-            "cuda_driver": partial(self._call, _DRIVER),
+            "cuda_runtime": partial(self._api_call, _RUNTIME),
+            "cuda_driver": partial(self._api_call, _DRIVER),
             "kernel": self._kernel,
-            "gpu_memcpy": self._copy,
-            "gpu_memset": self._set,
+            "gpu_memcpy": self._memcpy,
+            "gpu_memset": self._memset,
         }
 
-    def finished(self, base_ns: int) -> Rows:
-        """The rows."""
+    def converted(self, trace: Row) -> Rows:
+        """The rows of a trace."""
+        events = [
+            (self._by_category[event["cat"]], event)
+            for event in trace["traceEvents"]
+            if event.get("ph") == "X" and event.get("cat") in self._by_category
+        ]
+        self._zero_ns = min((_ns(event["ts"]) for _, event in events), default=0)
+        for convert, event in events:
+            start = _ns(event["ts"]) - self._zero_ns
+            convert(event, {"start": start, "end": start + _ns(event.get("dur", 0))})
         rows = self._rows
-        tids = {row["globalTid"] for table in (rows.ranges, rows.calls, rows.operators) for row in table}
+        rows.threads = self._threads()
+        rows.strings = list(self._ids)
+        rows.started_utc_ns = int(trace.get("baseTimeNanoseconds", 0)) + self._zero_ns
+        return rows
+
+    def _threads(self) -> list[Row]:
+        """The threads that have events. Kineto knows no names; the main thread's id is that of the process."""
+        rows = self._rows
+        tids = {row["globalTid"] for table in (rows.ranges, rows.api_calls, rows.operators) for row in table}
         main, other = self._id("main thread"), self._id("thread")
-        rows.threads = [
-            {
-                "nameId": main if tid & 0xFFFFFF == self._pid else other,
-                "priority": 0,
-                "globalTid": tid,
-            }
+        return [
+            {"nameId": main if tid & 0xFFFFFF == self._pid else other, "priority": 0, "globalTid": tid}
             for tid in sorted(tids)
         ]
-        rows.strings = list(self._ids)
-        rows.started_utc_ns = base_ns + self.zero_ns
-        return rows
 
     def _id(self, text: str) -> int:
         return self._ids.setdefault(text, len(self._ids))
@@ -172,42 +105,38 @@ class _Writer:
     def _tid(self, event: Row) -> Row:
         return {"globalTid": global_tid(self._pid, int(event["tid"]))}
 
-    def _ours(self, name: str) -> str | None:
-        """The text that a name stands for, if we gave it."""
-        found = _NUMBERED.fullmatch(name)
-        number = int(found[1]) if found else len(self._texts)
+    def _marker_text(self, name: str) -> str | None:
+        """The text that the name of one of our ranges stands for; None for other names."""
+        match = _NUMBERED.fullmatch(name)
+        number = int(match[1]) if match else len(self._texts)
         return self._texts[number] if number < len(self._texts) else None
 
     def _range(self, event: Row, span: Row, text: str | None = None) -> None:
-        if text is None and (text := self._ours(event["name"])) is not None:
+        if text is None and (text := self._marker_text(event["name"])) is not None:
             self._rows.numbered += 1
         if text is None:
-            when = (self.zero_ns + span["start"], self.zero_ns + span["end"])
-            text = self._names.get(when, event["name"])
+            times = (self._zero_ns + span["start"], self._zero_ns + span["end"])
+            text = self._names.get(times, event["name"])
         if event.get("args", {}).get("finished", True) is False:
             span = span | {"end": None}
-        row = {
-            "eventType": _PUSH_POP,
-            "textId": self._id(text),
-            "domainId": 0,
-        }
+        row = {"eventType": _PUSH_POP, "textId": self._id(text), "domainId": 0}
         self._rows.ranges.append(span | row | self._tid(event))
 
     def _operator(self, event: Row, span: Row) -> None:
-        if self._ours(event["name"]) is not None:
+        if self._marker_text(event["name"]) is not None:
             self._range(event, span)
             return
         self._rows.operators.append(span | {"nameId": self._id(event["name"])} | self._tid(event))
         if self._ops:
-            self._range(event, span, _in_words(event))
+            self._range(event, span, _operator_text(event))
 
-    def _call(self, kind: int, event: Row, span: Row) -> None:
-        about = {"eventClass": kind, "nameId": self._id(event["name"]), "returnValue": 0}
-        about["correlationId"] = event["args"].get("correlation")
-        self._rows.calls.append(span | about | self._tid(event))
+    def _api_call(self, kind: int, event: Row, span: Row) -> None:
+        row = {"eventClass": kind, "nameId": self._id(event["name"]), "returnValue": 0}
+        row["correlationId"] = event["args"].get("correlation")
+        self._rows.api_calls.append(span | row | self._tid(event))
 
     def _device(self, event: Row, span: Row) -> Row:
-        """What every piece of device work says; Kineto's 0 stands for no graph."""
+        """The columns that all device work has in common. Kineto writes 0 where there is no CUDA graph."""
         args = event["args"]
         return span | {
             "deviceId": args.get("device"),
@@ -231,24 +160,22 @@ class _Writer:
         row |= dict(zip(("blockX", "blockY", "blockZ"), block, strict=True))
         self._rows.kernels.append(row)
 
-    def _copy(self, event: Row, span: Row) -> None:
-        found = _COPY.match(event["name"])
-        kind, source, goal = found.groups("") if found else ("", "", "")
-        self._rows.copies.append(
-            self._device(event, span)
-            | {
-                "bytes": event["args"].get("bytes"),
-                "copyKind": _COPY_KINDS.get(kind, 0),
-                "srcKind": _MEMORY_KINDS.get(source),
-                "dstKind": _MEMORY_KINDS.get(goal),
-            }
-        )
+    def _memcpy(self, event: Row, span: Row) -> None:
+        match = _MEMCPY.match(event["name"])
+        kind, source, destination = match.groups("") if match else ("", "", "")
+        row = {
+            "bytes": event["args"].get("bytes"),
+            "copyKind": _COPY_KINDS.get(kind, 0),
+            "srcKind": _MEMORY_KINDS.get(source),
+            "dstKind": _MEMORY_KINDS.get(destination),
+        }
+        self._rows.memcpys.append(self._device(event, span) | row)
 
-    def _set(self, event: Row, span: Row) -> None:
-        found = _SET.match(event["name"])
-        kind = _MEMORY_KINDS.get(found[1]) if found else None
-        about = {"bytes": event["args"].get("bytes"), "memKind": kind}
-        self._rows.sets.append(self._device(event, span) | about)
+    def _memset(self, event: Row, span: Row) -> None:
+        match = _MEMSET.match(event["name"])
+        kind = _MEMORY_KINDS.get(match[1]) if match else None
+        row = {"bytes": event["args"].get("bytes"), "memKind": kind}
+        self._rows.memsets.append(self._device(event, span) | row)
 
 
 def short_name(name: str) -> str:
@@ -274,15 +201,16 @@ def short_name(name: str) -> str:
 
 
 def _ns(microseconds: float) -> int:
-    """Kineto writes microseconds with three decimals since a base of the last three months: a double tells them apart.
+    """Kineto's microseconds as nanoseconds.
 
-    Their product with 1000 is no longer exact, so the decimals go alone.
+    They have three decimals and count from a base at most three months ago, so a double holds them exactly. Their
+    product with 1000 would not be exact, so whole part and decimals are converted separately.
     """
     whole = int(microseconds)
     return whole * 1000 + round((microseconds - whole) * 1000)
 
 
-def _in_words(event: Row) -> str:
+def _operator_text(event: Row) -> str:
     """``aten::addmm, seq = 4, op_id = 12, sizes = [[8], [2, 4]]``, as ``emit_nvtx`` spells it."""
     args = event.get("args", {})
     sequence = args.get("Sequence number")

@@ -1,10 +1,10 @@
-"""Layer markers: a range around every call of every module, put on a model from outside and taken off again."""
+"""Layer markers: a range around every call of every module. They are put on from outside and can be taken off again."""
 
 from __future__ import annotations
 
 import logging
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from tracekit.capture.emit import Emitter, Lane
 
 _LOG = logging.getLogger("tracekit.capture")
-_WHY = "none ran, or all ran inside a region compiled after the markers were put on"
 
-#: Modules that compute little or nothing.
+#: Types of modules that get no markers by default: they compute little or nothing.
 SKIPPED: tuple[type[nn.Module], ...] = (
     nn.Identity,
     nn.Dropout,
@@ -41,10 +40,10 @@ SKIPPED: tuple[type[nn.Module], ...] = (
 
 
 class LayerMarkers:
-    """The markers on a model; usable with ``with``, at the end of which they are taken off.
+    """The markers on a model. Used with ``with``, they are taken off when the block ends.
 
     Attributes:
-        paths: Dotted names of the marked modules, in the order of the model.
+        paths: Dotted names of the marked modules, in model order.
     """
 
     def __init__(self, switch: Switch, track: BackwardTrack | None = None) -> None:
@@ -58,7 +57,7 @@ class LayerMarkers:
 
     @property
     def enabled(self) -> bool:
-        """Whether calls are marked; may be set at any time, also while modules run."""
+        """Whether calls are marked. May be set at any time, even while modules run."""
         return self._switch.on
 
     @enabled.setter
@@ -70,34 +69,40 @@ class LayerMarkers:
 
     @property
     def silent(self) -> list[str]:
-        """Paths of the modules no call of which was marked.
+        """Paths of the modules that had no marked call.
 
-        They did not run, or only inside a compiled region, or are written in TorchScript, which takes no hooks.
+        They did not run, ran only inside a compiled region, or are TorchScript modules, which accept no hooks.
         """
         return [marks.path for marks in self._all if not marks.called] + self._refused
 
     def remove(self) -> None:
-        """Takes the markers off; calls that run in other threads are still closed when they end."""
+        """Takes the markers off. Ranges of calls that still run in other threads are closed when those calls end."""
         marked, self._marked = self._marked, []
-        backward, self._backward = self._backward, []
-        if marked and self.enabled and not any(marks.called for marks, _ in marked):
-            _LOG.warning(
-                "no call of the %d modules below %r was marked: %s",
-                len(marked),
-                self.paths[0],
-                _WHY,
-            )
-        for attached in backward:
-            attached.remove_before()
-            attached.remove_after()
-        if self._track is not None:
-            self._track.settle()
+        self._warn_if_none_ran(marked)
+        self._remove_backward()
         for marks, attached in marked:
             attached.remove_before()
             marks.abandon()
             marks.leave = attached.remove_after
             if not marks.lane.holds(marks):
                 attached.remove_after()
+
+    def _warn_if_none_ran(self, marked: list[tuple[Marks, Attached]]) -> None:
+        if marked and self.enabled and not any(marks.called for marks, _ in marked):
+            _LOG.warning(
+                "no call of %r or the modules below it was marked (%d modules): none of them ran, or all ran inside a "
+                "region that was compiled after the markers were put on",
+                self.paths[0],
+                len(marked),
+            )
+
+    def _remove_backward(self) -> None:
+        backward, self._backward = self._backward, []
+        for attached in backward:
+            attached.remove_before()
+            attached.remove_after()
+        if self._track is not None:
+            self._track.settle()
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +111,7 @@ class LayerMarkers:
         self.remove()
 
     def put_on(self, module: nn.Module, path: str, emitter: Emitter, *, root: bool) -> None:
-        """Marks one more module, unless it is marked for the same emitter already."""
+        """Marks one more module, unless it already has marks for the same emitter."""
         if isinstance(module, RecursiveScriptModule) and not isinstance(module, TopLevelTracedModule):
             self._refused.append(path)
             return
@@ -132,39 +137,62 @@ def layer_markers(  # noqa: PLR0913 - by keyword
 ) -> LayerMarkers:
     """Marks every call of every module of a model.
 
-    A module that several others share is named as it is found first; the reader puts it where it ran. A module that
-    another handle has marked for the same emitter keeps that mark alone. Copies of a marked model are not marked.
+    A module shared by several parents is marked under the path it was registered with first; tracekit places its
+    calls where they ran. A module that is already marked for the same emitter is not marked again. Copies of a marked
+    model are not marked.
 
-    What runs inside a region that torch.compile compiled cannot be marked from Python, and the region stays whole.
-    The compiled module itself is marked if it was compiled before; mark what you call, ``torch.compile(model)``
-    rather than ``model``. ``handle.silent`` names the modules that ran unmarked.
+    Code inside a region compiled by torch.compile cannot be marked from Python; the region gets one range as a whole.
+    Mark the model after compiling it, and mark the object that you call: ``torch.compile(model)`` rather than
+    ``model``. ``markers.silent`` names the modules that ran unmarked.
 
     Args:
         model: The model.
-        prefix: Name of the model itself.
-        skip: Types of modules, and patterns of dotted names (``*.act``), that get no marker.
-        depth: Modules deeper than this below the model get no marker.
-        enabled: Whether to begin at once.
-        backward: Whether to mark, in backward passes, what belongs to each call; costs some microseconds more.
-        emitter: Where the markers go; NVTX unless given.
+        prefix: Name of the model itself, the first part of every path.
+        skip: Module types, and patterns of dotted names (``*.act``), that get no markers.
+        depth: Modules more than this many levels below the model get no markers.
+        enabled: Whether marking starts at once.
+        backward: Whether to mark backward passes too: the part that belongs to each call. Costs a few microseconds
+            more per call.
+        emitter: Where the markers go. Defaults to NVTX.
+
+    Raises:
+        UsageError: If ``prefix`` is not a dotted name.
     """
     if not is_path(prefix):
-        raise UsageError(f"{prefix!r} is no dotted name for a module")
-    to = default_emitter() if emitter is None else emitter
+        raise UsageError(f"prefix: {prefix!r} is not a module path; expected a dotted name such as top.encoder")
+    target = default_emitter() if emitter is None else emitter
     switch = Switch(on=enabled)
-    handle = LayerMarkers(switch, BackwardTrack(switch, to) if backward else None)
-    skip = list(skip)
-    types = tuple(item for item in skip if isinstance(item, type))
-    patterns = [item for item in skip if isinstance(item, str)]
+    markers = LayerMarkers(switch, BackwardTrack(switch, target) if backward else None)
+    selection = _selection(skip, depth)
     for path, level, module in modules_of(model, prefix):
-        unwanted = isinstance(module, types) or any(fnmatchcase(path, name) for name in patterns)
-        if not unwanted and (depth is None or level <= depth):
-            handle.put_on(module, path, to, root=level == 0)
-    return handle
+        if selection.includes(path, level, module):
+            markers.put_on(module, path, target, root=level == 0)
+    return markers
+
+
+class _Selection(NamedTuple):
+    """Which modules get markers."""
+
+    skipped_types: tuple[type[nn.Module], ...]
+    skipped_patterns: tuple[str, ...]
+    depth: int | None
+
+    def includes(self, path: str, level: int, module: nn.Module) -> bool:
+        if self.depth is not None and level > self.depth:
+            return False
+        by_name = any(fnmatchcase(path, pattern) for pattern in self.skipped_patterns)
+        return not by_name and not isinstance(module, self.skipped_types)
+
+
+def _selection(skip: Iterable[type[nn.Module] | str], depth: int | None) -> _Selection:
+    items = list(skip)
+    types = tuple(item for item in items if isinstance(item, type))
+    patterns = tuple(item for item in items if isinstance(item, str))
+    return _Selection(types, patterns, depth)
 
 
 class MarkedCall:
-    """One call marked by hand; ``result`` takes what the call returned."""
+    """One call marked by hand. Set ``result`` to what the call returns, so that the marker can describe it."""
 
     def __init__(self, marks: Marks | None, call: tuple[Any, Any, Any]) -> None:
         self.result: Any = None
@@ -198,11 +226,18 @@ def layer_marker(
 
     >>> with layer_marker("top.head", head, (x,)) as call:  # doctest: +SKIP
     ...     call.result = head(x)
+
+    Args:
+        name: The module's dotted name.
+        module: The module that is called.
+        args: Its positional arguments, as a tuple; a single tensor may stand alone.
+        kwargs: Its keyword arguments.
+        emitter: Where the marker goes. Defaults to NVTX.
     """
     if is_dynamo_compiling():
         return MarkedCall(None, (module, (), None))
-    to = default_emitter() if emitter is None else emitter
-    known = _by_hand.setdefault(module, {})
-    if (marks := known.get((name, to.lane))) is None:
-        marks = known[name, to.lane] = Marks(name, _on, to)
+    target = default_emitter() if emitter is None else emitter
+    marks_by_name = _by_hand.setdefault(module, {})
+    if (marks := marks_by_name.get((name, target.lane))) is None:
+        marks = marks_by_name[name, target.lane] = Marks(name, _on, target)
     return MarkedCall(marks, (module, args if isinstance(args, tuple) else (args,), kwargs))

@@ -1,4 +1,4 @@
-"""What the machine is that a program was recorded on, as rows of Nsight's tables."""
+"""Describes the machine that a program was recorded on, as rows of Nsight's tables."""
 
 from __future__ import annotations
 
@@ -10,62 +10,61 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tracekit.capture.kineto import COPY_LABELS, MEMORY_LABELS, global_tid
-from tracekit.capture.schedule import tried
+from tracekit.capture.rows import COPY_LABELS, MEMORY_LABELS, global_tid
+from tracekit.capture.schedule import attempt
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
-    from tracekit.capture.kineto import Row, Rows
+    from tracekit.capture.rows import Row, Rows
 
-#: The generation of nsys exports that the embedded recorder's files look like (Nsight Systems 2023.4.4).
+#: Version of the nsys export schema that the recorder's files follow (that of Nsight Systems 2023.4.4).
 _SCHEMA = "3.7.2"
-_NO_GPUS = "the report does not say which GPUs there are"
+_NO_GPUS = "the report does not describe the GPUs"
 
 
 def about(rows: Rows, warnings: list[str] | None = None) -> dict[str, list[Row]]:
-    """Everything in a report that is not an event, by the names of the tables.
+    """Everything in a report that is not an event, by name of table.
 
     Args:
         rows: The events.
-        warnings: Where it is told what the machine would not say.
+        warnings: Receives a warning if the machine cannot be described in full.
     """
-    found = {
-        "META_DATA_EXPORT": _pairs(_writer()),
+    tables = {
+        "META_DATA_EXPORT": _pairs(_exporter()),
         "TARGET_INFO_SYSTEM_ENV": _pairs(_system()),
         "TARGET_INFO_SESSION_START_TIME": [_session(rows.started_utc_ns)],
         "PROCESSES": [_process()],
     }
     if rows.on_device:
-        # A program whose last kernel failed leaves a driver that answers nothing.
-        told = [] if warnings is None else warnings
-        tried(lambda: found.update(TARGET_INFO_GPU=gpus()), _NO_GPUS, told)
-        found["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_LABELS)
-        found["ENUM_CUDA_MEM_KIND"] = _labels(MEMORY_LABELS)
-    return found
+        # After a kernel failed, the driver answers no more questions.
+        attempt(lambda: tables.update(TARGET_INFO_GPU=gpus()), _NO_GPUS, [] if warnings is None else warnings)
+        tables["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_LABELS)
+        tables["ENUM_CUDA_MEM_KIND"] = _labels(MEMORY_LABELS)
+    return tables
 
 
 def gpus() -> list[Row]:
     """The GPUs that torch sees."""
-    found = [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [
         {
-            "id": at,
+            "id": index,
             "name": gpu.name,
             "smCount": gpu.multi_processor_count,
             "totalMemory": gpu.total_memory,
             "computeMajor": gpu.major,
             "computeMinor": gpu.minor,
         }
-        for at, gpu in enumerate(found)
+        for index, gpu in enumerate(devices)
     ]
 
 
 def built_for_cuda() -> bool:
-    """Whether torch could see a GPU of NVIDIA's at all."""
+    """Whether this build of torch supports NVIDIA GPUs."""
     return torch.version.cuda is not None
 
 
-def _writer() -> dict[str, str]:
+def _exporter() -> dict[str, str]:
     numbers = dict(zip(("MAJOR", "MINOR", "MICRO"), _SCHEMA.split("."), strict=True))
     return {
         "EXPORT_PRODUCT_NAME": "tracekit",
@@ -76,7 +75,7 @@ def _writer() -> dict[str, str]:
 
 
 def _system() -> dict[str, str]:
-    """Nothing that names a person or a place."""
+    """The system's properties; nothing that identifies a person or a place."""
     return {
         "CpuArchitecture": platform.machine(),
         "CpuCores": str(os.cpu_count()),
@@ -103,9 +102,9 @@ def _process() -> Row:
     return {"globalPid": global_tid(pid, 0), "pid": pid, "name": name}
 
 
-def _pairs(said: dict[str, str]) -> list[Row]:
-    return [{"name": name, "value": value} for name, value in said.items()]
+def _pairs(values: dict[str, str]) -> list[Row]:
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def _labels(labels: dict[int, str]) -> list[Row]:
-    return [{"id": at, "name": label, "label": label} for at, label in labels.items()]
+    return [{"id": number, "name": label, "label": label} for number, label in labels.items()]

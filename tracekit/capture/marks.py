@@ -1,11 +1,11 @@
 """The marks of one module: the two hooks that open and close its ranges.
 
-Everything here runs in the middle of somebody's forward pass. What costs time is done once for every combination of
-shapes; whatever happens, a range that was opened is closed, and nothing is raised.
+The hooks run in the middle of the user's forward pass. Expensive work is done once per combination of shapes. A range
+that was opened is always closed, and nothing is raised.
 
-Dynamo must not trace a mark: pushing a range breaks the graph, and a range pushed by Python around code that has
-been compiled would tell wrong times. To Dynamo both hooks are empty, as a constant that costs neither a graph break
-nor a guard; :class:`~tracekit.capture.layers.LayerMarkers` tells which modules ran unmarked because of that.
+Dynamo must not trace the hooks: pushing a range breaks the graph, and a range that Python pushes around compiled code
+would show wrong times. To Dynamo both hooks are empty, by a constant that costs neither a graph break nor a guard.
+:class:`~tracekit.capture.layers.LayerMarkers` lists the modules that ran unmarked because of that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing_extensions import override
 from tracekit.capture.emit import Nowhere, Unmarked, close_down_to, nothing
 from tracekit.capture.frames import running_calls
 from tracekit.capture.settings import settings_of
-from tracekit.capture.tensors import call_key, in_words, plain, tensors_in
+from tracekit.capture.tensors import call_key, marker_tensors, plain, tensors_in
 from tracekit.markers import spelling
 from tracekit.markers.base import Param
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from tracekit.capture.tensors import CallKey, Described, Tensors
 
 _LOG = logging.getLogger("tracekit.capture")
-#: ``torch.compile(module)`` is another module, which has the first one under this name.
+#: ``torch.compile(module)`` returns a new module that holds the original under this name.
 WRAPPED = "_orig_mod"
-#: A module that sees more combinations of shapes than this forgets the earlier ones.
+#: Above this many combinations of shapes, a module forgets the earlier ones.
 _MOST_TEXTS = 4_096
 
 
 class Switch:
-    """Turns all marks of one handle on and off."""
+    """Turns all marks of one :class:`~tracekit.capture.layers.LayerMarkers` on and off."""
 
     __slots__ = ("on",)
 
@@ -54,14 +54,14 @@ class Marks:
 
     __slots__ = (
         "__weakref__",
+        "call_openers",
         "called",
-        "calls",
         "close",
         "lane",
         "leave",
         "opener",
         "path",
-        "results",
+        "result_openers",
         "root",
         "switch",
         "unmarked",
@@ -74,12 +74,12 @@ class Marks:
         self.lane = emitter.lane
         self.close = emitter.close
         self.opener = emitter.opener
-        self.calls: dict[object, Callable[[], object]] = {}
-        self.results: dict[object, Callable[[], object]] = {}
+        self.call_openers: dict[object, Callable[[], object]] = {}
+        self.result_openers: dict[object, Callable[[], object]] = {}
         self.unmarked = Unmarked()
-        #: Whether any call was ever marked.
+        #: Whether any call has been marked.
         self.called = False
-        #: Called after the call that was running when the marks were taken off.
+        #: Called at the end of the call that was running when the marks were taken off.
         self.leave: Callable[[], object] | None = None
 
     def __deepcopy__(self, _memo: dict[int, object]) -> Marks:
@@ -105,8 +105,8 @@ class Marks:
                 key = (tensor.shape, tensor.dtype, tensor.device)
             else:
                 key = call_key(args, kwargs or {})
-            opener = self.calls.get(key) or self._of_call(module, key)
-        except Exception:  # noqa: BLE001 - a stranger's arguments must not end the stranger's run
+            opener = self.call_openers.get(key) or self._new_call_opener(module, key)
+        except Exception:  # noqa: BLE001 - arguments that we cannot describe must not end the user's run
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
             opener = self.opener(spelling.call(self.path, type(unwrapped(module)).__name__, inputs=None))
             self.called = True
@@ -114,7 +114,7 @@ class Marks:
         opener()
 
     def after(self, module: Module, _args: object, output: object) -> None:
-        """Closes the range of a call and tells the outputs in a second, empty one."""
+        """Closes the range of a call, then describes the outputs in a second, empty range."""
         if is_dynamo_compiling():
             return
         opened = self.lane.open
@@ -129,7 +129,7 @@ class Marks:
         key: Described | Tensors
         try:
             key = (output.shape, output.dtype, output.device) if type(output) is Tensor else tensors_in(output)
-            opener = self.results.get(key) or self._of_result(module, key)
+            opener = self.result_openers.get(key) or self._new_result_opener(module, key)
         except Exception:  # noqa: BLE001 - as above
             _LOG.debug("cannot describe a result of %s", self.path, exc_info=True)
             opener = self.opener(spelling.result(self.path, type(module).__name__, None))
@@ -140,7 +140,7 @@ class Marks:
             self.leave()
 
     def abandon(self) -> None:
-        """Closes this thread's calls of the module, and all inside, whose end no hook will see."""
+        """Closes this thread's open ranges of the module, and those inside: no hook will see their end."""
         opened = self.lane.open
         while self in opened:
             close_down_to(self, opened, self.close)
@@ -148,19 +148,19 @@ class Marks:
             self.close()
 
     def forget(self) -> None:
-        """Lets texts be made anew: parameters may have changed."""
-        self.calls.clear()
-        self.results.clear()
+        """Drops the cached texts: parameters may have changed."""
+        self.call_openers.clear()
+        self.result_openers.clear()
 
     def _forget_interrupted(self, module: Module) -> None:
-        """Closes an earlier call of the whole model that an interrupt ended: no hook saw its end."""
+        """Closes the range of an earlier call of the root that an interrupt ended without running our hook."""
         if self not in self.lane.open:
             return
         if running_calls(module) == 1:
             self.abandon()
 
     def _on_top(self, opened: Opened) -> bool:
-        """Closes what calls inside left open when they were interrupted; whether this call is marked at all."""
+        """Closes ranges that interrupted inner calls left open. Returns whether this call itself is marked."""
         innermost = (entry for entry in reversed(opened) if entry is self or entry is self.unmarked)
         if (entry := next(innermost, None)) is None:
             return False
@@ -170,35 +170,37 @@ class Marks:
         opened.pop()
         return False
 
-    def _of_call(self, module: Module, key: Described | CallKey) -> Callable[[], object]:
+    def _new_call_opener(self, module: Module, key: Described | CallKey) -> Callable[[], object]:
         self.called = True
         module = unwrapped(module)
-        args, kwargs = key if len(key) == 2 else ((key,), ())  # noqa: PLR2004 - a call, or one tensor's three
+        args, kwargs = key if len(key) == 2 else ((key,), ())  # noqa: PLR2004 - a CallKey, or one tensor's three fields
         text = spelling.call(
             self.path,
             type(module).__name__,
             params=_params(module),
-            inputs=in_words(args),
-            kwargs={name: in_words(found) for name, found in kwargs},
+            inputs=marker_tensors(args),
+            kwargs={name: marker_tensors(tensors) for name, tensors in kwargs},
             static_params=settings_of(module),
         )
-        return _kept(self.calls, key, self.opener(text))
+        return _remembered(self.call_openers, key, self.opener(text))
 
-    def _of_result(self, module: Module, key: Described | Tensors) -> Callable[[], object]:
+    def _new_result_opener(self, module: Module, key: Described | Tensors) -> Callable[[], object]:
         if key == ():
-            return _kept(self.results, key, nothing)
+            return _remembered(self.result_openers, key, nothing)
         tensors = (key,) if key and isinstance(key[0], torch.Size) else key
         path = self.path.replace("(input)", "(output)")
-        text = spelling.result(path, type(unwrapped(module)).__name__, in_words(tensors))
-        return _kept(self.results, key, self.opener(text))
+        text = spelling.result(path, type(unwrapped(module)).__name__, marker_tensors(tensors))
+        return _remembered(self.result_openers, key, self.opener(text))
 
 
 def silent() -> Marks:
-    """What a copy of a marked module has in place of marks: nobody could take them off again."""
+    """Marks that do nothing, for copies of a marked module: nobody could take real ones off again."""
     return Marks("", Switch(on=False), Nowhere())
 
 
-def _kept(texts: dict[object, Callable[[], object]], key: object, opener: Callable[[], object]) -> Callable[[], object]:
+def _remembered(
+    texts: dict[object, Callable[[], object]], key: object, opener: Callable[[], object]
+) -> Callable[[], object]:
     if len(texts) >= _MOST_TEXTS:
         texts.clear()
     texts[key] = opener
@@ -214,6 +216,6 @@ def _params(module: Module) -> list[Param]:
 
 
 def unwrapped(module: Module) -> Module:
-    """The module that a wrapper of torch.compile stands for."""
+    """The original module, if this is a wrapper made by torch.compile; else the module itself."""
     inside = getattr(module, WRAPPED, None)
     return inside if isinstance(inside, Module) else module

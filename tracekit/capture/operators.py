@@ -1,9 +1,9 @@
-"""Operator markers: a range around every operator, in the words of ``torch.autograd.profiler.emit_nvtx``.
+"""Operator markers: a range around every operator, spelled as ``torch.autograd.profiler.emit_nvtx`` spells it.
 
 ``aten::addmm, seq = 4, op_id = 12, sizes = [[8], [2, 4], [4, 8], [], []]``: ``seq`` is the number of the backward node
-that the operator creates or, if it creates none, of the next; inside of a backward pass, the number of the node that
-runs. Where torch was built with CUDA its own observer writes them; elsewhere it cannot, and a dispatch mode does: it
-sees operators below autograd (``aten::addmm``, not ``aten::linear``), on the thread that turned it on.
+that the operator creates or, if it creates none, of the next one; inside a backward pass, it is the number of the
+running node. With CUDA, torch's own observer writes these ranges. Without CUDA it cannot, so a dispatch mode writes
+them: it sees operators below autograd (``aten::addmm``, not ``aten::linear``), on the thread that entered it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,20 @@ if TYPE_CHECKING:
 
 
 def operator_markers(emitter: Emitter | None = None) -> AbstractContextManager[object]:
-    """Marks every operator that runs under ``with``. Every call has a text of its own: use it for few steps."""
-    to = default_emitter() if emitter is None else emitter
-    if isinstance(to, Nvtx) and torch.cuda.is_available():
+    """Marks every operator that runs in the body of a ``with`` statement.
+
+    Every range has a text of its own, which is expensive: use it for a few steps only.
+
+    Args:
+        emitter: Where the ranges go. Defaults to NVTX.
+    """
+    target = default_emitter() if emitter is None else emitter
+    if isinstance(target, Nvtx) and torch.cuda.is_available():
         observer: AbstractContextManager[object] = emit_nvtx(  # type: ignore[no-untyped-call]
             record_shapes=True
         )
         return observer
-    return _Operators(to)
+    return _Operators(target)
 
 
 class _Operators(TorchDispatchMode):
@@ -62,7 +68,7 @@ class _Operators(TorchDispatchMode):
 
 
 def _name(func: Callable[..., Any]) -> str:
-    """``aten::addmm``; overloads are not told apart."""
+    """The operator's name without its overload: ``aten::addmm``."""
     namespace, _, name = str(func).partition(".")
     return f"{namespace}::{name.partition('.')[0]}"
 
@@ -72,8 +78,10 @@ def _sequence(args: tuple[Any, ...]) -> int:
     if node is not None:
         return int(node._sequence_nr())
     following = _get_sequence_nr()
-    created = torch.is_grad_enabled() and any(isinstance(item, torch.Tensor) and item.requires_grad for item in args)
-    return following - 1 if created else following
+    creates_node = torch.is_grad_enabled() and any(
+        isinstance(item, torch.Tensor) and item.requires_grad for item in args
+    )
+    return following - 1 if creates_node else following
 
 
 def _sizes(item: object) -> list[int]:

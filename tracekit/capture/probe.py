@@ -1,4 +1,4 @@
-"""The process by which the doctor tries nvtx under nsys: a marker, a window, and a range as others push them."""
+"""The process with which ``tracekit doctor`` tests nvtx under nsys: it emits a marker, a window, and a plain range."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from tracekit.capture.emit import nvtx_emitter
 from tracekit.nsight.nsys import WINDOW
 
-#: What is pushed as markers are, and as programs do that use the nvtx package themselves.
+#: Text of a range pushed as our markers are, and of one pushed with the nvtx package's own functions.
 MARKER, OWN = "tracekit doctor: a marker", "tracekit doctor: a range"
 
 
-def main(told: str) -> int:
-    """Emits one of each; what the package does not take goes to a file, in one line."""
+def main(problem_file: str) -> int:
+    """Emits one of each. If the nvtx package refuses one, writes the reason to the file, in one line."""
     try:
         _as_capture()
         _as_others()
-    except Exception as error:  # noqa: BLE001 - what a release does that nobody knows yet
-        said = " ".join(str(error).split())
-        Path(told).write_text(f"{type(error).__name__}: {said}", "utf-8")
+    except Exception as error:  # noqa: BLE001 - an unknown release of nvtx may raise anything
+        reason = " ".join(str(error).split())
+        Path(problem_file).write_text(f"{type(error).__name__}: {reason}", "utf-8")
         return 1
     return 0
 
@@ -33,7 +33,7 @@ def _as_capture() -> None:
 
 
 def _as_others() -> None:
-    import nvtx  # noqa: PLC0415 - the emitter has said what to do if it is missing
+    import nvtx  # noqa: PLC0415 - if it is missing, the emitter has already said what to do
 
     nvtx.push_range(OWN)
     nvtx.pop_range()

@@ -1,7 +1,7 @@
-"""The embedded recorder: torch.profiler and our markers, on one clock, become a report such as nsys exports.
+"""The embedded recorder: records torch.profiler's events and our markers as a report like those that nsys exports.
 
-Markers are ranges of torch's profiler itself, so that they, the operators and (by way of CUPTI) the CUDA calls and
-kernels carry times of one clock. A range's name is a number there; its text is kept here, whole and unescaped.
+Markers are ranges of torch.profiler itself, so markers, operators and (through CUPTI) CUDA calls and kernels share one
+clock. In the profiler, a range's name is a number; its text is kept here, complete and unescaped.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from tracekit.nsight.nsys import passing_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracekit.capture.kineto import Row, Rows, Span
+    from tracekit.capture.rows import Row, Rows, Span
 
 
-_TAKEN = (
-    "the program uses torch.profiler itself, of which there is one at a time: nothing was recorded; "
-    "take it out, or record with --engine nsys"
+_PROFILER_IN_USE = (
+    "nothing was recorded, because the program uses torch.profiler itself and only one profiler can run at a time; "
+    "remove it from the program, or record with --engine nsys"
 )
 
 
-#: A name in Kineto's trace; one with quotes in it stands there as it is. Numbers alone need none of this.
+#: An annotation's name in Kineto's trace. Kineto does not escape quotes in it.
 _QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
 
 
 class _Guards(threading.local):
-    """The ranges that a thread has open."""
+    """The open ranges of a thread."""
 
     def __init__(self) -> None:
         self.open: list[_RecordFunctionFast] = []
 
 
-class Profiled:
-    """Torch's profiler as a place for markers.
+class ProfilerEmitter:
+    """Emits markers to torch.profiler.
 
     Attributes:
-        texts: The distinct texts, by the number that stands for them in the trace.
-        opened: Counts the ranges that were opened.
+        texts: The distinct texts; a text's index is the number that stands for it in the trace.
+        opened: Counts the opened ranges.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Profiled:
         self.close: Callable[[], object] = self._close
 
     def opener(self, text: str, /) -> Callable[[], object]:
-        """What opens a range of this text."""
+        """Returns a function that opens a range of this text."""
         with self._lock:
             number = self._numbers.setdefault(text, len(self.texts))
             if number == len(self.texts):
@@ -85,7 +85,7 @@ class Profiled:
         try:
             guard.__exit__(None, None, None)
         except RuntimeError:
-            # It was opened before the window: torch knows nothing of it and asks to be told of a bug.
+            # The range was opened before the window, so torch does not know it and asks to report a bug.
             return
 
 
@@ -93,14 +93,14 @@ class Recorder:
     """Records a window of this process.
 
     Attributes:
-        emitter: Where markers must go.
-        figures: What recording cost, in nanoseconds, and what it held and lost, by name.
-        warnings: What went wrong at the end of the recording and did not harm it.
-        windows: How many were opened; the last one is what is recorded.
+        emitter: The emitter that markers must use.
+        figures: What recording cost, in nanoseconds, and how much it recorded and lost, by name.
+        warnings: What went wrong at the end of the recording without harming it.
+        windows: How many windows were opened. Only the last one is recorded.
     """
 
     def __init__(self, *, ops: bool = False) -> None:
-        self.emitter = Profiled()
+        self.emitter = ProfilerEmitter()
         self.figures: dict[str, int] = {}
         self.warnings: list[str] = []
         self._ops = ops
@@ -111,28 +111,20 @@ class Recorder:
 
     @property
     def recorded(self) -> bool:
-        """Whether the window was ever opened."""
+        """Whether a window was opened."""
         return self._profile is not None
 
     @property
     def window(self) -> int:
-        """The number of the window that is open, from 1 on; 0 if none is."""
+        """The number of the open window, from 1; 0 if none is open."""
         return self.windows if self._open else 0
 
     def open(self) -> None:
-        """Begins to record; what an earlier window held is dropped."""
+        """Begins to record. Drops what an earlier window recorded."""
         self.close()
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
-        self._profile = profile(
-            activities=activities,
-            record_shapes=self._ops,
-            acc_events=True,
-            experimental_config=_ExperimentalConfig(profile_all_threads=True),
-        )
+        self._profile = _new_profile(record_shapes=self._ops)
         self.emitter.opened = count()
-        # Kineto logs every start and stop to stderr, which is the program's.
+        # Kineto logs every start and stop to stderr, which belongs to the program.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         with self._timed("start_ns"):
             self._profile.start()
@@ -140,28 +132,32 @@ class Recorder:
         self._open = True
 
     def close(self) -> None:
-        """Ends the window, once the GPU has done what was asked of it."""
+        """Waits for the GPU and closes the window, if it is open.
+
+        Raises:
+            CaptureError: If the program's own profiler ended ours.
+        """
         if self._open and self._profile is not None:
             self._open = False
             if not torch.autograd.profiler._is_profiler_enabled:
-                # Another profile ended ours with its own; what is left of it must not be touched.
+                # The program's own profile ended ours too; what is left of ours must not be touched.
                 self._profile = None
-                raise CaptureError(_TAKEN)
+                raise CaptureError(_PROFILER_IN_USE)
             with self._timed("stop_ns"):
                 wait_for_gpu(self.warnings)
                 self._profile.stop()
-            # What is marked from here on is not lost but outside.
+            # Markers from here on are outside the window, not lost.
             self._opened = next(self.emitter.opened)
 
     def rows(self) -> Rows:
-        """What was recorded, as rows of Nsight's tables."""
+        """The recording, as rows of Nsight's tables."""
         self.close()
         with self._timed("convert_ns"), passing_folder(self.warnings) as folder:
             path = folder / "trace.json"
             if self._profile is not None:
                 self._profile.export_chrome_trace(str(path))
             trace = _loaded(path.read_bytes())
-            names = self._annotations(int(trace.get("baseTimeNanoseconds", 0)))
+            names = self._annotation_names(int(trace.get("baseTimeNanoseconds", 0)))
             rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops, names=names)
         self.figures |= {
             "markers": rows.numbered,
@@ -170,8 +166,8 @@ class Recorder:
         }
         return rows
 
-    def _annotations(self, base_ns: int) -> dict[Span, str]:
-        """What annotations were called, by their times; in its trace Kineto spoils what is not plain ASCII."""
+    def _annotation_names(self, base_ns: int) -> dict[Span, str]:
+        """Names of annotations by their times: in its trace, Kineto garbles names that are not plain ASCII."""
         profiler = self._profile.profiler if self._profile is not None else None
         results = profiler.kineto_results if profiler is not None else None
         return {
@@ -187,16 +183,30 @@ class Recorder:
         self.figures[name] = time.perf_counter_ns() - before
 
 
-def _loaded(written: bytes) -> Row:
-    """Kineto's Chrome trace, also if it is no JSON because a name in it has quotes; such names are then empty.
+def _new_profile(*, record_shapes: bool) -> profile:
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    return profile(
+        activities=activities,
+        record_shapes=record_shapes,
+        acc_events=True,
+        experimental_config=_ExperimentalConfig(profile_all_threads=True),
+    )
+
+
+def _loaded(content: bytes) -> Row:
+    """Kineto's Chrome trace. If quotes in names make it invalid JSON, annotations get empty names.
 
     Raises:
-        CaptureError: If it is none for another reason.
+        CaptureError: If it is invalid JSON for another reason.
     """
-    for text in (written, _QUOTED.sub(rb"\1\2", written)):
+    for text in (content, _QUOTED.sub(rb"\1\2", content)):
         try:
             trace: Row = json.loads(text)
         except ValueError:
             continue
         return trace
-    raise CaptureError("torch's profiler wrote a trace that is no JSON; record with --engine nsys, or another torch")
+    raise CaptureError(
+        "torch.profiler wrote a trace that is not valid JSON; record with --engine nsys, or use another torch release"
+    )

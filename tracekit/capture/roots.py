@@ -1,6 +1,6 @@
-"""Markers on models that nobody names: whatever module a program calls first, from outside of all others, is a root.
+"""Marks the models of a program that runs its steps itself, without being told which they are.
 
-For programs that run their steps themselves. The first call of a root is marked too, while it begins.
+A module that is called from outside all other modules is a root. Its first call is marked too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RootMarkers:
     """Puts layer markers on every root that is called while the block runs, and takes them off at its end.
 
     Attributes:
-        handles: The markers of each root, in the order of their first calls.
+        handles: The markers of each root, in order of the first calls.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class RootMarkers:
         called: Callable[[nn.Module], object],
         put_on: Callable[[nn.Module, str], LayerMarkers],
     ) -> None:
-        """Watches for roots.
+        """Prepares the markers.
 
         Args:
-            called: Told of every call of the first root, before its range is opened.
-            put_on: Marks a root under a prefix; :func:`layer_markers` with whatever is wanted of it.
+            called: Called at every call of the first root, before its range is opened.
+            put_on: Marks a root under a prefix, as :func:`layer_markers` does.
         """
         self.handles: list[LayerMarkers] = []
         self._watching = ExitStack()
@@ -55,7 +55,7 @@ class RootMarkers:
 
     def __enter__(self) -> Self:
         self._watching.enter_context(warnings.catch_warnings())
-        # Torch tells whoever calls a compiled model that there is a hook such as ours, which does nothing there.
+        # Torch warns that global hooks such as ours do nothing inside a compiled model.
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
         self._watching.callback(register_module_forward_pre_hook(self._before).remove)
         return self
@@ -64,7 +64,7 @@ class RootMarkers:
         self.remove()
 
     def remove(self) -> None:
-        """Takes all markers off and watches no more."""
+        """Takes all markers off and marks no more roots."""
         self._watching.close()
         handles, self.handles = self.handles, []
         for handle in handles:
@@ -87,12 +87,12 @@ class RootMarkers:
             self._called(module)
         self._known.update(module.modules())
         self.handles.append(self._put_on(module, self._name(module)))
-        # The hooks of this call were gathered before there were marks among them.
+        # This call's hooks were collected before our marks were among them.
         for marks in marks_on(module):
             marks.before(module, args, kwargs_of_hooked_call())
 
     def _name(self, module: nn.Module) -> str:
-        """The class; later roots of the same class are numbered."""
+        """The name of its class, with a number for later roots of the same class."""
         name = type(unwrapped(module)).__name__
         self._names[name] = self._names.get(name, 0) + 1
         return name if self._names[name] == 1 else f"{name}_{self._names[name]}"

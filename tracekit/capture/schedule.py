@@ -1,4 +1,4 @@
-"""When recording begins and ends: after the warm-up, and when enough iterations were recorded."""
+"""When recording begins and ends: after the warm-up, and after enough iterations."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ if TYPE_CHECKING:
 
 
 class Window(Protocol):
-    """What is recorded lies between its opening and its closing."""
+    """The part of a run that is recorded: from ``open`` to ``close``."""
 
     def open(self) -> None:
-        """Begins to record; opened anew, it drops what it held if it can."""
+        """Begins to record. Opening it again drops what was recorded before, where the engine can do that."""
 
     def close(self) -> None:
-        """Ends it, if it is open."""
+        """Stops recording, if the window is open."""
 
 
-def tried(action: Callable[[], object], what: str, warnings: list[str]) -> None:
-    """Does something at a window's end, in the middle or at the end of a stranger's run: it must not end that run.
+def attempt(action: Callable[[], object], failure: str, warnings: list[str]) -> None:
+    """Runs an action at the end of a window. If it raises, that becomes a warning: the user's run must go on.
 
     Args:
-        action: What is done.
-        what: What has failed if it raises.
-        warnings: Where that is told.
+        action: What to do.
+        failure: The warning's text if it raises.
+        warnings: Receives the warning.
     """
     try:
         action()
-    except Exception as error:  # noqa: BLE001 - whatever it is, what was recorded until here is safe
-        said = " ".join(str(error).split())
-        warnings.append(f"{what}: {type(error).__name__}: {said}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the recording so far is safe
+        reason = " ".join(str(error).split())
+        warnings.append(f"{failure}: {type(error).__name__}: {reason}")
 
 
 def wait_for_gpu(warnings: list[str]) -> None:
-    """Waits until the GPU has done what was asked of it; work of the target's that failed is told here."""
-    what = "the GPU did not finish what the recording holds"
-    tried(_gpu_done, what, warnings)
+    """Waits until the GPU has finished all submitted work; work that failed becomes a warning here."""
+    attempt(_synchronize, "the GPU did not finish the recorded work", warnings)
 
 
-def _gpu_done() -> None:
+def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -63,10 +62,10 @@ class Schedule:
         self._by: object = None
 
     def begins(self, by: object) -> None:
-        """An iteration begins. Of several that announce iterations, the first alone counts them.
+        """An iteration begins. If several parts of a program announce iterations, only the first one counts.
 
         Args:
-            by: Who says so.
+            by: Who announces it.
         """
         if self._by is None:
             self._by = by
@@ -80,7 +79,7 @@ class Schedule:
             self._window.open()
 
     def taken_over(self, by: object) -> None:
-        """Someone who knows better announces iterations from now on."""
+        """From now on, only this announcer counts; it knows the iterations better than the earlier one."""
         if self._by is not by:
             self._by = by
             self.begun = 0

@@ -1,4 +1,4 @@
-"""Static parameters of torch's layers: what a layer was built with, under the names that vLLM's markers use."""
+"""Settings of torch's layers: the arguments a layer was built with, under the names that vLLM's markers use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
-#: Types of layers with their settings: name in the marker → attribute. The first that fits counts.
+#: Settings by type of layer: name in the marker → attribute. The first match counts.
 _SETTINGS: tuple[tuple[tuple[type[nn.Module], ...], Mapping[str, str]], ...] = (
     ((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONVOLUTION),
     ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _CONVOLUTION),
@@ -71,21 +71,21 @@ _SETTINGS: tuple[tuple[tuple[type[nn.Module], ...], Mapping[str, str]], ...] = (
     ((nn.MultiheadAttention,), _same(*_ATTENTION)),
 )
 
-#: Numbers in these layers stand for as many dimensions as the layer has.
+#: In these layers, a single number applies to every dimension of the layer.
 _BY_DIMENSION: dict[int, tuple[type[nn.Module], ...]] = {
     1: (nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d),
     2: (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
     3: (nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d),
 }
-_SPREAD = {"filter_dim", "stride", "padding", "dilation", "output_size"}
+_PER_DIMENSION = {"filter_dim", "stride", "padding", "dilation", "output_size"}
 
 
 def settings_of(module: nn.Module) -> dict[str, object]:
-    """The layer's settings; nothing for other modules."""
+    """The settings of a layer; empty for other modules."""
     names = next((names for types, names in _SETTINGS if isinstance(module, types)), {})
     dimensions = next((n for n, types in _BY_DIMENSION.items() if isinstance(module, types)), 0)
-    said = {name: getattr(module, attribute, None) for name, attribute in names.items()}
+    values = {name: getattr(module, attribute, None) for name, attribute in names.items()}
     return {
-        name: [item] * dimensions if dimensions and name in _SPREAD and isinstance(item, int) else item
-        for name, item in said.items()
+        name: [item] * dimensions if dimensions and name in _PER_DIMENSION and isinstance(item, int) else item
+        for name, item in values.items()
     }

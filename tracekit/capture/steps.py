@@ -1,4 +1,4 @@
-"""Steps: a range around one iteration of training or serving, numbered."""
+"""Steps: a numbered range around one iteration of training or serving."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 
 class StepCounter:
-    """Counts iterations that several parts of a program announce, each iteration once.
+    """Counts each iteration once, even if several parts of a program announce it.
 
-    A trainer, a profiler and two optimizers may all say that a step was made. Each has its own count, and the number
-    of steps is the largest of them; who speaks for the first time joins the step that another has open, or else
-    begins the next.
+    A trainer, a profiler and two optimizers may all announce the same step. Each has its own count; the number of
+    steps is the largest count. A new requester joins the step that another one has open, or begins the next step.
     """
 
     def __init__(self) -> None:
@@ -36,11 +35,11 @@ class StepCounter:
 
     @property
     def count(self) -> int:
-        """Steps begun so far."""
+        """Number of steps begun so far."""
         return self._now
 
     def begin(self, requester: str) -> int:
-        """Counts one more step of a requester; the number of the step, from 0."""
+        """Counts one more step of a requester. Returns the step's number, from 0."""
         with self._lock:
             running = any(other != requester for other in self._open)
             joined = self._now - 1 if running else self._now
@@ -50,26 +49,26 @@ class StepCounter:
             return self._now - 1
 
     def end(self, requester: str) -> None:
-        """The step that the requester began last is over."""
+        """Ends the step that the requester began last."""
         with self._lock:
             if requester in self._open:
                 self._open.remove(requester)
 
     def forget(self, requester: str) -> None:
-        """Drops a requester that announces no more steps."""
+        """Drops a requester that will announce no more steps."""
         with self._lock:
             self._counts.pop(requester, None)
 
 
-#: The process's steps.
+#: The process's step counter.
 STEPS = StepCounter()
-#: Told before the range of a new step is opened.
+#: Called before the range of a new step is opened.
 _listeners: list[Callable[[], object]] = []
 
 
 @contextmanager
-def told_of_steps(listener: Callable[[], object]) -> Iterator[None]:
-    """While the block runs, tells of every new step before its range is opened."""
+def on_step(listener: Callable[[], object]) -> Iterator[None]:
+    """While the block runs, calls the listener at every new step, before the step's range is opened."""
     _listeners.append(listener)
     try:
         yield
@@ -78,13 +77,13 @@ def told_of_steps(listener: Callable[[], object]) -> Iterator[None]:
 
 
 class Step:
-    """One iteration, as a context manager; ``index`` is its number."""
+    """One iteration, as a context manager. ``index`` is its number, once it has begun."""
 
     def __init__(
         self,
         name: str,
         kind: str | None,
-        said: dict[str, int | None],
+        sizes: dict[str, int | None],
         requester: str,
         counter: StepCounter,
         emitter: Emitter,
@@ -92,7 +91,7 @@ class Step:
         self.index: int | None = None
         self._name = name
         self._kind = kind
-        self._said = said
+        self._sizes = sizes
         self._requester = requester
         self._counter = counter
         self._emitter = emitter
@@ -103,7 +102,7 @@ class Step:
         if self.index >= before:
             for listener in _listeners:
                 listener()
-        opener = self._emitter.opener(spelling.step(self._name, self.index, self._kind, self._said))
+        opener = self._emitter.opener(spelling.step(self._name, self.index, self._kind, self._sizes))
         self._emitter.lane.open.append(self)
         opener()
         return self
@@ -126,20 +125,23 @@ def step(
     requester: str = "",
     emitter: Emitter | None = None,
 ) -> Step | nullcontext[None]:
-    """Marks one iteration: a range around what stands under ``with``.
+    """Marks one iteration: a range around the body of a ``with`` statement.
 
     Args:
-        name: What to call it.
+        name: The step's name.
         kind: ``train``, ``prefill``, ``decode`` or ``mixed``.
-        batch_size: Requests or samples in it.
-        tokens: Tokens computed in it.
-        requester: Who announces it, where several parts of a program announce the same iterations.
-        emitter: Where the range goes; NVTX unless given.
+        batch_size: Number of requests or samples in the step.
+        tokens: Number of tokens computed in the step.
+        requester: Which part of the program announces the step, if several announce the same iterations.
+        emitter: Where the range goes. Defaults to NVTX.
+
+    Raises:
+        UsageError: If ``kind`` is unknown.
     """
     if is_dynamo_compiling():
         return nullcontext()
     if kind is not None and kind not in KINDS:
-        raise UsageError(f"a step is {', '.join(KINDS)} or of no kind, not {kind!r}")
-    said = {"BatchSize": batch_size, "Tokens": tokens}
-    to = default_emitter() if emitter is None else emitter
-    return Step(name, kind, said, requester, STEPS, to)
+        raise UsageError(f"kind: unknown kind of step {kind!r}; expected one of {', '.join(KINDS)}, or None")
+    sizes = {"BatchSize": batch_size, "Tokens": tokens}
+    target = default_emitter() if emitter is None else emitter
+    return Step(name, kind, sizes, requester, STEPS, target)

@@ -1,7 +1,7 @@
-"""What a user names to be recorded: a function of a file or a module, a script, or the demo.
+"""Targets: what a user asks to record. A function in a file or a module, a script, or the demo.
 
-``file.py:function`` and ``package.module:function`` return ``(model, inputs)`` or run steps themselves; ``file.py`` is
-run as a script. A target is a stranger's code: whatever it does ends as one line that says where.
+``file.py:function`` and ``package.module:function`` return ``(model, inputs)`` or run steps themselves. ``file.py`` is
+run as a script. A target is the user's code: whatever it raises becomes one line that says where.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Target:
 
     Attributes:
         spec: As the user named it.
-        file: The file it is in; its frames are named when it fails.
-        call: Runs it; what it returns may be ``(model, inputs)``.
-        warmup: How many of the steps that it runs itself are not worth recording.
-        model: Gives ``(model, inputs)`` where ``call`` does not; None if there is no such.
+        file: The file that contains it; errors name the line in this file.
+        call: Runs it. The result may be ``(model, inputs)``.
+        warmup: How many of the steps that it runs itself are warm-up.
+        model: Returns ``(model, inputs)``, for a target whose ``call`` does not; None if there is no such function.
     """
 
     spec: str
@@ -55,28 +55,28 @@ def load(spec: str, arguments: tuple[str, ...] = ()) -> Target:
         arguments: What a script finds in ``sys.argv``.
 
     Raises:
-        UsageError: If it is not of a form that is known.
-        CaptureError: If there is no such thing, or importing it fails.
+        UsageError: If the spec has none of the supported forms.
+        CaptureError: If the target does not exist, or importing it fails.
     """
     place, colon, name = spec.rpartition(":")
     if spec == DEMO:
-        from tracekit.capture import demo  # noqa: PLC0415 - made for this case alone
+        from tracekit.capture import demo  # noqa: PLC0415 - used only in this case
 
         return Target(spec, str(demo.__file__), demo.small_llama, demo.WARMUP, demo.model_and_prompt)
     if not colon and spec.endswith(".py"):
         return Target(spec, _file(spec), lambda: _script(spec, arguments))
     if not place or not name:
-        raise UsageError(f"{spec!r} names nothing to record; {EXPECTED}")
+        raise UsageError(f"{spec!r} is not something to record; {EXPECTED}")
     if arguments:
-        raise UsageError(f"{spec}: a function takes no arguments; wrap it in a function of its own")
-    with explained(spec, place):
+        raise UsageError(f"{spec}: a function takes no arguments after --; wrap it in a function without parameters")
+    with errors_in_one_line(spec, place):
         module = _from_file(place) if place.endswith(".py") else _from_package(place)
     return Target(spec, str(module.__file__), _function(module, place, name))
 
 
 @contextmanager
-def explained(spec: str, file: str) -> Iterator[None]:
-    """Turns whatever a stranger's code raises into one line; exits and interrupts pass.
+def errors_in_one_line(spec: str, file: str) -> Iterator[None]:
+    """Turns an exception of the user's code into one line. Exits and interrupts pass through.
 
     Raises:
         CaptureError: In place of the exception.
@@ -85,35 +85,39 @@ def explained(spec: str, file: str) -> Iterator[None]:
         yield
     except CaptureError:
         raise
-    except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything
-        message = f"{spec}: raised {in_words(error, file)}; correct it, or run it without tracekit"
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        message = f"{spec}: raised {error_line(error, file)}; run it without tracekit for the full traceback"
         raise CaptureError(message) from None
 
 
-def in_words(error: BaseException, file: str) -> str:
-    """``ValueError: too long (model.py, line 12, in forward)``: the innermost place in the file, else the innermost."""
+def error_line(error: BaseException, file: str) -> str:
+    """``ValueError: too long (model.py, line 12, in forward)``, with the innermost frame, if possible in the file."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).name == Path(file).name] or frames
-    said = " ".join(str(error).split())
-    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return (text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…") + where
+    candidates = [frame for frame in frames if Path(frame.filename).name == Path(file).name] or frames
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}…"
+    if not candidates:
+        return text
+    frame = candidates[-1]
+    return f"{text} ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
 
 
 def _file(place: str) -> str:
     if not Path(place).is_file():
-        raise CaptureError(f"{place}: there is no such file; {EXPECTED}")
+        raise CaptureError(f"{place}: file not found; {EXPECTED}")
     return place
 
 
 def _from_file(place: str) -> ModuleType:
     path = Path(_file(place)).resolve()
     sys.path.insert(0, str(path.parent))
-    # A file may have the name of a module that others need.
+    # The file may have the name of a module that is already imported.
     name = f"target_{path.stem}" if path.stem in sys.modules else path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise CaptureError(f"{place}: is no Python file; {EXPECTED}")
+        raise CaptureError(f"{place}: not a Python file; {EXPECTED}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that its classes can be pickled, for workers
     spec.loader.exec_module(module)
@@ -126,26 +130,27 @@ def _from_package(place: str) -> ModuleType:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{place}.".startswith(f"{error.name}."):
-            message = f"{place}: there is no such module; {EXPECTED}"
+            message = f"{place}: module not found; {EXPECTED}"
             raise CaptureError(message) from None
         raise
 
 
 def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
-    found: Any = module
+    function: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        what = "has no function" if found is None else "has no function but a value"
-        raise CaptureError(f"{place}: {what} {name}; {EXPECTED}")
+        function = getattr(function, part, None)
+    if function is None:
+        raise CaptureError(f"{place}: has no function {name}; {EXPECTED}")
+    if not callable(function):
+        raise CaptureError(f"{place}: {name} is not a function; {EXPECTED}")
     try:
-        inspect.signature(found).bind()
+        inspect.signature(function).bind()
     except TypeError:
-        message = f"{place}: {name}{inspect.signature(found)} needs arguments; expected a function without any"
+        message = f"{place}: {name}{inspect.signature(function)} needs arguments; expected a function without any"
         raise CaptureError(message) from None
     except ValueError:
-        pass  # written in C: calling it will tell
-    return found  # type: ignore[no-any-return]
+        pass  # it is written in C and has no signature
+    return function  # type: ignore[no-any-return]
 
 
 def _script(place: str, arguments: tuple[str, ...]) -> None:

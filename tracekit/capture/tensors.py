@@ -1,6 +1,6 @@
-"""The tensors in what a module takes and returns, as keys that are cheap to make and to look up.
+"""The tensors in a module's inputs and outputs, as keys that are cheap to make and to look up.
 
-A key says of every tensor its dimensions, dtype and device, in order; it knows no texts.
+A key holds the shape, dtype and device of every tensor, in order. It contains no text.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracekit.markers.spelling import Tensor as Said
+    from tracekit.markers.spelling import Tensor as MarkerTensor
 
 #: Structures with more parts than this are not searched for tensors.
 MOST_PARTS = 1_024
 
 Described = tuple[torch.Size, torch.dtype, torch.device]
-#: None stands for more tensors than can be told.
+#: None means too many tensors to describe.
 Tensors = tuple[Described, ...] | None
 CallKey = tuple[Tensors, tuple[tuple[str, Tensors], ...]]
 
@@ -29,39 +29,39 @@ _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device
 
 def all_tensors(value: object) -> list[torch.Tensor] | None:
     """The tensors in nested lists, tuples, dicts and dataclasses, in order; None if there is too much to search."""
-    found: list[torch.Tensor] = []
-    ahead: list[object] = [value]
+    tensors: list[torch.Tensor] = []
+    pending: list[object] = [value]
     for _ in range(MOST_PARTS):
-        if not ahead:
-            return found
-        item = ahead.pop()
+        if not pending:
+            return tensors
+        item = pending.pop()
         if isinstance(item, torch.Tensor):
-            found.append(item)
+            tensors.append(item)
         elif not isinstance(item, _PLAIN):
-            ahead += reversed(_parts(item))
+            pending += reversed(_parts(item))
     return None
 
 
 def tensors_in(value: object) -> Tensors:
-    """The tensors in a structure, described; None if there is too much to search."""
-    found = [value] if isinstance(value, torch.Tensor) else all_tensors(value)
-    if found is None:
+    """Shape, dtype and device of the tensors in a structure; None if there is too much to search."""
+    tensors = [value] if isinstance(value, torch.Tensor) else all_tensors(value)
+    if tensors is None:
         return None
-    return tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in found)
+    return tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
 
 
 def call_key(args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallKey:
-    """The tensors of a call, the named ones apart; a name without tensors is left out."""
-    named = tuple(
-        (name, found)
+    """The tensors of a call: positional, then by keyword. Keyword arguments without tensors are left out."""
+    by_name = tuple(
+        (name, tensors)
         for name, item in kwargs.items()
-        if not isinstance(item, _PLAIN) and (found := tensors_in(item)) != ()
+        if not isinstance(item, _PLAIN) and (tensors := tensors_in(item)) != ()
     )
-    return tensors_in(args), named
+    return tensors_in(args), by_name
 
 
-def in_words(tensors: Tensors) -> list[Said] | None:
-    """Dimensions, and dtype and device as text; a dimension that is not known yet is -1."""
+def marker_tensors(tensors: Tensors) -> list[MarkerTensor] | None:
+    """Tensors as markers spell them: shape, and dtype and device as text. A symbolic dimension is -1."""
     if tensors is None:
         return None
     return [
@@ -71,7 +71,7 @@ def in_words(tensors: Tensors) -> list[Said] | None:
 
 
 def plain(dtype: torch.dtype) -> str:
-    """``float32``."""
+    """The dtype's name without ``torch.``: ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -1,7 +1,7 @@
 """The command line: ``tracekit COMMAND``, one file per command.
 
 To add a command: write ``cli/<command>.py`` with the four names of :class:`~tracekit.cli.base.Command`, add the
-module to ``COMMANDS``, and a run of it to ``tests/cli/test_command_line.py``. Heavy imports go into ``run``.
+module to ``COMMANDS``, and a test that runs it to ``tests/cli/test_command_line.py``. Heavy imports go into ``run``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. The only place that prints errors."""
-    _prepare()
-    given, trailing = _parted(sys.argv[1:] if argv is None else list(argv))
-    args = _parser().parse_args(given)
+    _prepare_streams()
+    _prepare_signals()
+    options, trailing = _split_at_dashes(sys.argv[1:] if argv is None else list(argv))
+    args = _parser().parse_args(options)
     args.trailing = trailing
     # Buffers of tens of megabytes come and go; the system's allocator faults their pages in at a third of the cost.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -56,32 +57,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"tracekit: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        _drop_output()  # whoever read it has seen enough
+        _drop_output()  # the reader, such as head, has seen enough
         return 0
     except OSError as error:
         _drop_output()
-        print(f"tracekit: the output cannot be written ({error.strerror})", file=sys.stderr)
+        print(f"tracekit: cannot write the output ({error.strerror})", file=sys.stderr)
         return TracekitError.exit_code
     except KeyboardInterrupt:
-        print("tracekit: stopped; nothing unfinished was left behind", file=sys.stderr)
+        print("tracekit: stopped; no unfinished files were left behind", file=sys.stderr)
         return _INTERRUPTED
     return code
 
 
-def _prepare() -> None:
-    """Readies this process to print anything, and to put things away when it is asked to end."""
+def _prepare_streams() -> None:
+    """Lets stdout and stderr print any text."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A pipe that knows only ASCII gets escapes, not an exception.
             stream.reconfigure(errors="backslashreplace")
+
+
+def _prepare_signals() -> None:
+    """Makes signals that end the process raise, so that cleanup runs."""
     signal.signal(signal.SIGTERM, _terminated)
-    # A terminal that closes; nohup ignores that, Windows does not know it.
+    # A terminal that closes; nohup ignores this signal, Windows does not have it.
     if signal.getsignal(getattr(signal, "SIGHUP", signal.SIGTERM)) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _terminated)
 
 
-def _parted(argv: list[str]) -> tuple[list[str], list[str]]:
-    """What stands after ``--`` of a capture is another program's call."""
+def _split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments before and after ``--``: of a capture, the latter belong to another program."""
     if argv[:1] == [capture.NAME] and "--" in argv:
         at = argv.index("--")
         return argv[:at], argv[at + 1 :]
@@ -89,18 +94,18 @@ def _parted(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _drop_output() -> None:
-    """Sends what is still buffered nowhere, or Python would fail on it again at its end."""
+    """Discards what is still buffered, or Python would fail on it again when it exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    """Ends by way of an exception, so that half-written folders are removed."""
+    """Exits by an exception, so that half-written folders are removed."""
     sys.exit(128 + number)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with a call."""
+    """Reports a wrong call on one line."""
 
     @override
     def error(self, message: str) -> NoReturn:
@@ -110,14 +115,16 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="tracekit", description="Which nn.Module the GPU's time went to.")
-    parser.add_argument("--version", action="version", version=f"tracekit {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.add_argument(
+        "--version", action="version", version=f"tracekit {__version__}", help="print the version and exit"
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        one = commands.add_parser(command.NAME, help=command.HELP, description=_described(command))
-        command.arguments(one)
-        one.set_defaults(command=command)
+        subparser = commands.add_parser(command.NAME, help=command.HELP, description=_sentence(command.HELP))
+        command.arguments(subparser)
+        subparser.set_defaults(command=command)
     return parser
 
 
-def _described(command: Command) -> str:
-    return f"{command.HELP[0].upper()}{command.HELP[1:]}."
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.cli.base import needs_torch, report_place, say
+from tracekit.cli.base import say
+from tracekit.cli.options import add_force, add_quiet, count
+from tracekit.cli.recording import report_place, require_torch
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from tracekit.capture.compiling import Compiling
@@ -18,15 +20,17 @@ if TYPE_CHECKING:
 
 NAME = "capture"
 HELP = "run a model, a script or a command and record it"
-_EXPECTED = "expected TARGET, or -- COMMAND; see tracekit capture --help"
-#: Options that mean nothing for a program of which tracekit knows nothing.
-_OF_MODELS = ("steps", "warmup", "ops", "backward", "skip", "depth", "compile")
+_USAGE = """\
+tracekit capture [options] TARGET [-- ARGUMENT ...]
+       tracekit capture [options] -- COMMAND [ARGUMENT ...]"""
+#: Options that need a model or a script, which tracekit marks itself.
+_MODEL_OPTIONS = ("steps", "warmup", "ops", "backward", "skip", "depth", "compile")
 #: Options that mean nothing without ``--compile``.
-_OF_COMPILING = ("split", "compile_size", "cudagraph_size", "cache_dir", "no_cache")
+_COMPILE_OPTIONS = ("split", "compile_size", "cudagraph_size", "cache_dir", "no_cache")
 
 
-class _Done(NamedTuple):
-    """What came of it; the report is written, also where the target failed."""
+class _Recorded(NamedTuple):
+    """The outcome of a run; the report is written even if the target failed."""
 
     exit_code: int
     problem: TracekitError | None
@@ -36,105 +40,111 @@ class _Done(NamedTuple):
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.usage = (
-        "tracekit capture [options] TARGET [-- ARGUMENT ...]\n"
-        "       tracekit capture [options] -- COMMAND [ARGUMENT ...]"
+    parser.usage = _USAGE
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="what to record: FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, a function that returns (model, inputs) or "
+        "runs steps itself; FILE.py, a script; or demo, a small Llama",
     )
+    _report_arguments(parser)
+    _step_arguments(parser)
+    _marker_arguments(parser)
+    _compile_arguments(parser)
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         metavar="REPORT",
-        help="where the SQLite report goes (default: the target's name, with .sqlite)",
+        help="SQLite report to write (default: named after the target)",
     )
-    parser.add_argument("--force", action="store_true", help="replace a report that is there")
+    add_force(parser, "an existing report")
     parser.add_argument(
         "--engine",
         default="auto",
         metavar="auto|nsys|torch",
-        help="what records: nsys, or torch's profiler (default: nsys where there is one and a GPU)",
+        help="record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU)",
     )
-    parser.add_argument(
+    add_quiet(parser, "errors, warnings and what the target prints")
+
+
+def _step_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("steps")
+    group.add_argument(
         "--steps",
-        type=_number,
+        type=count,
         metavar="N",
-        help="iterations to record (default: 5 of a model, all of a program)",
+        help="steps to record (default: 5 of a model, all of a script or a function that runs steps itself)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--warmup",
-        type=_number,
+        type=count,
         metavar="N",
-        help="iterations before that (default: 2 of a model, 0 of a program)",
+        help="steps to run before recording (default: 2 of a model, otherwise 0)",
     )
-    parser.add_argument("--ops", action="store_true", help="also mark every operator")
-    parser.add_argument(
-        "--backward",
-        action="store_true",
-        help="also mark backward passes; runs them if a model is given",
-    )
-    parser.add_argument(
+
+
+def _marker_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("markers", "Modules are always marked.")
+    group.add_argument("--ops", action="store_true", help="mark operators too")
+    group.add_argument("--backward", action="store_true", help="mark backward passes too, and run them for a model")
+    group.add_argument(
         "--skip",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="no markers for modules so named (*.rotary_emb)",
+        help="do not mark modules whose path matches, such as '*.rotary_emb'; repeatable",
     )
-    parser.add_argument("--depth", type=_number, metavar="N", help="no markers deeper than this")
-    _compile_arguments(parser)
-    parser.add_argument(
-        "--quiet",
-        action="store_true",
-        help="print nothing but errors, warnings and what the target prints",
-    )
-    parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="TARGET",
-        help="FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, a function that returns (model, inputs) or runs steps "
-        "itself; FILE.py, a script; or demo, a small Llama",
-    )
+    group.add_argument("--depth", type=count, metavar="N", help="do not mark modules below this depth")
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("compiling", "run the model as it is served: traced once, in compiled pieces")
+    group = parser.add_argument_group("compilation", "Compile the model in pieces, as engines that serve models do.")
     group.add_argument("--compile", action="store_true", help="compile the model before recording")
-    group.add_argument("--split", action="append", default=[], metavar="NS::OP", help="split it at this operator")
-    sizes: dict[str, Any] = {"action": "append", "type": _number, "default": [], "metavar": "N"}
-    group.add_argument("--compile-size", help="code of its own for this size", **sizes)
-    group.add_argument("--cudagraph-size", help="capture CUDA graphs at this size (needs a GPU)", **sizes)
-    group.add_argument("--cache-dir", metavar="DIR", help="where compiled pieces are kept")
-    group.add_argument("--no-cache", action="store_true", help="keep no compiled pieces")
+    group.add_argument(
+        "--split", action="append", default=[], metavar="NS::OP", help="split the model at this operator; repeatable"
+    )
+    sizes: dict[str, Any] = {"action": "append", "type": count, "default": [], "metavar": "N"}
+    group.add_argument("--compile-size", help="compile code for this size alone; repeatable", **sizes)
+    group.add_argument("--cudagraph-size", help="use CUDA graphs at this size (needs a GPU); repeatable", **sizes)
+    group.add_argument("--cache-dir", metavar="DIR", help="folder for compiled pieces (default: the user's cache)")
+    group.add_argument("--no-cache", action="store_true", help="do not cache compiled pieces")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Records, says what was recorded, and returns the target's exit code."""
+    """Records, prints what was recorded, and returns the target's exit code."""
     trailing: list[str] = args.trailing
     if args.target is None and not trailing:
-        raise UsageError(f"there is nothing to record; {_EXPECTED}")
+        raise UsageError("nothing to record; expected TARGET or -- COMMAND; see tracekit capture --help")
     if args.steps == 0:
         raise UsageError("--steps 0 records nothing; expected 1 or more")
     report = _report(args, trailing)
-    done = _command(args, report) if args.target is None else _target(args, report)
-    say(f"tracekit: warning: {warning}" for warning in done.warnings)
+    recorded = _record_command(args, report) if args.target is None else _record_target(args, report)
+    say(f"tracekit: warning: {warning}" for warning in recorded.warnings)
     if not args.quiet:
-        say(_told(done.figures, report))
-    if done.problem is not None:
-        raise done.problem
-    return done.exit_code
+        say(_summary(recorded.figures, report))
+    if recorded.problem is not None:
+        raise recorded.problem
+    return recorded.exit_code
 
 
 def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
-    """Where the report goes; looked at before anything runs."""
+    """Where the report goes; checked before anything runs."""
     if args.out is not None:
         return report_place(args.out, force=args.force)
-    named = trailing[0] if args.target is None else args.target
-    _, colon, function = named.rpartition(":") if args.target else ("", "", named)
-    name = function.rpartition(".")[2] if colon else Path(named).stem
+    target = trailing[0] if args.target is None else args.target
+    _, colon, function = target.rpartition(":") if args.target else ("", "", target)
+    name = function.rpartition(".")[2] if colon else Path(target).stem
     return report_place(Path(f"{name}.sqlite"), force=args.force)
 
 
-def _target(args: argparse.Namespace, report: Path) -> _Done:
-    needs_torch()
+def _record_target(args: argparse.Namespace, report: Path) -> _Recorded:
+    """Records a function or a script, which tracekit marks itself."""
+    require_torch()
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
     from tracekit.capture.run import Settings
@@ -148,17 +158,16 @@ def _target(args: argparse.Namespace, report: Path) -> _Done:
         depth=args.depth,
         compiling=_compiling(args),
     )
-    # Absolute, because the target may go elsewhere.
+    # Absolute, because the target may change the working directory.
     job = Job(args.target, tuple(args.trailing), settings, report.absolute())
     outcome = chosen(args.engine).record(job)
-    return _Done(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
+    return _Recorded(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
 
 
 def _compiling(args: argparse.Namespace) -> Compiling | None:
     if not args.compile:
-        given = [name for name in _OF_COMPILING if _asked(getattr(args, name))]
-        if given:
-            raise UsageError(f"--{given[0].replace('_', '-')} means nothing without --compile")
+        if given := _given(args, _COMPILE_OPTIONS):
+            raise UsageError(f"{given} needs --compile")
         return None
     if args.target.endswith(".py"):
         raise UsageError("--compile needs a function that returns (model, inputs), not a script")
@@ -173,36 +182,42 @@ def _compiling(args: argparse.Namespace) -> Compiling | None:
     )
 
 
-def _command(args: argparse.Namespace, report: Path) -> _Done:
-    """Any program, under nsys; needs no torch here."""
-    given = [name for name in (*_OF_MODELS, *_OF_COMPILING) if _asked(getattr(args, name))]
-    if given:
-        option = given[0].replace("_", "-")
-        raise UsageError(f"--{option} is for models and scripts, not for a command after --")
+def _given(args: argparse.Namespace, names: tuple[str, ...]) -> str | None:
+    """The first of these options that the call has; 0 is a number like any other."""
+    values = {name: getattr(args, name) for name in names}
+    given = (name for name, value in values.items() if value is not None and value is not False and value != [])
+    name = next(given, None)
+    return None if name is None else f"--{name.replace('_', '-')}"
+
+
+def _record_command(args: argparse.Namespace, report: Path) -> _Recorded:
+    """Records any program with nsys; needs no torch here."""
+    if given := _given(args, (*_MODEL_OPTIONS, *_COMPILE_OPTIONS)):
+        raise UsageError(f"{given} is for models and scripts, not for a command after --")
     if args.engine not in {"auto", "nsys", "torch"}:
         raise UsageError(f"there is no engine {args.engine!r}; expected auto or nsys for a command")
     from tracekit.nsight import nsys
 
     tool = nsys.find()
     if args.engine == "torch" or tool is None:
-        why = "" if tool else f", and there is none here: {nsys.INSTALL}"
+        missing = "" if tool else f", and nsys was not found: {nsys.INSTALL}"
         raise CaptureError(
-            f"a command is recorded by nsys alone{why}; without nsys, name a function or a script: tracekit capture "
+            f"only nsys can record a command{missing}; without nsys, record a function or a script: tracekit capture "
             "train.py"
         )
     if shutil.which(args.trailing[0]) is None:
-        raise CaptureError(f"{args.trailing[0]}: there is no such program; check its name and the path")
+        raise CaptureError(f"{args.trailing[0]}: no such program; check its name and PATH")
     recorded = tool.record(args.trailing, report)
-    return _Done(recorded.exit_code, None, {}, recorded.warnings)
+    return _Recorded(recorded.exit_code, None, {}, recorded.warnings)
 
 
-def _told(figures: dict[str, int], report: Path) -> Iterator[str]:
+def _summary(figures: dict[str, int], report: Path) -> Iterator[str]:
     """What was recorded, what it cost and lost, and what to do next."""
     if "markers" in figures:
         lost = figures["markers_lost"]
         yield f"recorded {figures['markers']:,} markers ({lost:,} lost), {figures['operators']:,} operators"
     if "pieces_seen" in figures:
-        yield _compiled(figures)
+        yield _compilation(figures)
     if "step_before_ns" in figures:
         before, during = figures["step_before_ns"], figures["step_recorded_ns"]
         yield f"a step took {during / 1e6:.3g} ms while recorded, {before / 1e6:.3g} ms before"
@@ -211,23 +226,12 @@ def _told(figures: dict[str, int], report: Path) -> Iterator[str]:
         yield f"next: tracekit parse {report}"
 
 
-def _compiled(figures: dict[str, int]) -> str:
-    """What was compiled, and how much of it the cache saved."""
+def _compilation(figures: dict[str, int]) -> str:
+    """What was compiled, and how much of it came from the cache."""
     graphs = f"{figures['graphs_captured']:,} CUDA graphs captured"
     if figures["no_gpu"]:
-        graphs = "no CUDA graphs, since there is no GPU here"
+        graphs = "no CUDA graphs, because there is no GPU"
     return (
         f"compiled {figures['pieces_seen']:,} pieces in {figures['compile_ns'] / 1e9:.3g} s: "
         f"{figures['cache_misses']:,} by Inductor, {figures['artifacts_loaded']:,} from the cache; {graphs}"
     )
-
-
-def _asked(option: object) -> bool:
-    """Whether it was given; 0 is a number like any other."""
-    return option is not None and option is not False and option != []
-
-
-def _number(text: str) -> int:
-    if not (text.isdecimal() and text.isascii()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number; expected 0 or more")
-    return int(text)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import needs_torch, progress_bar, report_place, say
+from tracekit.cli.base import console, progress_bar, say
+from tracekit.cli.options import add_force
+from tracekit.cli.recording import report_place, require_torch
 
 if TYPE_CHECKING:
     import argparse
 
 NAME = "demo"
-HELP = "record a small Llama and show its modules with their times"
+HELP = "record a small Llama and show where its time went"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,14 +24,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("demo.sqlite"),
         metavar="REPORT",
-        help="where the report goes; the dataset goes beside it (default: demo.sqlite)",
+        help="SQLite report to write; the dataset goes beside it (default: demo.sqlite)",
     )
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    add_force(parser, "an existing report and dataset")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Records, parses and shows."""
-    needs_torch()
+    """Records, parses and shows the tree."""
+    require_torch()
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
     from tracekit.capture.run import Settings
@@ -48,13 +50,12 @@ def run(args: argparse.Namespace) -> int:
         if outcome.problem is not None:
             raise outcome.problem
         dataset = parse(report, force=args.force, progress=progress)
-    from rich.console import Console
 
     from tracekit.analyses import tree as module_tree
     from tracekit.views import tree
     from tracekit.views.wording import nouns
 
-    console = Console(highlight=False, soft_wrap=False)
-    console.print(tree.as_text(module_tree.frame(dataset), nouns(dataset), console.width))
-    print(f"report: {report}, tables: {dataset.folder}")
+    terminal = console()
+    terminal.print(tree.as_text(module_tree.frame(dataset), nouns(dataset), terminal.width))
+    print(f"report: {report}, dataset: {dataset.folder}")
     return outcome.exit_code

@@ -6,24 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import progress_bar
+from tracekit.cli.options import add_force, add_quiet
 
 if TYPE_CHECKING:
     import argparse
 
 NAME = "export"
-HELP = "write a dataset for other programs"
+HELP = "write a dataset in a format of other programs"
 
 _FORMATS = ("perfetto", "chrome", "stacks", "csv", "xlsx", "sql")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("dataset", type=Path, metavar="DIR", help="the dataset")
+    parser.add_argument("dataset", type=Path, metavar="DATASET", help="dataset, as written by tracekit parse")
     parser.add_argument(
         "--format",
         choices=_FORMATS,
         required=True,
-        help="perfetto: a timeline for ui.perfetto.dev; chrome: the same as plain JSON; stacks: for flame graphs; "
+        metavar="FORMAT",
+        help="perfetto: timeline for ui.perfetto.dev; chrome: the same as plain JSON; stacks: for flame graphs; "
         "csv: a folder of files; xlsx: a workbook; sql: tables in a database",
     )
     parser.add_argument(
@@ -31,10 +33,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         required=True,
         metavar="OUT",
-        help="the file to be written; of csv a folder, of sql a URL such as sqlite:///run.db",
+        help="file to write; for csv a folder, for sql a URL such as sqlite:///run.db",
     )
-    parser.add_argument("--force", action="store_true", help="replace an export that is there")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add_force(parser, "an existing export")
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.exports import FORMATS
     from tracekit.exports.base import Target
 
-    (chosen,) = (one for one in FORMATS if args.format == one.NAME)
+    (format_,) = (known for known in FORMATS if args.format == known.NAME)
     with progress_bar(quiet=args.quiet) as progress:
-        changed = chosen.write(load(args.dataset), Target(args.out, args.force), progress)
+        changes = format_.write(load(args.dataset), Target(args.out, args.force), progress)
     if not args.quiet:
-        print(f"{args.dataset} is exported as {chosen.NAME}{f': {changed}' if changed else ''}")
+        print(f"{args.dataset}: exported as {format_.NAME}{f'; {changes}' if changes else ''}")
     return 0

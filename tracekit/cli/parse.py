@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import progress_bar
+from tracekit.cli.base import console, progress_bar
+from tracekit.cli.options import add_force, add_quiet
 
 if TYPE_CHECKING:
     import argparse
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 NAME = "parse"
-HELP = "read a report, or one per rank, and write the tables"
+HELP = "read a report, or one per rank, and write a dataset"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,22 +26,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="REPORT",
-        help="a report: nsys export --type sqlite REPORT.nsys-rep; several become one dataset",
+        help="SQLite report, as written by nsys export --type sqlite; several become one dataset",
     )
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
-        metavar="DIR",
-        help="folder of the dataset (default of a single report: REPORT with the suffix .tracekit)",
+        metavar="DATASET",
+        help="folder to write (default for one report: REPORT with the suffix .tracekit)",
     )
-    parser.add_argument("--force", action="store_true", help="replace a dataset that is there")
+    add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Parses the reports and prints the summary, also of what is left if some cannot be read."""
+    """Parses the reports and prints the summary, also if only some of them can be read."""
     from tracekit.arrays.without_pandas import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
@@ -68,6 +69,5 @@ def _print(dataset: Dataset, args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(summary.as_json(dataset), indent=2, ensure_ascii=False))
     else:
-        from rich.console import Console
-
-        Console(highlight=False, soft_wrap=False).print(summary.as_text(dataset))
+        terminal = console()
+        terminal.print(summary.as_text(dataset, terminal.width), crop=False)

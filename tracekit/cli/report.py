@@ -1,11 +1,12 @@
-"""``tracekit report``: a dataset as one page to look at in a browser."""
+"""``tracekit report``: a dataset as one page to open in a browser."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import DEVICE_OPTIONS, device_arguments, progress_bar
+from tracekit.cli.base import progress_bar
+from tracekit.cli.options import DEVICE_OPTIONS, add_device, add_force, add_quiet
 
 if TYPE_CHECKING:
     import argparse
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 NAME = "report"
-HELP = "write a page to look at in a browser"
+HELP = "write a page to open in a browser"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,38 +23,38 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "datasets",
         nargs="+",
         type=Path,
-        metavar="DIR",
-        help="a dataset; of two, BEFORE and AFTER, the page is about the second and shows what changed since the first",
+        metavar="DATASET",
+        help="dataset, as written by tracekit parse; of two, BEFORE and AFTER, the page shows the second and what "
+        "changed since the first",
     )
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         metavar="FILE",
-        help="the page (default: DIR with the suffix .html, of two datasets that of the second)",
+        help="page to write (default: the dataset's name with the suffix .html)",
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
-    device_arguments(parser)
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add_force(parser, "an existing file")
+    add_quiet(parser)
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page and says where it is."""
+    """Writes the page and prints its name."""
     from tracekit.dataset.opening import load
     from tracekit.errors import UsageError
-    from tracekit.exports.base import Target, whole_file
+    from tracekit.exports.base import Target, exported_file
     from tracekit.views.page.document import page
 
     if len(args.datasets) > 2:  # noqa: PLR2004 - before and after
         raise UsageError(f"a page compares two datasets, not {len(args.datasets)}")
     *before, dataset = map(load, args.datasets)
     out = args.out or _beside(dataset)
-    _outside(before, out)
-    said = {name: getattr(args, name) for name in DEVICE_OPTIONS}
-    options = {name: one for name, one in said.items() if one is not None}
+    _refuse_inside(before, out)
+    options = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
     with (
         progress_bar(quiet=args.quiet) as progress,
-        whole_file(dataset, Target(str(out), args.force)) as partial,
+        exported_file(dataset, Target(str(out), args.force)) as partial,
     ):
         partial.write_bytes(page(dataset, *before, progress=progress, options=options))
     if not args.quiet:
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _beside(dataset: Dataset) -> Path:
-    """Beside the dataset, under its name."""
+    """The default page: beside the dataset, under its name."""
     from tracekit.dataset.opening import SUFFIX
 
     folder = dataset.folder
@@ -71,8 +72,8 @@ def _beside(dataset: Dataset) -> Path:
     return folder.parent / f"{folder.name.removesuffix(SUFFIX)}.html"
 
 
-def _outside(before: list[Dataset], out: Path) -> None:
-    """Refuses to write into the dataset that is compared with."""
+def _refuse_inside(before: list[Dataset], out: Path) -> None:
+    """Refuses to write into the dataset to compare with; the exporter refuses the other one."""
     from tracekit.errors import ExportError
 
     for dataset in before:

@@ -12,23 +12,25 @@ if TYPE_CHECKING:
     from tracekit.schema import Column, TableSpec
 
 NAME = "schema"
-HELP = "print the promised tables with their columns"
+HELP = "print the tables of a dataset with their columns"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("table", nargs="?", metavar="TABLE", help="only this table")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="print only this table")
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the specs."""
+    """Prints the tables and their columns."""
     from tracekit.errors import UsageError
     from tracekit.tables import TABLES
 
     specs = [table.SPEC for table in TABLES if args.table in (None, table.SPEC.name)]
     if not specs:
-        raise UsageError(f"there is no table {args.table}; there are {', '.join(table.SPEC.name for table in TABLES)}")
+        raise UsageError(
+            f"there is no table {args.table}; expected one of {', '.join(table.SPEC.name for table in TABLES)}"
+        )
     if args.json:
         print(json.dumps([_as_json(spec) for spec in specs], indent=2))
     else:
@@ -36,54 +38,41 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_several_reports(spec: TableSpec) -> tuple[Column, ...]:
-    """The columns that a table has beside the promised ones in a dataset of several reports."""
+def _columns_of_several_reports(spec: TableSpec) -> tuple[Column, ...]:
+    """The columns that a table has only in a dataset of several reports."""
     from tracekit.dataset.opening import REPORT_COLUMN, UNITED
 
     if spec.name == UNITED:
         return ()
-    said = f"{REPORT_COLUMN.doc} Only in datasets of several reports."
-    return (replace(REPORT_COLUMN, doc=said),)
+    return (replace(REPORT_COLUMN, doc=f"{REPORT_COLUMN.doc} Only in datasets of several reports."),)
 
 
 def _as_json(spec: TableSpec) -> dict[str, object]:
-    columns, more = (
-        [
-            {
-                "name": c.name,
-                "type": str(c.type),
-                "nullable": c.nullable,
-                "unit": c.unit,
-                "doc": c.doc,
-            }
-            for c in some
-        ]
-        for some in (spec.columns, _of_several_reports(spec))
-    )
     return {
         "name": spec.name,
         "doc": spec.doc,
         "sorted_by": spec.sorted_by,
-        "columns": columns,
-        "columns_of_several_reports": more,
+        "columns": [_column_as_json(column) for column in spec.columns],
+        "columns_of_several_reports": [_column_as_json(column) for column in _columns_of_several_reports(spec)],
+    }
+
+
+def _column_as_json(column: Column) -> dict[str, object]:
+    return {
+        "name": column.name,
+        "type": str(column.type),
+        "nullable": column.nullable,
+        "unit": column.unit,
+        "doc": column.doc,
     }
 
 
 def _as_text(spec: TableSpec) -> str:
-    columns = spec.columns + _of_several_reports(spec)
-    types = [_type_name(str(column.type)) + ("?" if column.nullable else "") for column in columns]
-    wide, wide_type = max(len(column.name) for column in columns), max(map(len, types))
+    columns = spec.columns + _columns_of_several_reports(spec)
+    types = [column.type_name for column in columns]
+    name_width, type_width = max(len(column.name) for column in columns), max(map(len, types))
     lines = [
-        f"  {column.name:<{wide}}  {type_:<{wide_type}}  {column.doc}"
+        f"  {column.name:<{name_width}}  {type_:<{type_width}}  {column.doc}"
         for column, type_ in zip(columns, types, strict=True)
     ]
     return "\n".join([spec.name, f"  {spec.doc}", "", *lines])
-
-
-def _type_name(arrow: str) -> str:
-    """Arrow's names of types, without what is the same everywhere."""
-    short = {
-        "dictionary<values=string, indices=int32, ordered=0>": "category",
-        "list<element: list<element: int64>>": "list<list<int64>>",
-    }
-    return short.get(arrow, arrow.replace("element: ", "").replace("item: ", ""))

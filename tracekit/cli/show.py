@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
-from tracekit.cli.base import DEVICE_OPTIONS, device_arguments
+from tracekit.cli.base import console
+from tracekit.cli.options import DEVICE_OPTIONS, add_device, count, share_of_whole
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
@@ -21,23 +22,23 @@ HELP = "answer a question about a dataset"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("name", metavar="NAME", help="an analysis, such as tree; see --list")
-    parser.add_argument("dataset", type=Path, metavar="DIR", help="what tracekit parse wrote")
-    parser.add_argument("--list", action=_List, nargs=0, help="print the analyses there are, and leave")
+    parser.add_argument("name", metavar="ANALYSIS", help="question to answer, such as tree; see --list")
+    parser.add_argument("dataset", type=Path, metavar="DATASET", help="dataset, as written by tracekit parse")
+    parser.add_argument("--list", action=_List, nargs=0, help="list the analyses and exit")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print a list of rows as JSON")
+    form.add_argument("--json", action="store_true", help="print the rows as JSON")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
-    parser.add_argument("--path", metavar="MODULE", help="only this module and those below it; shares are of these")
-    parser.add_argument("--depth", type=_count, metavar="N", help="at most N levels of modules below the first")
+    parser.add_argument("--path", metavar="MODULE", help="only this module and those below it; shares are of its time")
+    parser.add_argument("--depth", type=count, metavar="N", help="at most N levels of modules below the top")
     parser.add_argument(
         "--min-share",
-        type=_share,
+        type=share_of_whole,
         metavar="SHARE",
-        help="only rows of at least this share: 1%% or 0.01",
+        help="only rows with at least this share, such as 1%% or 0.01",
     )
-    parser.add_argument("--sort", metavar="COLUMN", help="by this column, largest first; the tree sorts siblings")
-    parser.add_argument("--top", type=_count, metavar="N", help="at most N rows; of the tree those of the most time")
-    device_arguments(parser)
+    parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
+    parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.errors import UsageError
     from tracekit.views.answers import Choice
 
-    analysis = {one.NAME: one for one in ANALYSES}.get(args.name)
+    analysis = {known.NAME: known for known in ANALYSES}.get(args.name)
     if analysis is None:
-        raise UsageError(f"there is no analysis {args.name}; {_meant(args)}")
+        raise UsageError(f"there is no analysis {args.name}; {_hint(args)}")
     options = _options(analysis, args)
     dataset = load(args.dataset)
     if args.path is not None:
@@ -61,36 +62,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _meant(args: argparse.Namespace) -> str:
-    """What may have been meant by a name that no analysis has."""
+def _hint(args: argparse.Namespace) -> str:
+    """What the user may have meant by a name that no analysis has."""
     from difflib import get_close_matches
 
     from tracekit.analyses import ANALYSES
 
-    names = [one.NAME for one in ANALYSES]
+    names = [analysis.NAME for analysis in ANALYSES]
     if str(args.dataset) in names:
         return f"did you mean tracekit show {args.dataset} {args.name}?"
-    near = get_close_matches(args.name, names, 1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    close = get_close_matches(args.name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(names)}"
 
 
 def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
-    """What was said of the analysis itself: the keywords of its ``frame``.
+    """The options for the analysis itself, as keywords of its ``frame``.
 
     Raises:
-        UsageError: If it has no such option.
+        UsageError: If the analysis has no such option.
     """
     from tracekit.errors import UsageError
     from tracekit.views import tree
 
-    taken = getattr(analysis, "OPTIONS", ())
+    accepted = getattr(analysis, "OPTIONS", ())
     for name, option in DEVICE_OPTIONS.items():
-        if getattr(args, name) is not None and name not in taken:
+        if getattr(args, name) is not None and name not in accepted:
             raise UsageError(f"{analysis.NAME} has no option {option}")
-    given = {name: getattr(args, name) for name in taken}
-    if given.get("sort") is not None:
-        given["sort"] = tree.column_of(given["sort"])
-    return {name: said for name, said in given.items() if said is not None}
+    options = {name: getattr(args, name) for name in accepted if getattr(args, name) is not None}
+    if "sort" in options:
+        options["sort"] = tree.column_of(options["sort"])
+    return options
 
 
 def _print(
@@ -100,13 +101,14 @@ def _print(
     choice: Choice,
     args: argparse.Namespace,
 ) -> None:
-    from tracekit.analyses import tree as module_tree
+    from tracekit.analyses import tree
     from tracekit.views import answers
 
     frame = analysis.frame(dataset, **options)
-    if analysis is module_tree:
+    if analysis is tree:
         frame = answers.chosen(analysis.NAME, frame, choice._replace(top=None))
-        frame = frame if choice.top is None else module_tree.largest(frame, choice.top)
+        # Keeps what is above the largest rows, so that the tree stays connected.
+        frame = frame if choice.top is None else tree.largest(frame, choice.top)
     else:
         frame = answers.chosen(analysis.NAME, frame, choice)
     if args.json:
@@ -115,44 +117,27 @@ def _print(
     if args.csv:
         print(answers.as_csv(frame), end="")
         return
-    from rich.console import Console
 
-    from tracekit.views import tree
+    from tracekit.views import tree as tree_view
     from tracekit.views.wording import nouns
 
-    console, words = Console(highlight=False, soft_wrap=False), nouns(dataset)
-    if analysis is module_tree and len(frame):
+    terminal, words = console(), nouns(dataset)
+    if analysis is tree and len(frame):
         most = {} if choice.top is None else {"most": choice.top}
-        console.print(tree.as_text(frame, words, console.width, **most))
+        terminal.print(tree_view.as_text(frame, words, terminal.width, **most))
     else:
-        console.print(answers.as_text(frame, words, console.width, choice))
+        terminal.print(answers.as_text(frame, words, terminal.width, choice))
 
 
 class _List(argparse.Action):
-    """Prints the analyses there are, each with its question, and leaves."""
+    """Lists the analyses, each with its question, and exits."""
 
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from tracekit.analyses import ANALYSES
 
-        wide = max(len(one.NAME) for one in ANALYSES)
-        for one in ANALYSES:
-            print(f"{one.NAME:<{wide}}  {(one.__doc__ or '').partition(chr(10))[0]}")
+        width = max(len(analysis.NAME) for analysis in ANALYSES)
+        for analysis in ANALYSES:
+            question = (analysis.__doc__ or "").split("\n", 1)[0]
+            print(f"{analysis.NAME:<{width}}  {question}")
         parser.exit()
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a number of 0 or more is expected, not {text}")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    number, percent, rest = text.partition("%")
-    try:
-        share = float(number) / (100 if percent else 1)
-    except ValueError:
-        share = -1.0
-    if rest or not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"a share from 0% to 100% is expected, not {text}")
-    return share

@@ -1,7 +1,7 @@
 """A dataset: a folder of Parquet tables and a manifest.
 
-``opening`` reads it, ``writing`` makes one of a trace, ``joining`` one of several, in which ``union`` finds the modules
-that they share. Knows no reports.
+``opening`` reads it, ``writing`` writes one for a trace, ``joining`` makes one of several, and ``union`` finds the
+modules that they share. Knows no reports.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``manifest.json``: what a dataset is of, and the ids by which its tables are told from those of another parse.
+"""``manifest.json``: which report a dataset was made from, and the ids that tie its tables to this one parse.
 
-Every file of a table carries an id, a digest of its rows; the manifest lists these ids. Its own id is a digest of all
-that it says but ``source``, which may be corrected by hand: a clock that was wrong, for one.
+Every file of a table carries an id, a digest of its rows; the manifest lists these ids. Its own id is a digest of its
+other fields except ``source``, which may be corrected by hand, for example where a clock was wrong.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
-#: The manifest's own id, and those of the files of tables. Datasets of tracekit 0.1.0 have neither.
+#: The manifest's own id, and the ids of the tables' files. Early datasets of version 0.1.0 have neither.
 ID, TABLE_IDS = "id", "table_ids"
 
 _SOURCE = "source"
 _ID_BYTES = 16
-#: More than any sum of what reports hold.
+#: More than any sum over reports.
 _MOST = 1 << 80
 _AGAIN = "parse the report again"
 
@@ -40,9 +40,9 @@ def new_id(start: bytes) -> hashlib.blake2b:
     return hashlib.blake2b(start, digest_size=_ID_BYTES)
 
 
-def write(folder: Path, said: Mapping[str, object]) -> None:
-    """Writes what is said of a dataset; with it, the dataset is whole."""
-    whole = {"format": FORMAT, "format_version": FORMAT_VERSION, **said}
+def write(folder: Path, fields: Mapping[str, object]) -> None:
+    """Writes the manifest, the last file of a dataset."""
+    whole = {"format": FORMAT, "format_version": FORMAT_VERSION, **fields}
     as_read = json.loads(json.dumps(whole))
     text = json.dumps({**as_read, ID: _id_of(as_read)}, indent=2, ensure_ascii=False)
     (folder / MANIFEST).write_text(f"{text}\n", "utf-8")
@@ -60,31 +60,33 @@ def read(folder: Path) -> dict[str, Any]:
     """The manifest of a dataset.
 
     Raises:
-        DatasetError: If the folder is no dataset, of another format version, or its manifest is not as it was written.
+        DatasetError: If the folder is not a dataset, has another format version, or its manifest was changed.
     """
-    said = _json(folder)
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
-        raise DatasetError(folder, "its manifest.json is not tracekit's", "make a dataset with tracekit parse")
-    if said.get("format_version") != FORMAT_VERSION:
-        found = reprlib.repr(said.get("format_version"))
-        problem = f"has format version {found}, this tracekit reads {FORMAT_VERSION}"
+    fields = _json(folder)
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise DatasetError(
+            folder, "its manifest.json was not written by tracekit", "make a dataset with tracekit parse"
+        )
+    if fields.get("format_version") != FORMAT_VERSION:
+        version = reprlib.repr(fields.get("format_version"))
+        problem = f"has format version {version}, this tracekit reads {FORMAT_VERSION}"
         raise DatasetError(folder, problem, _AGAIN)
-    if flaw := _flaw(said, _SEVERAL if "reports" in said else _SINGLE, ""):
+    if flaw := _flaw(fields, _SEVERAL if "reports" in fields else _SINGLE, ""):
         raise DatasetError(folder, f"its manifest.json is damaged ({flaw})", _AGAIN)
-    if said.get("reports") == []:
+    if fields.get("reports") == []:
         raise DatasetError(folder, "its manifest.json is damaged (reports is [])", _AGAIN)
-    if not _as_written(said):
+    if not _as_written(fields):
         problem = "its manifest.json was changed after it was written"
         raise DatasetError(folder, problem, f"undo that, or {_AGAIN}")
-    return said
+    return fields
 
 
-def _as_written(said: dict[str, Any]) -> bool:
-    """Whether its id is right, or it is of a time that knew none."""
-    if ID not in said and all(TABLE_IDS not in one for one in (said, *said.get("reports", ()))):
+def _as_written(fields: dict[str, Any]) -> bool:
+    """Whether the manifest's id is right, or neither it nor any report has one."""
+    if ID not in fields and all(TABLE_IDS not in entry for entry in (fields, *fields.get("reports", ()))):
         return True
     try:
-        return bool(said.get(ID) == _id_of(said))
+        return bool(fields.get(ID) == _id_of(fields))
     except RecursionError:
         return False
 
@@ -94,45 +96,45 @@ def _json(folder: Path) -> object:
     try:
         return json.loads(path.read_text("utf-8"), parse_constant=_no_number)
     except NotADirectoryError:
-        problem = "is a file, and no dataset"
-        remedy = f"tracekit parse {folder} makes one of a report"
+        problem = "is a file, not a dataset"
+        remedy = f"if it is a report, read it with tracekit parse {folder}"
     except FileNotFoundError:
         problem, remedy = _missing(folder)
     except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"no JSON: {error}"
+        reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         problem, remedy = f"its manifest cannot be read ({reason})", _AGAIN
     raise DatasetError(folder, problem, remedy)
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _missing(folder: Path) -> tuple[str, str]:
     """Why there is no manifest, and what to do."""
     if folder.exists():
-        return "is no dataset: it has no manifest.json", "make one with tracekit parse"
+        return "is not a dataset: it has no manifest.json", "make one with tracekit parse"
     place = folder.resolve()
     if aside := sorted(place.parent.glob(f".{glob.escape(place.name)}.old-*")):
-        problem = "is being replaced by a parse, or was when that was killed"
-        return problem, f"try again in a moment; if no parse runs, rename {aside[0]}, which it was"
-    return "is no dataset: there is no such folder", "make one with tracekit parse"
+        problem = "is being replaced by a parse, or a parse was killed while it replaced it"
+        return problem, f"try again in a moment; if no parse is running, restore it: rename {aside[0]} to {place.name}"
+    return "is not a dataset: no such folder", "make one with tracekit parse"
 
 
-def _id_of(said: dict[str, Any]) -> str:
-    """A digest of all that is said but the id itself and what describes sources."""
-    kept = _without_source(said)
+def _id_of(fields: dict[str, Any]) -> str:
+    """A digest of all fields but the id itself and the descriptions of sources."""
+    kept = _without_source(fields)
     if "reports" in kept:
         kept["reports"] = [_without_source(entry) for entry in kept["reports"]]
     return new_id(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
-def _without_source(said: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if name not in {ID, _SOURCE}}
+def _without_source(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in {ID, _SOURCE}}
 
 
 def _text(value: object) -> bool:
-    """Texts that can be written anywhere: JSON can spell halves of letters, which nothing else can."""
+    """Text that can be encoded: JSON may contain lone surrogates."""
     return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode("utf-8")
 
 
@@ -160,8 +162,8 @@ def _or_null(shape: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or shape(value)
 
 
-#: What is relied on. A shape is a predicate, the shape of each entry of a list, or those of an object's members, whose
-#: name ends in ``?`` if it may lack.
+#: What readers rely on. A shape is a predicate, a list with the shape of each entry, or a dictionary with the shape of
+#: each member; names of optional members end in ``?``.
 _COUNTED = {
     "rows": {table.SPEC.name: _count for table in TABLES},
     "coverage": [
@@ -201,21 +203,21 @@ _SEVERAL = {
 
 
 def _flaw(value: object, shape: Any, where: str) -> str | None:  # noqa: ANN401 - predicates, lists and objects of such
-    """What in a value is not of its shape; None if nothing is."""
+    """Where a value does not have its shape; None if it has."""
     if isinstance(shape, dict) and isinstance(value, dict):
         return next(filter(None, _flaws_of_members(value, shape, where)), None)
     if isinstance(shape, list) and isinstance(value, list):
-        entries = (_flaw(one, shape[0], f"{where}[{at}]") for at, one in enumerate(value))
-        return next(filter(None, entries), None)
+        flaws = (_flaw(entry, shape[0], f"{where}[{index}]") for index, entry in enumerate(value))
+        return next(filter(None, flaws), None)
     fits = not isinstance(shape, dict | list) and shape(value)
     return None if fits else f"{where} is {reprlib.repr(value)}"
 
 
 def _flaws_of_members(value: dict[str, Any], shape: dict[str, Any], where: str) -> Iterator[str | None]:
-    for name, its in shape.items():
+    for name, member_shape in shape.items():
         member = name.rstrip("?")
         path = f"{where}.{member}" if where else member
         if member in value:
-            yield _flaw(value[member], its, path)
+            yield _flaw(value[member], member_shape, path)
         elif member == name:
             yield f"{path} is missing"

@@ -1,4 +1,4 @@
-"""A dataset: a folder of Parquet tables and a ``manifest.json``, as DataFrames and as Arrow."""
+"""Opens a dataset and gives its tables as DataFrames or as Arrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from typing_extensions import override
 
 from tracekit.dataset import manifest
-from tracekit.dataset.files import (
+from tracekit.dataset.table_files import (
     REPORT as REPORT,
     REPORT_COLUMN as REPORT_COLUMN,
     TableFile,
@@ -43,12 +43,11 @@ _SHOWN = ("kernels", "calls", "modules", "steps")
 
 
 class Dataset:
-    """A dataset on disk, or the part of it that concerns one module's subtree.
+    """A dataset on disk, or the part of it that belongs to one module's subtree.
 
-    ``dataset.kernels()`` and its like give DataFrames, ``dataset.table("kernels")`` gives Arrow. Of several reports,
-    their tables stand one after the other, each sorted by itself, with a column ``report``; ``modules`` is one for all.
-    What is read is of the parse that was there when the dataset was opened; once another one has taken its place,
-    reading is refused.
+    ``dataset.kernels()`` and the other tables give DataFrames, ``dataset.table("kernels")`` gives Arrow. In a dataset
+    of several reports, the rows of each report follow one another, sorted within the report, with a column ``report``;
+    ``modules`` is one table for all. If another parse replaces the dataset after it was opened, reading is refused.
     """
 
     def __init__(self, folder: Path, root: str | None = None) -> None:
@@ -56,10 +55,10 @@ class Dataset:
 
         Args:
             folder: Its folder.
-            root: Path of a module; tables then hold only what belongs to it and the modules below.
+            root: Path of a module; tables then hold only the rows of this module and the modules below.
 
         Raises:
-            DatasetError: If the folder is no dataset, of another format version, or lacks the module.
+            DatasetError: If the folder is not a dataset, has another format version, or lacks the module.
         """
         self.folder = folder
         self.manifest = manifest.read(folder)
@@ -77,14 +76,14 @@ class Dataset:
         return f"Dataset({', '.join([repr(str(self.folder)), *shown])})"
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """One table as Arrow; of several reports, one after the other, with a column ``report`` at the end.
+        """One table as Arrow; with several reports, ``report`` is its last column.
 
         Args:
             name: Its name; see ``tracekit schema``.
-            columns: The columns wanted, all of them by default.
+            columns: The columns to read, by default all.
         """
         if name not in _SPECS:
-            raise UsageError(f"there is no table {name}; there are {', '.join(_SPECS)}")
+            raise UsageError(f"there is no table {name}; expected one of {', '.join(_SPECS)}")
         with self._reading(name):
             parts = [self._part(name, file, columns) for file in self._files(name)]
             if not self.reports or name == UNITED:
@@ -92,14 +91,14 @@ class Dataset:
             return pa.concat_tables(parts).unify_dictionaries()
 
     def schema(self, name: str) -> pa.Schema:
-        """The columns that :meth:`table` has, without reading a row."""
+        """The columns of :meth:`table`, without reading rows."""
         with self._reading(name):
             first = next(self._files(name))
             schema = first.rows.schema_arrow
             return schema if first.report is None else schema.append(REPORT_COLUMN.field())
 
     def pieces(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of :meth:`table`, some ten thousand at a time, so that a large table is never in memory whole."""
+        """The rows of :meth:`table` in batches of some ten thousand, for tables that do not fit into memory."""
         with self._reading(name):
             for rows, report in self._files(name):
                 wanted = [column for column in columns or rows.schema_arrow.names if column != REPORT]
@@ -108,8 +107,8 @@ class Dataset:
                     yield piece if columns is None else piece.select(columns)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """One table as a DataFrame: integers stay integers also where some are missing, few strings are categories."""
-        import pandas as pd  # noqa: PLC0415 - half a second that readers of Arrow tables need not wait
+        """One table as a DataFrame: integers stay integers even with nulls, repeated strings become categoricals."""
+        import pandas as pd  # noqa: PLC0415 - takes half a second, and Arrow tables do not need it
 
         def dtype(arrow: pa.DataType) -> pd.ArrowDtype | None:
             return None if pa.types.is_dictionary(arrow) else pd.ArrowDtype(arrow)
@@ -142,11 +141,11 @@ class Dataset:
         return self.frame("steps", columns)
 
     def coverage(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """What is known and what is not."""
+        """What is known and what is not, counted by cause."""
         return self.frame("coverage", columns)
 
     def subtree(self, path: str) -> Dataset:
-        """The part of the dataset that belongs to one module and those below it; coverage has no such part.
+        """The part of the dataset that belongs to one module and those below it; ``coverage`` cannot be divided so.
 
         Raises:
             DatasetError: If the dataset has no such module.
@@ -157,7 +156,7 @@ class Dataset:
 
     @property
     def whole(self) -> Dataset:
-        """The dataset that this is a subtree of, as it was when it was opened."""
+        """The whole dataset, if this is a subtree of it."""
         whole = copy(self)
         whole.root = whole._module_ids = None
         vars(whole).pop("_steps_seen", None)
@@ -171,7 +170,7 @@ class Dataset:
             raise self._unreadable(name, str(error).split("\n", 1)[0]) from None
 
     def _unreadable(self, name: str, reason: str) -> DatasetError:
-        """What is wrong with a table: the dataset is another one by now, or is damaged."""
+        """The error for a table: the dataset was replaced, or is damaged."""
         if manifest.read(self.folder) != self.manifest:
             problem = "was replaced by another parse after it was opened"
             return DatasetError(self.folder, problem, "open it again, or run the command again")
@@ -180,37 +179,37 @@ class Dataset:
 
     @property
     def reports(self) -> list[str]:
-        """The names of its reports in their order, if it was made of several; else none."""
+        """Names of the reports in their order, if there are several; else none."""
         return [report["name"] for report in self.manifest.get("reports", ())]
 
     def _files(self, name: str) -> Iterator[TableFile]:
-        """The files of a table, one of each report; opened when they are asked for."""
+        """The files of a table, one per report, opened one at a time."""
         whole = self.folder / f"{name}.parquet"
         if not self.reports or name == UNITED:
             yield self._file(name, whole, None)
             return
-        there = [found.name for found in whole.iterdir() if found.name.startswith(f"{REPORT}=")]
-        if sorted(there) != sorted(f"{REPORT}={report}" for report in self.reports):
+        folders = [path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")]
+        if sorted(folders) != sorted(f"{REPORT}={report}" for report in self.reports):
             raise self._unreadable(name, "its folder has other reports than manifest.json")
         for entry in self.manifest["reports"]:
             yield self._file(name, part_of(self.folder, name, entry["name"]), entry)
 
     def _file(self, name: str, path: Path, entry: dict[str, Any] | None) -> TableFile:
-        """A file, once it is sure that it is the one which the manifest speaks of: others may write here, too."""
-        said = self.manifest if entry is None else entry
+        """A file of a table, if it is the one that the manifest lists: another parse may have replaced it."""
+        listed = self.manifest if entry is None else entry
         rows = pq.ParquetFile(path)
-        its = id_of(rows.metadata), rows.metadata.num_rows
-        if its != (said.get(manifest.TABLE_IDS, {}).get(name), said["rows"][name]):
-            raise self._unreadable(name, "its file is of another parse")
+        expected = listed.get(manifest.TABLE_IDS, {}).get(name), listed["rows"][name]
+        if expected != (id_of(rows.metadata), rows.metadata.num_rows):
+            raise self._unreadable(name, "its file is from another parse")
         return TableFile(rows, None if entry is None else entry["name"])
 
     def _part(self, name: str, file: TableFile, columns: Sequence[str] | None) -> pa.Table:
-        """The rows of one file that are asked for."""
+        """The columns of one file, of the subtree if this is one."""
         rows, report = file
-        there = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
-        if unknown := [column for column in columns or () if column not in there]:
-            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(there)}")
-        wanted = list(columns) if columns is not None else there
+        names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
+        if unknown := [column for column in columns or () if column not in names]:
+            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(names)}")
+        wanted = list(columns) if columns is not None else names
         table = self._rows(name, rows, [column for column in wanted if column != REPORT])
         if report is None or REPORT not in wanted:
             return unmarked(table)
@@ -223,17 +222,16 @@ class Dataset:
         if name == "steps":
             return self._steps_of_subtree(file, columns)
         if "module_id" not in file.schema_arrow.names:
-            raise UsageError(f"{name} knows no modules; ask the whole dataset for it")
+            raise UsageError(f"{name} is not divided by modules; ask the whole dataset for it")
         return between(file, columns, *self._module_ids)
 
     def _subtree_ids(self, path: str) -> tuple[int, int]:
         modules = self.table("modules", ["path", "module_id", "subtree_end_id"])
         paths = modules.column("path").to_pylist()
         if path not in paths:
-            longer = next((one for one in paths if one.endswith(f".{path}")), None)
-            remedy = "see the paths in its table modules"
-            remedy = remedy if longer is None else f"did you mean {longer}?"
-            raise DatasetError(self.folder, f"it has no module {path}", remedy)
+            longer = next((known for known in paths if known.endswith(f".{path}")), None)
+            remedy = "tracekit show modules lists the paths" if longer is None else f"did you mean {longer}?"
+            raise DatasetError(self.folder, f"has no module {path}", remedy)
         low, high = (modules.column(name)[paths.index(path)] for name in modules.column_names[1:])
         return low.as_py(), high.as_py()
 
@@ -251,6 +249,6 @@ def load(folder: str | os.PathLike[str]) -> Dataset:
     """Opens a dataset.
 
     Raises:
-        DatasetError: If the folder is none.
+        DatasetError: If the folder is not a dataset.
     """
     return Dataset(Path(folder))

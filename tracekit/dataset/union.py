@@ -1,6 +1,6 @@
 """The modules of several reports as one hierarchy: a path is one module, unless reports contradict each other about it.
 
-Which report comes first changes nothing but which rows are told of it.
+The order of the reports does not change which modules there are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from tracekit.markers.base import Param
 from tracekit.tables import modules
 from tracekit.trace.hierarchy.facts import CONTRADICTED, Facts, same
 from tracekit.trace.hierarchy.forests import joined
-from tracekit.trace.hierarchy.modules import NAMELESS_ROOT, Module
+from tracekit.trace.hierarchy.modules import Module
+from tracekit.trace.hierarchy.places import NAMELESS_ROOT
 from tracekit.trace.hierarchy.siblings import Tree
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class Union:
     Attributes:
         table: The table ``modules`` of all.
         module_id: For every report, the new id of each of its modules by its old one.
-        differing: For every report, of how many of its modules reports say different things, or nobody can say which of
-            several modules of another report they are.
-        renamed: For every report, the new path of each module that has got another, by its old one.
+        differing: For every report, how many of its modules are described differently by another report, or may be any
+            of several modules of it.
+        renamed: For every report, the new path of each module whose path changed, by the old one.
     """
 
     table: pa.Table
@@ -52,8 +53,8 @@ def united(tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset
 
     Args:
         tables: The tables.
-        contradictory: Which of them have modules that say different things of themselves; what these do not tell
-            may be because of that, so that no other report can fill it in.
+        contradictory: Which of them describe a module in different ways; what such a report does not record may be
+            missing because of that, so no other report may fill it in.
     """
     first = tables[0]
     own = np.arange(first.num_rows, dtype=np.int32)
@@ -63,62 +64,62 @@ def united(tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset
     joint = joined(
         [
             root
-            for source, its in enumerate(rows)
-            for root in _roots(its, source, CONTRADICTED if source in contradictory else None)
+            for source, own_rows in enumerate(rows)
+            for root in _roots(own_rows, source, CONTRADICTED if source in contradictory else None)
         ]
     )
-    ids = [np.zeros(len(its), dtype=np.int32) for its in rows]
+    ids = [np.zeros(len(own_rows), dtype=np.int32) for own_rows in rows]
     differing = [0] * len(rows)
     renamed: list[dict[str, str]] = [{} for _ in rows]
-    for new, one in enumerate(joint):
-        for tree in _at_odds(one):
+    for new_id, node in enumerate(joint):
+        for tree in _at_odds(node):
             differing[tree.source] += 1
-        for tree in one.same:
-            ids[tree.source][tree.row] = new
-            if (old := rows[tree.source][tree.row]["path"]) != one.path:
-                renamed[tree.source][old] = one.path
-    table = modules.table_of([_module(one, rows) for one in joint])
+        for tree in node.same:
+            ids[tree.source][tree.row] = new_id
+            if (old := rows[tree.source][tree.row]["path"]) != node.path:
+                renamed[tree.source][old] = node.path
+    table = modules.table_of([_module(node, rows) for node in joint])
     return Union(table, ids, differing, renamed)
 
 
 def _at_odds(joint: Joint) -> list[Tree]:
-    """What says other things of a module than another report does, or may be of another module."""
+    """The reports' nodes that describe a module differently than another report, or may be another module."""
     if not joint.differs:
         return []
-    said = {tree.facts for tree in joint.same}
-    odd = {one for one in said if not all(same(one, other) for other in said)}
+    descriptions = {tree.facts for tree in joint.same}
+    odd = {facts for facts in descriptions if not all(same(facts, other) for other in descriptions)}
     return [tree for tree in joint.same if tree.facts in odd] or joint.same
 
 
-def _roots(rows: list[dict[str, Any]], source: int, untold: str | None) -> list[Tree]:
-    """The modules of one report as trees; what it does not tell of a class or of settings is ``untold``."""
+def _roots(rows: list[dict[str, Any]], source: int, missing: str | None) -> list[Tree]:
+    """The modules of one report as trees; a class or settings that it does not record become ``missing``."""
     trees: list[Tree] = []
     roots: list[Tree] = []
-    for row, said in enumerate(rows):
-        tree = Tree(_own_name(said["name"], said["alias_of"]), source, row, _facts(said, untold))
+    for number, row in enumerate(rows):
+        tree = Tree(_own_name(row["name"], row["alias_of"]), source, number, _facts(row, missing))
         trees.append(tree)
-        (roots if said["parent_id"] is None else trees[said["parent_id"]].below).append(tree)
+        (roots if row["parent_id"] is None else trees[row["parent_id"]].below).append(tree)
     return roots
 
 
-def _own_name(name: str, said: str | None) -> str:
-    """A module's name without the number that tells it from others of its path, whose markers then say it without."""
-    found = _NUMBERED.fullmatch(name)
-    plain = found.group(1) if found else name
-    return plain if said is not None and said.rpartition(".")[2] == plain else name
+def _own_name(name: str, alias: str | None) -> str:
+    """A module's name without the number that sets it apart from others of its path: markers have the plain name."""
+    match = _NUMBERED.fullmatch(name)
+    plain = match.group(1) if match else name
+    return plain if alias is not None and alias.rpartition(".")[2] == plain else name
 
 
-def _facts(said: dict[str, Any], untold: str | None) -> Facts:
+def _facts(row: dict[str, Any], missing: str | None) -> Facts:
     params = (
-        Param(one["name"], None if one["shape"] is None else tuple(one["shape"]), one["dtype"])
-        for one in said["params"]
+        Param(param["name"], None if param["shape"] is None else tuple(param["shape"]), param["dtype"])
+        for param in row["params"]
     )
-    return Facts(said["class_name"] or untold, tuple(params), said["static_params"] or untold)
+    return Facts(row["class_name"] or missing, tuple(params), row["static_params"] or missing)
 
 
 def _module(joint: Joint, rows: list[list[dict[str, Any]]]) -> Module:
-    """What all reports say of a module; of different words for its path the first that there is."""
-    here, place = (path.removeprefix(f"{NAMELESS_ROOT}.") for path in (joint.path, joint.place))
-    said = {rows[tree.source][tree.row]["alias_of"] for tree in joint.same} - {None, here}
-    alias = min(said, default=None if here == place else place)
+    """A module as all reports describe it; of several aliases the first in alphabetical order."""
+    path, place = (path.removeprefix(f"{NAMELESS_ROOT}.") for path in (joint.path, joint.place))
+    aliases = {rows[tree.source][tree.row]["alias_of"] for tree in joint.same} - {None, path}
+    alias = min(aliases, default=None if path == place else place)
     return Module(joint.path, joint.parent, joint.facts, alias, joint.subtree_end)

@@ -1,12 +1,10 @@
-"""Writes a dataset: a folder of Parquet tables and a ``manifest.json``, whole or not at all."""
+"""Writes a dataset, a folder of Parquet tables and a ``manifest.json``, whole or not at all."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
@@ -14,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracekit.dataset import manifest
-from tracekit.dataset.files import FILE_ID, id_of
 from tracekit.dataset.opening import SUFFIX
-from tracekit.dataset.stopping import stopped_once
+from tracekit.dataset.table_files import FILE_ID, id_of
 from tracekit.errors import DatasetError
+from tracekit.files import parents_made, reason_of, remedy_of, stopped_once, whole_folder
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -33,96 +31,52 @@ if TYPE_CHECKING:
 
 #: Small enough that a module's subtree is found without reading much else.
 ROW_GROUP = 65_536
-#: How columns end that name a row of another table, or their own, by its id.
+#: Endings of the columns that hold ids, which are counted from ``first_id``.
 _ROW_IDS = ("kernel_id", "call_id", "range_id", "step_id")
 
 
 def default_folder(report: Path) -> Path:
-    """Where a report's dataset goes unless told otherwise: beside it."""
+    """The default place of a report's dataset: beside the report."""
     return report.with_suffix(SUFFIX)
 
 
 @contextmanager
 def writing(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
-    """A hidden folder beside ``folder`` that takes its place when the block ends well, and vanishes when it does not.
+    """A hidden folder that replaces ``folder`` when the block ends, and is removed when the block raises.
 
     Args:
         folder: Where the dataset shall be.
-        force: Whether a dataset that is there may be replaced.
+        force: Whether an existing dataset may be replaced.
+
+    Yields:
+        The hidden folder, and ``folder`` without links.
 
     Raises:
-        DatasetError: If something is there that may not be replaced, or the place cannot be written.
+        DatasetError: If something is there that must not be replaced, or the place cannot be written.
     """
-    with stopped_once(), _taking(folder, force=force) as taken:
-        yield taken
-
-
-@contextmanager
-def _taking(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
-    made: list[Path] = []
-    partial: Path | None = None
     try:
         check_free(folder, force=force)
         place = folder.resolve()
-        partial = place.with_name(f".{place.name}.partial-{os.getpid()}")
-        made = [above for above in place.parents if not above.exists()]
-        partial.mkdir(parents=True)
-        yield partial, place
-        _take_place(partial, place, force=force)
+        taken = whole_folder(place, lambda: check_free(place, force=force))
+        with stopped_once(), parents_made(place), taken as partial:
+            yield partial, place
     except OSError as error:
-        _take_back(partial, made)
-        problem = f"cannot be written ({error.strerror or error})"
-        raise DatasetError(folder, problem, "free some space or choose another folder with -o") from None
-    except BaseException:
-        _take_back(partial, made)
-        raise
-
-
-def _take_back(partial: Path | None, made: list[Path]) -> None:
-    """Removes what was written, and the folders above it that were made for it."""
-    if partial is not None:
-        _remove(partial)
-    for above in made:
-        with suppress(OSError):
-            above.rmdir()
+        problem = f"cannot be written ({reason_of(error)})"
+        raise DatasetError(folder, problem, remedy_of(error, "choose another folder with -o")) from None
 
 
 def check_free(folder: Path, *, force: bool) -> None:
-    """Looks whether a dataset can be put there.
+    """Checks that a dataset can be put there.
 
     Raises:
-        DatasetError: If something is there that may not be replaced.
+        DatasetError: If something is there that must not be replaced.
     """
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not manifest.is_manifest(folder / manifest.MANIFEST)):
-        raise DatasetError(folder, "is there already and is no dataset", "choose another folder with -o")
+        raise DatasetError(folder, "already exists and is not a dataset", "choose another folder with -o")
     if not force:
-        raise DatasetError(folder, "is there already", "replace it with --force or choose another folder with -o")
-
-
-def _take_place(partial: Path, folder: Path, *, force: bool) -> None:
-    check_free(folder, force=force)  # again: parsing takes time, and others write too
-    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    try:
-        if folder.exists():
-            folder.rename(old)
-        partial.rename(folder)
-    except BaseException:  # also when stopped between the two
-        if old.exists() and not folder.exists():
-            old.rename(folder)
-        _remove(old)  # another parse was faster
-        raise
-    _remove(old)
-
-
-def _remove(folder: Path) -> None:
-    """Removes a folder, also if the run is stopped just then."""
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        raise DatasetError(folder, "already exists", "replace it with --force or choose another folder with -o")
 
 
 def write(
@@ -136,16 +90,29 @@ def write(
 
     Args:
         folder: An empty folder.
-        trace: What the tables are built from.
-        about: What the manifest says of the source.
-        progress: Told the share that is done.
+        trace: The source of the tables.
+        about: Fields of the manifest that describe the report.
+        progress: Called with the share that is done.
         first_id: The id of the first row of every table, from which the others are counted.
     """
     *others, coverage = TABLES
-    rows = {table.SPEC.name: 0 for table in TABLES}
+    rows = _write_side_by_side(others, trace, folder, progress, first_id)
+    # Building the other tables may count more losses, so coverage comes last.
+    rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, first_id, threading.Event())
+    covered = pq.read_table(folder / f"{coverage.SPEC.name}.parquet").to_pylist()
+    ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
+    manifest.write(folder, {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": covered})
+    progress("writing", 1.0)
+
+
+def _write_side_by_side(
+    tables: Sequence[Table], trace: Trace, folder: Path, progress: Progress, first_id: int
+) -> dict[str, int]:
+    """Writes tables, two at a time; returns the number of rows of each."""
+    rows: dict[str, int] = {}
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = {table.SPEC.name: pool.submit(_write_table, table, trace, folder, first_id, stop) for table in others}
+        futures = {table.SPEC.name: pool.submit(_write_table, table, trace, folder, first_id, stop) for table in tables}
         try:
             for done, (name, future) in enumerate(futures.items(), 1):
                 rows[name] = future.result()
@@ -153,17 +120,12 @@ def write(
         except BaseException:
             stop.set()
             raise
-    rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, first_id, stop)
-    counted = pq.read_table(folder / f"{coverage.SPEC.name}.parquet").to_pylist()
-    ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
-    said = {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": counted}
-    manifest.write(folder, said)
-    progress("writing", 1.0)
+    return rows
 
 
 @contextmanager
 def table_writer(path: Path, spec: TableSpec) -> Iterator[pq.ParquetWriter]:
-    """A file that takes pieces of a promised table, and in the end an id: a digest of them."""
+    """Writes a table piece by piece; the file ends with its id, a digest of its rows."""
     schema = spec.schema()
     numbers = [field.name for field in schema if pa.types.is_int64(field.type)]
     with path.open("wb") as file:
@@ -181,7 +143,7 @@ def table_writer(path: Path, spec: TableSpec) -> Iterator[pq.ParquetWriter]:
 
 
 class _Digested:
-    """A file that digests what is written to it."""
+    """A file that computes a digest of what is written to it."""
 
     closed = False
 
@@ -213,7 +175,7 @@ def _write_table(table: Table, trace: Trace, folder: Path, first_id: int, stop: 
 
 
 def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same pieces, the next one being made while the last one is written."""
+    """The same pieces; the next one is built while the caller writes the last one."""
     with ThreadPoolExecutor(max_workers=1) as beside:
         following = beside.submit(next, pieces, None)
         while (piece := following.result()) is not None:
@@ -222,7 +184,7 @@ def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _numbered(table: pa.Table, first_id: int) -> pa.Table:
-    """The table with its ids counted from another number than 0."""
+    """The table with its ids counted from ``first_id`` instead of 0."""
     for at, field in enumerate(table.schema if first_id else ()):
         if field.name.endswith(_ROW_IDS):
             table = table.set_column(at, field, pc.add(table.column(at), first_id))

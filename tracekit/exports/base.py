@@ -1,10 +1,8 @@
-"""What a format is, and how its files come to be whole or not at all."""
+"""What a format is, and where an export may be written: whole or not at all, over nothing but an earlier export."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -14,9 +12,10 @@ import pyarrow as pa
 from tracekit.arrays.text import json_text
 from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.errors import ExportError
+from tracekit.files import reason_of, remedy_of, stopped_once, whole_file, whole_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tracekit.dataset.opening import Dataset
     from tracekit.progress import Progress
@@ -29,7 +28,7 @@ class Target(NamedTuple):
 
     Attributes:
         place: A file or folder, or the URL of a database.
-        force: Whether an earlier export that is there may be replaced.
+        force: Whether an existing export may be replaced.
     """
 
     place: str
@@ -48,7 +47,7 @@ class Format(Protocol):
         """Writes the dataset, whole or not at all.
 
         Returns:
-            What the format says otherwise than the tables, to be told; None if nothing.
+            How the export differs from the tables, for the user; None if it does not.
 
         Raises:
             ExportError: If it cannot be written there.
@@ -56,10 +55,10 @@ class Format(Protocol):
 
 
 def spec_tables(dataset: Dataset, progress: Progress) -> Iterator[tuple[str, pa.Schema]]:
-    """The promised tables with the columns that they have here, one after the other.
+    """The tables of a dataset, one after the other.
 
     Yields:
-        The table's name, and its schema: ``report`` is its last column where there are several reports.
+        The table's name and its schema, in which ``report`` is the last column if there are several reports.
     """
     for done, name in enumerate(TABLE_NAMES):
         progress("exporting", done / len(TABLE_NAMES))
@@ -69,22 +68,22 @@ def spec_tables(dataset: Dataset, progress: Progress) -> Iterator[tuple[str, pa.
 
 def plain_columns(piece: pa.Table) -> pa.Table:
     """The rows with strings instead of categories, and JSON text instead of lists, structs and maps."""
-    for at, field in enumerate(piece.schema):
-        column = piece.column(at)
+    for index, field in enumerate(piece.schema):
+        column = piece.column(index)
         if pa.types.is_nested(field.type):
             column = json_text(column)
         elif pa.types.is_dictionary(field.type):
             column = column.cast(pa.string())
         else:
             continue
-        piece = piece.set_column(at, field.with_type(pa.string()), column)
+        piece = piece.set_column(index, field.with_type(pa.string()), column)
     return piece
 
 
 def python_values(column: pa.ChunkedArray) -> list[Any]:
-    """A column's values, None where null: what drivers and spreadsheets take one by one; lists and maps as JSON.
+    """A column's values as drivers and spreadsheets take them: None for null, JSON text for lists and maps.
 
-    Several times as fast as ``to_pylist`` for the integers and categories that tables are made of.
+    For integers and categories this is several times as fast as ``to_pylist``.
     """
     type_ = column.type
     if pa.types.is_nested(type_):
@@ -101,77 +100,65 @@ def python_values(column: pa.ChunkedArray) -> list[Any]:
 
 
 @contextmanager
-def whole_file(dataset: Dataset, target: Target) -> Iterator[Path]:
-    """A hidden file that takes the target's place when the block ends well, and vanishes when it does not.
+def exported_file(dataset: Dataset, target: Target) -> Iterator[Path]:
+    """A path to write to that replaces the target when the block ends, and is removed when the block raises.
 
     Raises:
-        ExportError: If something is there that may not be replaced, or the place cannot be written.
+        ExportError: If something is there that must not be replaced, or the place cannot be written.
     """
-    place = _free(dataset, target)
-    if place.exists() and not place.is_file():
-        raise ExportError(f"{place}: is there already and is no file; {_ELSEWHERE}")
-    with _taking(place, lambda partial: partial.unlink(missing_ok=True)) as partial:
+
+    def check() -> Path:
+        place = _free(dataset, target)
+        if place.exists() and not place.is_file():
+            raise ExportError(f"{place}: already exists and is not a file; {_ELSEWHERE}")
+        return place
+
+    place = check()
+    with _unwritable(place), stopped_once(), whole_file(place.resolve(), check) as partial:
         yield partial
-        partial.replace(place.resolve())
 
 
 @contextmanager
-def whole_folder(dataset: Dataset, target: Target, files: set[str]) -> Iterator[Path]:
-    """The same for a folder.
+def exported_folder(dataset: Dataset, target: Target, files: set[str]) -> Iterator[Path]:
+    """An empty folder to fill that replaces the target when the block ends, and is removed when the block raises.
 
     Args:
         dataset: The dataset that is exported.
         target: Where the folder shall be.
         files: Names of the files that an earlier export can have left; a folder with others is not replaced.
+
+    Raises:
+        ExportError: If something is there that must not be replaced, or the place cannot be written.
     """
-    place = _free(dataset, target)
-    if place.exists() and not (place.is_dir() and {one.name for one in place.iterdir()} <= files):
-        raise ExportError(f"{place}: is there already and is no such export; {_ELSEWHERE}")
-    with _taking(place, lambda partial: shutil.rmtree(partial, ignore_errors=True)) as partial:
-        partial.mkdir()
+
+    def check() -> Path:
+        place = _free(dataset, target)
+        if place.exists() and not (place.is_dir() and {file.name for file in place.iterdir()} <= files):
+            raise ExportError(f"{place}: already exists and is not an export; {_ELSEWHERE}")
+        return place
+
+    place = check()
+    with _unwritable(place), stopped_once(), whole_folder(place.resolve(), check) as partial:
         yield partial
-        _replace_folder(partial, place.resolve())
-
-
-def _replace_folder(partial: Path, place: Path) -> None:
-    """Puts a folder in the place of another, which comes back if that fails."""
-    old = place.with_name(f".{place.name}.old-{os.getpid()}")
-    try:
-        if place.exists():
-            place.rename(old)
-        partial.rename(place)
-    except BaseException:
-        if old.exists() and not place.exists():
-            old.rename(place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _free(dataset: Dataset, target: Target) -> Path:
     """The target as a path at which an export can be put."""
     place = Path(target.place)
     if place.name in {"", ".."}:
-        raise ExportError(f"{place}: names no file or folder; {_ELSEWHERE}")
+        raise ExportError(f"{place}: is not the name of a file or folder; {_ELSEWHERE}")
     if place.resolve().is_relative_to(dataset.folder.resolve()):
         raise ExportError(f"{place}: lies in the dataset itself; {_ELSEWHERE}")
     if (place.exists() or place.is_symlink()) and not target.force:
-        raise ExportError(f"{place}: is there already; replace it with --force or {_ELSEWHERE}")
+        raise ExportError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
     return place
 
 
 @contextmanager
-def _taking(place: Path, remove: Callable[[Path], None]) -> Iterator[Path]:
-    """Names what is written until it is whole; removes it if it never is."""
-    partial = place.resolve().with_name(f".{place.resolve().name}.partial-{os.getpid()}")
+def _unwritable(place: Path) -> Iterator[None]:
+    """Turns the system's errors into one line with advice."""
     try:
-        yield partial
+        yield
     except OSError as error:
-        with suppress(OSError):
-            remove(partial)
-        reason = " ".join(str(error.strerror or error).split())
-        message = f"{place}: cannot be written ({reason}); free some space or {_ELSEWHERE}"
+        message = f"{place}: cannot be written ({reason_of(error)}); {remedy_of(error, _ELSEWHERE)}"
         raise ExportError(message) from None
-    except BaseException:
-        with suppress(OSError):
-            remove(partial)
-        raise

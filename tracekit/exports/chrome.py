@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.exports.base import whole_file
+from tracekit.exports.base import exported_file
 from tracekit.exports.timeline import write_timeline
 from tracekit.exports.times import for_sums
 
@@ -23,5 +23,5 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
     Raises:
         ExportError: If it cannot be written there.
     """
-    with whole_file(dataset, target) as partial, partial.open("wb") as file:
+    with exported_file(dataset, target) as partial, partial.open("wb") as file:
         write_timeline(file, dataset, progress, for_sums)

@@ -1,6 +1,6 @@
-"""The tables as CSV, one file each: strings are quoted, what is null is empty, lists and maps are JSON.
+"""The tables as CSV, one file each: strings are quoted, nulls are empty, lists and maps are JSON.
 
-No text is a formula to a spreadsheet, see :mod:`tracekit.arrays.csv_text`.
+Text never becomes a formula in a spreadsheet, see :mod:`tracekit.arrays.csv_text`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyarrow import csv
 
 from tracekit.arrays.csv_text import safe_in_a_sheet
 from tracekit.dataset.opening import TABLE_NAMES
-from tracekit.exports.base import plain_columns, spec_tables, whole_folder
+from tracekit.exports.base import exported_folder, plain_columns, spec_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
     Raises:
         ExportError: If it cannot be written there.
     """
-    with whole_folder(dataset, target, {f"{name}.csv" for name in TABLE_NAMES}) as folder:
+    with exported_folder(dataset, target, {f"{name}.csv" for name in TABLE_NAMES}) as folder:
         for name, schema in spec_tables(dataset, progress):
             _write_table(folder / f"{name}.csv", schema, dataset.pieces(name))
 
@@ -45,12 +45,12 @@ def _write_table(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> N
 
 def _safe(piece: pa.Table) -> pa.Table:
     """The rows with texts that no spreadsheet takes for formulas."""
-    for at, field in enumerate(piece.schema):
+    for index, field in enumerate(piece.schema):
         if not (pa.types.is_string(field.type) or pa.types.is_dictionary(field.type)):
             continue
-        # Distinct texts are few, rows are many.
-        column = piece.column(at).dictionary_encode().unify_dictionaries().combine_chunks()
+        # There are few distinct texts and many rows.
+        column = piece.column(index).dictionary_encode().unify_dictionaries().combine_chunks()
         texts = pa.array([safe_in_a_sheet(text) for text in column.dictionary.to_pylist()], pa.string())
         safe = pa.DictionaryArray.from_arrays(column.indices, texts)
-        piece = piece.set_column(at, field.with_type(safe.type), safe)
+        piece = piece.set_column(index, field.with_type(safe.type), safe)
     return piece

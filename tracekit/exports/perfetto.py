@@ -1,7 +1,7 @@
 """A timeline for Perfetto: Chrome's JSON, compressed with gzip, which ui.perfetto.dev opens as it is.
 
-Perfetto's own protobuf would say no more: its slices begin and end by events in the order of time, while our tables
-are sorted by module and written piece by piece.
+Perfetto's own protobuf would hold no more, and needs its events in the order of time, while our tables are sorted by
+module and written piece by piece.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING
 
-from tracekit.exports.base import whole_file
+from tracekit.exports.base import exported_file
 from tracekit.exports.timeline import write_timeline
 from tracekit.exports.times import for_truncation
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAME = "perfetto"
 HELP = "a timeline for ui.perfetto.dev (gzipped JSON)"
 
-#: As fast as the events are made; the highest level makes files a third smaller and takes ten times as long.
+#: Fast enough not to slow the export; the highest level makes files a third smaller and takes ten times as long.
 _LEVEL = 1
 
 
@@ -32,7 +32,7 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
         ExportError: If it cannot be written there.
     """
     with (
-        whole_file(dataset, target) as partial,
+        exported_file(dataset, target) as partial,
         partial.open("wb") as file,
         gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
     ):

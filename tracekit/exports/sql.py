@@ -1,9 +1,9 @@
-"""The tables in a database: any that SQLAlchemy reaches. Lists and maps are stored as JSON text.
+"""The tables in a database, any that SQLAlchemy supports. Lists and maps are stored as JSON text.
 
-All is done in one transaction, that of the tables too, so that a database with transactional definitions (SQLite,
-PostgreSQL) holds either everything or what it held before. MySQL and Oracle commit every definition by itself: there, a
-failure can leave tables that are empty or gone. Rows go into PostgreSQL by its ``COPY`` where the driver is psycopg 3,
-eight times as fast as by ``INSERT``, which all others get.
+Tables are created and filled in one transaction, so that a database with transactional definitions (SQLite, PostgreSQL)
+holds either everything or what it held before. MySQL and Oracle commit each definition by itself: there, a failure can
+leave tables empty or dropped. With psycopg 3, rows go into PostgreSQL by ``COPY``, eight times as fast as by
+``INSERT``, which all other databases get.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NAME = "sql"
 HELP = "the tables in a database; OUT is its SQLAlchemy URL, such as sqlite:///run.db"
 
 _ROWS = 5_000
-_NUL, _SHOWN = "\0", "\N{REPLACEMENT CHARACTER}"
-#: The database and driver with a bulk load of their own.
+_NUL, _NUL_REPLACED = "\0", "\N{REPLACEMENT CHARACTER}"
+#: The database and driver that are filled by COPY.
 _COPIES = "postgresql", "psycopg"
-#: What COPY would take for something else; the backslash comes first.
-_ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r", _NUL: _SHOWN}
+#: Characters with a meaning in COPY; the backslash comes first.
+_ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r", _NUL: _NUL_REPLACED}
 _TYPES: dict[pa.DataType, type[sa.types.TypeEngine[Any]]] = {
     pa.int16(): sa.SmallInteger,
     pa.int32(): sa.Integer,
@@ -52,49 +52,55 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
 
     Raises:
         ExportError: If the database cannot be reached or written, or has such tables.
-        UsageError: If the target is no URL of a database.
+        UsageError: If the target is not the URL of a database.
     """
-    with _engine(target.place) as (engine, said):
+    engine = _engine(target.place)
+    shown = engine.url.render_as_string(hide_password=True)
+    with _disposed(engine):
         try:
-            _fill(engine, dataset, progress, drop=_in_the_way(engine, target, said))
+            _fill(engine, dataset, progress, drop=_existing(engine, target, shown))
         except (sa.exc.SQLAlchemyError, OSError) as error:
-            message = f"{said}: cannot be written ({_reason(error)}); check the database and its URL"
+            message = f"{shown}: cannot be written ({_reason(error)}); check the database and its URL"
             raise ExportError(message) from None
 
 
-@contextmanager
-def _engine(place: str) -> Iterator[tuple[sa.Engine, str]]:
-    """An engine, and the URL as it can be shown; what SQLite made for nothing is removed."""
-    said = "the database"
+def _engine(place: str) -> sa.Engine:
+    """An engine for a URL; no message shows the URL's password."""
+    shown = "the database"
     try:
         url = sa.make_url(place)
-        said = url.render_as_string(hide_password=True)
-        engine = sa.create_engine(url)
+        shown = url.render_as_string(hide_password=True)
+        return sa.create_engine(url)
     except sa.exc.NoSuchModuleError:
-        raise UsageError(f"SQLAlchemy knows no such database: {place.partition(':')[0]}") from None
+        raise UsageError(f"SQLAlchemy supports no such database: {place.partition(':')[0]}") from None
     except sa.exc.ArgumentError:
-        message = "-o: that is no URL of a database; expected one such as sqlite:///run.db"
+        message = "-o: not the URL of a database; expected one such as sqlite:///run.db"
         raise UsageError(message) from None
     except ImportError as error:
-        raise ExportError(f"{said}: needs a driver ({error}); install it with pip") from None
-    made = None
+        raise ExportError(f"{shown}: needs a driver ({error}); install it with pip") from None
+
+
+@contextmanager
+def _disposed(engine: sa.Engine) -> Iterator[None]:
+    """Closes the engine after the block; if the block raises, a SQLite file that it created is removed."""
+    created = None
     if engine.dialect.name == "sqlite":
         _begin_at_once(engine)
-        path = Path(url.database or ":memory:")
-        made = None if path.exists() or path.name == ":memory:" else path
+        path = Path(engine.url.database or ":memory:")
+        created = None if path.exists() or path.name == ":memory:" else path
     try:
-        yield engine, said
+        yield
     except BaseException:
         engine.dispose()
-        if made is not None:
+        if created is not None:
             with suppress(OSError):
-                made.unlink(missing_ok=True)
+                created.unlink(missing_ok=True)
         raise
     engine.dispose()
 
 
 def _begin_at_once(engine: sa.Engine) -> None:
-    """Makes definitions part of SQLite's transactions, which Python's driver leaves out by itself."""
+    """Makes definitions part of SQLite's transactions, which Python's driver does not do by default."""
 
     @sa.event.listens_for(engine, "connect")
     def _by_hand(connection: SqliteConnection, _record: object) -> None:
@@ -117,14 +123,14 @@ def _fill(engine: sa.Engine, dataset: Dataset, progress: Progress, *, drop: list
                 fill(connection, table, piece)
 
 
-def _in_the_way(engine: sa.Engine, target: Target, said: str) -> list[str]:
-    """Names of the tables that are there already, if they may be replaced."""
-    there = set(sa.inspect(engine).get_table_names())
-    mine = [name for name in TABLE_NAMES if name in there]
-    if mine and not target.force:
-        problem = f"has a table {mine[0]} already"
-        raise ExportError(f"{said}: {problem}; replace it with --force or choose another database")
-    return mine
+def _existing(engine: sa.Engine, target: Target, shown: str) -> list[str]:
+    """Names of our tables that already exist, if they may be replaced."""
+    names = set(sa.inspect(engine).get_table_names())
+    existing = [name for name in TABLE_NAMES if name in names]
+    if existing and not target.force:
+        problem = f"already has a table {existing[0]}"
+        raise ExportError(f"{shown}: {problem}; replace it with --force or choose another database")
+    return existing
 
 
 def _table(name: str, schema: pa.Schema) -> sa.Table:
@@ -133,10 +139,10 @@ def _table(name: str, schema: pa.Schema) -> sa.Table:
 
 
 def _copy(connection: sa.Connection, table: sa.Table, piece: pa.Table) -> None:
-    """Inserts rows as the lines of PostgreSQL's COPY, on the same connection and so in the same transaction."""
-    spelled = connection.dialect.identifier_preparer
-    names = ", ".join(spelled.format_column(table.c[name]) for name in piece.column_names)
-    statement = f"COPY {spelled.format_table(table)} ({names}) FROM STDIN (ENCODING 'UTF8')"
+    """Inserts rows as lines of PostgreSQL's COPY, on the same connection and so in the same transaction."""
+    quoted = connection.dialect.identifier_preparer
+    names = ", ".join(quoted.format_column(table.c[name]) for name in piece.column_names)
+    statement = f"COPY {quoted.format_table(table)} ({names}) FROM STDIN (ENCODING 'UTF8')"
     driver: Any = connection.connection.driver_connection
     try:
         with driver.cursor() as cursor, cursor.copy(statement) as copy:
@@ -147,7 +153,7 @@ def _copy(connection: sa.Connection, table: sa.Table, piece: pa.Table) -> None:
 
 
 def _lines(batch: pa.RecordBatch) -> bytes:
-    r"""Rows as COPY takes them: values apart by tabs, ``\N`` for null, what else means something after ``\``."""
+    r"""Rows as COPY takes them: values separated by tabs, ``\N`` for null, special characters after ``\``."""
     cells = [_escaped(column) if column.type == pa.string() else column.cast(pa.string()) for column in batch]
     lines = pc.binary_join_element_wise(*cells, "\t", null_handling="replace", null_replacement=r"\N")
     ended = pc.binary_join_element_wise(lines, "", "\n")
@@ -157,18 +163,18 @@ def _lines(batch: pa.RecordBatch) -> bytes:
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
-    for said, written in _ESCAPES.items():
-        texts = pc.replace_substring(texts, said, written)
+    for character, escaped in _ESCAPES.items():
+        texts = pc.replace_substring(texts, character, escaped)
     return texts
 
 
 def _insert(connection: sa.Connection, table: sa.Table, piece: pa.Table) -> None:
-    # The driver is handed the rows as they are: SQLAlchemy would look at every value again.
+    # Rows go to the driver as they are: SQLAlchemy would check every value again.
     compiled = table.insert().compile(dialect=connection.dialect)
     names = list(compiled.positiontup or compiled.bind_names.values())
     for start in range(0, piece.num_rows, _ROWS):
-        some = piece.slice(start, _ROWS)
-        rows: Any = list(zip(*(_storable(some.column(name)) for name in names), strict=True))
+        batch = piece.slice(start, _ROWS)
+        rows: Any = list(zip(*(_storable(batch.column(name)) for name in names), strict=True))
         if not compiled.positional:
             rows = [dict(zip(names, row, strict=True)) for row in rows]
         connection.exec_driver_sql(str(compiled), rows)
@@ -179,10 +185,10 @@ def _storable(column: pa.ChunkedArray) -> list[Any]:
     values = python_values(column)
     if pa.types.is_integer(column.type):
         return values
-    return [one.replace(_NUL, _SHOWN) if isinstance(one, str) else one for one in values]
+    return [value.replace(_NUL, _NUL_REPLACED) if isinstance(value, str) else value for value in values]
 
 
 def _reason(error: Exception) -> str:
-    """What the driver says, without the statement and its rows."""
+    """The driver's reason, without the statement and its rows."""
     cause = getattr(error, "orig", None) or error
     return " ".join(str(cause).split("\n", 1)[0].split()) or type(cause).__name__

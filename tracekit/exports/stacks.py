@@ -1,7 +1,7 @@
 """Collapsed stacks for flame graphs: ``top;model;layers;0;mlp;gemm 1234``, own time in nanoseconds.
 
-Read by flamegraph.pl, inferno, speedscope and others. Their format knows no escapes: a semicolon in a name becomes a
-comma, a line break or other control character becomes U+FFFD. What has no module stands below ``[cause]``.
+Read by flamegraph.pl, inferno, speedscope and others. The format has no escapes: a semicolon in a name becomes a comma,
+a line break or other control character becomes U+FFFD. Kernels without a module are placed below ``[cause]``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tracekit.exports.base import whole_file
+from tracekit.exports.base import exported_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,19 +25,19 @@ _COLUMNS = ["module_id", "cause", "name", "kind", "dur_ns"]
 
 
 def write(dataset: Dataset, target: Target, progress: Progress) -> None:
-    """Writes the stacks, those of a module together, in pre-order; kernels without a module last.
+    """Writes the stacks by module in pre-order; kernels without a module come last.
 
     Raises:
         ExportError: If they cannot be written there.
     """
-    with whole_file(dataset, target) as partial:
-        total = _totals(dataset, progress)
+    with exported_file(dataset, target) as partial:
+        totals = _totals(dataset, progress)
         paths = dataset.table("modules", ["path"]).column("path").to_pylist()
         with partial.open("w", encoding="utf-8", newline="\n") as file:
-            for (module, cause, name), time in sorted(total.items(), key=_place):
+            for (module, cause, name), time_ns in sorted(totals.items(), key=_order):
                 frames = paths[module].split(".") if module is not None else [f"[{cause}]"]
                 stack = ";".join(_frame(frame) for frame in [*frames, name])
-                file.write(f"{stack} {time}\n")
+                file.write(f"{stack} {time_ns}\n")
 
 
 _Stack = tuple[int | None, str | None, str]
@@ -45,14 +45,14 @@ _Stack = tuple[int | None, str | None, str]
 
 def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
     """Nanoseconds by module, cause and kernel, summed row group by row group."""
-    total: Counter[_Stack] = Counter()
+    totals: Counter[_Stack] = Counter()
     rows, done = max(dataset.manifest["rows"]["kernels"], 1), 0
     for piece in dataset.pieces("kernels", _COLUMNS):
-        for module, cause, name, kind, time in _sums(piece):
-            total[module, cause, name or kind] += time
+        for module, cause, name, kind, time_ns in _sums(piece):
+            totals[module, cause, name or kind] += time_ns
         done += piece.num_rows
         progress("exporting", done / rows)
-    return total
+    return totals
 
 
 def _sums(piece: pa.Table) -> list[tuple[int | None, str | None, str | None, str, int]]:
@@ -62,11 +62,11 @@ def _sums(piece: pa.Table) -> list[tuple[int | None, str | None, str | None, str
     return list(zip(*columns, strict=True))
 
 
-def _place(item: tuple[_Stack, int]) -> tuple[bool, int, str, str]:
+def _order(item: tuple[_Stack, int]) -> tuple[bool, int, str, str]:
     (module, cause, name), _ = item
     return module is None, module or 0, cause or "", name
 
 
 def _frame(name: str) -> str:
     safe = name.replace(";", ",") or "-"
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in safe)
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in safe)

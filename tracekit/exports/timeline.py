@@ -1,10 +1,10 @@
 """Steps, calls of modules and kernels as events of Chrome's trace format, which Perfetto opens too.
 
 The format is Google's "Trace Event Format": complete events (``ph: X``) in microseconds on threads of processes, named
-by metadata events (``ph: M``). Its processes here are the recorded ones and the devices, its threads the steps, module
-calls and operators of a thread, and the streams of a device. Viewers drop slices of a thread that overlap without
-nesting, which kernels of one stream do where a CUDA graph runs them side by side, and calls of one thread whose
-markers are start/end ranges: those get lanes of their own.
+by metadata events (``ph: M``). Its processes are the recorded processes and the devices; its threads are the steps,
+module calls and operators of a thread, and the streams of a device. Viewers drop slices of a thread that overlap
+without nesting. Kernels of one stream do so where a CUDA graph runs them side by side, and so do calls whose markers
+are start/end ranges: they get lanes of their own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.intervals import lanes
-from tracekit.arrays.lanes import nested_lanes
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped
+from tracekit.arrays.labels import labels
+from tracekit.arrays.lanes import lanes, nested_lanes
+from tracekit.arrays.lookups import positions
 from tracekit.arrays.text import json_text
 from tracekit.dataset.opening import REPORT
 from tracekit.exports.tracks import MODULES, OPERATORS, STEPS, WORK, Tracks
@@ -56,20 +59,13 @@ def write_timeline(file: BufferedWriter | GzipFile, dataset: Dataset, progress: 
     """Writes the whole trace, row group by row group.
 
     Args:
-        file: Where to.
+        file: The file to write to.
         dataset: The dataset.
-        progress: Told how far it is.
+        progress: Called with the share that is done.
         spelled: How times are written.
     """
     timeline = _Timeline(dataset, spelled)
-    said = {
-        "tracekit": dataset.manifest.get("tracekit"),
-        "dataset": dataset.folder.name,
-        "times_moved_by_ns": timeline.moved_by_ns,
-    }
-    # Perfetto's JSON knows no surrogates, by which ASCII would spell some letters.
-    other = json.dumps(said, ensure_ascii=False).encode("utf-8", "replace")
-    file.write(b'{"displayTimeUnit": "ns", "otherData": ' + other + b",\n")
+    file.write(b'{"displayTimeUnit": "ns", "otherData": ' + _other_data(dataset, timeline) + b",\n")
     file.write(b'"traceEvents": [\n')
     separator = b""
     for events in timeline.events(progress):
@@ -84,17 +80,27 @@ def write_timeline(file: BufferedWriter | GzipFile, dataset: Dataset, progress: 
     progress("exporting", 1.0)
 
 
+def _other_data(dataset: Dataset, timeline: _Timeline) -> bytes:
+    fields = {
+        "tracekit": dataset.manifest.get("tracekit"),
+        "dataset": dataset.folder.name,
+        "times_moved_by_ns": timeline.moved_by_ns,
+    }
+    # Perfetto's JSON has no surrogates, which ASCII would need for some letters.
+    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def _lines(events: pa.Array) -> pa.Buffer:
     whole = pa.LargeListArray.from_arrays(pa.array([0, len(events)], pa.int64()), events)
     return pc.binary_join(whole, ",\n")[0].as_buffer()
 
 
 class _Timeline:
-    """The events of a dataset, and the tracks that they are on.
+    """The events of a dataset, and their tracks.
 
     Attributes:
         tracks: The tracks.
-        moved_by_ns: How much later all is drawn than it was: Perfetto leaves out what is before 0.
+        moved_by_ns: How much later everything is drawn: Perfetto leaves out what begins before 0.
     """
 
     def __init__(self, dataset: Dataset, spelled: Spelling) -> None:
@@ -103,10 +109,10 @@ class _Timeline:
         self.tracks = Tracks(dataset.reports)
         self._offset = _offsets(dataset)
         self.moved_by_ns = max(0, -_earliest(dataset, self._offset))
-        self._more = [REPORT] if dataset.reports else []
+        self._report_column = [REPORT] if dataset.reports else []
 
     def events(self, progress: Progress) -> Iterator[pa.Array]:
-        """JSON texts, of some ten thousand slices at a time."""
+        """Events as JSON, in batches of some ten thousand."""
         rows, done = self._dataset.manifest["rows"], 0
         total = max(sum(rows[name] for name in ("steps", "calls", "kernels")), 1)
         for slices in (self._steps(), self._calls(), self._work()):
@@ -117,91 +123,88 @@ class _Timeline:
 
     def _steps(self) -> Iterator[pa.Array]:
         lane = self._lanes("steps", ["pid", "tid"])
-        for piece, its in self._pieces("steps", _STEP_COLUMNS + _STEP_ARGS, lane):
+        for piece, lanes_ in self._pieces("steps", _STEP_COLUMNS + _STEP_ARGS, lane):
             kind = np.full(piece.num_rows, STEPS)
-            yield self._slices(piece, json_text(piece.column("name")), "step", (kind, its))
+            yield self._slices(piece, json_text(piece.column("name")), "step", (kind, lanes_))
 
     def _calls(self) -> Iterator[pa.Array]:
         modules = self._dataset.table("modules", ["path", "name"]).to_pylist()
-        short = pa.array([_short(one["path"], one["name"]) for one in modules], pa.string())
-        names = json_text(short)
+        names = json_text(pa.array([_short(module["path"], module["name"]) for module in modules], pa.string()))
         lane = self._nested_lanes()
-        for piece, its in self._pieces("calls", _CALL_COLUMNS + _CALL_ARGS, lane):
+        for piece, lanes_ in self._pieces("calls", _CALL_COLUMNS + _CALL_ARGS, lane):
             name = names.take(piece.column("module_id").combine_chunks())
             kind = np.full(piece.num_rows, MODULES)
-            yield self._slices(piece, name, "module", (kind, its))
+            yield self._slices(piece, name, "module", (kind, lanes_))
 
     def _work(self) -> Iterator[pa.Array]:
         lane = self._lanes("kernels", ["pid", "device", "context", "stream"])
-        for piece, its in self._pieces("kernels", _WORK_COLUMNS + _WORK_ARGS, lane):
+        for piece, lanes_ in self._pieces("kernels", _WORK_COLUMNS + _WORK_ARGS, lane):
             kind = piece.column("kind").cast(pa.string())
             on_host = np.asarray(pc.equal(kind, _OPERATOR))
             name = pc.coalesce(piece.column("name").cast(pa.string()), kind)
-            tracks = np.where(on_host, OPERATORS, WORK), np.where(on_host, 0, its)
+            tracks = np.where(on_host, OPERATORS, WORK), np.where(on_host, 0, lanes_)
             yield self._slices(piece, json_text(name), "work", tracks)
 
     def _lanes(self, table: str, keys: list[str]) -> Ints:
-        whole = self._dataset.table(table, [*keys, "start_ns", "end_ns", *self._more])
+        whole = self._dataset.table(table, [*keys, "start_ns", "end_ns", *self._report_column])
         start, end = (np.asarray(whole.column(name)) for name in ("start_ns", "end_ns"))
-        return lanes(_numbered(whole, [*keys, *self._more]), start, end)
+        return lanes(_numbered(whole, [*keys, *self._report_column]), start, end)
 
     def _nested_lanes(self) -> Ints:
-        """The lanes of calls: start/end ranges that are calls can overlap those of their thread."""
-        keys, times = ["pid", "tid", *self._more], ["start_ns", "end_ns"]
+        """The lanes of calls: those of start/end ranges can overlap other calls of their thread."""
+        keys, times = ["pid", "tid", *self._report_column], ["start_ns", "end_ns"]
         whole = self._dataset.table("calls", [*keys, *times, "call_id", "parent_call_id"])
         start, end = (np.asarray(whole.column(name)) for name in times)
-        above = pc.index_in(whole.column("parent_call_id"), value_set=whole.column("call_id"))
-        parent = np.asarray(above.fill_null(-1).cast(pa.int64()))
+        parent = positions(integers(whole, "parent_call_id"), integers(whole, "call_id"))
         return nested_lanes(_numbered(whole, keys), start, end, parent)
 
     def _pieces(self, table: str, columns: list[str], lane: Ints) -> Iterator[tuple[pa.Table, Ints]]:
         """The rows with their lanes."""
-        at = 0
-        for piece in self._dataset.pieces(table, [*columns, *self._more]):
-            yield piece, lane[at : at + piece.num_rows]
-            at += piece.num_rows
+        first = 0
+        for piece in self._dataset.pieces(table, [*columns, *self._report_column]):
+            yield piece, lane[first : first + piece.num_rows]
+            first += piece.num_rows
 
     def _slices(self, piece: pa.Table, name: pa.Array, category: str, track: tuple[Ints, Ints]) -> pa.Array:
         """Complete events as JSON."""
         process, thread = self.tracks.numbered(piece, *track)
-        later = self.moved_by_ns
+        offset = self.moved_by_ns
         if REPORT in piece.column_names and piece.num_rows:
-            later += self._offset[piece.column(REPORT)[0].as_py()]
-        start, length = self._spelled(*(np.asarray(piece.column(one)) + later for one in ("start_ns", "end_ns")))
-        args = [column for column in piece.column_names if column in _ARGS[category]]
-        texts = [json_text(piece.column(column)) for column in args]
+            offset += self._offset[piece.column(REPORT)[0].as_py()]
+        start, length = self._spelled(*(np.asarray(piece.column(time)) + offset for time in ("start_ns", "end_ns")))
         parts: list[str | pa.Array] = ['{"ph": "X", "cat": "', category, '", "pid": ']
         parts += [pa.array(process).cast(pa.string()), ', "tid": ']
         parts += [pa.array(thread).cast(pa.string()), ', "ts": ', start]
-        parts += [', "dur": ', length, ', "name": ', name, ', "args": {']
-        for at, (column, text) in enumerate(zip(args, texts, strict=True)):
-            parts += [f'{", " if at else ""}"{column}": ', pc.fill_null(text, "null")]
+        parts += [', "dur": ', length, ', "name": ', name, ', "args": {', *_args(piece, category)]
         return pc.binary_join_element_wise(*parts, "}}", "")
+
+
+def _args(piece: pa.Table, category: str) -> Iterator[str | pa.Array]:
+    """The members of the events' ``args``, one after the other."""
+    separator = ""
+    for column in piece.column_names:
+        if column in _ARGS[category]:
+            yield f'{separator}"{column}": '
+            yield pc.fill_null(json_text(piece.column(column)), "null")
+            separator = ", "
 
 
 def _numbered(table: pa.Table, keys: list[str]) -> Ints:
     """A number for every row, the same for those whose keys are the same."""
-    found = np.zeros(table.num_rows, np.int64)
-    for key in keys:
-        column = table.column(key).combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            column = column.indices
-        code = np.asarray(column.cast(pa.int64()).fill_null(-1))
-        _, code = np.unique(code, return_inverse=True)
-        _, found = np.unique(found * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
-    return found
+    is_category = {key: pa.types.is_dictionary(table.schema.field(key).type) for key in keys}
+    return grouped([labels(table, key).code if is_category[key] else integers(table, key) for key in keys]).group
 
 
 _ARGS = {"step": _STEP_ARGS, "module": _CALL_ARGS, "work": ["kind", *_WORK_ARGS]}
 
 
 def _short(path: str, name: str) -> str:
-    """The name of a module; of a numbered one, its parent's too: ``layers.3``."""
+    """The name of a module; if it is a number, after its parent's: ``layers.3``."""
     return ".".join(path.split(".")[-2:]) if name.isdecimal() else name
 
 
 def _earliest(dataset: Dataset, offset: dict[str, int]) -> int:
-    """When the first slice begins, on the clock of all; 0 if there is none."""
+    """When the first slice begins, on the common clock; 0 if there is none."""
     return min(
         (
             pc.min(piece.column("start_ns")).as_py() + (offset[piece.column(REPORT)[0].as_py()] if offset else 0)
@@ -214,10 +217,10 @@ def _earliest(dataset: Dataset, offset: dict[str, int]) -> int:
 
 
 def _offsets(dataset: Dataset) -> dict[str, int]:
-    """What to add to the times of each report, so that those of all are on one clock; nothing if one does not know."""
+    """What to add to the times of each report to put all on one clock; 0 if the start of some report is unknown."""
     entries = dataset.manifest.get("reports", [])
     started = [entry["source"].get("started_utc_ns") for entry in entries]
-    known = [one for one in started if one is not None]
+    known = [start_ns for start_ns in started if start_ns is not None]
     if len(known) < len(started):
         return dict.fromkeys(dataset.reports, 0)
-    return {entry["name"]: at - min(known) for entry, at in zip(entries, known, strict=True)}
+    return {entry["name"]: start_ns - min(known) for entry, start_ns in zip(entries, known, strict=True)}

@@ -1,9 +1,9 @@
-"""Times as the microseconds of Chrome's trace format, spelled so that a viewer's arithmetic moves no slice.
+"""Times as the microseconds of Chrome's trace format, written so that a viewer's arithmetic moves no slice.
 
-A slice is told by its start and its length. Viewers that add and subtract them as floating-point numbers (speedscope)
-may find an end a hair after the next slice's start; Perfetto multiplies each by a thousand and drops the fraction,
-which makes 52.207 us 52206 ns now and then. Either way slices that touch overlap: speedscope draws them one inside the
-other, Perfetto leaves one out.
+A slice has a start and a length. Viewers that add them as floating-point numbers (speedscope) may place an end just
+after the start of the next slice. Perfetto multiplies each by a thousand and drops the fraction, so that 52.207 us can
+become 52206 ns. Either way slices that touch overlap: speedscope draws them one inside the other, Perfetto leaves one
+out.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _STEPS = 1 << 14
 
 
 def for_sums(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
-    """Start and length in steps of which sums and differences are exact; rounded to a nanosecond they are what was."""
+    """Start and length in steps whose sums are exact; rounded to a nanosecond they are the original times."""
     start, end = (np.rint(ns * (_STEPS / 1_000)) for ns in (start_ns, end_ns))
     return _shortest(start / _STEPS), _shortest((end - start) / _STEPS)
 
 
 def for_truncation(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
-    """Start and length a quarter of a nanosecond longer than they are, which is what gets dropped."""
+    """Start and length plus a quarter of a nanosecond, which the viewer drops."""
     return (
         pc.binary_join_element_wise(_decimal(start_ns), "25", ""),
         pc.binary_join_element_wise(_decimal(end_ns - start_ns), "25", ""),
@@ -42,7 +42,7 @@ def for_truncation(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
 
 
 def _shortest(numbers: Floats) -> pa.Array:
-    """The fewest digits that are read as the same number."""
+    """The fewest digits that read back as the same number."""
     return pa.array(numbers).cast(pa.string())
 
 

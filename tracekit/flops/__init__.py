@@ -1,14 +1,14 @@
-"""FLOPs of a call out of what its marker tells: class, parameters, settings and shapes. Knows no traces and no torch.
+"""FLOPs of a call, from what its marker tells: class, parameters, settings and shapes. Knows no traces and no torch.
 
 Counted is what ``torch.utils.flop_counter`` counts (torch 2.13, ``flop_registry``): matrix products, convolutions and
 attention, a multiplication and an addition as two; everything else (elementwise work, norms, softmax, pooling,
-embeddings) as nothing. Shapes are those of the process that ran the call, so that of a layer spread over several GPUs
-each rank counts its part.
+embeddings) as nothing. Shapes are those of the process that ran the call: of a layer spread over several GPUs, each
+rank counts its part.
 
 To add a kind of layer: write ``flops/<kind>.py`` with the name of :class:`~tracekit.flops.base.Formula`, add the
 module to ``FORMULAS``, and a layer of that kind to ``tests/flops/test_formulas.py``, which compares it with torch's
-count. Beside them lie ``operators`` (the same by operator), ``kernels`` (names of work that multiplies no matrices),
-``tensors`` and ``dtypes`` (bytes, and in what is multiplied) and ``judging`` (what of all that is believed).
+count. Beside the formulas: ``operators`` (FLOPs by operator), ``kernels`` (names of work that multiplies no matrices),
+``tensors`` and ``dtypes`` (bytes, and the dtype of products), ``peaks`` (of GPUs) and ``judging`` (what to believe).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def flops_of(call: Call) -> int | Unknown | None:
     """The FLOPs of one run of a call itself, without the modules that it calls.
 
     Returns:
-        The number; why it cannot be known; or None where the class alone says nothing.
+        The number; the reason why it is not known; or None if no formula knows the class.
     """
     call = call.without_unknown_dimensions()
     for formula in FORMULAS:
-        found = formula.flops(call)
-        if isinstance(found, int) and found > _LARGEST:
+        flops = formula.flops(call)
+        if isinstance(flops, int) and flops > _LARGEST:
             return Unknown("a number too large to be true")
-        if found is not None:
-            return found
+        if flops is not None:
+            return flops
     return None

@@ -1,6 +1,6 @@
-"""``torch.nn.MultiheadAttention``: its projections, which are no modules, and what lies between them.
+"""FLOPs of ``torch.nn.MultiheadAttention``: its projections, which are not modules, and the attention between them.
 
-Attention of other classes depends on the length of what is kept of earlier tokens, which no marker tells.
+Attention of other classes depends on the number of earlier tokens in the KV cache, which no marker tells.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _NAMES = ("query", "key", "value")
 _BATCHED = 3
-_UNCLEAR = Unknown("a MultiheadAttention whose shapes do not fit its weights, or are not told")
+_UNCLEAR = Unknown("a MultiheadAttention whose shapes do not fit its weights, or are not known")
 
 
 class _Sizes(NamedTuple):
-    """What it multiplies."""
+    """Sizes of its three tensors."""
 
     batch: int
     queries: int
@@ -31,7 +31,7 @@ class _Sizes(NamedTuple):
 def flops(call: Call) -> int | Unknown | None:
     """Three projections, queries by keys, weights by values, and the output's projection.
 
-    On a CPU the fused operator in the middle is left out, as ``flop_counter`` left it out until torch 2.13.
+    On a CPU, the fused operator in the middle is not counted, as in ``flop_counter`` up to torch 2.13.
     """
     if call.class_name != "MultiheadAttention":
         return None
@@ -45,28 +45,28 @@ def flops(call: Call) -> int | Unknown | None:
 
 
 def _is_left_out(call: Call) -> bool:
-    """Whether torch would not count what lies between: it does where weights are returned, which nothing fused can."""
+    """Whether torch does not count the attention itself, since it is fused: it is not where weights are returned."""
     return call.cpu_attention and len(call.outputs or ()) < len(("output", "weights"))
 
 
 def _sizes(call: Call) -> _Sizes | None:
-    """Out of the three tensors, if there are three and they agree."""
+    """The sizes, if there are three tensors and they agree."""
     tensors = list(call.inputs or ())[:_BATCHED]
     for name in _NAMES[len(tensors) :]:
         tensors += call.kwargs.get(name, ())
     if len(tensors) != _BATCHED or len({len(shape) for shape in tensors}) != 1:
         return None
-    laid = [_batch_first(call, shape) for shape in tensors]
-    if None in laid:
+    shapes = [shape for shape in (_batch_first(call, tensor) for tensor in tensors) if shape is not None]
+    if len(shapes) != _BATCHED:
         return None
-    query, key, value = (shape for shape in laid if shape is not None)
+    query, key, value = shapes
     if not matched(key[:2], value[:2]) or query[0] != key[0]:
         return None
     return _Sizes(query[0], query[1], key[1], query[2], key[2], value[2])
 
 
 def _batch_first(call: Call, shape: Shape) -> Shape | None:
-    """``[batch, length, width]``."""
+    """The shape as ``[batch, length, width]``; None if it cannot be known."""
     if len(shape) == _BATCHED - 1:
         return (1, *shape)
     batch_first = call.settings.get("batch_first")
@@ -76,10 +76,10 @@ def _batch_first(call: Call, shape: Shape) -> Shape | None:
 
 
 def _fit(call: Call, sizes: _Sizes) -> bool:
-    """Whether the weights are those of such tensors: classes of other packages have the same name."""
+    """Whether the weights fit such tensors: classes of other packages have the same name."""
     weights, width = call.params, sizes.width
     if "in_proj_weight" in weights:
         same = width == sizes.key_width == sizes.value_width
         return same and matched(weights["in_proj_weight"], (3 * width, width))
-    expected = zip(_NAMES, (width, sizes.key_width, sizes.value_width), strict=True)
-    return all(matched(weights.get(f"{name[0]}_proj_weight", ()), (width, its)) for name, its in expected)
+    widths = zip(_NAMES, (width, sizes.key_width, sizes.value_width), strict=True)
+    return all(matched(weights.get(f"{name[0]}_proj_weight", ()), (width, given)) for name, given in widths)

@@ -1,4 +1,4 @@
-"""What a formula is, and what it is told."""
+"""The interface of a formula, and the description of a call that it works from."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """What markers tell of a call.
+    """A call, as its markers describe it. A dimension that is not known is None.
 
     Attributes:
-        class_name: Class of the module, where told.
-        params: Dimensions of its own parameters by name. Here and below a dimension that is not known is None.
-        settings: What else the module was built with, under the names that vLLM's markers use.
-        inputs: Dimensions of positional tensors; None where not told.
-        outputs: Dimensions of results; None where not told.
-        kwargs: Dimensions of keyword tensors by name.
+        class_name: Class of the module, or None.
+        params: Shapes of its own parameters by name.
+        settings: Other arguments that the module was built with, under the names in vLLM's markers.
+        inputs: Shapes of positional tensors, or None.
+        outputs: Shapes of results, or None.
+        kwargs: Shapes of keyword tensors by name.
         cpu_attention: Whether attention ran as the fused operator of CPUs, which ``flop_counter`` does not count.
     """
 
@@ -33,13 +33,13 @@ class Call(NamedTuple):
 
     @property
     def given(self) -> list[Shape]:
-        """All tensors that go in, positional ones first."""
-        return [*(self.inputs or ()), *(one for its in self.kwargs.values() for one in its)]
+        """Shapes of all input tensors, positional ones first."""
+        return [*(self.inputs or ()), *(shape for shapes in self.kwargs.values() for shape in shapes)]
 
     def without_unknown_dimensions(self) -> Call:
-        """The same, told nothing of what goes in, comes out or is held where a dimension of that is not known.
+        """The same call without its inputs, outputs or parameters if a dimension of any of them is not known.
 
-        Nothing, not less: what is left of it might be taken for all.
+        All inputs are dropped, not just one: the rest might be taken for all of them.
         """
         call = self
         if not all(map(is_known, self.given)):
@@ -52,7 +52,7 @@ class Call(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """Why the FLOPs of a call cannot be known, in words for people."""
+    """The reason why the FLOPs of a call are not known, for people to read."""
 
     reason: str
 
@@ -61,19 +61,19 @@ class Formula(Protocol):
     """A module that knows one kind of layer."""
 
     def flops(self, call: Call, /) -> int | Unknown | None:
-        """The FLOPs of the call itself, why they cannot be known, or None if the layer is of another kind."""
+        """The FLOPs of the call itself, the reason why they are not known, or None for layers of another kind."""
 
 
-def matched(ours: Sequence[object], theirs: Sequence[object]) -> bool:
-    """Whether two shapes, or parts of them, are the same."""
-    return list(ours) == list(theirs)
+def matched(shape: Sequence[object], other: Sequence[object]) -> bool:
+    """Whether two shapes, or parts of shapes, are the same."""
+    return list(shape) == list(other)
 
 
 def is_known(shape: Sequence[int | None] | None) -> bool:
-    """Whether all dimensions of a shape are known; where markers contradict each other not even their number is."""
+    """Whether all dimensions of a shape are known; not so where the shape itself is None."""
     return shape is not None and None not in shape
 
 
 def whole(number: object) -> int | None:
-    """A setting that is a whole number, None if it is another thing."""
+    """A setting if it is an integer, else None."""
     return number if type(number) is int else None

@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions, grouped, dilated, batched or not."""
+"""FLOPs of convolutions and transposed convolutions, grouped, dilated, batched or not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tracekit.flops.base import Call, Shape
 
 _SPATIAL = {f"{name}{n}d": n for name in ("Conv", "ConvTranspose") for n in (1, 2, 3)}
-_UNCLEAR = Unknown("a convolution whose shapes do not fit its weight, or are not told")
+_UNCLEAR = Unknown("a convolution whose shapes do not fit its weight, or are not known")
 
 
 def flops(call: Call) -> int | Unknown | None:
@@ -21,7 +21,7 @@ def flops(call: Call) -> int | Unknown | None:
     if (spatial := _SPATIAL.get(call.class_name or "")) is None:
         return None
     weight = call.params.get("weight", ())
-    # The second tensor that a transposed one may be given is none: it is the size of its output.
+    # A transposed convolution may be given the size of its output, which is no tensor.
     if len(weight) != spatial + 2 or len(call.given) != 1:
         return _UNCLEAR
     given = call.given[0]
@@ -35,19 +35,19 @@ def flops(call: Call) -> int | Unknown | None:
 
 
 def _positions(call: Call, weight: Shape, given: Shape) -> Shape | None:
-    """The spatial part of the output."""
+    """The spatial part of the output, or None."""
     if not weight[1] or given[1] % weight[1]:
         return None
     if not call.outputs:
-        return _worked_out(call, weight[2:], given[2:])
+        return _computed_positions(call, weight[2:], given[2:])
     returned = call.outputs[0]
     channels, *positions = returned[-len(given) + 1 :]
-    told = len(call.outputs) == 1 and len(returned) >= len(given) - 1 and channels == weight[0]
-    return positions if told else None
+    fits = len(call.outputs) == 1 and len(returned) >= len(given) - 1 and channels == weight[0]
+    return positions if fits else None
 
 
-def _worked_out(call: Call, filter_: Shape, given: Shape) -> Shape | None:
-    """The same where no marker tells the output."""
+def _computed_positions(call: Call, filter_: Shape, given: Shape) -> Shape | None:
+    """The spatial part of the output from padding, stride and dilation, where no marker tells the output."""
     padding = call.settings.get("padding")
     if padding == "same":
         return given
@@ -55,15 +55,15 @@ def _worked_out(call: Call, filter_: Shape, given: Shape) -> Shape | None:
     stride, dilation = (_each(call.settings.get(name), len(given)) for name in ("stride", "dilation"))
     if sides is None or stride is None or dilation is None or not all(stride):
         return None
-    found = [
+    positions = [
         (size + 2 * side - apart * (width - 1) - 1) // step + 1
         for size, side, apart, width, step in zip(given, sides, dilation, filter_, stride, strict=True)
     ]
-    return found if min(found) >= 0 else None
+    return positions if min(positions) >= 0 else None
 
 
-def _each(item: object, dimensions: int) -> Sequence[int] | None:
-    """A setting of every dimension."""
-    numbers = [whole(one) for one in item] if isinstance(item, list) else []
-    found = [number for number in numbers if number is not None and number >= 0]
-    return found if len(found) == len(numbers) == dimensions else None
+def _each(setting: object, dimensions: int) -> Sequence[int] | None:
+    """A setting of every dimension; None unless it is a list of so many numbers."""
+    items = setting if isinstance(setting, list) else []
+    numbers = [number for number in map(whole, items) if number is not None and number >= 0]
+    return numbers if len(numbers) == len(items) == dimensions else None

@@ -1,4 +1,4 @@
-"""In which dtype a layer multiplies, out of the dtypes of what it is given, has and returns."""
+"""The dtype in which a layer multiplies, from the dtypes of its inputs, parameters and results."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ MULTIPLIED = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8",
 
 
 def plain(dtype: str) -> str:
-    """One name for a dtype and its other spellings: ``float8`` of ``float8_e4m3fn``, ``bfloat16`` of ``bf16``."""
+    """One name for all spellings of a dtype: ``float8`` for ``float8_e4m3fn``, ``bfloat16`` for ``bf16``."""
     short = dtype.strip().lower().removeprefix("torch.")
     return "float8" if short.startswith("float8_") else _NAMES.get(short, short)
 
 
 def computed_in(given: Iterable[str], returned: Iterable[str]) -> str | None:
-    """The dtype of the products; None where what is told leaves a doubt.
+    """The dtype of the products; None where the dtypes leave a doubt.
 
-    Under autocast, float32 goes in and half precision comes out: the product was of what came out. A layer whose
+    Under autocast, float32 goes in and half precision comes out: the product had the dtype of the result. A layer whose
     weights and inputs differ otherwise may convert either.
 
     Args:
         given: Dtypes of inputs and parameters.
         returned: Dtypes of results.
     """
-    before = {plain(one) for one in given} & {*MULTIPLIED, "uint8"}
-    after = {plain(one) for one in returned} & {*MULTIPLIED}
+    before = {plain(dtype) for dtype in given} & {*MULTIPLIED, "uint8"}
+    after = {plain(dtype) for dtype in returned} & {*MULTIPLIED}
     if len(both := before | after) == 1:
         (only,) = both
         return only if only in MULTIPLIED else None

@@ -1,7 +1,7 @@
-"""Decides what is known of a call: what its class and shapes say, and what its work says of that.
+"""Judges what is known about a call, from its class and shapes and from the work that it ran.
 
-A formula is believed unless the work contradicts it. A module of another class does nothing that counts only where all
-that it ran itself is known to multiply no matrices.
+A formula is believed unless the work contradicts it. A module of a class without a formula has 0 FLOPs only where all
+work that it ran itself is known to multiply no matrices.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ _CONTAINERS = frozenset(
         "TransformerDecoderLayer",
     }
 )
-#: What knows: the module's class and shapes, the names of its kernels, the markers of its operators.
+#: Sources of FLOPs: the class and shapes of the module, the names of its kernels, the markers of its operators.
 MODULE, KERNELS, OPERATORS = "module", "kernels", "operators"
 
-_BACKWARD = "backward work, which no shapes tell; record operators (--ops)"
-_LOST = "it launched work of which it is not known whose it is"
+_BACKWARD = "backward work: markers tell no shapes of it; record operators (--ops)"
+_LOST = "it launched work that could not be attributed"
 _NOT_RECORDED = "none of its work is recorded"
-_UNCLEAR_OPERATORS = "operators in it that are not understood, work outside of them, or none recorded"
+_UNCLEAR_OPERATORS = "operators that are not understood, work outside of operators, or no operators recorded"
 
 
 class Seen(NamedTuple):
-    """What is seen of a call.
+    """The work that a call ran itself, without that of modules it calls.
 
     Attributes:
-        recorded: Whether the dataset holds any work.
-        backward: Whether it is part of a backward pass.
-        idle: Whether it ran no work itself.
-        harmless: Whether it ran some, none of which multiplies matrices.
-        product: Whether some of it has the name of a matrix product.
-        cpu_attention: Whether some of it is the fused attention of CPUs.
-        tensor_float: Whether some of it multiplies float32 as TF32.
-        single: Whether some of it multiplies float32 as such.
-        unlike_linear: Whether some of it has the name of another kind of layer than a Linear.
-        lost: Whether its module launched work that is nobody's.
-        around: Whether it calls other modules.
-        never: Whether it was captured and never replayed.
+        recorded: Whether the dataset holds any work at all.
+        backward: Whether the call is part of a backward pass.
+        idle: Whether it ran no work.
+        harmless: Whether it ran work, none of which multiplies matrices.
+        product: Whether some work has the name of a matrix product.
+        cpu_attention: Whether some work is the fused attention of CPUs.
+        tensor_float: Whether some work multiplies float32 as TF32.
+        single: Whether some work multiplies float32 in full precision.
+        unlike_linear: Whether some work has the name of another kind of layer than a Linear.
+        lost: Whether its module launched work that could not be attributed.
+        around: Whether the call calls other modules.
+        never: Whether it ran during a graph capture and was never replayed.
         by_operators: Whether markers of its operators tell its FLOPs.
-        operators_unclear: Whether there are such markers that do not.
+        operators_unclear: Whether there are such markers that do not tell them.
         example: Name of a piece of its work that may multiply matrices.
     """
 
@@ -77,18 +77,18 @@ class Seen(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What is known of one run of a call itself; None where it is not.
+    """What is known about one run of a call itself; None where it is not known.
 
     Attributes:
-        flops: Its FLOPs; those that operators tell are told call by call.
-        bytes: What it must move at least.
+        flops: Its FLOPs; None also where operators tell them, since these differ from run to run.
+        bytes: The least that it must move.
         param_bytes: Size of its parameters.
-        input_bytes: Size of what goes in.
-        output_bytes: Size of what comes out.
-        dtype: In what it multiplies.
+        input_bytes: Size of its inputs.
+        output_bytes: Size of its results.
+        dtype: The dtype of its products.
         tf32_possible: Whether float32 may have been multiplied as TF32.
-        source: What knows its FLOPs.
-        unknown: Why they are not known.
+        source: Where its FLOPs are from: MODULE, KERNELS or OPERATORS.
+        unknown: Why its FLOPs are not known.
     """
 
     flops: int | None
@@ -103,13 +103,13 @@ class Judged(NamedTuple):
 
 
 def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -> Judged:
-    """What is known of a call.
+    """What is known about a call.
 
     Args:
-        call: What markers tell of it.
-        tensors: What they tell of its dtypes.
-        seen: What is seen of it.
-        dtype: That of its tensors if nothing is told of them, and it multiplies.
+        call: The call, as its markers describe it.
+        tensors: Dtypes of its tensors.
+        seen: The work that it ran.
+        dtype: The dtype to assume for its tensors where markers record none and it multiplies.
     """
     call = call._replace(cpu_attention=seen.cpu_attention)
     formula = flops_of(call)
@@ -135,24 +135,24 @@ def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -
 
 
 def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int | None, str | None, str | None]:
-    """The FLOPs, what knows them, and why they are not known."""
+    """The FLOPs, where they are from, and why they are not known."""
     if seen.by_operators:
         return None, OPERATORS, None
     if seen.backward:
-        found = _by_work(seen, _BACKWARD)
+        flops = _by_work(seen, _BACKWARD)
     elif isinstance(formula, Unknown):
-        found = formula
+        flops = formula
     elif formula is None:
-        found = _without_formula(call, seen)
+        flops = _without_formula(call, seen)
     else:
-        found = _contradicted(call, formula, seen) or formula
-    if isinstance(found, Unknown):
-        return None, None, _UNCLEAR_OPERATORS if seen.operators_unclear else found.reason
-    return found, MODULE if formula is not None and not seen.backward else KERNELS, None
+        flops = _contradicted(call, formula, seen) or formula
+    if isinstance(flops, Unknown):
+        return None, None, _UNCLEAR_OPERATORS if seen.operators_unclear else flops.reason
+    return flops, MODULE if formula is not None and not seen.backward else KERNELS, None
 
 
 def _contradicted(call: Call, formula: int, seen: Seen) -> Unknown | None:
-    """Why a formula is not believed."""
+    """The reason why a formula is not believed, or None."""
     if formula and seen.recorded and seen.idle and not seen.never:
         return Unknown(_NOT_RECORDED)
     if formula and (seen.harmless or (call.class_name is None and seen.unlike_linear)):
@@ -163,22 +163,22 @@ def _contradicted(call: Call, formula: int, seen: Seen) -> Unknown | None:
 
 
 def _without_formula(call: Call, seen: Seen) -> int | Unknown:
-    """Of a class that no formula knows."""
+    """The FLOPs of a call of a class that no formula knows."""
     if not seen.recorded:
         only_calls = call.class_name in _CONTAINERS and seen.around
-        return 0 if only_calls else Unknown("no work is recorded, and its class is none of torch.nn's")
+        return 0 if only_calls else Unknown("no work is recorded, and its class is not one of torch.nn")
     return _by_work(seen, f"it may multiply matrices itself, in {seen.example}; record operators (--ops)")
 
 
 def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
-    """Nothing, if nothing that it ran itself multiplies."""
+    """0 if no work that the call ran itself multiplies matrices."""
     if seen.recorded and seen.idle:
         return Unknown(_LOST) if seen.lost or seen.operators_unclear else 0
     return 0 if seen.harmless else Unknown(otherwise)
 
 
 def _least(call: Call, seen: Seen, size: Bytes, *, idle_is_nothing: bool, believed: bool) -> int | None:
-    """What one run must move at least. Of what several kernels do in turn, nobody tells what lies between them."""
+    """The least that one run must move; None where several kernels exchange tensors that no marker tells."""
     if seen.recorded and seen.idle and idle_is_nothing and not seen.lost:
         return 0
     alone = believed and call.class_name != "MultiheadAttention" and not seen.backward

@@ -1,6 +1,6 @@
-"""Names of device work that multiplies no matrices, and of what may.
+"""Names of device work: which multiplies no matrices, and which may.
 
-What is not listed may multiply: a name is believed to be harmless only where the source of its kernel is known.
+Work that is not listed may multiply: a name is harmless only where the source code of its kernel is known.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: PyTorch's (aten/src/ATen/native/cuda), vLLM's (csrc) and Thrust's and CUB's, by the beginnings of their short names.
+#: Kernels of PyTorch (aten/src/ATen/native/cuda), vLLM (csrc), Thrust and CUB, by the beginnings of their short names.
 _HARMLESS = re.compile(
     r"(vectorized_|unrolled_|index_|legacy_)?elementwise_kernel|vectorized_(templated_)?elementwise|reduce_kernel"
     r"|(CatArrayBatchedCopy|indexSelect|indexFunc|indexing_backward|index_put|gatherTopK|radixFindKthValues|sbtopk)"
@@ -25,7 +25,7 @@ _HARMLESS = re.compile(
 _FUSED = re.compile(r"triton_(poi|red|per)_")
 _PRODUCT_IN_FUSED = re.compile(r"_(b|add|badd)?mm(_|$)|_(add)?mv(_|$)|conv(?!ert)|matmul|attention|dot|linear")
 
-#: Operators that multiply matrices, or are wrapped around one that does.
+#: Operators that multiply matrices, or call one that does.
 _PRODUCT = re.compile(
     r"mm(_|$|[^a-z])|matmul|mv(_|$)|dot|conv|attention|linear|rnn|lstm|gru|einsum|inner|kron|cholesky|(^|_)lu(_|$)"
     r"|linalg|(^|_)qr$|geqrf|o[rm][gm]qr|(^|_)(svd|eig)|solve|inverse|det$|fft|cdist|_euclidean_dist|addr|(^|_)ger$"
@@ -35,16 +35,16 @@ _HARMLESS_OPERATORS = re.compile(
     r"_fused_(dropout|rms_norm|adam|adamw|sgd)|_?upsample_|cudnn_batch_norm|cudnn_is_acceptable|miopen_batch_norm"
     r"|mkldnn_(max|adaptive_avg)_pool|linalg_(vector_)?norm$|unpack"
 )
-#: Nodes of autograd that torch generated: what they do is in operators of their own.
+#: Nodes of autograd that torch generated: they do their work in operators.
 _NODE = re.compile(
     r"(autograd::engine::evaluate_function: )?(torch::autograd::)?(\w+Backward\d+|AccumulateGrad|GraphRoot)|detach_?"
 )
-#: Which ``flop_counter`` leaves out, whatever it multiplies.
+#: Operators that ``flop_counter`` does not count, though they multiply.
 CPU_ATTENTIONS = (
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
 )
-#: And what MultiheadAttention runs in place of all its operators while nothing is trained.
+#: With the operator that MultiheadAttention runs in place of all others in inference.
 _CPU_ATTENTION = (*CPU_ATTENTIONS, "aten::_native_multi_head_attention")
 
 _MATRIX = re.compile(
@@ -61,14 +61,14 @@ _SINGLE = re.compile(r"sgemm|simt|ffma|gemv|gemmk1|gemmSN", re.IGNORECASE)
 
 
 class Kind(NamedTuple):
-    """What a name says of a piece of work.
+    """What the name of a piece of work says about it.
 
     Attributes:
-        harmless: Whether it multiplies no matrices, for certain.
+        harmless: Whether it certainly multiplies no matrices.
         product: Whether its name is that of a matrix product.
         cpu_attention: Whether it is the fused attention of CPUs.
         tensor_float: Whether it multiplies float32 as TF32.
-        single: Whether it multiplies float32 as such.
+        single: Whether it multiplies float32 in full precision.
         unlike_linear: Whether its name is that of another kind of layer than a Linear.
     """
 

@@ -1,7 +1,7 @@
-"""Linear layers: a matrix product of the last dimension with a weight.
+"""FLOPs of linear layers: a matrix product of the last dimension with a weight.
 
-They are known by their class or, where markers tell none (vLLM, SGLang), by shapes that leave no doubt. An embedding
-has a weight of two dimensions too, but its output has one dimension more than its input.
+They are known by their class or, where markers have none (vLLM, SGLang), by shapes that leave no doubt. An embedding
+has a weight of two dimensions, too, but its output has one dimension more than its input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tracekit.flops.base import Unknown, matched
 if TYPE_CHECKING:
     from tracekit.flops.base import Call, Shape
 
-#: ``torch.nn``'s, those of serving engines (vLLM, SGLang) and Transformers' ``Conv1D``, a Linear in spite of its name.
+#: Classes of ``torch.nn`` and serving engines (vLLM, SGLang); ``Conv1D`` of Transformers is a Linear despite its name.
 _CLASSES = frozenset(
     {
         "Linear",
@@ -31,13 +31,13 @@ _CLASSES = frozenset(
         "RowParallelLinear",
     }
 )
-#: Weights that are packed: their dimensions tell nothing of the layer's.
+#: Packed weights: their dimensions are not those of the layer.
 _PACKED = frozenset({"qweight", "weight_packed", "w_q"})
-#: Parameters beside a weight that multiply nothing large.
+#: Parameters beside a weight that take no part in the product, by parts of their names.
 _BESIDE = ("bias", "scale", "zero", "zp", "g_idx", "shape", "perm", "absmax")
 
 _DIMENSIONS = 2
-_UNCLEAR = Unknown("a Linear whose shapes do not fit its weight, or are not told")
+_UNCLEAR = Unknown("a Linear whose shapes do not fit its weight, or are not known")
 
 
 def flops(call: Call) -> int | Unknown | None:
@@ -55,27 +55,27 @@ def flops(call: Call) -> int | Unknown | None:
 
 
 def is_packed(call: Call) -> bool:
-    """Whether its weight is quantised, so that its dtype says nothing of that of the product."""
+    """Whether its weight is quantised, so that the dtype of the product is not that of the weight."""
     return not _PACKED.isdisjoint(call.params) or call.class_name in ("Linear4bit", "Linear8bitLt")
 
 
 def _weight(call: Call) -> Shape | None:
-    """The only parameter that can be its weight."""
+    """The only parameter that can be its weight, or None."""
     large = [name for name in call.params if not any(word in name for word in _BESIDE)]
     return call.params[large[0]] if large == ["weight"] or set(large) & _PACKED else None
 
 
 def _result(call: Call) -> Shape | None:
-    """What it returned; engines return a bias that is still to be added beside it."""
-    if not call.outputs or any(len(one) != 1 for one in call.outputs[1:]):
+    """The shape of its result, or None; engines may also return a bias that is still to be added."""
+    if not call.outputs or any(len(shape) != 1 for shape in call.outputs[1:]):
         return None
     return call.outputs[0]
 
 
 def _width(call: Call, weight: Shape, given: Shape, returned: Shape | None) -> int | None:
-    """The last dimension of the result, if all that is told agrees on it."""
+    """The last dimension of the result, if weight, input and result agree on it."""
     if returned is None:
-        # torch.nn's weight is [out, in]; of other classes it is not said which is which.
+        # The weight of torch.nn.Linear is [out, in]; other classes may have it the other way round.
         plain = call.class_name == "Linear" and len(weight) == _DIMENSIONS and not is_packed(call)
         return weight[0] if plain and weight[1] == given[-1] else None
     if len(returned) != len(given) or not matched(returned[:-1], given[:-1]):

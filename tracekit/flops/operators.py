@@ -1,7 +1,7 @@
-"""FLOPs of an operator out of the sizes of its arguments, as ``torch.utils.flop_counter`` registers them (torch 2.13).
+"""FLOPs of an operator from the sizes of its arguments, as ``torch.utils.flop_counter`` registers them (torch 2.13).
 
-Texts are those of ``torch.autograd.profiler.emit_nvtx``: ``aten::mm, sizes = [[2, 4], [4, 8]]``; what is no tensor has
-no sizes.
+Texts are those of ``torch.autograd.profiler.emit_nvtx``: ``aten::mm, sizes = [[2, 4], [4, 8]]``; arguments that are not
+tensors have no sizes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LARGEST = 2**62
 
 
 class Operator(NamedTuple):
-    """What the text of an operator says.
+    """An operator, as the text of its range describes it.
 
     Attributes:
-        registered: Whether it is known what ``flop_counter`` makes of it, and of all inside.
+        registered: Whether ``flop_counter`` counts it, with all operators that it calls.
         flops: Its FLOPs; -1 where its sizes do not tell them, 0 where it has no formula.
-        harmless: Whether it multiplies no matrices, for certain.
+        harmless: Whether it certainly multiplies no matrices.
     """
 
     registered: bool
@@ -38,11 +38,11 @@ class Operator(NamedTuple):
 
 
 def operator(text: str) -> Operator:
-    """What the text of a range says, without the numbers of the call."""
-    found = _FORM.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
-    name = found["name"] if found else text.partition(",")[0]
+    """Reads the text of a range, without the sequence number of the call."""
+    match = _FORM.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
+    name = match["name"] if match else text.partition(",")[0]
     if name in _REGISTRY:
-        flops = _flops(name, _sizes(found["sizes"] if found else None))
+        flops = _flops(name, _sizes(match["sizes"] if match else None))
         return Operator(registered=True, flops=flops, harmless=False)
     return Operator(registered=False, flops=0, harmless=operator_kind(name).harmless)
 
@@ -50,20 +50,20 @@ def operator(text: str) -> Operator:
 def _sizes(text: str | None) -> list[Shape] | None:
     """Dimensions of every argument."""
     try:
-        said = json.loads(text or "null")
+        sizes = json.loads(text or "null")
     except (ValueError, RecursionError):
         return None
-    return said if isinstance(said, list) and all(isinstance(one, list) for one in said) else None
+    return sizes if isinstance(sizes, list) and all(isinstance(shape, list) for shape in sizes) else None
 
 
 def _flops(name: str, sizes: Sequence[Shape] | None) -> int:
     if sizes is None:
         return -1
     try:
-        found = _REGISTRY[name](*sizes)
+        flops = _REGISTRY[name](*sizes)
     except (TypeError, ValueError):
         return -1
-    return found if 0 <= found < _LARGEST else -1
+    return flops if 0 <= flops < _LARGEST else -1
 
 
 def _product(left: Shape, right: Shape, *_others: Shape) -> int:
@@ -75,7 +75,7 @@ def _product(left: Shape, right: Shape, *_others: Shape) -> int:
     return 2 * prod(batch) * rows * inner * columns
 
 
-def _added(_to: Shape, left: Shape, right: Shape, *_others: Shape) -> int:
+def _product_added(_to: Shape, left: Shape, right: Shape, *_others: Shape) -> int:
     return _product(left, right)
 
 
@@ -87,7 +87,7 @@ def _attention(query: Shape, key: Shape, value: Shape, *_others: Shape) -> int:
 
 
 def _attention_backward(grad: Shape, query: Shape, key: Shape, value: Shape, *_others: Shape) -> int:
-    """The scores once more, then the gradients of the two products."""
+    """The scores again, then the gradients of the two products."""
     batch, heads, queries, width = query
     keys, value_width = _keys(query, key, value)
     if list(grad) != [batch, heads, queries, value_width]:
@@ -105,24 +105,24 @@ def _keys(query: Shape, key: Shape, value: Shape) -> tuple[int, int]:
     return keys, value_width
 
 
-def _not_told(*_sizes: Shape) -> int:
-    """Strides, masks and lengths have no sizes, and outputs none at all."""
+def _unknown(*_sizes: Shape) -> int:
+    """FLOPs that depend on strides, masks, lengths or outputs, which the text does not have."""
     return -1
 
 
-def _left_out(*_sizes: Shape) -> int:
-    """What ``flop_counter`` counts as nothing, whatever it multiplies."""
+def _not_counted(*_sizes: Shape) -> int:
+    """FLOPs that ``flop_counter`` does not count."""
     return 0
 
 
 _ATTENTIONS = ("efficient", "flash", "cudnn")
 _REGISTRY: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(CPU_ATTENTIONS, _left_out),
+    **dict.fromkeys(CPU_ATTENTIONS, _not_counted),
     "aten::mm": _product,
     "aten::bmm": _product,
     "aten::_scaled_mm": _product,
-    "aten::addmm": _added,
-    "aten::baddbmm": _added,
+    "aten::addmm": _product_added,
+    "aten::baddbmm": _product_added,
     **dict.fromkeys(
         (
             "aten::convolution",
@@ -136,7 +136,7 @@ _REGISTRY: dict[str, Callable[..., int]] = {
             "aten::_flash_attention_backward",
             "aten::_efficient_attention_backward",
         ),
-        _not_told,
+        _unknown,
     ),
     **{f"aten::_scaled_dot_product_{kind}_attention": _attention for kind in _ATTENTIONS},
     **{f"aten::_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _ATTENTIONS},

@@ -1,9 +1,9 @@
-"""What GPUs can do at most, by NVIDIA's own figures: products of dense matrices by dtype, and memory bandwidth.
+"""Peaks of GPUs, by NVIDIA's own figures: products of dense matrices by dtype, and memory bandwidth.
 
-``tflops`` are 10^12 operations in a second, a multiplication and an addition as two, on tensor cores where there are
-some for the dtype (accumulating in float32 where a choice matters), without structured sparsity: datasheets that show
-figures with it are halved. ``float32`` is that of ordinary cores, ``tfloat32`` that of tensor cores. What the sources
-do not say, or say differently, is left out.
+``tflops`` are 10^12 operations per second, a multiplication and an addition as two, on tensor cores if there are any
+for the dtype (accumulating in float32 where that matters), without structured sparsity: figures with sparsity are
+halved. ``float32`` is the figure of ordinary cores, ``tfloat32`` that of tensor cores. Figures that sources do not
+give, or give differently, are left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Gpu(NamedTuple):
     """A model of GPU.
 
     Attributes:
-        names: Its names as drivers tell them, without ``NVIDIA``; the first is shown.
-        tflops: Most TFLOP/s by dtype.
-        gb_per_s: Most GB/s of its memory.
+        names: Its names as the driver reports them, without ``NVIDIA``; the first is shown.
+        tflops: Peak TFLOP/s by dtype.
+        gb_per_s: Peak GB/s of its memory.
         source: Where the figures are from.
     """
 
@@ -35,14 +35,14 @@ class Gpu(NamedTuple):
 
 
 class Peaks(NamedTuple):
-    """The most that a device can do; of what is not known there is nothing."""
+    """Peaks of a device: TFLOP/s by dtype, GB/s of its memory; without those that are not known."""
 
     tflops: Mapping[str, float]
     gb_per_s: float | None
 
 
 class Stated(NamedTuple):
-    """Peaks that somebody states instead of those of the report's devices."""
+    """Peaks that the user states in place of those of the report's devices."""
 
     gpu: Gpu | None = None
     tflops: Mapping[str, float] = {}
@@ -52,13 +52,13 @@ class Stated(NamedTuple):
         """Peaks of a device of a report.
 
         Args:
-            name: Its name.
-            bytes_per_s: Bandwidth of its memory, as the report tells it.
+            name: Name of the device.
+            bytes_per_s: Bandwidth of its memory, as the report has it.
         """
         gpu = self.gpu or gpu_named(name or "")
-        told = None if self.gpu or not bytes_per_s else bytes_per_s / 1e9
-        known = gpu.gb_per_s if gpu else None
-        return Peaks({**(gpu.tflops if gpu else {}), **self.tflops}, self.gb_per_s or told or known)
+        reported = None if self.gpu or not bytes_per_s else bytes_per_s / 1e9
+        listed = gpu.gb_per_s if gpu else None
+        return Peaks({**(gpu.tflops if gpu else {}), **self.tflops}, self.gb_per_s or reported or listed)
 
 
 def _tensor(half: float, **others: float) -> dict[str, float]:
@@ -153,36 +153,36 @@ _MAKERS = ("nvidia ", "tesla ")
 
 
 def gpu_named(name: str) -> Gpu | None:
-    """The GPU of that name, if the table has just that one: a slice of a GPU, or a relative, is another."""
+    """The GPU of exactly that name, or None: a slice of a GPU, or a similar model, has other peaks."""
     short = _short(name)
-    found = [gpu for gpu in GPUS if short in map(_short, gpu.names)]
-    return found[0] if len(found) == 1 else None
+    matches = [gpu for gpu in GPUS if short in map(_short, gpu.names)]
+    return matches[0] if len(matches) == 1 else None
 
 
 def stated(texts: Iterable[str]) -> Stated:
-    """What texts such as ``bfloat16=989`` (TFLOP/s), ``memory=3350`` (GB/s) or ``H100 PCIe`` state.
+    """Reads peaks from texts such as ``bfloat16=989`` (TFLOP/s), ``memory=3350`` (GB/s) or ``H100 PCIe``.
 
     Raises:
-        UsageError: If one of them is no such text, or two of them contradict each other.
+        UsageError: If a text has another form, or two texts state the same peak.
     """
     gpu: Gpu | None = None
-    said: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for text in texts:
         key, equals, number = text.partition("=")
         name = plain(key) if equals else "gpu"
-        if name in said:
-            raise UsageError(f"--peak {text}: there is another for {name}; state each once")
-        said[name] = _number(text, name, number) if equals else math.nan
+        if name in figures:
+            raise UsageError(f"--peak {text}: {name} is given twice; give each peak once")
+        figures[name] = _number(text, name, number) if equals else math.nan
         gpu = gpu if equals else _named(text)
-    tflops = {name: figure for name, figure in said.items() if name in MULTIPLIED}
-    return Stated(gpu, tflops, said.get("memory"))
+    tflops = {name: figure for name, figure in figures.items() if name in MULTIPLIED}
+    return Stated(gpu, tflops, figures.get("memory"))
 
 
 def dtypes_stated(dtype: str | None) -> str | None:
-    """The dtype that somebody states, by its usual name.
+    """The dtype that the user states, by its usual name.
 
     Raises:
-        UsageError: If no GPU multiplies in it.
+        UsageError: If GPUs do not multiply in it.
     """
     if dtype is None:
         return None
@@ -193,17 +193,17 @@ def dtypes_stated(dtype: str | None) -> str | None:
 
 def _number(text: str, name: str, number: str) -> float:
     try:
-        found = float(number)
+        figure = float(number)
     except ValueError:
-        found = math.nan
-    if name not in (*MULTIPLIED, "memory") or not 0 < found < math.inf:
+        figure = math.nan
+    if name not in (*MULTIPLIED, "memory") or not 0 < figure < math.inf:
         raise UsageError(f"--peak {text}: {_EXPECTED}")
-    return found
+    return figure
 
 
 def _named(text: str) -> Gpu:
     if (gpu := gpu_named(text)) is None:
-        raise UsageError(f"--peak {text}: {_EXPECTED}; there are {', '.join(_labels(GPUS))}")
+        raise UsageError(f"--peak {text}: {_EXPECTED}; known GPUs: {', '.join(_labels(GPUS))}")
     return gpu
 
 

@@ -1,4 +1,4 @@
-"""Layers of which torch counts other things on one device than on another, or nothing at all."""
+"""Layers whose FLOPs torch counts differently from device to device, or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLASSES = frozenset({"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "B
 
 
 def flops(call: Call) -> Unknown | None:
-    """Never known: cuDNN and oneDNN run a recurrent layer as one operator, which ``flop_counter`` does not know."""
+    """Always unknown: cuDNN and oneDNN run a recurrent layer as one operator, which ``flop_counter`` does not know."""
     if call.class_name not in _CLASSES:
         return None
-    return Unknown(f"no count is agreed on for {call.class_name}")
+    return Unknown(f"torch counts {call.class_name} differently per device, or not at all")

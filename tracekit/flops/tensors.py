@@ -1,4 +1,4 @@
-"""Dtypes and bytes of a call's tensors: what it must read and write at least, each tensor once."""
+"""Dtypes and bytes of the tensors of a call: the least that it must read and write, each tensor once."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _BYTES = {
 
 
 class Tensors(NamedTuple):
-    """What is told of the dtypes of a call's tensors, in the order of their shapes.
+    """Dtypes of the tensors of a call, in the order of their shapes.
 
     Attributes:
-        params: Those of its parameters.
-        inputs: Dtype and device of positional tensors: ``bfloat16 cuda:0``.
+        params: Dtypes of its parameters.
+        inputs: Dtype and device of positional tensors, such as ``bfloat16 cuda:0``.
         outputs: The same of results.
         kwargs: The same of keyword tensors.
     """
@@ -65,11 +65,11 @@ class Tensors(NamedTuple):
 
     @property
     def untold(self) -> bool:
-        """Whether nothing is told of them."""
+        """Whether markers record no dtype at all."""
         return not (any(self.params) or self.inputs or self.outputs or any(self.kwargs))
 
     def all_of(self, dtype: str, call: Call) -> Tensors:
-        """The same, all of one dtype."""
+        """The tensors of a call, all of one dtype."""
         kwargs = sum(map(len, call.kwargs.values()))
         counts = len(call.params), len(call.inputs or ()), len(call.outputs or ()), kwargs
         params, inputs, outputs, named = ([dtype] * count for count in counts)
@@ -80,18 +80,18 @@ class Tensors(NamedTuple):
         if is_packed(call):
             return None
         given = [*(self.inputs or ()), *self.kwargs]
-        dtypes = [*map(dtype_of, given), *(one for one in self.params if one)]
+        dtypes = [*map(dtype_of, given), *(dtype for dtype in self.params if dtype)]
         return computed_in(dtypes, map(dtype_of, self.outputs or ()))
 
 
 class Bytes(NamedTuple):
-    """Bytes of a call's tensors; None where a shape or a dtype is not told.
+    """Bytes of the tensors of a call; None where a shape or a dtype is not known.
 
     Attributes:
         params: Its own parameters.
-        inputs: What goes in.
-        outputs: What comes out.
-        least: What it must move if it reads and writes each tensor once.
+        inputs: Its inputs.
+        outputs: Its results.
+        least: All that it must move if it reads and writes each tensor once.
     """
 
     params: int | None
@@ -101,30 +101,31 @@ class Bytes(NamedTuple):
 
 
 def dtype_of(type_: str) -> str:
-    """``bfloat16`` of ``bfloat16 cuda:0``."""
+    """The dtype without the device: ``bfloat16`` for ``bfloat16 cuda:0``."""
     return type_.partition(" ")[0]
 
 
 def bytes_of(call: Call, tensors: Tensors) -> Bytes:
     """Bytes of the tensors of a call.
 
-    An embedding reads a row for every index, at most its whole weight.
+    An embedding reads one row per index, at most its whole weight.
     """
-    params = _together(map(_size, call.params.values(), tensors.params))
-    positional = _of_tensors(call.inputs, tensors.inputs)
-    named = _of_tensors([one for its in call.kwargs.values() for one in its], tensors.kwargs)
-    inputs = _together((positional, named))
-    outputs = _of_tensors(call.outputs, tensors.outputs)
+    params = _sum(map(_size, call.params.values(), tensors.params))
+    positional = _sum_of_tensors(call.inputs, tensors.inputs)
+    named = _sum_of_tensors([shape for shapes in call.kwargs.values() for shape in shapes], tensors.kwargs)
+    inputs = _sum((positional, named))
+    outputs = _sum_of_tensors(call.outputs, tensors.outputs)
     read = _rows_read(call, params) if is_embedding(call) else params
-    return Bytes(params, inputs, outputs, _together((read, inputs, outputs)))
+    return Bytes(params, inputs, outputs, _sum((read, inputs, outputs)))
 
 
 def param_bytes(params: Iterable[tuple[Shape, str | None]]) -> int | None:
-    """Bytes of parameters by shape and dtype."""
-    return _together(_size(shape, dtype) for shape, dtype in params)
+    """Bytes of parameters, given by shape and dtype; None where one is not known."""
+    return _sum(_size(shape, dtype) for shape, dtype in params)
 
 
 def _rows_read(call: Call, weight: int | None) -> int | None:
+    """Bytes of the rows that an embedding reads; ``weight`` is the size of all rows."""
     shape = call.params.get("weight", ())
     if weight is None or len(call.params) != 1 or len(shape) != 2 or not call.inputs:  # noqa: PLR2004 - rows, columns
         return None
@@ -133,11 +134,11 @@ def _rows_read(call: Call, weight: int | None) -> int | None:
     return weight // max(shape[0], 1) * min(prod(call.inputs[0]), shape[0])
 
 
-def _of_tensors(shapes: Sequence[Shape] | None, types: Sequence[str] | None) -> int | None:
-    """Bytes of some tensors; their types stand in the same order, and none are told of none."""
+def _sum_of_tensors(shapes: Sequence[Shape] | None, types: Sequence[str] | None) -> int | None:
+    """Bytes of some tensors; None unless every shape has a type."""
     if shapes is None or len(shapes) != len(types or ()):
         return None
-    return _together(map(_size, shapes, map(dtype_of, types or ())))
+    return _sum(map(_size, shapes, map(dtype_of, types or ())))
 
 
 def _size(shape: Shape, dtype: str | None) -> int | None:
@@ -145,8 +146,11 @@ def _size(shape: Shape, dtype: str | None) -> int | None:
     return None if width is None or not is_known(shape) else prod(shape) * width
 
 
-def _together(sizes: Iterable[int | None]) -> int | None:
-    """Their sum; None if one of them is not known."""
-    known = list(sizes)
-    found = [one for one in known if one is not None]
-    return sum(found) if len(found) == len(known) and sum(found) < 2**62 else None
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    """The sum of sizes; None if one of them is not known, or the sum is absurd."""
+    total = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total if total < 2**62 else None

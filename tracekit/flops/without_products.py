@@ -110,10 +110,10 @@ _CLASSES = (
 
 
 def flops(call: Call) -> int | None:
-    """0."""
+    """0 for these layers."""
     return 0 if call.class_name in _CLASSES else None
 
 
 def is_embedding(call: Call) -> bool:
-    """Whether it reads a row of its weight for every index, and not the whole of it."""
+    """Whether it reads only one row of its weight for every index."""
     return call.class_name in _EMBEDDINGS

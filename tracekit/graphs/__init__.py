@@ -1,6 +1,6 @@
 """CUDA graphs: which launch of a graph capture became which node, and so where replayed work comes from.
 
-``nodes`` finds what each node is a copy of, ``captures`` when a thread captured and what went into the graph. The
-places of nodes are found by descent (``by_descent``) or, where the records of nodes came late, by order (``by_order``,
-with ``instances`` of what replays together and ``pairing`` of these with captures). Knows no modules.
+``nodes`` gives the descent of every node; ``graph_captures`` (from ``windows`` and ``submissions``) what went into a
+graph. ``by_descent`` places nodes by their descent; ``by_order`` completes these ``origins`` where nodes were recorded
+late or not at all, with ``instances``, ``graph_records``, ``late`` and ``pairing``. Knows no modules.
 """

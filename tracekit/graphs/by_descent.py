@@ -1,8 +1,8 @@
-"""Where a graph's nodes were captured, by their descent.
+"""Where the nodes of a CUDA graph were captured, by their descent.
 
-The node that ran is a copy; its descent leads to the node that the capture made, and that one lies inside the launch
-which was captured. ``cudaGraphExecUpdate`` and calls that set the parameters of an instance's node replace what a node
-does and leave no copy behind: after them, descent still leads to the first capture.
+The node that ran is a copy; its descent leads to the node that the graph capture made, and that one was made inside the
+captured launch. ``cudaGraphExecUpdate`` and calls that set the parameters of an instance's node change what a node does
+and leave no copy behind: after them, descent still leads to the first graph capture.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.graphs.captures import NOWHERE
 from tracekit.graphs.origins import Origins
+from tracekit.graphs.windows import NOWHERE
 
 if TYPE_CHECKING:
-    from tracekit.graphs.captures import Captures
+    from tracekit.graphs.graph_captures import GraphCaptures
     from tracekit.graphs.nodes import Lineage
 
 
-def origins(lineage: Lineage, captures: Captures) -> Origins:
-    """The places where nodes were captured, as far as descent tells."""
-    start, end = (np.append(times, NOWHERE)[lineage.root] for times in (captures.node_start, captures.node_end))
+def origins(lineage: Lineage, captures: GraphCaptures) -> Origins:
+    """The places where nodes were captured, by their descent; ``windows.NOWHERE`` where it leads to none."""
+    start, end = (np.append(times, NOWHERE)[lineage.root] for times in captures.nodes)
     return Origins(start, end, np.zeros(start.size, dtype=bool))

@@ -1,273 +1,190 @@
-"""Nodes of a CUDA graph in their order are the launches of its capture in theirs.
+"""Where the nodes of a CUDA graph were captured, by their order: nodes are the launches of the graph capture in turn.
 
-For graphs whose nodes were not recorded while they were captured. It holds only where it is certain which capture
-made the graph, where nodes and launches agree in number and, one by one, in kind, and where no replay ran nodes on one
-stream in another order. It is certain if
+For graphs whose nodes were not recorded while they were captured. The method holds only where it is certain which graph
+capture made the graph, where nodes and launches agree in number and, one by one, in kind, and where no replay ran nodes
+of one stream in another order. The graph capture is certain if
 
-* some of the graph's nodes are known to come from launches of that capture, or else
-* the report says which graph the capture made, or else
-* the graph's nodes were recorded after that capture had ended, and no other can claim them (``graph_late.py``), or else
-* nothing of the process's graphs is recorded, but all that it asked of CUDA, from its first call on; and captures and
-  graphs are as many and can be paired in one way only (``pairing.py``).
+* some of the graph's nodes are known to come from its launches, or else
+* the report says which graph it made, or else
+* the graph's nodes were recorded after it had ended, and no other graph capture can claim them (``late``), or else
+* the report has every CUDA call of the process and no record of its graphs, and graph captures and graphs are equal in
+  number and pair up in one way only (``pairing``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.graphs.captures import OF_KERNEL, OF_MEMCPY, OF_MEMSET
+from tracekit.graphs.api_calls import KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL
+from tracekit.graphs.graph_records import graph_records_of
 from tracekit.graphs.instances import instances
 from tracekit.graphs.late import Accounts, Size, recorded_late
 from tracekit.graphs.origins import Origins
-from tracekit.graphs.pairing import Capture, agree, only_pairs
-from tracekit.recording.tables import (
-    GRAPH_CLONED,
-    GRAPH_CREATED,
-    GRAPH_INSTANTIATED,
-    KERNEL,
-    MEMCPY,
-    MEMSET,
-)
+from tracekit.graphs.pairing import GraphCapture, agree, only_pairs
+from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.graphs.captures import Captures
+    from tracekit.graphs.graph_records import GraphRecords
     from tracekit.graphs.instances import Instance
-    from tracekit.graphs.nodes import Lineage
-    from tracekit.recording.axis import Timeline
-    from tracekit.recording.tables import Recording
+    from tracekit.graphs.origins import GraphEvidence
 
 
-_MOST_CLONES = 64
-#: Stands for the graph of an instance some of whose nodes have their place.
+#: Stands for the graph of an instance with some nodes that have their place.
 _PLACED = -1
-_KIND = {OF_KERNEL: KERNEL, OF_MEMCPY: MEMCPY, OF_MEMSET: MEMSET}
+_KINDS = {KERNEL_LAUNCH: KERNEL, MEMCPY_CALL: MEMCPY, MEMSET_CALL: MEMSET}
 
 
-class _Known(NamedTuple):
-    """What there is to know about graphs."""
-
-    recording: Recording
-    line: Timeline
-    lineage: Lineage
-    captures: Captures
-    origins: Origins
-
-
-def completed(
-    recording: Recording,
-    line: Timeline,
-    lineage: Lineage,
-    captures: Captures,
-    origins: Origins,
-    launch: Rows,
-) -> Origins:
-    """The places where nodes were captured, with those that order tells.
+def completed(known: GraphEvidence, launch: Rows) -> Origins:
+    """The places where nodes were captured, with those that follow from the order of launches.
 
     Args:
-        recording: The recording.
-        line: Its threads on one axis.
-        lineage: Its graphs' nodes.
-        captures: Its captures.
-        origins: Where descent tells that nodes were captured.
+        known: What is known about the recording's graphs.
         launch: Row of the launch of every piece of work, or -1.
     """
-    pending = lineage.replayed & ~origins.known
-    if not pending.any() or not captures.windows.alone.any():
+    origins = known.origins
+    pending = known.lineage.replayed & ~origins.known
+    if not pending.any() or not known.captures.windows.alone.any():
         return origins
-    known = _Known(recording, line, lineage, captures, origins)
-    candidates = _captures(known)
+    captures = list(_graph_captures(known))
     start, end, by_order = origins.start.copy(), origins.end.copy(), origins.by_order.copy()
-    for instance, capture in _pairs(known, candidates, instances(recording, lineage, launch)):
+    for instance, capture in _pairs(known, captures, instances(known.recording, known.lineage, launch)):
         rest = ~origins.known[instance.nodes]
         nodes = instance.nodes[rest]
         start[nodes], end[nodes], by_order[nodes] = capture.start[rest], capture.end[rest], True
     return Origins(start, end, by_order)
 
 
-def _captures(known: _Known) -> list[Capture]:
-    """The captures with launches that no other capture can have had."""
-    captures, recording = known.captures, known.recording
-    windows, asked = captures.windows, captures.asked
-    kind = _kinds(captures.role)
-    rows = np.flatnonzero(captures.captured & (kind >= 0))
-    start = known.line.launch_start[asked[rows]]
-    low, high = (np.searchsorted(start, edge) for edge in (windows.opened, windows.closed))
-    process = recording.threads.process[integers(recording.launches, "thread")]
+def _graph_captures(known: GraphEvidence) -> Iterator[GraphCapture]:
+    """The graph captures with launches that no other graph capture can contain."""
+    windows, submissions, recording = known.captures.windows, known.captures.submissions, known.recording
+    kind = _kinds(submissions.role)
+    rows = np.flatnonzero(known.captures.captured & (kind >= 0))
+    low, high = (np.searchsorted(submissions.start[rows], edge) for edge in (windows.opened, windows.closed))
     end_ns = integers(recording.launches, "end_ns")
-    found = []
-    for at in np.flatnonzero(windows.alone & (high > low)).tolist():
-        own = rows[low[at] : high[at]]
-        launches = asked[own]
-        found.append(
-            Capture(
-                at,
-                int(process[launches[0]]),
-                int(end_ns[launches[-1]]),
-                known.line.launch_start[launches],
-                known.line.launch_end[launches],
-                kind[own].tobytes(),
-            )
+    for window in np.flatnonzero(windows.alone & (high > low)).tolist():
+        own = rows[low[window] : high[window]]
+        yield GraphCapture(
+            window=window,
+            process=int(submissions.process[own[0]]),
+            end_ns=int(end_ns[submissions.row[own[-1]]]),
+            start=submissions.start[own],
+            end=submissions.end[own],
+            kinds=kind[own].tobytes(),
         )
-    return found
 
 
 def _kinds(role: Ints) -> Ints:
     """The kind of work that launches become; -1 for other calls."""
     kind = np.full(128, -1, dtype=np.int8)
-    kind[list(_KIND)] = list(_KIND.values())
+    kind[list(_KINDS)] = list(_KINDS.values())
     return kind[role]
 
 
-def _pairs(known: _Known, captures: list[Capture], found: list[Instance]) -> list[tuple[Instance, Capture]]:
-    """Every instance with the capture that is certain to have made its graph."""
+def _pairs(
+    known: GraphEvidence, captures: list[GraphCapture], replayed: list[Instance]
+) -> list[tuple[Instance, GraphCapture]]:
+    """Every instance with the graph capture that is certain to have made its graph."""
+    records = graph_records_of(known)
+    windows = _windows_of(known, records, replayed)
+    graphs = _graphs_by_window(known, records, replayed, windows)
     by_window = {capture.window: capture for capture in captures}
-    made = _made_graphs(known)
-    late = recorded_late(
-        known.recording,
-        known.line,
-        known.lineage,
-        known.captures,
-        known.origins.known,
-        _accounts(known, made),
-    )
-    told = [_told(known, made, late, instance) for instance in found]
-    graphs: dict[int | None, set[int]] = {}
-    for instance, window in zip(found, told, strict=True):
-        graphs.setdefault(window, set()).add(_graph_of(known, made, instance))
     pairs = [
-        (instance, by_window[window])
-        for instance, window in zip(found, told, strict=True)
+        (instance, capture)
+        for instance, window in zip(replayed, windows, strict=True)
         if window is not None
-        and window in by_window
-        and len(graphs[window] - {_PLACED}) <= 1  # a capture makes one graph
-        and agree(instance, by_window[window])
-        and _stands(known.origins, instance, by_window[window])
+        and (capture := by_window.get(window)) is not None
+        and len(graphs[window] - {_PLACED}) <= 1  # a graph capture makes one graph
+        and agree(instance, capture)
+        and _keeps_places(known.origins, instance, capture)
     ]
-    silent = [instance for instance in found if instance.process not in made.recorded]
-    return pairs + only_pairs(known.recording, known.captures, captures, silent)
+    unrecorded = [instance for instance in replayed if instance.process not in records.processes]
+    return pairs + only_pairs(known.recording, known.captures, captures, unrecorded)
 
 
-def _stands(origins: Origins, instance: Instance, capture: Capture) -> bool:
-    """Whether the nodes that have their place have the one that the order gives them."""
+def _keeps_places(origins: Origins, instance: Instance, capture: GraphCapture) -> bool:
+    """Whether the order gives the nodes whose place is known that very place."""
     start = origins.start[instance.nodes]
     return bool(((start == capture.start) | ~origins.known[instance.nodes]).all())
 
 
-def _accounts(known: _Known, made: _Made) -> Accounts:
-    """What captures and graphs there are beside the nodes that were recorded late."""
-    captures, origins = known.captures, known.origins
-    windows = captures.windows
-    start = known.line.launch_start[captures.asked]
-    kind = _kinds(captures.role)
-    work, others = (
-        np.searchsorted(start[captures.captured & one], (windows.opened, windows.closed))
-        for one in (kind >= 0, kind < 0)
-    )
-    sizes = {
-        at: Size(int(work[1, at] - work[0, at]), int(others[1, at] - others[0, at]))
-        for at in np.flatnonzero(windows.alone).tolist()
-    }
-    in_time = windows.at(origins.start[origins.known], origins.end[origins.known])
-    silent = np.array([at for at, size in sizes.items() if not any(size)], dtype=np.int64)
-    empty = silent[_whole(known, silent)]
-    return Accounts(
-        sizes,
-        {*in_time.tolist(), *empty.tolist()} - {-1},
-        {graph: next(iter(during)) for graph, during in made.window.items() if len(during) == 1},
-    )
+def _windows_of(known: GraphEvidence, records: GraphRecords, replayed: list[Instance]) -> list[int | None]:
+    """The window of the graph capture that made each instance's graph; None where records do not say, or disagree."""
+    late = recorded_late(known, _accounts(known, records))
+    return [_window_of(known, records, late, instance) for instance in replayed]
 
 
-def _whole(known: _Known, windows: Rows) -> Flags:
-    """During which captures all calls of the process are recorded: their correlation ids have no gap."""
-    recording, bounds = known.recording, known.captures.windows
-    begin, end = (np.searchsorted(known.line.launch_start, edge[windows]) for edge in (bounds.begin, bounds.closed))
-    ids = integers(recording.launches, "correlation_id")
-    process = recording.threads.process[integers(recording.launches, "thread")]
-    whole = np.zeros(windows.size, dtype=bool)
-    for one in np.unique(process[begin]).tolist():
-        known_ids, mine = np.unique(ids[process == one]), process[begin] == one
-        first, last = ids[begin[mine]], ids[end[mine]]
-        calls = np.searchsorted(known_ids, last) - np.searchsorted(known_ids, first)
-        whole[mine] = calls == last - first
-    return whole
-
-
-class _Made(NamedTuple):
-    """What is recorded of graphs.
-
-    Attributes:
-        window: The captures during which each graph was created, by (process, graph).
-        source: The graphs that each instance or clone was made of, by (process, id).
-        recorded: Processes in which the making of any graph or node is recorded.
-    """
-
-    window: dict[tuple[int, int], set[int]]
-    source: dict[tuple[int, int], set[int]]
-    recorded: set[int]
-
-
-def _made_graphs(known: _Known) -> _Made:
-    graphs, recording = known.recording.graphs, known.recording
-    process = recording.threads.process[integers(graphs, "thread")]
-    noded = recording.threads.process[integers(recording.graph_nodes, "thread")]
-    made = _Made({}, {}, {*process.tolist(), *noded.tolist()})
-    at = known.line.graph_at
-    window = np.where(np.asarray(graphs.column("start_ns").is_valid()), known.captures.windows.at(at, at), -1)
-    columns = (integers(graphs, name) for name in ("event", "graph_id", "original_graph_id", "exec_id"))
-    for owner, during, event, graph, original, instance in zip(
-        process.tolist(), window.tolist(), *(column.tolist() for column in columns), strict=True
-    ):
-        if event == GRAPH_CREATED and graph >= 0:
-            made.window.setdefault((owner, graph), set()).add(during)
-        elif event == GRAPH_INSTANTIATED:
-            made.source.setdefault((owner, instance), set()).add(graph)
-        elif event == GRAPH_CLONED:
-            made.source.setdefault((owner, graph), set()).add(original)
-    return made
-
-
-def _told(known: _Known, made: _Made, late: Rows, instance: Instance) -> int | None:
-    """The capture that made an instance's graph, as far as records tell; None if they do not, or disagree."""
+def _window_of(known: GraphEvidence, records: GraphRecords, late: Rows, instance: Instance) -> int | None:
     origins = known.origins
     placed = instance.nodes[origins.known[instance.nodes]]
     if placed.size:
-        return _one(known.captures.windows.at(origins.start[placed], origins.end[placed]))
-    source = _source(made, instance)
-    windows = made.window.get((instance.process, source), set())
-    # That the instance itself was created outside of captures goes without saying.
+        return _agreed(known.captures.windows.at(origins.start[placed], origins.end[placed]))
+    source = records.source(instance)
+    windows = records.windows.get((instance.process, source), set())
+    # An instance itself is always created outside of graph captures, which proves nothing.
     if windows - {-1} or (windows and source != instance.graph):
-        return _one(np.array(list(windows)))
-    return _one(late[instance.nodes])
+        return _agreed(np.array(list(windows)))
+    return _agreed(late[instance.nodes])
 
 
-def _one(windows: Rows) -> int | None:
+def _agreed(windows: Rows) -> int | None:
     same = windows.size and windows[0] >= 0 and (windows == windows[0]).all()
     return int(windows[0]) if same else None
 
 
-def _graph_of(known: _Known, made: _Made, instance: Instance) -> int:
-    """What tells the graphs of instances apart: an id, or the first of the original nodes."""
-    if known.origins.known[instance.nodes].any():
-        return _PLACED
-    original = int(known.lineage.original[instance.nodes].min())
-    return original if original >= 0 else _source(made, instance)
+def _graphs_by_window(
+    known: GraphEvidence, records: GraphRecords, replayed: list[Instance], windows: list[int | None]
+) -> dict[int | None, set[int]]:
+    """By window, the graphs of the instances it seems to have made: ids, or the first of the original nodes."""
+    graphs: dict[int | None, set[int]] = {}
+    for instance, window in zip(replayed, windows, strict=True):
+        original = int(known.lineage.original[instance.nodes].min())
+        if known.origins.known[instance.nodes].any():
+            graph = _PLACED
+        else:
+            graph = original if original >= 0 else records.source(instance)
+        graphs.setdefault(window, set()).add(graph)
+    return graphs
 
 
-def _source(made: _Made, instance: Instance) -> int:
-    """The graph that an instance was made of, over clones; -1 where that is not said, or disputed.
+def _accounts(known: GraphEvidence, records: GraphRecords) -> Accounts:
+    """Sizes of graph captures, and what is settled about them before late records are looked at."""
+    windows, origins = known.captures.windows, known.origins
+    sizes = _sizes(known)
+    with_nodes = windows.at(origins.start[origins.known], origins.end[origins.known])
+    without_launches = np.array([window for window, size in sizes.items() if not any(size)], dtype=np.int64)
+    empty = without_launches[_completely_recorded(known, without_launches)]
+    return Accounts(sizes, {*with_nodes.tolist(), *empty.tolist()} - {-1}, records.only_windows())
 
-    An instance is itself a graph, created outside of captures.
-    """
-    at = -1 if instance.graph is None else instance.graph
-    for _ in range(_MOST_CLONES):
-        sources = made.source.get((instance.process, at), set()) - {at}
-        if not sources:
-            return at
-        if len(sources) > 1:
-            break
-        (at,) = sources
-    return -1
+
+def _sizes(known: GraphEvidence) -> dict[int, Size]:
+    """By window, how much was launched during graph captures that were alone on their thread."""
+    windows, submissions = known.captures.windows, known.captures.submissions
+    kind = _kinds(submissions.role)
+    bounds = windows.opened, windows.closed
+    launches, others = (
+        np.diff(np.searchsorted(submissions.start[known.captures.captured & of_kind], bounds), axis=0)[0]
+        for of_kind in (kind >= 0, kind < 0)
+    )
+    rows = np.flatnonzero(windows.alone).tolist()
+    return {row: Size(int(launches[row]), int(others[row])) for row in rows}
+
+
+def _completely_recorded(known: GraphEvidence, windows: Rows) -> Flags:
+    """During which graph captures every call of the process is recorded: correlation ids have no gap."""
+    recording, bounds = known.recording, known.captures.windows
+    begin, end = (np.searchsorted(known.axis.launch_start, edge[windows]) for edge in (bounds.begin, bounds.closed))
+    ids = integers(recording.launches, "correlation_id")
+    process = recording.threads.process[integers(recording.launches, "thread")]
+    complete = np.zeros(windows.size, dtype=bool)
+    for owner in np.unique(process[begin]).tolist():
+        recorded, own = np.unique(ids[process == owner]), process[begin] == owner
+        first, last = ids[begin[own]], ids[end[own]]
+        calls = np.searchsorted(recorded, last) - np.searchsorted(recorded, first)
+        complete[own] = calls == last - first
+    return complete

@@ -1,11 +1,12 @@
-"""Which graph capture made the nodes that were recorded after it had ended: at once, or together with those of others.
+"""Which graph capture made the nodes that were recorded after it had ended, at once or together with those of others.
 
-Records say which thread wrote them and when, not of which capture they are. The captures of a thread that have ended
-and whose nodes are not accounted for yet can all claim them. Graphs are numbered in the order in which their captures
-began, and ids of nodes carry the graph's number: so where as many graphs were recorded as there are captures to claim
-them, the first belongs to the first, and so on, if every one has as many nodes as its capture launches. Where ids carry
-no number, nodes belong to a capture only if no other can claim them. Fewer graphs than captures leave open whose
-records are lost or yet to come, now and for all that follows; more show that some were captured before the recording.
+A record of a node says which thread wrote it and when, not to which graph capture it belongs. All graph captures of the
+thread that have ended, and whose nodes are not accounted for yet, can claim it. Graphs are numbered in the order in
+which their graph captures began, and ids of nodes carry the graph's number: where as many graphs were recorded as there
+are graph captures to claim them, the first belongs to the first, and so on, if each has as many nodes as its graph
+capture has launches. Where ids carry no number, nodes belong to a graph capture only if no other can claim them. If
+fewer graphs were recorded than graph captures, records are lost or yet to come, and neither these nor later nodes are
+certain; if more, some graphs were captured before the recording.
 """
 
 from __future__ import annotations
@@ -21,43 +22,36 @@ from tracekit.recording.tables import names_starting
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.arrays.types import Flags, Rows
-    from tracekit.graphs.captures import Captures
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.graphs.graph_captures import GraphCaptures
     from tracekit.graphs.nodes import Lineage
-    from tracekit.recording.axis import Timeline
+    from tracekit.graphs.origins import GraphEvidence
+    from tracekit.recording.axis import ThreadAxis
     from tracekit.recording.tables import Recording
 
-#: API calls that make nodes which were not captured: copies, and an instance's own.
+#: API calls that make nodes which were not captured: copies, and those of an instance itself.
 _COPIES = ("cudaGraphInstantiate", "cuGraphInstantiate", "cudaGraphClone", "cuGraphClone")
 _GRAPH_BIT = np.uint64(32)  # of unsigned ids
-#: The window of a capture of which begin or end is not known.
+#: The window of a graph capture whose begin or end is not known.
 _UNKNOWN = -1
-#: A thread on which more captures than these wait for their nodes is not asked any more.
+#: A thread on which more graph captures than these wait for their nodes is given up.
 _MOST_CLAIMS = 1024
 
 
 class Size(NamedTuple):
-    """How many launches a capture has that become work, and how many other calls that may become nodes."""
+    """How many launches of a graph capture become work, and how many other calls may become nodes."""
 
     launches: int
     others: int
 
 
-class _Group(NamedTuple):
-    """Nodes of one graph recorded late: its number, 0 if their ids have none; the nodes; if all at one place."""
-
-    number: int
-    nodes: Rows
-    together: bool
-
-
 class Accounts(NamedTuple):
-    """What is known of captures and graphs before late records are looked at.
+    """What is known about graph captures and graphs before late records are looked at.
 
     Attributes:
-        sizes: Of the captures, by window, whose launches are known.
-        settled: Windows whose nodes are accounted for, or that made none.
-        windows: The capture that made a graph, by (process, number), where that is recorded; -1 if it was none.
+        sizes: By window, the sizes of graph captures whose launches are known.
+        settled: Windows that made no nodes, or only nodes that are accounted for.
+        windows: By (process, number), the graph capture that made a graph, where that is recorded; -1 if none did.
     """
 
     sizes: dict[int, Size]
@@ -65,133 +59,156 @@ class Accounts(NamedTuple):
     windows: dict[tuple[int, int], int]
 
 
-def recorded_late(
-    recording: Recording,
-    line: Timeline,
-    lineage: Lineage,
-    captures: Captures,
-    placed: Flags,
-    accounts: Accounts,
-) -> Rows:
-    """For every node the capture, as a window, that is certain to have made its original, which was recorded late.
+class _LateNodes(NamedTuple):
+    """Records of nodes that are no copies, written after the end of a graph capture and before the next edge of one.
+
+    Attributes:
+        node: Row of the lineage's nodes.
+        edge: Row of the edges: the call that ended the graph capture before the record.
+    """
+
+    node: Rows
+    edge: Rows
+
+
+class _LateGraph(NamedTuple):
+    """The nodes of one graph that were recorded late.
+
+    Attributes:
+        number: Number of the graph; 0 if ids of nodes carry none.
+        nodes: Rows of the lineage's nodes.
+        edge: The last call that ended a graph capture before any of them was recorded.
+        together: Whether all of them were recorded after the same such call.
+    """
+
+    number: int
+    nodes: Rows
+    edge: int
+    together: bool
+
+
+def recorded_late(known: GraphEvidence, accounts: Accounts) -> Rows:
+    """The graph capture that is certain to have made the original of each node, where that was recorded late.
 
     Args:
-        recording: The recording.
-        line: Its threads on one axis.
-        lineage: Its graphs' nodes.
-        captures: Its captures.
-        placed: Which nodes have their place, since they were recorded in time.
-        accounts: What is known of captures and graphs.
+        known: What is known about the recording's graphs.
+        accounts: What is known about graph captures and graphs.
 
     Returns:
-        Rows of windows, -1 where that is not certain.
+        For every node a row of windows; -1 where that is not certain.
     """
+    lineage, captures = known.lineage, known.captures
     window = np.full(lineage.root.size + 1, -1, dtype=np.int64)
-    at_edge: dict[int, list[_Group]] = defaultdict(list)
-    for edge, group in _groups(lineage, *_late(recording, line, lineage, captures), placed):
-        known = accounts.windows.get((int(lineage.process[group.nodes[0]]), group.number))
-        if known is None:
-            at_edge[edge].append(group)
+    by_edge: dict[int, list[_LateGraph]] = defaultdict(list)
+    late = _late_nodes(known.recording, known.axis, lineage, captures)
+    for graph in _late_graphs(lineage, late, known.origins.known):
+        maker = accounts.windows.get((int(lineage.process[graph.nodes[0]]), graph.number))
+        if maker is None:
+            by_edge[graph.edge].append(graph)
         else:
-            window[group.nodes] = known
-            accounts.settled.update({known} - {_UNKNOWN})
-    if at_edge:
-        for made, group in _assigned(captures, accounts, at_edge):
-            window[group.nodes] = made
+            window[graph.nodes] = maker
+            accounts.settled.update({maker} - {_UNKNOWN})
+    if by_edge:
+        for maker, graph in _assigned(captures, accounts, by_edge):
+            window[graph.nodes] = maker
     return window[lineage.original]
 
 
-def _late(recording: Recording, line: Timeline, lineage: Lineage, captures: Captures) -> tuple[Rows, Rows]:
-    """The nodes that are no copies, and the call that ended a capture before each record of one and after any other."""
-    records, at = recording.graph_nodes, line.node_at
+def _late_nodes(recording: Recording, axis: ThreadAxis, lineage: Lineage, captures: GraphCaptures) -> _LateNodes:
+    records, at, edges = recording.graph_nodes, axis.node_at, captures.edges
     timed = np.asarray(records.column("start_ns").is_valid())
-    edge = np.searchsorted(captures.edges, at, side="right") - 1
-    after = (edge >= 0) & timed & ~lineage.copied[lineage.of_record]
-    after &= captures.edge_thread[edge] == integers(records, "thread") if edge.size else after
-    after[after] = ~captures.edge_begins[edge[after]]
-    copies = np.asarray(names_starting(recording.names, _COPIES), dtype=np.int64)
-    copying = np.isin(integers(recording.launches, "name"), copies)
-    call = np.searchsorted(line.launch_start[copying], at, side="right") - 1
-    reach = np.maximum.accumulate(line.launch_end[copying])
-    after &= (call < 0) | (np.append(reach, at.max(initial=0))[call] < at)
-    rows = np.flatnonzero(after)
-    return lineage.of_record[rows], edge[rows]
+    edge = np.searchsorted(edges.start, at, side="right") - 1
+    late = (edge >= 0) & timed & ~lineage.copied[lineage.of_record]
+    late &= edges.thread[edge] == integers(records, "thread") if edge.size else late
+    late[late] = ~edges.begins[edge[late]]
+    late &= ~_during_copies(recording, axis, at)
+    rows = np.flatnonzero(late)
+    return _LateNodes(lineage.of_record[rows], edge[rows])
 
 
-def _groups(lineage: Lineage, node: Rows, edge: Rows, placed: Flags) -> Iterator[tuple[int, _Group]]:
-    """The graphs that were recorded late, each with the last call that ended a capture before its records."""
+def _during_copies(recording: Recording, axis: ThreadAxis, at: Ints) -> Flags:
+    """Which times lie in a call that makes copies of nodes."""
+    names = np.asarray(names_starting(recording.names, _COPIES), dtype=np.int64)
+    copying = np.isin(integers(recording.launches, "name"), names)
+    call = np.searchsorted(axis.launch_start[copying], at, side="right") - 1
+    reach = np.maximum.accumulate(axis.launch_end[copying])
+    return np.asarray((call >= 0) & (np.append(reach, at.max(initial=0))[call] >= at))
+
+
+def _late_graphs(lineage: Lineage, late: _LateNodes, placed: Flags) -> Iterator[_LateGraph]:
+    """Groups late nodes into graphs; leaves out numbered graphs that also have copies, or nodes with a place."""
     number = (lineage.node_id.astype(np.uint64) >> _GRAPH_BIT).astype(np.int64)
     graph = lineage.process.astype(np.int64) << int(_GRAPH_BIT) | number
     elsewhere = (lineage.copied | placed) & (number > 0)
-    other = ~np.isin(graph[node], graph[elsewhere])
-    node, edge = node[other], edge[other]
-    # Without a number, all that was recorded at one place is one.
-    place = np.where(number[node] > 0, 0, edge)
-    order = np.lexsort((place, graph[node]))
-    node, edge, place = node[order], edge[order], place[order]
-    fresh = (np.diff(graph[node]) != 0) | (np.diff(place) != 0)
+    only_late = ~np.isin(graph[late.node], graph[elsewhere])
+    node, edge = late.node[only_late], late.edge[only_late]
+    # Without a number, all that was recorded after one edge is one graph.
+    part = np.where(number[node] > 0, 0, edge)
+    order = np.lexsort((part, graph[node]))
+    node, edge, part = node[order], edge[order], part[order]
+    fresh = (np.diff(graph[node]) != 0) | (np.diff(part) != 0)
     bounds = np.flatnonzero(fresh) + 1
     for nodes, edges in zip(np.split(node, bounds), np.split(edge, bounds), strict=True):
         if nodes.size:
             together = bool((edges == edges[0]).all())
-            yield int(edges.max()), _Group(int(number[nodes[0]]), np.unique(nodes), together)
+            yield _LateGraph(int(number[nodes[0]]), np.unique(nodes), int(edges.max()), together)
 
 
-def _assigned(captures: Captures, accounts: Accounts, at_edge: dict[int, list[_Group]]) -> list[tuple[int, _Group]]:
-    """Windows and the graphs that they certainly made."""
-    found: list[tuple[int, _Group]] = []
-    window = _windows_of(captures)
+def _assigned(
+    captures: GraphCaptures, accounts: Accounts, by_edge: dict[int, list[_LateGraph]]
+) -> Iterator[tuple[int, _LateGraph]]:
+    """Windows with the graphs that they certainly made, edge by edge on each thread."""
+    window = _windows_of_edges(captures)
     claiming: list[int] = []
-    groups: list[_Group] = []
-    thread = -1
-    for edge, (begins, of_thread) in enumerate(
-        zip(captures.edge_begins.tolist(), captures.edge_thread.tolist(), strict=True)
+    graphs: list[_LateGraph] = []
+    last_thread = -1
+    for edge, (begins, thread) in enumerate(
+        zip(captures.edges.begins.tolist(), captures.edges.thread.tolist(), strict=True)
     ):
-        if of_thread != thread:
-            claiming, groups, thread = [], [], of_thread
+        if thread != last_thread:
+            claiming, graphs, last_thread = [], [], thread
         if len(claiming) > _MOST_CLAIMS:
             continue
         if (begins or window[edge] == _UNKNOWN) and window[edge] not in accounts.settled:
             claiming.append(window[edge])
-        if edge in at_edge:
-            groups = sorted([*groups, *at_edge[edge]], key=lambda group: group.number)
-            if len(claiming) == len(groups) and _fit(accounts.sizes, claiming, groups):
-                found += zip(claiming, groups, strict=True)
-            if _accounted(accounts.sizes, claiming, groups):
-                claiming, groups = [], []
-    return found
+        if edge in by_edge:
+            graphs = sorted([*graphs, *by_edge[edge]], key=lambda graph: graph.number)
+            if len(claiming) == len(graphs) and _fit(accounts.sizes, claiming, graphs):
+                yield from zip(claiming, graphs, strict=True)
+            if _accounted_for(accounts.sizes, claiming, graphs):
+                claiming, graphs = [], []
 
 
-def _windows_of(captures: Captures) -> list[int]:
-    """The window that every call belongs to which begins or ends a capture."""
-    edges, windows = captures.edges, captures.windows
-    row = np.full(edges.size, _UNKNOWN, dtype=np.int64)
-    row[np.searchsorted(edges, windows.begin)] = np.arange(windows.begin.size)
-    row[np.searchsorted(edges, windows.closed)] = np.arange(windows.begin.size)
-    found: list[int] = row.tolist()
-    return found
+def _windows_of_edges(captures: GraphCaptures) -> list[int]:
+    """The window to which every edge belongs."""
+    edges, windows = captures.edges.start, captures.windows
+    window = np.full(edges.size, _UNKNOWN, dtype=np.int64)
+    window[np.searchsorted(edges, windows.begin)] = np.arange(windows.begin.size)
+    window[np.searchsorted(edges, windows.closed)] = np.arange(windows.begin.size)
+    return [*map(int, window)]
 
 
-def _fit(sizes: dict[int, Size], claiming: list[int], groups: list[_Group]) -> bool:
-    """Whether every graph has as many nodes as its capture launches.
+def _fit(sizes: dict[int, Size], claiming: list[int], graphs: list[_LateGraph]) -> bool:
+    """Whether every graph has as many nodes as its graph capture has launches.
 
-    A graph alone may have more, which do no work, but not as many more as another capture of that size would add.
+    A graph alone may have more nodes, which do no work, but not as many more as another graph capture of that size
+    would add.
     """
-    alone = len(groups) == 1
-    for window, group in zip(claiming, groups, strict=True):
+    alone = len(graphs) == 1
+    for window, graph in zip(claiming, graphs, strict=True):
         size = sizes.get(window)
-        if size is None or not group.together or not (alone or group.number):
+        if size is None or not graph.together or not (alone or graph.number):
             return False
         most = size.launches + size.others + (size.launches - 1 if alone else 0)
-        if not size.launches <= group.nodes.size <= most:
+        if not size.launches <= graph.nodes.size <= most:
             return False
     return True
 
 
-def _accounted(sizes: dict[int, Size], claiming: list[int], groups: list[_Group]) -> bool:
-    """Whether no capture is left that could claim what is recorded later."""
-    if all(group.number for group in groups):
-        return len(groups) >= len(claiming)
+def _accounted_for(sizes: dict[int, Size], claiming: list[int], graphs: list[_LateGraph]) -> bool:
+    """Whether no graph capture is left that could claim what is recorded later."""
+    if all(graph.number for graph in graphs):
+        return len(graphs) >= len(claiming)
     launches = [sizes[window].launches if window in sizes else None for window in claiming]
-    nodes = sum(group.nodes.size for group in groups)
+    nodes = sum(graph.nodes.size for graph in graphs)
     return len(claiming) <= 1 or (None not in launches and nodes >= sum(filter(None, launches)))

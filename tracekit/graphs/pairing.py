@@ -1,8 +1,8 @@
-"""Captures and the instances that may come of them, and which belong together where no graph is recorded.
+"""Pairs instances of CUDA graphs with the graph captures that made them where the report has no record of graphs.
 
-There a capture and an instance of one shape prove nothing: the instance may be of a graph from before the recording,
-and the capture one that is never replayed. Only where the report holds all that a process asked of CUDA, and its
-captures and instances are as many and each fits one, is there no such graph.
+There, equal shapes prove nothing: the instance may come from a graph made before the recording, and the graph capture
+may never be replayed. Only where the report holds every CUDA call of a process, and its graph captures and instances
+are equal in number and pair up in one way, are such cases ruled out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracekit.recording.tables import names_starting
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Ints
-    from tracekit.graphs.captures import Captures
+    from tracekit.graphs.graph_captures import GraphCaptures
     from tracekit.graphs.instances import Instance
     from tracekit.recording.tables import Recording
 
@@ -25,8 +25,17 @@ if TYPE_CHECKING:
 _BUILDS = ("cudaGraphCreate", "cuGraphCreate", "cudaGraphAdd", "cuGraphAdd")
 
 
-class Capture(NamedTuple):
-    """A capture whose launches are known: its window, process, end, and launches with the kinds of their work."""
+class GraphCapture(NamedTuple):
+    """A graph capture whose launches are known.
+
+    Attributes:
+        window: Row of the windows.
+        process: Row of processes.
+        end_ns: End of its last launch.
+        start: Starts of its launches on the axis, in order.
+        end: Their ends.
+        kinds: Kind of work of each launch, as bytes.
+    """
 
     window: int
     process: int
@@ -36,8 +45,8 @@ class Capture(NamedTuple):
     kinds: bytes
 
 
-def agree(instance: Instance, capture: Capture) -> bool:
-    """Whether an instance may come of a capture: same process, same work in the same order, and replayed later."""
+def agree(instance: Instance, capture: GraphCapture) -> bool:
+    """Whether an instance may come from a graph capture: same process, same work in the same order, replayed later."""
     return (
         instance.in_order
         and instance.process == capture.process
@@ -47,30 +56,36 @@ def agree(instance: Instance, capture: Capture) -> bool:
 
 
 def only_pairs(
-    recording: Recording, known: Captures, captures: list[Capture], instances: list[Instance]
-) -> list[tuple[Instance, Capture]]:
-    """Instances and captures of processes in which they can be paired in one way only, and none is left over.
+    recording: Recording, known: GraphCaptures, captures: list[GraphCapture], instances: list[Instance]
+) -> list[tuple[Instance, GraphCapture]]:
+    """Instances with their graph captures, in processes where they pair up in one way only and none is left over.
 
     Args:
         recording: The recording.
-        known: Its captures.
-        captures: Those of which the launches are known.
-        instances: The instances of processes of whose graphs nothing is recorded.
+        known: All that is known of its graph captures.
+        captures: Those whose launches are known.
+        instances: The instances of processes without any record of graphs.
     """
-    trusted = recording.from_the_start - _building(recording)
-    bounds = Counter(recording.threads.process[known.edge_thread].tolist())
-    found: list[tuple[Instance, Capture]] = []
-    for process in trusted & {instance.process for instance in instances}:
+    complete = recording.from_the_start - _building(recording)
+    edges = Counter(recording.threads.process[known.edges.thread].tolist())
+    pairs: list[tuple[Instance, GraphCapture]] = []
+    for process in complete & {instance.process for instance in instances}:
         made = [capture for capture in captures if capture.process == process]
-        ran = [instance for instance in instances if instance.process == process]
-        by_shape = {capture.kinds: capture for capture in made}
-        pairs = [(one, by_shape[one.kinds]) for one in ran if one.kinds in by_shape]
-        # Two calls bound each capture. As many shapes as captures and as instances: each has one and its own.
-        one_to_one = bounds[process] == 2 * len(made) == 2 * len(by_shape) == 2 * len(ran)
-        shapes = len({one.kinds for one, _ in pairs})
-        if one_to_one and shapes == len(ran) and all(agree(*pair) for pair in pairs):
-            found += pairs
-    return found
+        replayed = [instance for instance in instances if instance.process == process]
+        # Two calls delimit each graph capture.
+        if edges[process] == 2 * len(made):
+            pairs += _one_to_one(replayed, made)
+    return pairs
+
+
+def _one_to_one(instances: list[Instance], captures: list[GraphCapture]) -> list[tuple[Instance, GraphCapture]]:
+    """Each instance with the graph capture of its shape; nothing unless every shape occurs once on both sides."""
+    by_shape = {capture.kinds: capture for capture in captures}
+    shapes = {instance.kinds for instance in instances}
+    if not len(captures) == len(instances) == len(by_shape) or shapes != by_shape.keys():
+        return []
+    pairs = [(instance, by_shape[instance.kinds]) for instance in instances]
+    return pairs if all(agree(*pair) for pair in pairs) else []
 
 
 def _building(recording: Recording) -> set[int]:

@@ -1,4 +1,4 @@
-"""Instances of CUDA graphs that were changed after they were made, and what ran from them since."""
+"""Updates of instances of CUDA graphs: work replayed after a call that changes what an instance runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import minima
 from tracekit.recording.tables import names_starting
 
 if TYPE_CHECKING:
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
     from tracekit.recording.tables import Recording
 
 
-#: API calls that change what an instance runs on the device. Those that change a graph change no instance of it; those
-#: about host functions, events and semaphores no device work; to disable a node lets run what is left where it was.
+#: API calls that change what an instance runs on the device. Not among them: calls that change a graph, since its
+#: instances stay as they are; calls about host functions, events and semaphores, which are no device work; and calls
+#: that disable a node, since the other nodes stay in their places.
 _UPDATES = tuple(
-    f"{api}GraphExec{what}"
+    f"{api}GraphExec{change}"
     for api in ("cuda", "cu")
-    for what in (
+    for change in (
         "Update",
         "NodeSetParams",
         "KernelNodeSetParams",
@@ -31,15 +33,14 @@ _UPDATES = tuple(
 
 
 def replayed_after_update(recording: Recording, launch: Rows) -> Ints:
-    """Pieces of work that were launched when some instance in their process had been updated.
+    """Rows of the work that was launched after any instance in its process had been updated.
 
-    Which one it was, and which of its nodes, the report does not say.
+    The report does not say which instance was updated, nor which of its nodes.
     """
     launches = recording.launches
     updates = np.isin(integers(launches, "name"), np.asarray(names_starting(recording.names, _UPDATES), np.int64))
     process = recording.threads.process[integers(launches, "thread")]
     end = integers(launches, "end_ns")
-    first = np.full(recording.threads.process_pid.size, np.iinfo(np.int64).max)
-    np.minimum.at(first, process[updates], end[updates])
+    first = minima(process[updates], end[updates], recording.threads.process_pid.size)
     late = integers(launches, "start_ns") >= first[process]
     return np.flatnonzero(np.append(late, False)[launch])

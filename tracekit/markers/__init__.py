@@ -1,7 +1,7 @@
 """The language of markers: what capture writes and :mod:`tracekit.trace.decoding` reads.
 
 To add a dialect: write ``markers/<dialect>.py`` with the two names of :class:`~tracekit.markers.base.Dialect`, add
-the module to ``DIALECTS`` (the first that understands a text wins), and some of its texts with what they say to
+the module to ``DIALECTS`` (the first that understands a text wins), and some of its texts with their markers to
 ``tests/markers/test_dialects.py``.
 """
 

@@ -1,4 +1,4 @@
-"""What a marker says, and what a dialect is."""
+"""Markers, and the protocol of a dialect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from tracekit.causes import Cause
 
-#: The dimensions of a tensor; None is one that the marker does not tell.
+#: The dimensions of a tensor; None is a dimension that the marker does not record.
 Shape = tuple[int | None, ...]
 #: The dimensions of some tensors.
 Shapes = tuple[Shape, ...]
@@ -18,7 +18,7 @@ Shapes = tuple[Shape, ...]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A trainable parameter: its name, dimensions and, where said, its dtype; None where its markers disagree."""
+    """A trainable parameter: its name, dimensions and dtype; None where unknown or where markers disagree."""
 
     name: str
     shape: Shape | None
@@ -27,22 +27,22 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class ModuleMarker:
-    """A range that is a call of a module, or the second range of a call that tells its outputs.
+    """A range that is a call of a module, or the second range of a call, which records its outputs.
 
     Attributes:
-        path: Dotted path that the marker says, such as ``top.model.layers.3.mlp``.
-        class_name: Class of the module, where said.
+        path: Dotted path in the marker, such as ``top.model.layers.3.mlp``.
+        class_name: Class of the module, if recorded.
         params: Its own trainable parameters.
-        inputs: Shapes of positional tensors; None where the marker does not say.
-        outputs: Shapes of results; None where the marker does not say.
+        inputs: Shapes of positional tensors; None if not recorded.
+        outputs: Shapes of results; None if not recorded.
         kwargs: Shapes of keyword tensors by name.
         static_params: Other settings of the module, as JSON.
-        class_only: Whether the path is but the name of the class, and says nothing of the place.
-        types: Dtype and device of the inputs, or of the outputs if the marker tells only those; empty if not said.
+        class_only: Whether the path is only the name of the class, not a place.
+        types: Dtype and device of the inputs, or of the outputs if only_result; empty if not recorded.
         kwarg_types: Dtype and device of keyword tensors by name.
-        only_result: Whether the marker tells the outputs of a call that has ended.
-        phase: What the call is part of: ``forward``, ``backward`` or ``capture``.
-        cause: What could not be read of it.
+        only_result: Whether the marker records only the outputs of a call that has ended.
+        phase: What the call is part of: ``forward``, ``backward`` or ``capture`` (a graph capture).
+        cause: What could not be read, if anything.
     """
 
     path: str
@@ -61,7 +61,7 @@ class ModuleMarker:
 
     @property
     def quiet(self) -> bool:
-        """Whether it is a whole marker of a call that tells no tensors: perhaps of a call that has ended."""
+        """Whether it is complete but records no tensors, as the marker of a call that has ended may."""
         tensors = self.inputs or self.outputs or self.kwargs or self.types or self.kwarg_types
         whole = self.cause is None and self.phase == "forward"
         return whole and not (tensors or self.only_result or self.class_only)
@@ -69,7 +69,7 @@ class ModuleMarker:
 
 @dataclass(frozen=True, slots=True)
 class OperatorMarker:
-    """A range or point that tells an operator, not a module (PyProf)."""
+    """A range or point that names an operator, not a module (PyProf)."""
 
     name: str | None
     namespace: str | None = None
@@ -83,8 +83,8 @@ class StepMarker:
 
     Attributes:
         name: The text.
-        kind: ``train``, ``prefill``, ``decode`` or ``mixed``; None where the text does not say.
-        index: Its number, where the text says one.
+        kind: ``train``, ``prefill``, ``decode`` or ``mixed``; None if the text does not tell.
+        index: Its number, if the text has one.
         batch_size: Requests or samples in it.
         tokens: Tokens computed in it.
     """
@@ -104,8 +104,8 @@ class PieceMarker:
         name: Name of the piece in its graph.
         way: How it ran: ``compiled``, ``captured``, ``replayed`` or ``eager``.
         graph: Number of the graph in its process.
-        size: The dynamic size it ran with, where it has one.
-        code: What its code was compiled for: ``general``, a range ``9-32`` or a size ``16``; None if it was not.
+        size: The dynamic size it ran with, if it has one.
+        code: What it was compiled for: ``general``, a range ``9-32`` or a size ``16``; None if not compiled.
     """
 
     name: str
@@ -117,7 +117,7 @@ class PieceMarker:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A range that is a module's call, but of which module cannot be read."""
+    """A range that is the call of a module whose name cannot be read."""
 
     cause: Cause
 
@@ -128,9 +128,9 @@ Marker = ModuleMarker | OperatorMarker | StepMarker | PieceMarker | Unreadable
 class Dialect(Protocol):
     """A module that understands one way of writing markers."""
 
-    #: Regular expression (RE2) that a text must match anywhere to be tried. It is run over all texts at once, so it
-    #: should refuse most plain texts.
+    #: Regular expression (RE2) that a text must match anywhere to be parsed. It runs over all texts at once, so it
+    #: should reject most plain texts.
     CANDIDATES: str
 
     def parse(self, text: str, /) -> Marker | None:
-        """What the text says; None if it is of no concern to this dialect."""
+        """The marker in the text; None if it is not of this dialect."""

@@ -1,6 +1,6 @@
 """SGLang's compact markers of diffusion models: ``transformer.blocks.0.attn in=[[1, 4096, 3072]]``.
 
-A call without tensors leaves its bare name, which cannot be told from plain text and stays plain.
+A call without tensors leaves only its name, which looks like any other text and is not a marker.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _FORM = re.compile(r"(\S+) in=(\[.*\])")
 
 
 def parse(text: str) -> ModuleMarker | None:
-    """The module and the shapes of its inputs; None if what follows ``in=`` are no shapes."""
-    found = _FORM.fullmatch(text)
-    if not found or not is_path(found.group(1)):
+    """The module and the shapes of its inputs; None if ``in=`` is not followed by shapes."""
+    match = _FORM.fullmatch(text)
+    if not match or not is_path(match.group(1)):
         return None
     try:
-        shapes = shapes_of(literal.value(found.group(2)))
+        shapes = shapes_of(literal.value(match.group(2)))
     except literal.Refused as refused:
-        return None if refused.cause is BROKEN else ModuleMarker(found.group(1), cause=refused.cause)
+        return None if refused.cause is BROKEN else ModuleMarker(match.group(1), cause=refused.cause)
     if shapes is None:
         return None
-    return ModuleMarker(found.group(1), inputs=shapes, cause=cause_of(shapes))
+    return ModuleMarker(match.group(1), inputs=shapes, cause=cause_of(shapes))

@@ -1,7 +1,7 @@
 """vLLM's range around a region compiled by torch.compile, inside of which no hook runs.
 
 ``Torch Compiled Module (input):Class`` and, after it, ``Torch Compiled Module (output):Class``, as plain text or as
-the ``Module`` of a layer dict. It names the class only: its place is below the call that encloses it.
+the ``Module`` of a layer dict. It only names the class; its place is below the enclosing call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME = re.compile(r"Torch Compiled Module \((input|output)\):(.*)", re.DOTALL)
 
 
 def parse(text: str) -> ModuleMarker | Unreadable | None:
-    """What the text says of a compiled region; None if it only mentions one."""
+    """The compiled region; None if the text only mentions one."""
     if plain := _NAME.fullmatch(text):
         return _region(ModuleMarker(text, inputs=None, outputs=None), *plain.groups())
     try:

@@ -2,7 +2,7 @@
 
 ``{'Module': 'top.layers.3.mlp', 'TrainableParams': {'weight': [64, 64]}, 'Inputs': [[8, 64]], 'mask': [[8]],
 'StaticParams': {...}}``: keys in this order, any other key is a tensor-valued keyword argument. When the call has
-ended, a second, empty range tells its ``Outputs``. Keyword arguments overwrite keys of the same name.
+ended, a second, empty range records its ``Outputs``. Keyword arguments overwrite keys of the same name.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ _BEGINNING = re.compile(r"""\s*\{\s*['"]Module['"]\s*:""")
 _LEADING_NAME = re.compile(r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]""")
 
 
-#: What a module is goes before these, a call's tensors after them: there are few of either, many of both together.
+#: The module stands before these and the tensors after them. Each repeats often, so both are cached separately.
 _INPUTS, _OUTPUTS = ", 'Inputs': ", ", 'Outputs': "
 _MOST_CACHED_CHARACTERS = 2_048
 
 
 def parse(text: str) -> ModuleMarker | Unreadable | None:
-    """What the text says; of a text cut short or too long, only the module that it begins with."""
+    """The marker; for a text that is truncated or too long, only the module that it begins with."""
     if len(text) <= _MOST_CACHED_CHARACTERS and not ('"' in text or "\\" in text):
         module, split, tensors = text.rpartition(_INPUTS)
         if not split:
             module, split, tensors = text.rpartition(_OUTPUTS)
-        if split and (said := _module(module)) is not None and (shapes := _shapes(tensors)) is not None:
+        if split and (marker := _module(module)) is not None and (shapes := _shapes(tensors)) is not None:
             results = split == _OUTPUTS
             return ModuleMarker(
-                path=said.path,
-                class_name=said.class_name,
-                params=said.params,
+                path=marker.path,
+                class_name=marker.class_name,
+                params=marker.params,
                 inputs=None if results else shapes,
                 outputs=shapes if results else None,
                 only_result=results,
-                cause=said.cause or cause_of(shapes),
+                cause=marker.cause or cause_of(shapes),
             )
     return _whole(text)
 
 
 @lru_cache(maxsize=4_096)
 def _module(text: str) -> ModuleMarker | None:
-    """What a plain text says of the module before it comes to its tensors."""
+    """The module in the part of a plain text before its tensors."""
     try:
         items = literal.pairs(f"{text}}}")
     except literal.Refused:
         return None
     if not items or not {key for key, _ in items} <= {"Module", "Class", "TrainableParams"}:
         return None
-    found = module_marker(items)
-    return found if isinstance(found, ModuleMarker) else None
+    marker = module_marker(items)
+    return marker if isinstance(marker, ModuleMarker) else None
 
 
 @lru_cache(maxsize=4_096)
 def _shapes(text: str) -> Shapes | None:
-    """The shapes that a plain text ends with, if it ends with them."""
+    """The shapes at the end of a plain text; None if it does not end with shapes."""
     try:
         items = literal.pairs(f"{{'': {text}")
     except literal.Refused:
@@ -93,7 +93,7 @@ def _salvaged(text: str, refused: literal.Refused) -> ModuleMarker | Unreadable 
 def literal_text(quoted: str) -> str | None:
     """The text in quotes; None if it is not well-formed."""
     try:
-        found = literal.value(quoted)
+        value = literal.value(quoted)
     except literal.Refused:
         return None
-    return found if isinstance(found, str) else None
+    return value if isinstance(value, str) else None

@@ -1,7 +1,7 @@
 """Safe reading of Python and JSON literals out of untrusted text: nothing is ever evaluated.
 
-Limits keep hostile text from costing memory, time or the C stack. Keys that repeat are kept, in order: which of
-them counts is for the dialect to say.
+Limits keep hostile text from costing memory, time or the C stack. Repeated keys are kept, in order; the dialect
+decides which of them counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAMES: dict[str, object] = {
     "false": False,
     "null": None,
 }
-#: What stands for a dimension that is no number but an expression.
+#: Replaces a dimension that is an expression, not a number.
 SYMBOL = "?"
 _SYMBOLIC = (
     ast.Name,
@@ -52,7 +52,7 @@ _STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z|\\\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z|
 
 
 class Refused(Exception):  # noqa: N818
-    """The text is no literal that we read; ``cause`` says why."""
+    """The text cannot be read as a literal; ``cause`` says why."""
 
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause.name)
@@ -60,26 +60,26 @@ class Refused(Exception):  # noqa: N818
 
 
 def pairs(text: str) -> Pairs:
-    """The items of the dict that the text spells, in Python's or JSON's way; nested dicts are dicts.
+    """The items of the dict in the text, a Python or JSON literal; nested dicts are dicts.
 
     Raises:
-        Refused: If it is too long, too deep, or no literal dict.
+        Refused: If it is too long, too deep, or not a literal dict.
     """
     if len(text) > MOST_CHARACTERS:
         raise Refused(TOO_LONG)
-    # Counting is cheap, and tells of all but odd texts that they are not too deep.
+    # Counting is cheap and clears all but odd texts.
     if sum(map(text.count, "[({")) > DEEPEST and _depth(text) > DEEPEST:
         raise Refused(TOO_DEEP)
     # Both read most of each other's texts, but not each other's escapes; JSON's keys begin with a double quote.
     readers = (_json, _python) if _JSON_LIKE.match(text) else (_plain, _python, _json)
     for read in readers:
-        if (found := read(text)) is not None:
-            return _without_surrogates(found) if "\\" in text else found
+        if (items := read(text)) is not None:
+            return _without_surrogates(items) if "\\" in text else items
     raise Refused(BROKEN)
 
 
 def value(text: str) -> object:
-    """The value that the text spells.
+    """The value of the literal in the text.
 
     Raises:
         Refused: As :func:`pairs`.
@@ -96,9 +96,9 @@ def _depth(text: str) -> int:
 
 
 def _plain(text: str) -> Pairs | None:
-    """What Python and JSON spell alike but for the quotes: most texts, read ten times as fast.
+    """A text that Python and JSON write alike except for the quotes: most texts, read ten times as fast.
 
-    Many differ in their last item only. Where all before it and it alone are dicts, together they are the dict.
+    Many texts differ only in their last item, so the last and all before it are read separately, and cached.
     """
     if '"' in text or "\\" in text:
         return None
@@ -118,7 +118,7 @@ def _quoted_items(text: str) -> Pairs | None:
 def _python(text: str) -> Pairs | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # text with odd backslashes is no concern of the user's
+            warnings.simplefilter("ignore")  # odd backslashes in a text do not concern the user
             tree = ast.parse(text, mode="eval").body
         if not isinstance(tree, ast.Dict):
             return None
@@ -155,7 +155,7 @@ def _value_or_symbol(node: ast.expr) -> object:
 
 
 class _Items(dict[str, object]):
-    """A dict that keeps its items as they were spelled, keys that repeat included."""
+    """A dict that also keeps its items as written, including repeated keys."""
 
     __slots__ = ("spelled",)
 
@@ -169,14 +169,14 @@ _JSON = json.JSONDecoder(object_pairs_hook=_Items)
 
 def _json(text: str) -> Pairs | None:
     try:
-        found = _JSON.decode(text)
+        decoded = _JSON.decode(text)
     except (ValueError, RecursionError):
         return None
-    return found.spelled if isinstance(found, _Items) else None
+    return decoded.spelled if isinstance(decoded, _Items) else None
 
 
 def _without_surrogates(value: Any) -> Any:  # noqa: ANN401 - a literal is of any type
-    """The value with those halves of characters replaced that an escape can spell and UTF-8 cannot."""
+    """The value with lone surrogates replaced: an escape can write them, UTF-8 cannot."""
     match value:
         case str():
             return value.encode("utf-8", "replace").decode("utf-8")

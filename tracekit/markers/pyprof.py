@@ -1,6 +1,6 @@
 """PyProf's markers: ``{'mod': 'torch', 'op': 'norm', 'args': [...]}`` and ``{'traceMarker': [...]}``.
 
-They tell operators and where in the user's code they were called, not modules.
+They name operators and where in the user's code they were called, not modules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CANDIDATES = r"""^\s*\{\s*['"](mod|op|traceMarker)['"]\s*:"""
 
 
 def parse(text: str) -> OperatorMarker | None:
-    """The operator and its tensors, or the call stack; None if the text is no such dict."""
+    """The operator and its tensors, or the call stack; None if the text is another dict."""
     try:
         items = {str(key): item for key, item in literal.pairs(text)}
     except literal.Refused:

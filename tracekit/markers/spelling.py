@@ -4,9 +4,9 @@
 "bfloat16"}}, "Inputs": [[8, 64]], "Types": ["bfloat16 cuda:0"], "Kwargs": {"mask": [[8]]}, "KwargTypes":
 {"mask": ["bool cuda:0"]}, "StaticParams": {…}}``, and after the call ``{"Module": …, "Class": …, "Outputs": …}``.
 
-Keyword arguments have a dict of their own, so that none can be taken for a key. What the two languages spell
-differently is avoided: true and false are 1 and 0, None is left out, infinity is ``1e999`` and NaN the text
-``"nan"``. A text that would be too long leaves fields out, and says under ``Cut`` which.
+Keyword arguments have a dict of their own, so that none is mistaken for a key. What the two languages write
+differently is avoided: true and false are 1 and 0, None is omitted, infinity is ``1e999`` and NaN the text
+``"nan"``. A text that would be too long omits fields and lists them under ``Cut``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from tracekit.markers.base import Param
 
-#: Longer texts are cut; readers refuse what is eight times as long.
+#: Longer texts are cut; the parser refuses texts eight times as long.
 MOST_CHARACTERS = 8_192
-#: What is left out first.
+#: Fields that are omitted, in this order.
 _DISPENSABLE = (KWARG_TYPES, TYPES, "StaticParams", "TrainableParams", KWARGS, "Inputs", "Outputs")
-#: A longer name ends in "…": what is left must fit whatever the name is.
+#: A longer name is cut and ends in "…", so that the rest of the text fits.
 _MOST_NAME_CHARACTERS = 2_048
 
-#: A tensor's dimensions, and its dtype and device in words.
+#: A tensor's dimensions, and its dtype and device as text.
 Tensor = tuple["Sequence[int]", str]
 
 
@@ -42,7 +42,7 @@ def call(
     kwargs: Mapping[str, Sequence[Tensor] | None] | None = None,
     static_params: Mapping[str, object] | None = None,
 ) -> str:
-    """The text of the range around a call; None in place of tensors says that there were too many."""
+    """The text of the range around a call; None in place of tensors means that there were too many."""
     kwargs = kwargs or {}
     keys: dict[str, object] = {
         "TrainableParams": {param.name: {"shape": param.shape, "dtype": param.dtype} for param in params},
@@ -57,26 +57,26 @@ def call(
 
 
 def result(path: str, class_name: str, outputs: Sequence[Tensor] | None) -> str:
-    """The text of the empty range that follows a call and tells its outputs."""
+    """The text of the empty range that follows a call and records its outputs."""
     keys: dict[str, object] = {"Outputs": _shapes(outputs), TYPES: _types(outputs)}
     return _text(path, class_name, keys, ["Outputs"] if outputs is None else [])
 
 
 def backward(path: str, class_name: str) -> str:
-    """The text of the range around a call's part of a backward pass."""
+    """The text of the range around a module's part of a backward pass."""
     return literal({"Module": _short(path), "Class": _short(class_name), PHASE: "backward"})
 
 
-def step(name: str, index: int, kind: str | None, said: Mapping[str, int | None]) -> str:
+def step(name: str, index: int, kind: str | None, counts: Mapping[str, int | None]) -> str:
     """The text of the range around a step."""
-    numbers = {key: number for key, number in said.items() if number is not None}
+    numbers = {key: number for key, number in counts.items() if number is not None}
     return literal({"Step": index, "Name": _short(name), "Kind": kind, **numbers})
 
 
 def piece(name: str, graph: int, way: str, *, size: int | None, code: str | None) -> str:
     """The text of the range around a piece of a compiled model."""
-    said = {"Piece": _short(name), "Graph": graph, "Size": size, "Code": code, "How": way}
-    return literal(said)
+    fields = {"Piece": _short(name), "Graph": graph, "Size": size, "Code": code, "How": way}
+    return literal(fields)
 
 
 def literal(value: object) -> str:
@@ -115,19 +115,19 @@ def _shapes(tensors: Sequence[Tensor] | None) -> list[Sequence[int]] | None:
 
 
 def _types(tensors: Sequence[Tensor] | None) -> list[str]:
-    return [said for _, said in tensors or ()]
+    return [type_ for _, type_ in tensors or ()]
 
 
 def _text(path: str, class_name: str, keys: dict[str, object], cut: list[str]) -> str:
-    said: dict[str, object] = {"Module": _short(path), "Class": _short(class_name)}
-    said |= {key: item for key, item in keys.items() if item or key in ("Inputs", "Outputs")}
-    text = literal({**said, CUT: " ".join(cut) or None})
+    fields: dict[str, object] = {"Module": _short(path), "Class": _short(class_name)}
+    fields |= {key: item for key, item in keys.items() if item or key in ("Inputs", "Outputs")}
+    text = literal({**fields, CUT: " ".join(cut) or None})
     for key in _DISPENSABLE:
         if len(text) <= MOST_CHARACTERS:
             break
-        if said.pop(key, None) is not None:
+        if fields.pop(key, None) is not None:
             cut = [*cut, key]
-            text = literal({**said, CUT: " ".join(cut)})
+            text = literal({**fields, CUT: " ".join(cut)})
     return text
 
 

@@ -1,11 +1,10 @@
-"""Writes rows as a SQLite file in the shape of Nsight Systems' exports, whole or not at all.
+"""Writes rows as a SQLite file in the shape of Nsight Systems' exports, completely or not at all.
 
-Tables are those of :mod:`tracekit.nsight.tables`; as in nsys's own exports, one without rows is left out.
+Tables are those of :mod:`tracekit.nsight.tables`; as in nsys's own exports, tables without rows are left out.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, create_engine, event
@@ -13,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from tracekit.errors import CaptureError
+from tracekit.files import whole_file
 from tracekit.nsight import tables as nsight
 
 if TYPE_CHECKING:
@@ -24,30 +24,26 @@ def write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
     """Writes a report beside its place and moves it there when it is complete.
 
     Args:
-        path: Where; a file that is there is replaced.
+        path: The file; an existing one is replaced.
         tables: Rows by the name of their table, each a mapping from column to value; all rows of a table have the
             same columns.
 
     Raises:
         CaptureError: If it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        _write(partial, tables)
-        partial.replace(path)
+        with whole_file(path) as partial:
+            _write(partial, tables)
     except (SQLAlchemyError, OSError) as error:
         reason = getattr(error, "orig", None) or getattr(error, "strerror", None) or error
-        message = f"{path}: cannot be written ({reason}); free the disk or choose another place: -o"
+        message = f"{path}: cannot be written ({reason}); free disk space, or choose another path with -o"
         raise CaptureError(message) from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    path.unlink(missing_ok=True)
     # A path in a URL would be cut at its first question mark.
     engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
-    # Whoever looks meanwhile sees nothing: the file is moved when complete, so no journal is needed.
+    # The file is moved to its place when it is complete, so it needs no journal.
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=OFF"))
     filled = {nsight.SCHEMA.tables[name]: rows for name, rows in tables.items() if rows}
     with engine.begin() as connection:

@@ -19,11 +19,11 @@ from tracekit.errors import CaptureError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Names the ``nsys`` to use, before all places where one is looked for.
+#: Environment variable with the path of the ``nsys`` to use; it comes before all other places.
 VARIABLE = "TRACEKIT_NSYS"
-#: Text of the range that a program opens around what is to be recorded of it.
+#: Text of the range that a program opens around the part of it that is to be recorded.
 WINDOW = "tracekit.capture"
-INSTALL = f"install NVIDIA Nsight Systems, or name its nsys in the variable {VARIABLE}"
+INSTALL = f"install NVIDIA Nsight Systems, or set {VARIABLE} to the path of its nsys"
 
 _PLACES = (
     "opt/nvidia/nsight-systems/*/bin/nsys",
@@ -31,7 +31,7 @@ _PLACES = (
     "usr/local/cuda*/bin/nsys",
     "usr/lib/nsight-systems/bin/nsys",
 )
-#: Asked of every nsys whose ``profile`` knows it: options come and go with the versions.
+#: Options passed to each nsys whose ``profile`` has them; they differ between versions.
 _WANTED = {
     "--cuda-graph-trace": "node",  # a graph traced as a whole hides the kernels inside
     "--trace-fork-before-exec": "true",  # workers that are forked
@@ -43,15 +43,15 @@ _WINDOWED = {
     "--nvtx-capture": WINDOW,
     "--capture-range-end": "stop",
 }
-#: nsys looks at registered texts alone unless told otherwise (User Guide, ``--nvtx-capture``).
+#: By default nsys compares registered texts only (User Guide, ``--nvtx-capture``).
 _ANY_TEXT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
-#: What nsys leaves: a report or, where it finds no importer, what one is made from.
+#: Files that nsys leaves: a report, or raw data if it finds no importer.
 _REPORTS = (".nsys-rep", ".qdrep")
 _RAW = ".qdstrm"
 _LOG = "nsys.log"
-#: An interrupted program may take this long to end, and nsys to write.
+#: How long an interrupted program may take to end, and nsys to write.
 _PATIENCE_S = 120
-#: Lines of nsys that tell no reason.
+#: Lines of nsys that explain nothing.
 _CHATTER = re.compile(
     r"^\s*(Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|$)"
 )
@@ -59,12 +59,12 @@ _CHATTER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What came of running a program under nsys.
+    """The outcome of running a program under nsys.
 
     Attributes:
-        exit_code: That of the program.
+        exit_code: Exit code of the program.
         stopped: Whether it was interrupted from outside.
-        warnings: What went wrong once the recording was safe, a line each.
+        warnings: Problems after the recording was safe, a line each.
     """
 
     exit_code: int
@@ -80,17 +80,17 @@ class Nsys:
 
     @cached_property
     def version(self) -> str:
-        """``2023.4.4``, as far as it says."""
-        found = re.search(r"\d{4}\.\d+(\.\d+)?", self._ask("--version"))
-        return found.group() if found else "of unknown version"
+        """Such as ``2023.4.4``."""
+        match = re.search(r"\d{4}\.\d+(\.\d+)?", self._ask("--version"))
+        return match.group() if match else "of unknown version"
 
     @cached_property
     def options(self) -> frozenset[str]:
-        """The options that its ``profile`` knows."""
+        """The options of its ``profile``."""
         return frozenset(re.findall(r"--[a-z][a-z-]+", self._ask("profile", "--help")))
 
     def record(self, command: Sequence[str], report: Path, *, windowed: bool = False) -> Recorded:
-        """Runs a command under nsys and exports what was recorded, also if it was interrupted.
+        """Runs a command under nsys and exports the recording, even if it was interrupted.
 
         Args:
             command: The program and its arguments.
@@ -122,81 +122,81 @@ class Nsys:
                 env=os.environ | (_ANY_TEXT if windowed else {}),
                 start_new_session=True,  # so that an interrupt reaches it once: from here
             )
-            return _waited(running)
+            return _finished(running)
 
     def _native(self, place: Path, recorded: Recorded) -> Path:
-        """The report of the run in nsys's own format, or the raw data where no importer makes one of them."""
-        if not _left(place, *_REPORTS) and (raw := _left(place, _RAW)):
+        """The report in nsys's own format, or the raw data if no importer can convert it."""
+        if not _newest(place, *_REPORTS) and (raw := _newest(place, _RAW)):
             importer = self._importer()
             made = raw.with_suffix(_REPORTS[0])
             self._run(place, importer, "-i", raw, "-o", made, libraries=importer.parent)
-        if native := _left(place, *_REPORTS) or _left(place, _RAW):
+        if native := _newest(place, *_REPORTS) or _newest(place, _RAW):
             return native
         code = recorded.exit_code
-        left = f"the program left with exit code {code}; " if code else ""
-        message = f"nothing was recorded: {left}{self.path} said: {_said(place)}"
+        left = f"the program exited with code {code}; " if code else ""
+        message = f"nothing was recorded: {left}{self.path} printed: {_last_reason(place)}"
         raise CaptureError(message, code or 1)
 
     def _importer(self) -> Path:
-        """What turns raw data into a report; Debian's nsys does not find its own."""
+        """The program that converts raw data to a report; Debian's nsys does not find its own."""
         near = [path.parents[1] for path in (self.path, self.path.resolve())]
-        found = [path for root in near for path in root.glob("host-linux-*/QdstrmImporter")]
-        return found[0] if found else Path("QdstrmImporter")
+        importers = [path for root in near for path in root.glob("host-linux-*/QdstrmImporter")]
+        return importers[0] if importers else Path("QdstrmImporter")
 
     def _export(self, place: Path, native: Path, report: Path) -> str | None:
-        """Makes the SQLite report of nsys's own, which is safe by now; what went wrong, and what to do."""
+        """Exports nsys's own report, which is safe by now, as SQLite; returns the problem and its remedy, if any."""
         if native.suffix == _RAW:
-            problem = f"no importer turns it into a report; {self._importer()} said: {_said(place)}"
-            remedy = "import it where all of Nsight Systems is installed: QdstrmImporter -i"
+            problem = f"cannot be converted to a report; {self._importer()} printed: {_last_reason(place)}"
+            remedy = "convert it on a machine with a full Nsight Systems installation: QdstrmImporter -i"
         else:
             made = place / "export.sqlite"
             command = ("export", "-q", "true", "--type", "sqlite", "-o", made, native)
             code = self._run(place, self.path, *command)
-            problem = f"{self.path} cannot export it; it said: {_said(place)}"
+            problem = f"{self.path} cannot export it and printed: {_last_reason(place)}"
             remedy = f"export it with another nsys: nsys export --type sqlite -o {report}"
             if made.exists():
                 made.replace(report)
-                return f"{report}: may lack something: {problem}" if code else None
-        report.unlink(missing_ok=True)  # that of an earlier run would be taken for this one's
+                return f"{report}: may be incomplete: {problem}" if code else None
+        report.unlink(missing_ok=True)  # one of an earlier run would be mistaken for this run's
         return f"{native}: was recorded, but {problem}; {remedy} {native}"
 
     def _ask(self, *arguments: str) -> str:
         try:
             asked = subprocess.run([self.path, *arguments], capture_output=True, check=False, timeout=_PATIENCE_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise CaptureError(f"{self.path} does not run ({error}); {INSTALL}") from None
+            raise CaptureError(f"{self.path}: cannot be run ({error}); {INSTALL}") from None
         return (asked.stdout + asked.stderr).decode("utf-8", "replace")
 
     def _run(self, place: Path, *command: str | Path, libraries: Path | None = None) -> int:
-        """Runs one of NVIDIA's programs to its end; what it says goes to the log. Its exit code."""
+        """Runs one of NVIDIA's programs with its output in the log; returns the exit code."""
         environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
         with (place / _LOG).open("ab") as log:
             try:
                 return subprocess.run(command, stdout=log, stderr=log, check=False, env=environment).returncode
             except OSError as error:
-                log.write(f"\n{command[0]} does not run ({error.strerror})\n".encode())
+                log.write(f"\n{command[0]} cannot be run ({error.strerror})\n".encode())
                 return 1
 
 
 def find() -> Nsys | None:
-    """The nsys of this machine: the one that ``TRACEKIT_NSYS`` names, else that of the path, else the last installed.
+    """The nsys of this machine: from ``TRACEKIT_NSYS``, else from the path, else the newest that is installed.
 
     Raises:
-        CaptureError: If the variable names none.
+        CaptureError: If the variable names no program.
     """
     if named := os.environ.get(VARIABLE):
         if (path := shutil.which(named)) is None:
-            raise CaptureError(f"{named}: no program; correct the variable {VARIABLE}, or unset it")
+            raise CaptureError(f"{named}: is not an executable program; correct the variable {VARIABLE}, or unset it")
         return Nsys(Path(path).absolute())
     if path := shutil.which("nsys"):
         return Nsys(Path(path).absolute())
-    found = [path for place in _PLACES for path in Path("/").glob(place)]
-    return Nsys(max(found)) if found else None
+    installed = [path for place in _PLACES for path in Path("/").glob(place)]
+    return Nsys(max(installed)) if installed else None
 
 
 @contextmanager
 def passing_folder(warnings: list[str], prefix: str = "tracekit-", parent: Path | None = None) -> Iterator[Path]:
-    """A folder for as long as the block runs; that it cannot be removed is a warning, never a failure."""
+    """A folder that exists while the block runs; if it cannot be removed, that is a warning, not an error."""
     place = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         yield place
@@ -204,16 +204,16 @@ def passing_folder(warnings: list[str], prefix: str = "tracekit-", parent: Path 
         try:
             shutil.rmtree(place)
         except FileNotFoundError:
-            pass  # whoever ran in between has removed it
+            pass  # the program that ran has removed it
         except OSError as error:
             warnings.append(f"{place}: cannot be removed ({error.strerror}); remove it yourself")
 
 
 @contextmanager
 def _own_output(command: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, int]]]:
-    """The command, writing where tracekit writes, while nsys's own words go to a log.
+    """The command, with tracekit's own stdout and stderr, while nsys's output goes to a log.
 
-    nsys hands open descriptors on to the program. Where a version should not, /proc has the same files.
+    nsys passes open descriptors on to the program. If a version does not, /proc has the same files.
     """
     out, err = os.dup(1), os.dup(2)
     files = f"/proc/{os.getpid()}/fd"
@@ -221,7 +221,7 @@ def _own_output(command: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, 
         handed = f"{{ true >&{out}; }} 2>/dev/null"
         own = f'exec "$@" >&{out} 2>&{err} {out}>&- {err}>&-'
         opened = f'exec "$@" >>{files}/1 2>>{files}/2'
-        # A plain shell knows descriptors of one digit.
+        # A POSIX shell supports descriptors of one digit only.
         script = f"if {handed}; then {own}; else {opened}; fi" if max(out, err) <= 9 else opened  # noqa: PLR2004
         yield ["sh", "-c", script, "sh", *command], (out, err)
     finally:
@@ -229,8 +229,8 @@ def _own_output(command: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, 
         os.close(err)
 
 
-def _waited(running: subprocess.Popen[bytes]) -> Recorded:
-    """Waits for nsys; what stops tracekit stops the program under it, and nsys writes what it has."""
+def _finished(running: subprocess.Popen[bytes]) -> Recorded:
+    """Waits for nsys. If tracekit is interrupted, so is the program, and nsys writes what it has."""
     try:
         return Recorded(running.wait(), stopped=False)
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -245,14 +245,14 @@ def _waited(running: subprocess.Popen[bytes]) -> Recorded:
         return Recorded(code if isinstance(code, int) else 128 + signal.SIGINT, stopped=True)
 
 
-def _left(place: Path, *suffixes: str) -> Path | None:
-    """The report that nsys left, of several the last."""
-    found = [path for path in place.glob("run*") if path.suffix in suffixes]
-    return max(found, key=lambda path: (len(path.name), path.name)) if found else None
+def _newest(place: Path, *suffixes: str) -> Path | None:
+    """The newest file that nsys left with one of the suffixes."""
+    reports = [path for path in place.glob("run*") if path.suffix in suffixes]
+    return max(reports, key=lambda path: (len(path.name), path.name)) if reports else None
 
 
-def _said(place: Path) -> str:
-    """The last thing in the log that may be a reason."""
+def _last_reason(place: Path) -> str:
+    """The last line of the log that may explain a failure."""
     lines = (place / _LOG).read_text("utf-8", "replace").splitlines()
-    told = [line.strip() for line in lines if not _CHATTER.match(line)]
-    return told[-1][:300] if told else "nothing"
+    reasons = [line.strip() for line in lines if not _CHATTER.match(line)]
+    return reasons[-1][:300] if reasons else "nothing"

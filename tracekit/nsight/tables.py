@@ -1,8 +1,8 @@
 """The tables of Nsight Systems' SQLite files that tracekit uses, declared once; the reader and the recorder share it.
 
-Columns are those of all schema versions from 2020.3 to 2026.2 together: a file has some of them, by name, in any
-order (NVIDIA may add columns anywhere in a table without calling it a breaking change). ``ESSENTIAL`` names those
-without which a table says nothing.
+Columns are those of all schema versions from 2020.3 to 2026.2 together: a file has some of them, in any order (NVIDIA
+may add columns anywhere in a table without calling it a breaking change). ``ESSENTIAL`` names the columns without
+which a table is useless.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ GRAPH_TRACE = _table(
     "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
 )
 MPI_RANKS = _table("MPI_RANKS", "globalTid rank")
-#: Creation of graphs, or in files up to schema 3.7.2 of their nodes: which of the two, only its columns tell.
+#: Creation of graphs, or of their nodes in files up to schema 3.7.2; only the columns tell which.
 GRAPH_EVENTS = _table(
     "CUDA_GRAPH_EVENTS",
     "start end eventClass globalTid nameId graphNodeId originalGraphNodeId graphId originalGraphId graphExecId",
@@ -77,8 +77,8 @@ MEMORY_KIND = _table("ENUM_CUDA_MEM_KIND", "id", "name label")
 EXPORT = _table("META_DATA_EXPORT", "", "name value")
 EXPORT_BEFORE_3_4 = _table("EXPORT_META_DATA", "", "name value")
 
-#: Our own, in reports that the embedded recorder writes: operators that ran on the CPU of a machine without a GPU, and
-#: what recording cost and lost.
+#: Tables of tracekit's own in reports of the embedded recorder: operators that ran on the CPU of a machine without a
+#: GPU, and the recorder's own counts.
 OPERATORS = _table("TRACEKIT_CPU_OPS", "start end globalTid nameId")
 RECORDER = _table("TRACEKIT_RECORDER", "value", "name")
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tracekit.attribution import attribute
 from tracekit.dataset.writing import write
 from tracekit.errors import ReportError
+from tracekit.files import reason_of
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
 from tracekit.version import __version__
@@ -29,8 +30,8 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, firs
         path: The report.
         reader: The reader that recognises it.
         folder: The folder.
-        progress: Told what is being done.
-        first_id: The number from which rows are counted.
+        progress: Called with each stage and the share of it that is done.
+        first_id: The number from which ids are counted.
 
     Raises:
         ReportError: If the report cannot be read.
@@ -46,12 +47,12 @@ def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
     try:
         return reader.read(path, progress)
     except OSError as error:
-        problem = f"cannot be read ({error.strerror or error})"
-        raise ReportError(path, problem, "check the disk or network it lies on") from None
+        problem = f"cannot be read ({reason_of(error)})"
+        raise ReportError(path, problem, "check its disk or network") from None
 
 
 def _about(recording: Recording) -> dict[str, object]:
-    """What the manifest says of the source."""
+    """Fields of the manifest that describe the report."""
     return {
         "tracekit": __version__,
         "source": asdict(recording.source),
@@ -60,7 +61,7 @@ def _about(recording: Recording) -> dict[str, object]:
             for pid in sorted(set(recording.threads.process_pid.tolist()))
         ],
         "devices": [{"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())],
-        "ranks": [{"pid": found.pid, "rank": found.rank, "source": found.source} for found in recording.ranks],
+        "ranks": [{"pid": rank.pid, "rank": rank.rank, "source": rank.source} for rank in recording.ranks],
         "lacks": [asdict(lack) for lack in recording.lacks],
         "launches": recording.launches.num_rows,
     }

@@ -31,11 +31,11 @@ def parse(
     """Reads a report, or several, and writes one dataset.
 
     Args:
-        report: A SQLite export of Nsight Systems, or several of one run, such as one per rank, which are read side
-            by side; they are never changed.
-        out: Folder of the dataset; of a single report by default its path with the suffix ``.tracekit``.
-        force: Whether a dataset that is there may be replaced.
-        progress: Told what is being done; of several reports, how far each one is.
+        report: A SQLite export of Nsight Systems, or several of one run, such as one per rank. Reports are read side
+            by side and never changed.
+        out: Folder of the dataset; for one report, by default its path with the suffix ``.tracekit``.
+        force: Whether an existing dataset may be replaced.
+        progress: Called with each stage and the share of it that is done; with several reports, with each report.
 
     Returns:
         The finished dataset.
@@ -54,5 +54,5 @@ def parse(
     folder = Path(out) if out is not None else default_folder(path)
     with writing(folder, force=force) as (partial, place):
         tables_of(path, reader, partial, progress)
-    # As the caller named it, unless that was by way of the folder which has just been replaced.
+    # As the caller named it, unless that path led through the folder which has just been replaced.
     return load(folder if (folder / MANIFEST).exists() else place)

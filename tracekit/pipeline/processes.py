@@ -1,8 +1,8 @@
-"""Reports parsed side by side, each in a process of its own; none of these outlives the call.
+"""Parses reports side by side, each in its own process; no process outlives the call.
 
-A worker is a fresh interpreter that runs :mod:`tracekit.pipeline.worker`: nobody's main program is imported again, and
-no thread is forked. It reads its task as one line of JSON and answers in such lines. As many run as there are cores,
-and as fit into the memory that is available when the first one starts.
+A worker is a fresh interpreter that runs :mod:`tracekit.pipeline.worker`: the main program is not imported again, and
+no thread is forked. It reads its task as one line of JSON and answers in such lines. There are at most as many workers
+as cores, and as fit into the memory that is available when the first one starts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Parsing 185 MB took 0.8 GB at its peak, 963 MB took 3.2 GB.
 _BASE_BYTES, _BYTES_PER_BYTE = 200_000_000, 4
 _MEMORY = Path("/proc/meminfo")
-#: What a container may use, and what it uses, by either version of Linux's control groups.
+#: A container's limit and use of memory, in either version of Linux's control groups.
 _LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (
@@ -40,7 +40,7 @@ _LIMITS = (
     ),
 )
 _AVAILABLE = re.compile(r"^MemAvailable:\s*(\d+) kB$", re.MULTILINE)
-#: Which part of a report's work each stage is.
+#: The part of a report's progress that each stage covers.
 _STAGES = {"reading": (0.0, 0.5), "writing": (0.5, 1.0)}
 _BOOT = (
     "import json, sys; task = json.loads(sys.stdin.readline()); sys.path[:] = task['path']; "
@@ -54,9 +54,9 @@ class Task:
 
     Attributes:
         report: Its file.
-        name: What it is called while it is parsed.
-        folder: Where its tables go; made by the worker.
-        first_id: The number from which rows are counted.
+        name: Its name in progress.
+        folder: Where its tables go; created by the worker.
+        first_id: The number from which ids are counted.
     """
 
     report: Path
@@ -70,7 +70,7 @@ def parsed_side_by_side(tasks: Sequence[Task], progress: Progress) -> list[Repor
 
     Args:
         tasks: The reports.
-        progress: Told how far each one is, by its name.
+        progress: Called with the name of each report and the share of it that is done.
 
     Returns:
         For every report why it could not be read, or None.
@@ -81,9 +81,9 @@ def parsed_side_by_side(tasks: Sequence[Task], progress: Progress) -> list[Repor
     waiting = deque(enumerate(tasks))
     running: dict[Future[ReportError | None], int] = {}
     needed = [_needed_bytes(task.report) for task in tasks]
-    failed: list[ReportError | None] = [None] * len(tasks)
+    errors: list[ReportError | None] = [None] * len(tasks)
     available = _available_bytes()
-    # Leaving the block ends the processes first, and then waits for the threads that listen to them.
+    # Leaving the block first ends the processes, then waits for the threads that listen to them.
     with ThreadPoolExecutor(max_workers=_cores()) as pool, _Processes() as processes:
         while waiting or running:
             while waiting and _fits(needed, [*running.values()], waiting[0][0], available):
@@ -91,12 +91,12 @@ def parsed_side_by_side(tasks: Sequence[Task], progress: Progress) -> list[Repor
                 running[pool.submit(_parsed, task, processes, progress)] = number
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                failed[running.pop(future)] = future.result()
-    return failed
+                errors[running.pop(future)] = future.result()
+    return errors
 
 
 def _fits(needed: list[int], running: list[int], more: int, available: int | None) -> bool:
-    """Whether another report can be begun; one always can."""
+    """Whether another report can start; one always can."""
     if not running:
         return True
     together = needed[more] + sum(needed[number] for number in running)
@@ -110,24 +110,24 @@ def _cores() -> int:
 
 
 def _needed_bytes(report: Path) -> int:
-    """About how much memory parsing a report takes."""
+    """Estimate of the memory that parsing a report takes."""
     try:
         return _BASE_BYTES + _BYTES_PER_BYTE * report.stat().st_size
     except OSError:
-        return 0  # its worker will say what is wrong
+        return 0  # its worker will report the error
 
 
 def _available_bytes() -> int | None:
-    """How much memory can be had without swapping, where the system says so."""
-    free = [int(found) * 1024 for found in _AVAILABLE.findall(_said(_MEMORY))]
-    for limit, used in ((_said(most), _said(now)) for most, now in _LIMITS):
+    """Memory that is available without swapping; None if the system does not tell."""
+    free = [int(kilobytes) * 1024 for kilobytes in _AVAILABLE.findall(_system_file(_MEMORY))]
+    for limit, used in ((_system_file(limit_path), _system_file(used_path)) for limit_path, used_path in _LIMITS):
         if limit.isdigit() and used.isdigit():
             free.append(max(0, int(limit) - int(used)))
     return min(free, default=None)
 
 
-def _said(path: Path) -> str:
-    """What a file of the system's says; nothing if there is none."""
+def _system_file(path: Path) -> str:
+    """The text of a file of the system; empty if there is none."""
     try:
         return path.read_text("ascii").strip()
     except (OSError, UnicodeError):
@@ -135,7 +135,7 @@ def _said(path: Path) -> str:
 
 
 class _Processes:
-    """The workers that run; at the end of the block none does, and none can be started."""
+    """The running workers. At the end of the block all are killed, and no more can start."""
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[bytes]] = []
@@ -143,11 +143,11 @@ class _Processes:
         self._stopped = False
 
     def __enter__(self) -> Self:
-        """The workers."""
+        """Nothing runs yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends those that still run."""
+        """Kills the workers that still run."""
         with self._lock:
             self._stopped = True
             for process in self._running:
@@ -155,7 +155,7 @@ class _Processes:
                 process.wait()
 
     def start(self) -> subprocess.Popen[bytes] | None:
-        """A fresh interpreter that waits for its task; None if it is too late."""
+        """A fresh interpreter that waits for its task; None after the end of the block."""
         with self._lock:
             if self._stopped:
                 return None
@@ -163,14 +163,14 @@ class _Processes:
                 [sys.executable, "-c", _BOOT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                # Ctrl-C in a terminal is for this process alone, which then ends its workers.
+                # Ctrl-C in a terminal reaches only this process, which then ends its workers.
                 start_new_session=True,
             )
             self._running.append(process)
             return process
 
     def ended(self, process: subprocess.Popen[bytes]) -> int:
-        """Waits for the end of a worker; returns its exit code."""
+        """Waits for a worker to end; returns its exit code."""
         code = process.wait()
         with self._lock:
             self._running.remove(process)
@@ -178,42 +178,42 @@ class _Processes:
 
 
 def _parsed(task: Task, processes: _Processes, progress: Progress) -> ReportError | None:
-    """Lets a worker parse one report, and passes on what it says."""
+    """Lets a worker parse one report, and passes on its progress."""
     process = processes.start()
     if process is None or process.stdin is None or process.stdout is None:
         return None
-    said: dict[str, Any] = {}
-    # Its input stays open while it works: when that ends, so does it.
+    message: dict[str, Any] = {}
+    # The worker ends when its input does, so the input stays open while it works.
     with process.stdin, process.stdout:
         with suppress(BrokenPipeError):
             os.write(process.stdin.fileno(), _line(task))
         for line in process.stdout:
-            said = json.loads(line)
-            if said.get("stage") in _STAGES:
-                begin, end = _STAGES[said["stage"]]
-                progress(task.name, begin + (end - begin) * said["share"])
-    return _outcome(task.report, said, processes.ended(process))
+            message = json.loads(line)
+            if message.get("stage") in _STAGES:
+                begin, end = _STAGES[message["stage"]]
+                progress(task.name, begin + (end - begin) * message["share"])
+    return _outcome(task.report, message, processes.ended(process))
 
 
 def _line(task: Task) -> bytes:
     """The task as a worker reads it."""
-    said = {
-        "path": [*map(str, sys.path)],  # some put paths there
+    fields = {
+        "path": [*map(str, sys.path)],  # some programs add paths
         "report": str(task.report),
         "folder": str(task.folder),
         "first_id": task.first_id,
     }
-    return f"{json.dumps(said)}\n".encode()
+    return f"{json.dumps(fields)}\n".encode()
 
 
-def _outcome(report: Path, said: dict[str, Any], code: int) -> ReportError | None:
-    """What came of a worker, by the last line that it said."""
-    if "problem" in said:
-        return ReportError(report, said["problem"], said["remedy"])
-    if "errno" in said:
-        raise OSError(said["errno"], said["strerror"])
-    if code or not said.get("done"):
+def _outcome(report: Path, message: dict[str, Any], code: int) -> ReportError | None:
+    """Why a report could not be read, by the last message of its worker; None if it was read."""
+    if "problem" in message:
+        return ReportError(report, message["problem"], message["remedy"])
+    if "errno" in message:
+        raise OSError(message["errno"], message["strerror"])
+    if code or not message.get("done"):
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        remedy = "parse it alone; if its process was killed for want of memory, free some"
+        remedy = "parse it alone, and free memory if it ran out of memory"
         return ReportError(report, f"the process that parsed it ended early ({how})", remedy)
     return None

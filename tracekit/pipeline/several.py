@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracekit.dataset.opening import Dataset
+    from tracekit.errors import ReportError
     from tracekit.progress import Progress
 
-#: So far apart are the ids of reports. No report has as many rows, and in 8,000 reports no id loses a digit as a
-#: floating-point number. ``id >> 40`` is the report's number.
+#: Distance between the first ids of reports. No report has so many rows, and with up to 8,000 reports every id is exact
+#: as a floating-point number. ``id >> 40`` is the report's number.
 IDS_PER_REPORT = 1 << 40
 
 _LONGEST_NAME = 200
-#: What readers of partitions take for a number, a date or nothing.
-_NO_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
+#: Names that readers of partitions would parse as a number, a date or null.
+_NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
 def parse_several(
@@ -40,8 +41,8 @@ def parse_several(
     Args:
         paths: The reports.
         out: Folder of the dataset.
-        force: Whether a dataset that is there may be replaced.
-        progress: Told how far each report is, by its name.
+        force: Whether an existing dataset may be replaced.
+        progress: Called with the name of each report and the share of it that is done.
 
     Raises:
         ReportsError: If some cannot be read; if all, nothing was written.
@@ -50,56 +51,73 @@ def parse_several(
     """
     _check(paths)
     if out is None:
-        raise UsageError("several reports make one dataset: name its folder with -o")
+        raise UsageError("several reports become one dataset; name its folder with -o")
     folder = Path(out)
-    names = report_names(paths)
     with writing(folder, force=force) as (partial, place):
-        parts = [Part(name, partial / f".{name}", number * IDS_PER_REPORT) for number, name in enumerate(names)]
-        tasks = [Task(path, part.name, part.folder, part.first_id) for path, part in zip(paths, parts, strict=True)]
-        outcomes = zip(names, parsed_side_by_side(tasks, progress), strict=True)
-        bad = {name: error for name, error in outcomes if error is not None}
-        for part in parts:
-            if part.name in bad:
-                shutil.rmtree(part.folder, ignore_errors=True)
-        if len(bad) == len(parts):
-            raise ReportsError(bad.values(), None)
-        good = [part for part in parts if part.name not in bad]
-        left_out = [{"name": name, "problem": error.problem} for name, error in bad.items()]
-        join(partial, good, left_out, progress)
+        parts = _parts(paths, partial)
+        errors = _parse_parts(paths, parts, progress)
+        if len(errors) == len(parts):
+            raise ReportsError(errors.values(), None)
+        readable = [part for part in parts if part.name not in errors]
+        left_out = [{"name": name, "problem": error.problem} for name, error in errors.items()]
+        join(partial, readable, left_out, progress)
     folder = folder if (folder / MANIFEST).exists() else place
-    if bad:
-        raise ReportsError(bad.values(), folder)
+    if errors:
+        raise ReportsError(errors.values(), folder)
     return load(folder)
 
 
 def _check(paths: Sequence[Path]) -> None:
-    """Every report must be there once."""
+    """Every report must be given once.
+
+    Raises:
+        UsageError: If there is none, or one is given twice.
+    """
     if not paths:
         raise UsageError("there is no report to parse")
     seen: dict[object, Path] = {}
     for path in paths:
-        try:
-            status = path.stat()
-            key: object = (status.st_dev, status.st_ino)
-        except OSError:
-            key = path.absolute()
-        if (before := seen.setdefault(key, path)) is not path:
+        if (before := seen.setdefault(_identity(path), path)) is not path:
             same = "" if before == path else f", the same file as {before}"
             raise UsageError(f"{path} is given twice{same}; name every report once")
 
 
-def report_names(paths: Sequence[Path]) -> list[str]:
-    """A name for every report that is a safe name of a folder and unlike all others, letter case aside.
+def _identity(path: Path) -> object:
+    """Equal for two paths of one file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return path.absolute()
+    return (status.st_dev, status.st_ino)
 
-    It is the stem of the file's name; where several are alike, with the name of the folder before it, and where
-    even these are, with a number behind.
+
+def _parts(paths: Sequence[Path], folder: Path) -> list[Part]:
+    """Where the tables of each report go until they are joined, and from which number their ids are counted."""
+    return [Part(name, folder / f".{name}", number * IDS_PER_REPORT) for number, name in enumerate(report_names(paths))]
+
+
+def _parse_parts(paths: Sequence[Path], parts: list[Part], progress: Progress) -> dict[str, ReportError]:
+    """Parses the reports side by side; why some cannot be read, by their names."""
+    tasks = [Task(path, part.name, part.folder, part.first_id) for path, part in zip(paths, parts, strict=True)]
+    outcomes = zip(parts, parsed_side_by_side(tasks, progress), strict=True)
+    errors = {part: error for part, error in outcomes if error is not None}
+    for part in errors:
+        shutil.rmtree(part.folder, ignore_errors=True)
+    return {part.name: error for part, error in errors.items()}
+
+
+def report_names(paths: Sequence[Path]) -> list[str]:
+    """A name for every report: usable as a folder's name, and different from all others even if case is ignored.
+
+    It is the file's stem. Equal stems are preceded by the name of the file's folder; if they are still equal, a number
+    follows.
     """
     stems = [_safe(path.stem) for path in paths]
-    often = Counter(stem.casefold() for stem in stems)
+    counts = Counter(stem.casefold() for stem in stems)
     names: dict[str, str] = {}
     for path, stem in zip(paths, stems, strict=True):
-        above = path.absolute().parent.name
-        wanted = _safe(f"{above}-{path.stem}") if often[stem.casefold()] > 1 and above else stem
+        parent = path.absolute().parent.name
+        wanted = _safe(f"{parent}-{path.stem}") if counts[stem.casefold()] > 1 and parent else stem
         name, number = wanted, 1
         while name.casefold() in names:
             number += 1
@@ -109,7 +127,7 @@ def report_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _safe(text: str) -> str:
-    """Letters, digits, dots, dashes and underscores; short, and nothing that could be a number, a date or null."""
+    """Letters, digits, dots, dashes and underscores; short, and never parsed as a number, a date or null."""
     kept = [letter if letter.isalnum() or letter in ".-_" else "_" for letter in unicodedata.normalize("NFC", text)]
     name = "".join(kept).encode()[:_LONGEST_NAME].decode("utf-8", "ignore").lstrip("._")
-    return f"report_{name}" if _NO_TEXT.fullmatch(name) else name
+    return f"report_{name}" if _NOT_TEXT.fullmatch(name) else name

@@ -1,7 +1,7 @@
-"""The program of one worker: parses one report for :mod:`tracekit.pipeline.processes`, reports progress and result.
+"""The program of one worker: parses one report for :mod:`tracekit.pipeline.processes`.
 
-It says so in lines of JSON on its output: a stage with its share, last ``done``, a problem with the report, or the
-system's error in writing.
+It writes lines of JSON to its output: a stage with its share; last ``done``, a problem with the report, or the system's
+error in writing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tracekit.readers import reader_for
 
 
 def run(task: dict[str, Any]) -> None:
-    """Does what one line of :mod:`tracekit.pipeline.processes` asks for."""
+    """Parses the report of one task."""
     threading.Thread(target=_end_with_input, daemon=True).start()
     path, lock = Path(task["report"]), threading.Lock()
 
-    def say(**said: object) -> None:
+    def say(**fields: object) -> None:
         with lock:
-            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.write(json.dumps(fields) + "\n")
             sys.stdout.flush()
 
     try:
@@ -48,7 +48,7 @@ def run(task: dict[str, Any]) -> None:
 
 
 def _end_with_input() -> None:
-    """Ends this process when whoever started it is gone."""
+    """Ends this process when the one that started it is gone."""
     while os.read(0, 1):
         pass
     os._exit(1)

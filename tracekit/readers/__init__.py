@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.errors import ReportError
 from tracekit.readers import nsight_sqlite
-from tracekit.readers.foreign import what_else
+from tracekit.readers.foreign import foreign_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def reader_for(path: Path) -> Reader:
     """The reader that recognises the file.
 
     Raises:
-        ReportError: If there is no such file, it cannot be opened, or no reader knows it.
+        ReportError: If there is no such file, it cannot be opened, or no reader recognises it.
     """
     try:
         mode = path.stat().st_mode
@@ -38,10 +38,10 @@ def reader_for(path: Path) -> Reader:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except FileNotFoundError:
-        raise ReportError(path, "there is no such file", "check the path") from None
+        raise ReportError(path, "does not exist", "check the path") from None
     except OSError as error:
-        raise ReportError(path, f"cannot be opened ({error.strerror})", "make the file readable") from None
+        raise ReportError(path, f"cannot be opened ({error.strerror})", "check the path and its permissions") from None
     for reader in READERS:
         if reader.recognises(path, head):
             return reader
-    raise what_else(path, head)
+    raise foreign_file(path, head)

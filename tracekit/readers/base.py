@@ -1,4 +1,4 @@
-"""What a reader is."""
+"""The protocol of a reader."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class Reader(Protocol):
         """Reads the whole file, which is opened read-only and never changed.
 
         Raises:
-            ReportError: If it is damaged or lacks what nothing can be said without.
+            ReportError: If it is damaged or lacks something essential.
         """

@@ -1,4 +1,4 @@
-"""What a file is that no reader knows, and what its owner can do with it."""
+"""The error for a file that no reader recognises: what it is, and what to do with it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 if TYPE_CHECKING:
     from pathlib import Path
 
-_EXPECTED = "expected a SQLite export of Nsight Systems, made by: nsys export --type sqlite -o report.sqlite"
+_EXPECTED = "expected a SQLite export of Nsight Systems, as written by: nsys export --type sqlite report.nsys-rep"
 _MAGICS: tuple[tuple[bytes, str, str], ...] = (
     (
         b"NVIDIA Teg",
-        "is a report of Nsight Systems in its own format",
-        "export it: nsys export --type sqlite {name}",
+        "is an Nsight Systems report in its native format",
+        "export it first: nsys export --type sqlite {name}",
     ),
-    (b"\x1f\x8b", "is gzip-compressed", "unpack it first; " + _EXPECTED),
-    (b"PK\x03\x04", "is a zip archive", "unpack it first; " + _EXPECTED),
-    (b"PAR1", "is a Parquet file", _EXPECTED + "; a dataset is opened with tracekit.load(folder)"),
+    (b"\x1f\x8b", "is gzip-compressed", "decompress it first; " + _EXPECTED),
+    (b"PK\x03\x04", "is a zip archive", "decompress it first; " + _EXPECTED),
+    (b"PAR1", "is a Parquet file", _EXPECTED + "; to open a dataset, use tracekit.load(folder)"),
     (b"<?xml", "is an XML file", _EXPECTED),
     (b"{", "is a JSON file, such as torch.profiler writes", _EXPECTED),
     (b"[", "is a JSON file, such as torch.profiler writes", _EXPECTED),
@@ -27,8 +27,8 @@ _MAGICS: tuple[tuple[bytes, str, str], ...] = (
 _NAMED_TABLES = 4
 
 
-def what_else(path: Path, head: bytes) -> ReportError:
-    """The error that says what the file is instead of a report."""
+def foreign_file(path: Path, head: bytes) -> ReportError:
+    """The error for a file that is not a report."""
     if not head:
         return ReportError(path, "is empty", _EXPECTED)
     if head.startswith(SQLITE_MAGIC):
@@ -36,7 +36,7 @@ def what_else(path: Path, head: bytes) -> ReportError:
     for magic, problem, remedy in _MAGICS:
         if head.lstrip().startswith(magic):
             return ReportError(path, problem, remedy.format(name=path.name))
-    kind = "is a text file" if _is_text(head) else "is of an unknown format"
+    kind = "is a text file" if _is_text(head) else "has an unknown format"
     return ReportError(path, kind, _EXPECTED)
 
 
@@ -44,12 +44,12 @@ def _other_database(path: Path) -> ReportError:
     with SqliteFile(path) as file:
         tables = sorted(file.tables)
     if "StringTable" in tables:
-        return ReportError(path, "is a SQLite file of nvprof, which tracekit does not read yet", _EXPECTED)
+        return ReportError(path, "is an nvprof SQLite file, which tracekit cannot read yet", _EXPECTED)
     if "dictionary" in tables and "aggregations" in tables:
-        return ReportError(path, "is a database of DLProf", _EXPECTED)
+        return ReportError(path, "is a DLProf database, which tracekit cannot read", _EXPECTED)
     shown = ", ".join(tables[:_NAMED_TABLES]) + (", …" if len(tables) > _NAMED_TABLES else "")
-    holds = f"holds the tables {shown}" if tables else "holds no tables"
-    return ReportError(path, f"is a SQLite file but no report: it {holds}", _EXPECTED)
+    holds = f"has the tables {shown}" if tables else "has no tables"
+    return ReportError(path, f"is a SQLite file but not an Nsight Systems report: it {holds}", _EXPECTED)
 
 
 def _is_text(head: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Ranges and launches of all threads on one axis, so that nesting is asked for once and not thread by thread."""
+"""Ranges and launches of all threads on one axis, so that nesting is computed once, not thread by thread."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
-    """Starts and ends on an axis on which threads lie end to end: places, of which only the order means anything.
+class ThreadAxis:
+    """Starts and ends on an axis on which threads lie end to end: positions, of which only the order is meaningful.
 
     Attributes:
         range_start: Starts of ranges, in their order: sorted by (start, -end).
         range_end: Their ends.
         launch_start: Starts of launches, in their order: sorted by (start, -end).
         launch_end: Their ends.
-        ends_here: Which ranges end on the thread they began on; no other contains anything.
-        node_at: When the recording's rows of graph nodes were recorded; what has no time stands at 0.
-        graph_at: When its rows of graphs were.
+        ends_here: Which ranges end on the thread on which they began; the others contain nothing.
+        node_at: Times of the recording's graph nodes; rows without a time stand at 0.
+        graph_at: Times of its graphs, in the same way.
     """
 
     range_start: Ints
@@ -45,29 +45,29 @@ class Nesting:
 
     Attributes:
         rows: Their rows in the recording.
-        parent: For each of them the one around it, as a position in ``rows``, or -1.
-        depth: How many are around it.
+        parent: For each of them the range around it, as a position in ``rows``, or -1.
+        depth: Number of ranges around it.
     """
 
     rows: Rows
     parent: Rows
     depth: Rows
 
-    def others(self, line: Timeline) -> Rows:
-        """The rest of the ranges that end where they began: these overlap at will."""
-        rest = line.ends_here.copy()
+    def others(self, axis: ThreadAxis) -> Rows:
+        """The other ranges that end on the thread on which they began; these may overlap."""
+        rest = axis.ends_here.copy()
         rest[self.rows] = False
         return np.flatnonzero(rest)
 
 
-def nesting(recording: Recording, line: Timeline) -> Nesting:
-    """Nests the push/pop ranges; others overlap at will, and those that end on another thread have no place."""
-    rows = np.flatnonzero((integers(recording.ranges, "kind") == PUSH_POP) & line.ends_here)
-    parent, depth = parents(line.range_start[rows], line.range_end[rows])
+def nesting(recording: Recording, axis: ThreadAxis) -> Nesting:
+    """Nests the push/pop ranges; others may overlap, and those that end on another thread contain nothing."""
+    rows = np.flatnonzero((integers(recording.ranges, "kind") == PUSH_POP) & axis.ends_here)
+    parent, depth = parents(axis.range_start[rows], axis.range_end[rows])
     return Nesting(rows.astype(np.int32), parent.astype(np.int32), depth.astype(np.int32))
 
 
-def timeline(recording: Recording) -> Timeline:
+def thread_axis(recording: Recording) -> ThreadAxis:
     """Lays a recording's threads end to end."""
     tables = (recording.ranges, recording.launches, recording.graph_nodes, recording.graphs)
     ranged, launched, noded, graphed = (integers(table, "thread") for table in tables)
@@ -78,17 +78,17 @@ def timeline(recording: Recording) -> Timeline:
     starts, ends, launch_starts, launch_ends, node_at, graph_at = one_axis(
         [ranged, ranged, launched, launched, noded, graphed], times
     )
-    return Timeline(starts, ends, launch_starts, launch_ends, ends_here, node_at, graph_at)
+    return ThreadAxis(starts, ends, launch_starts, launch_ends, ends_here, node_at, graph_at)
 
 
-def range_around(line: Timeline, nest: Nesting, first: Ints, last: Ints) -> Rows:
-    """The range around each ``[first, last]`` that began last, of those that end on their thread; -1 for none."""
-    start, end = line.range_start[nest.rows], line.range_end[nest.rows]
-    nested: Rows = np.append(nest.rows, np.int32(-1))[innermost(start, end, nest.parent, first, last)]
-    rows = nest.others(line)
-    if not rows.size:
-        return nested
-    # Ranges that are not pushed and popped overlap at will; whichever began last is the innermost.
-    start, end = line.range_start[rows], line.range_end[rows]
-    loosely = np.append(rows, -1)[innermost(start, end, parents(start, end)[0], first, last)]
-    return np.asarray(np.maximum(nested, loosely))
+def range_around(axis: ThreadAxis, nest: Nesting, first: Ints, last: Ints) -> Rows:
+    """The range around each ``[first, last]`` that began last and ends on its thread; -1 for none."""
+    start, end = axis.range_start[nest.rows], axis.range_end[nest.rows]
+    push_pop: Rows = np.append(nest.rows, np.int32(-1))[innermost(start, end, nest.parent, first, last)]
+    loose_rows = nest.others(axis)
+    if not loose_rows.size:
+        return push_pop
+    # Ranges that are not pushed and popped may overlap; the one that began last counts as the innermost.
+    start, end = axis.range_start[loose_rows], axis.range_end[loose_rows]
+    loose = np.append(loose_rows, -1)[innermost(start, end, parents(start, end)[0], first, last)]
+    return np.asarray(np.maximum(push_pop, loose))

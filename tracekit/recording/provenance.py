@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: About the year 2116; what is later cannot be added to times of kernels.
+#: About the year 2116; times of kernels could not be added to a later one without overflow.
 LATEST_UTC_NS = 1 << 62
 
 
@@ -17,9 +17,9 @@ class Source:
         size_bytes: Its size.
         sha256: Its digest.
         format: Name of the reader.
-        exporter: Product and version that wrote the file, where it says so.
-        schema_version: Version of the file's schema, where it says so.
-        started_utc_ns: Start of the session, nanoseconds since 1970, where it says so and is before ``LATEST_UTC_NS``.
+        exporter: Product and version that wrote the file, if recorded.
+        schema_version: Version of the file's schema, if recorded.
+        started_utc_ns: Start of the session, nanoseconds since 1970, if recorded and before ``LATEST_UTC_NS``.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU, as far as the report describes it; None where it does not say.
+    """A GPU, as far as the report describes it; None if unknown.
 
     Attributes:
         name: Its name, such as ``NVIDIA H100 80GB HBM3``.
@@ -68,7 +68,7 @@ class Rank:
         process: Row of processes.
         pid: Its process id.
         rank: The rank.
-        source: Where it is said.
+        source: Where the rank was found: ``mpi``, ``process_name``, ``range`` or ``file_name``.
     """
 
     process: int

@@ -1,4 +1,4 @@
-"""What a trace holds, in tracekit's own plain tables, whatever format it came from.
+"""The contents of a report, in tracekit's own plain tables, whatever its format.
 
 Readers fill it, everything after them reads it. Texts and names are stored once and referred to by their row, so
 that nothing downstream handles strings per event. Times are nanoseconds since the start of the session and may be
@@ -51,42 +51,42 @@ RANGES = TableSpec(
     "ranges",
     "Every NVTX interval, sorted by (thread, start, -end).",
     (
-        Column("start_ns", pa.int64(), "When it began."),
-        Column("end_ns", pa.int64(), "When it ended."),
+        Column("start_ns", pa.int64(), "Start, in ns since the start of the session."),
+        Column("end_ns", pa.int64(), "End, on the same clock."),
         Column(
             "open",
             pa.bool_(),
-            "Whether it had no end and was closed at the last time seen on its thread.",
+            "Whether the report has no end for it; end_ns is then the last time seen on its thread.",
         ),
         Column("kind", pa.int8(), "PUSH_POP or START_END."),
         Column("thread", pa.int32(), "Row of threads."),
         Column(
             "end_thread",
             pa.int32(),
-            "Row of threads on which it ended, where that is another.",
+            "Row of threads on which it ended; null if that is the same thread.",
             nullable=True,
         ),
-        Column("domain", pa.int32(), "Row of domains; null in the default one.", nullable=True),
-        Column("text", pa.int32(), "Row of texts.", nullable=True),
+        Column("domain", pa.int32(), "Row of domains; null for the default domain.", nullable=True),
+        Column("text", pa.int32(), "Row of texts; null if it has none.", nullable=True),
         Column(
             "payload_int",
             pa.int64(),
-            "Integer payload; unsigned 64-bit ones in two's complement.",
+            "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none.",
             nullable=True,
         ),
-        Column("payload_float", pa.float64(), "Floating-point payload.", nullable=True),
-        Column("payload_json", pa.string(), "Structured payload as JSON.", nullable=True),
+        Column("payload_float", pa.float64(), "Floating-point payload; null if there is none.", nullable=True),
+        Column("payload_json", pa.string(), "Structured payload as JSON; null if there is none.", nullable=True),
     ),
 )
 LAUNCHES = TableSpec(
     "launches",
     "API calls that may have started device work, sorted by (thread, start, -end).",
     (
-        Column("start_ns", pa.int64(), "When the call began."),
-        Column("end_ns", pa.int64(), "When it returned."),
+        Column("start_ns", pa.int64(), "Start of the call."),
+        Column("end_ns", pa.int64(), "Return of the call."),
         Column("thread", pa.int32(), "Row of threads."),
-        Column("correlation_id", pa.int64(), "Links it to its work, within one process."),
-        Column("name", pa.int32(), "Row of names.", nullable=True),
+        Column("correlation_id", pa.int64(), "Links the call to its work, within one process."),
+        Column("name", pa.int32(), "Row of names; null if unknown.", nullable=True),
     ),
 )
 WORK = TableSpec(
@@ -94,12 +94,16 @@ WORK = TableSpec(
     "Pieces of device work, in the order of the report.",
     (
         Column("kind", pa.int8(), "KERNEL, MEMCPY, MEMSET, GRAPH or CPU_OP."),
-        Column("start_ns", pa.int64(), "When it began on the device."),
-        Column("end_ns", pa.int64(), "When it ended there."),
-        Column("process", pa.int32(), "Row of processes.", nullable=True),
-        Column("device", pa.int32(), "The GPU, as the report numbers it.", nullable=True),
-        Column("context", pa.int32(), "CUDA context, within its process.", nullable=True),
-        Column("stream", pa.int64(), "CUDA stream, within its context.", nullable=True),
+        Column("start_ns", pa.int64(), "Start on the device."),
+        Column("end_ns", pa.int64(), "End on the device."),
+        Column("process", pa.int32(), "Row of processes; null if the report does not record it.", nullable=True),
+        Column("device", pa.int32(), "Number of the GPU, as in the report; null if unknown.", nullable=True),
+        Column(
+            "context", pa.int32(), "Id of the CUDA context, unique within its process; null if unknown.", nullable=True
+        ),
+        Column(
+            "stream", pa.int64(), "Id of the CUDA stream, unique within its context; null if unknown.", nullable=True
+        ),
         Column(
             "correlation_id",
             pa.int64(),
@@ -107,43 +111,60 @@ WORK = TableSpec(
             nullable=True,
         ),
         Column("name", pa.int32(), "Row of names: the short name.", nullable=True),
-        Column("full_name", pa.int32(), "Row of names: the whole signature.", nullable=True),
-        Column("grid_x", pa.int32(), "Blocks.", nullable=True),
-        Column("grid_y", pa.int32(), "Blocks.", nullable=True),
-        Column("grid_z", pa.int32(), "Blocks.", nullable=True),
-        Column("block_x", pa.int32(), "Threads.", nullable=True),
-        Column("block_y", pa.int32(), "Threads.", nullable=True),
-        Column("block_z", pa.int32(), "Threads.", nullable=True),
-        Column("registers", pa.int32(), "Registers per thread.", nullable=True),
-        Column("static_smem_bytes", pa.int32(), "Static shared memory per block.", nullable=True),
-        Column("dynamic_smem_bytes", pa.int32(), "Dynamic shared memory per block.", nullable=True),
-        Column("bytes", pa.int64(), "Bytes copied or set.", nullable=True),
-        Column("copy_kind", pa.int32(), "Its direction: row of COPY_KINDS.", nullable=True),
-        Column("graph_id", pa.int64(), "CUDA graph it ran from.", nullable=True),
-        Column("graph_exec_id", pa.int64(), "Instance of that graph.", nullable=True),
-        Column("graph_node_id", pa.int64(), "Node of that graph.", nullable=True),
+        Column("full_name", pa.int32(), "Row of names: the full signature.", nullable=True),
+        Column("grid_x", pa.int32(), "Grid size in x, in blocks; null for other work than kernels.", nullable=True),
+        Column("grid_y", pa.int32(), "Grid size in y, in blocks; null for other work than kernels.", nullable=True),
+        Column("grid_z", pa.int32(), "Grid size in z, in blocks; null for other work than kernels.", nullable=True),
+        Column("block_x", pa.int32(), "Block size in x, in threads; null for other work than kernels.", nullable=True),
+        Column("block_y", pa.int32(), "Block size in y, in threads; null for other work than kernels.", nullable=True),
+        Column("block_z", pa.int32(), "Block size in z, in threads; null for other work than kernels.", nullable=True),
+        Column("registers", pa.int32(), "Registers per thread; null for other work than kernels.", nullable=True),
+        Column(
+            "static_smem_bytes",
+            pa.int32(),
+            "Static shared memory per block; null for other work than kernels.",
+            nullable=True,
+        ),
+        Column(
+            "dynamic_smem_bytes",
+            pa.int32(),
+            "Dynamic shared memory per block; null for other work than kernels.",
+            nullable=True,
+        ),
+        Column("bytes", pa.int64(), "Bytes copied or set; null for kernels.", nullable=True),
+        Column("copy_kind", pa.int32(), "Direction of a copy: row of COPY_KINDS.", nullable=True),
+        Column("graph_id", pa.int64(), "CUDA graph it ran from; null outside graphs or if unknown.", nullable=True),
+        Column(
+            "graph_exec_id",
+            pa.int64(),
+            "Instance of that CUDA graph; null outside graphs or if unknown.",
+            nullable=True,
+        ),
+        Column(
+            "graph_node_id", pa.int64(), "Node of that CUDA graph; null outside graphs or if unknown.", nullable=True
+        ),
     ),
 )
 GRAPH_NODES = TableSpec(
     "graph_nodes",
-    "What is recorded of the making of CUDA graphs' nodes: several rows of one node, in any order.",
+    "Records of the creation of CUDA graph nodes, in any order; a node may have several rows.",
     (
-        Column("start_ns", pa.int64(), "When it was recorded.", nullable=True),
+        Column("start_ns", pa.int64(), "Time of the record; null if unknown.", nullable=True),
         Column("thread", pa.int32(), "Row of threads."),
-        Column("node_id", pa.int64(), "The node, within its process."),
-        Column("original_node_id", pa.int64(), "The node it is a copy of.", nullable=True),
+        Column("node_id", pa.int64(), "The node, unique within its process."),
+        Column("original_node_id", pa.int64(), "Node of which it is a copy; null if it is none.", nullable=True),
     ),
 )
 GRAPHS = TableSpec(
     "graphs",
-    "What is recorded of the making of CUDA graphs, in any order.",
+    "Records of the creation of CUDA graphs, in any order.",
     (
         Column("event", pa.int8(), "GRAPH_CREATED, GRAPH_CLONED or GRAPH_INSTANTIATED."),
-        Column("start_ns", pa.int64(), "When it was recorded.", nullable=True),
+        Column("start_ns", pa.int64(), "Time of the record; null if unknown.", nullable=True),
         Column("thread", pa.int32(), "Row of threads."),
-        Column("graph_id", pa.int64(), "The graph, within its process.", nullable=True),
-        Column("original_graph_id", pa.int64(), "The graph it is a copy of.", nullable=True),
-        Column("exec_id", pa.int64(), "The instance that was made of it.", nullable=True),
+        Column("graph_id", pa.int64(), "The graph, unique within its process.", nullable=True),
+        Column("original_graph_id", pa.int64(), "Graph of which it is a copy; null if it is none.", nullable=True),
+        Column("exec_id", pa.int64(), "Instance that was made from it.", nullable=True),
     ),
 )
 
@@ -181,14 +202,14 @@ class Recording:
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
-        process_names: Name of the executable by process id, where known.
+        process_names: Name of the executable by process id, if known.
         devices: The GPU by device number, where known.
         ranks: Ranks of processes, where known.
         lacks: What the report does not hold.
-        tally: What was lost or put right while reading.
-        from_the_start: Rows of the processes of which every CUDA call, from the first one on, is known to be recorded.
-        inside_ns: Of every piece of work the time that it spent in others which it called, as operators do; None if
-            there are only pieces of device work, which call none.
+        tally: What was lost or corrected while reading.
+        from_the_start: Rows of the processes whose CUDA calls are known to be recorded completely, from the first on.
+        inside_ns: For each piece of work, its time spent in others that it called, as operators do; None if there
+            is only device work, which calls nothing.
     """
 
     source: Source
@@ -212,22 +233,22 @@ class Recording:
 
     @property
     def own_ns(self) -> Ints:
-        """How long every piece of work ran by itself; adds up to the time in which work was done, nothing twice."""
+        """How long each piece of work ran by itself, so that no time counts twice."""
         whole = integers(self.work, "end_ns") - integers(self.work, "start_ns")
         return whole if self.inside_ns is None else whole - self.inside_ns
 
     @property
     def on_device(self) -> Flags:
-        """For every piece of work whether a device did it."""
+        """Whether each piece of work ran on a device."""
         return np.asarray(integers(self.work, "kind") != CPU_OP)
 
     @property
     def process_rank(self) -> Ints:
         """Rank of every process; -1 where it is not known."""
-        found = np.full(self.threads.process_pid.size, -1, dtype=np.int32)
-        for known in self.ranks:
-            found[known.process] = known.rank
-        return found
+        ranks = np.full(self.threads.process_pid.size, -1, dtype=np.int32)
+        for rank in self.ranks:
+            ranks[rank.process] = rank.rank
+        return ranks
 
 
 def graph_launch_names(names: list[str]) -> list[int]:

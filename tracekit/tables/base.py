@@ -1,4 +1,4 @@
-"""What a promised table is, and how its columns are made."""
+"""The protocol of a promised table, and how columns are made."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Table(Protocol):
     SPEC: TableSpec
 
     def build(self, trace: Trace, /) -> Iterator[pa.Table]:
-        """The table in pieces, checked against its spec: a large one never stands in memory whole."""
+        """The table in pieces, each checked against its spec; a large table is never in memory as a whole."""
 
 
 def pieces(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The rows of a table, piece by piece; one empty piece of none."""
+    """The rows of a table, piece by piece; a single empty piece if there are none."""
     for start in range(0, max(rows.size, 1), _PIECE_ROWS):
         yield rows[start : start + _PIECE_ROWS]
 
@@ -49,9 +49,3 @@ def category(row: NDArray[Any], values: Sequence[str]) -> pa.Array:
 def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:
     """Integers of which one value stands for null."""
     return pa.array(values, mask=values == null)
-
-
-def lookup(values: NDArray[Any], row: NDArray[Any], missing: int = -1) -> NDArray[Any]:
-    """``values[row]``, with ``missing`` where the row is -1."""
-    found: NDArray[Any] = np.append(values, missing)[row]
-    return found

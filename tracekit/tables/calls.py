@@ -1,4 +1,4 @@
-"""``calls``: every call of a module, and what it did on the device."""
+"""``calls``: every call of a module, with its work on the device."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays import groups, slices
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import subtree_ends, union_within
-from tracekit.arrays.slices import maxima, minima, sums
+from tracekit.arrays.lookups import lookup
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import PHASES
 from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, TableSpec
-from tracekit.tables.base import category, lookup, or_null, pieces
+from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.steps.steps import step_at
 
 if TYPE_CHECKING:
@@ -32,72 +33,90 @@ _NEVER = np.iinfo(np.int64).min
 
 SPEC = TableSpec(
     "calls",
-    "One row per call of a module, sorted by (module_id, start_ns). A replay of a CUDA graph calls no module, so it "
-    "has no row: what the device does in all replays counts for the calls that were captured, whose host times are "
-    "those of the capture. For the time of a module in a step sum kernels by step_id.",
+    "One row per call of a module, sorted by (module_id, start_ns). The subtree of a call is the "
+    "call and all calls inside it. Replaying a CUDA graph calls no module, so replays have no rows: "
+    "their device work counts for the calls made during graph capture, whose host times are those of "
+    "the graph capture. For the time of a module in a step, sum kernels by step_id.",
     (
-        Column("call_id", pa.int64(), "The row's number, from its report's first_id on."),
-        Column("parent_call_id", pa.int64(), "The call that encloses it.", nullable=True),
-        Column("module_id", pa.int32(), "The module called."),
-        Column("module", CATEGORY, "Its path."),
-        Column("step_id", pa.int64(), "The step it ran in.", nullable=True),
+        Column("call_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
+        Column("parent_call_id", pa.int64(), "Call that encloses it; null for an outermost call.", nullable=True),
+        Column("module_id", pa.int32(), "Module that was called."),
+        Column("module", CATEGORY, "Path of that module."),
+        Column("step_id", pa.int64(), "Step it ran in; null outside steps.", nullable=True),
         Column(
             "occurrence",
             pa.int32(),
-            "1 for the first call of this module in its process and phase, 2 for the next, …",
+            "1 for the first call of this module in its process and phase, 2 for the second, and so on.",
         ),
         Column(
             "phase",
             CATEGORY,
-            "forward, backward, or capture: it ran while its thread captured a CUDA graph.",
+            "forward, backward, or capture: the call ran during a graph capture on its thread.",
         ),
-        Column("pid", pa.int32(), "Process."),
-        Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
-        Column("tid", pa.int32(), "Thread."),
-        Column("start_ns", pa.int64(), "When it began on the host."),
-        Column("end_ns", pa.int64(), "When it returned; its work may still be running."),
-        Column("inputs", SHAPES, "Dimensions of its positional tensors.", nullable=True),
+        Column("pid", pa.int32(), "Process id."),
+        Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
+        Column("tid", pa.int32(), "Thread id."),
+        Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
+        Column("end_ns", pa.int64(), "Return on the host; device work of the call may still be running."),
+        Column(
+            "inputs", SHAPES, "Shapes of positional tensors; null if the marker does not record them.", nullable=True
+        ),
         Column(
             "outputs",
             SHAPES,
-            "Dimensions of its results, where a marker tells them.",
+            "Shapes of results; null if no marker records them.",
             nullable=True,
         ),
-        Column("kwargs", _KWARGS, "Dimensions of its keyword tensors.", nullable=True),
+        Column(
+            "kwargs",
+            _KWARGS,
+            "Shapes of keyword tensors by argument name; null if the marker does not record them.",
+            nullable=True,
+        ),
         Column(
             "input_types",
             TYPES,
-            "Dtype and device of each of its positional tensors, where a marker tells them.",
+            "Dtype and device of each positional tensor; null if the marker does not record them.",
             nullable=True,
         ),
         Column(
             "output_types",
             TYPES,
-            "Dtype and device of each of its results, where a marker tells them.",
+            "Dtype and device of each result; null if no marker records them.",
             nullable=True,
         ),
         Column(
             "kwarg_types",
             _KWARG_TYPES,
-            "Dtypes and devices of its keyword tensors, where a marker tells them.",
+            "Dtype and device of each keyword tensor by argument name; null if the marker does not record them.",
             nullable=True,
         ),
-        Column("gpu_start_ns", pa.int64(), "First start of the kernels in its subtree.", nullable=True),
-        Column("gpu_end_ns", pa.int64(), "Last end of the kernels in its subtree.", nullable=True),
-        Column("gpu_time_ns", pa.int64(), "Sum of its subtree's kernels."),
-        Column("gpu_self_time_ns", pa.int64(), "Sum of the kernels attributed to this call itself."),
+        Column(
+            "gpu_start_ns",
+            pa.int64(),
+            "Start of the first kernel in its subtree; null if there is none.",
+            nullable=True,
+        ),
+        Column(
+            "gpu_end_ns", pa.int64(), "Latest end of the kernels in its subtree; null if there is none.", nullable=True
+        ),
+        Column("gpu_time_ns", pa.int64(), "Sum of the durations of the kernels in its subtree."),
+        Column(
+            "gpu_self_time_ns", pa.int64(), "Sum of the durations of its own kernels, without those of calls inside it."
+        ),
         Column(
             "gpu_busy_ns",
             pa.int64(),
-            "Time in which at least one kernel of its subtree ran: union, not sum.",
+            "Time in which at least one kernel of its subtree ran; overlapping kernels count once.",
         ),
-        Column("kernel_count", pa.int32(), "Kernels in its subtree."),
-        Column("kernel_self_count", pa.int32(), "Kernels of this call itself."),
+        Column("kernel_count", pa.int32(), "Number of kernels in its subtree."),
+        Column("kernel_self_count", pa.int32(), "Number of its own kernels, without those of calls inside it."),
         Column(
             "launch_time_ns",
             pa.int64(),
-            "Host time of its subtree's launches that put work on the device themselves, from each call's begin to its "
-            "return: also what it was blocked for, which the analysis launches tells apart; replays count for none.",
+            "Host time in API calls that launched kernels of its subtree, from begin to return, so time "
+            "spent blocked is included (the launches analysis separates it). Launches during graph capture "
+            "and graph replays do not count.",
         ),
     ),
     sorted_by=("module_id", "start_ns"),
@@ -111,23 +130,23 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     for at in pieces(np.arange(trace.ids.call_order.size)):
         rows = trace.ids.call_order[at]
         columns = {name: column[rows] for name, column in whole.items()}
-        nothing = columns["kernel_count"] == 0
+        idle = columns["kernel_count"] == 0
         yield SPEC.table(
             {
                 **_host(trace, rows),
-                **shapes.of(rows),
+                **shapes.columns(rows),
                 **columns,
                 "call_id": at,
                 "parent_call_id": or_null(columns["parent_call_id"]),
                 "step_id": or_null(columns["step_id"]),
-                "gpu_start_ns": pa.array(columns["gpu_start_ns"], mask=nothing),
-                "gpu_end_ns": pa.array(columns["gpu_end_ns"], mask=nothing),
+                "gpu_start_ns": pa.array(columns["gpu_start_ns"], mask=idle),
+                "gpu_end_ns": pa.array(columns["gpu_end_ns"], mask=idle),
             }
         )
 
 
 def _host(trace: Trace, rows: Rows) -> dict[str, object]:
-    """Which module each call called, where and when."""
+    """The module, place and time of each call."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
     at = calls.range_row[rows]
     ranges = recording.ranges.select(["start_ns", "thread"]).take(pa.array(at))
@@ -161,16 +180,16 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
 
 
 def _phase(trace: Trace) -> NDArray[np.int8]:
-    """What every call is part of, as a place in PHASES; whatever it says itself, a capture is one."""
+    """The phase of each call, as a position in PHASES; calls during a graph capture are of that phase."""
     calls = trace.evidence.calls
-    said = [getattr(marker, "phase", PHASES[0]) for marker in trace.evidence.decoded.markers]
-    phase = np.array([PHASES.index(phase) for phase in said], np.int8)[calls.marker]
+    phases = [getattr(marker, "phase", PHASES[0]) for marker in trace.evidence.decoded.markers]
+    phase = np.array([PHASES.index(phase) for phase in phases], np.int8)[calls.marker]
     phase[calls.captured] = PHASES.index("capture")
     return phase
 
 
 def _known_parent(trace: Trace) -> Ints:
-    """The nearest call above of a known module, or -1."""
+    """The nearest enclosing call of a known module, or -1."""
     calls = trace.evidence.calls
     parent = calls.parent
     if calls.known.all():
@@ -199,19 +218,19 @@ class _Shapes:
     def __init__(self, trace: Trace) -> None:
         self._calls = trace.evidence.calls
         markers = trace.evidence.decoded.markers
-        self._inputs = _of_markers(markers, lambda found: found.inputs, SHAPES)
-        self._outputs = _of_markers(markers, lambda found: found.outputs, SHAPES)
-        self._kwargs = _of_markers(markers, lambda found: list(found.kwargs.items()), _KWARGS)
-        self._types = _of_markers(markers, lambda found: found.types or None, TYPES)
-        self._kwarg_types = _of_markers(markers, lambda found: list(found.kwarg_types.items()) or None, _KWARG_TYPES)
+        self._inputs = _by_marker(markers, lambda marker: marker.inputs, SHAPES)
+        self._outputs = _by_marker(markers, lambda marker: marker.outputs, SHAPES)
+        self._kwargs = _by_marker(markers, lambda marker: list(marker.kwargs.items()), _KWARGS)
+        self._types = _by_marker(markers, lambda marker: marker.types or None, TYPES)
+        self._kwarg_types = _by_marker(markers, lambda marker: list(marker.kwarg_types.items()) or None, _KWARG_TYPES)
 
-    def of(self, rows: Rows) -> dict[str, object]:
+    def columns(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""
         marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
-        told = np.where(outputs >= 0, outputs, marker)
+        result = np.where(outputs >= 0, outputs, marker)
         return {
             "inputs": self._inputs.take(pa.array(marker)),
-            "outputs": self._outputs.take(pa.array(told)),
+            "outputs": self._outputs.take(pa.array(result)),
             "kwargs": self._kwargs.take(pa.array(marker)),
             "input_types": self._types.take(pa.array(marker)),
             "output_types": self._types.take(pa.array(outputs, mask=outputs < 0)),
@@ -219,37 +238,35 @@ class _Shapes:
         }
 
 
-def _of_markers(markers: list[Marker], said: Callable[[ModuleMarker], object], type_: pa.DataType) -> pa.Array:
-    return pa.array([said(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_)
+def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], object], type_: pa.DataType) -> pa.Array:
+    return pa.array([field(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_)
 
 
 def _device(trace: Trace) -> dict[str, Ints]:
-    """What the kernels of each call and of the calls inside it did on the device."""
+    """Times and counts of the kernels of each call and of its subtree."""
     work, owner = trace.evidence.recording.work, trace.owners.call
     owned = np.flatnonzero(owner >= 0)
     owner = owner[owned]
     start, end = integers(work, "start_ns")[owned], integers(work, "end_ns")[owned]
     parent, depth = trace.evidence.calls.parent, trace.evidence.calls.depth
     low, high = np.arange(parent.size), subtree_ends(parent, depth)
-    self_time, self_count, first, last = (np.full(parent.size, fill) for fill in (0, 0, -(_NEVER + 1), _NEVER))
-    np.add.at(self_time, owner, trace.own_ns[owned])
-    np.add.at(self_count, owner, 1)
-    np.minimum.at(first, owner, start)
-    np.maximum.at(last, owner, end)
+    self_time, self_count = groups.sums(owner, trace.own_ns[owned], parent.size), groups.counts(owner, parent.size)
+    first = groups.minima(owner, start, parent.size)
+    last = groups.maxima(owner, end, parent.size)
     return {
-        "gpu_start_ns": minima(first, low, high, _NEVER),
-        "gpu_end_ns": maxima(last, low, high, _NEVER),
-        "gpu_time_ns": sums(self_time, low, high),
+        "gpu_start_ns": slices.minima(first, low, high, _NEVER),
+        "gpu_end_ns": slices.maxima(last, low, high, _NEVER),
+        "gpu_time_ns": slices.sums(self_time, low, high),
         "gpu_self_time_ns": self_time,
         "gpu_busy_ns": union_within(owner, (parent, depth, high), start, end),
-        "kernel_count": sums(self_count, low, high).astype(np.int32),
+        "kernel_count": slices.sums(self_count, low, high).astype(np.int32),
         "kernel_self_count": self_count.astype(np.int32),
-        "launch_time_ns": sums(_launch_time(trace, owned[~trace.evidence.launched.replayed[owned]]), low, high),
+        "launch_time_ns": slices.sums(_launch_time(trace, owned[~trace.evidence.launched.replayed[owned]]), low, high),
     }
 
 
 def _launch_time(trace: Trace, owned: Ints) -> Ints:
-    """Host time of the launches of every call itself; a replay is not launched by the calls that it runs."""
+    """Host time of each call's own launches, without graph replays: the calls they run did not launch them."""
     evidence = trace.evidence
     useful = np.zeros(evidence.recording.launches.num_rows + 1, dtype=bool)
     on_device = owned[evidence.recording.on_device[owned]]
@@ -258,6 +275,4 @@ def _launch_time(trace: Trace, owned: Ints) -> Ints:
     rows = np.flatnonzero(useful[:-1] & (call >= 0))
     launches = evidence.recording.launches
     spent = integers(launches, "end_ns")[rows] - integers(launches, "start_ns")[rows]
-    total = np.zeros(evidence.calls.parent.size, dtype=np.int64)
-    np.add.at(total, call[rows], spent)
-    return total
+    return groups.sums(call[rows], spent, evidence.calls.parent.size)

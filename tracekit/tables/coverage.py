@@ -1,4 +1,4 @@
-"""``coverage``: what is known and what is not, counted, explained, and what to do about it."""
+"""``coverage``: counts of what is known and what is not, with causes and advice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays import groups
 from tracekit.arrays.columns import integers
 from tracekit.attribution import METHODS
 from tracekit.causes import ADVICE, BY_NAME, CAUSES, ENDED_ELSEWHERE, LEFT_OUT, LOSSES, REPORT
@@ -23,16 +24,17 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "coverage",
-    "Per subject and cause, what is known and what is not. The rows of kernels add up to all device work, those "
-    "of ranges to all ranges; subjects with 'losses' count losses, those with 'left out' what is no range or launch.",
+    "What is known and what is not, counted per subject and cause. The rows of kernels add up to all "
+    "device work, those of ranges to all ranges. Subjects that end in ': losses' count losses; those "
+    "that end in ': left out' count rows that are neither ranges nor launches.",
     (
-        Column("what", CATEGORY, "kernels, ranges, or what else was counted."),
-        Column("cause", CATEGORY, "Method by which it is known, or why it is not."),
-        Column("known", pa.bool_(), "Whether this row counts what is known."),
-        Column("count", pa.int64(), "How many."),
-        Column("time_ns", pa.int64(), "Sum of their durations; 0 where none applies."),
-        Column("share", pa.float64(), "Of the subject's time (kernels) or count (others)."),
-        Column("advice", pa.string(), "What to do about it."),
+        Column("what", CATEGORY, "Subject: kernels, ranges, or something else that was counted."),
+        Column("cause", CATEGORY, "Method by which it is known, or cause why it is not."),
+        Column("known", pa.bool_(), "Whether the row counts what is known."),
+        Column("count", pa.int64(), "How many there are."),
+        Column("time_ns", pa.int64(), "Sum of their durations; 0 where durations do not apply."),
+        Column("share", pa.float64(), "Share of the subject's time (kernels) or count (other subjects), from 0 to 1."),
+        Column("advice", pa.string(), "What to do about it; empty if there is nothing to do."),
     ),
 )
 PLAIN = "plain"
@@ -50,12 +52,12 @@ class Row(NamedTuple):
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
-    """Counts of kernels, of ranges, and of everything that was lost or put right on the way."""
+    """Counts of kernels, of ranges, and of everything that was lost or corrected on the way."""
     yield table_of([*_kernels(trace), *_ranges(trace), *_losses(trace)])
 
 
 def table_of(rows: list[Row]) -> pa.Table:
-    """The rows with what is to be done about them."""
+    """The rows with their advice."""
     return SPEC.table(
         {
             "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
@@ -83,17 +85,17 @@ def _kernels(trace: Trace) -> list[Row]:
 
 
 def _ranges(trace: Trace) -> list[Row]:
-    """Every range once: as understood, as plain text, or with what could not be read of it."""
+    """Every range once: as a marker, as plain text, or with the cause why it could not be read."""
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
     causes: list[Cause | None] = [
         marker.cause if isinstance(marker, ModuleMarker | Unreadable) else None for marker in decoded.markers
     ]
     names = ["marker", PLAIN, *(cause.name for cause in CAUSES)]
-    said = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
+    codes = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
     marker = np.append(decoded.of_text, -1)[integers(ranges, "text")]
-    code = np.array([*said, 1], dtype=np.int64)[marker]
+    code = np.array([*codes, 1], dtype=np.int64)[marker]
     placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker]
-    code[placing & ~trace.evidence.line.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
+    code[placing & ~trace.evidence.axis.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
     time = integers(ranges, "end_ns") - integers(ranges, "start_ns")
     return [
         Row("ranges", names[at], names[at] in ("marker", PLAIN), count, spent, count / code.size)
@@ -102,7 +104,7 @@ def _ranges(trace: Trace) -> list[Row]:
 
 
 def _losses(trace: Trace) -> list[Row]:
-    """What stages counted on the way, under the name of what it happened to, and what is none of our business."""
+    """Losses that the stages counted, and rows that were left out because they are not needed."""
     recording = trace.evidence.recording
     whole = {
         "ranges": recording.ranges.num_rows,
@@ -126,8 +128,7 @@ def _losses(trace: Trace) -> list[Row]:
 
 
 def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
-    """Count and time for every code that occurs; -1 is left out."""
-    counts = np.bincount(code + 1)
-    spent = np.zeros(counts.size, dtype=np.int64)
-    np.add.at(spent, code + 1, time)
-    return {at - 1: (int(counts[at]), int(spent[at])) for at in np.flatnonzero(counts).tolist() if at}
+    """Count and time for every code that occurs; -1 is ignored."""
+    codes = int(code.max(initial=-1)) + 1
+    count, spent = groups.counts(code, codes), groups.sums(code, time, codes)
+    return {at: (int(count[at]), int(spent[at])) for at in np.flatnonzero(count).tolist()}

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "kernel_modules",
-    "Modules of each piece of work, sorted by kernel_id. A fused kernel serves several; what nobody owns has no row.",
+    "One row per kernel and module that it serves, sorted by kernel_id. A fused kernel can serve "
+    "several modules; a kernel without a module has no row.",
     (
-        Column("kernel_id", pa.int64(), "The piece of work."),
+        Column("kernel_id", pa.int64(), "The kernel."),
         Column("module_id", pa.int32(), "A module that it serves."),
-        Column("weight", pa.float64(), "Share of its time; the weights of one kernel sum to 1."),
+        Column(
+            "weight",
+            pa.float64(),
+            "Share of the kernel's time for this module, from 0 to 1; the weights of a kernel sum to 1.",
+        ),
     ),
     sorted_by=("kernel_id", "module_id"),
 )

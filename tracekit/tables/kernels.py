@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.lookups import lookup
 from tracekit.attribution import METHODS
 from tracekit.causes import CAUSES
 from tracekit.recording.axis import range_around
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK, WORK_KINDS
 from tracekit.schema import CATEGORY, Column, TableSpec
-from tracekit.tables.base import category, lookup, or_null, pieces
+from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.steps.steps import step_at
 
 if TYPE_CHECKING:
@@ -27,113 +28,109 @@ if TYPE_CHECKING:
 
 _NO_LAUNCH = np.iinfo(np.int64).min
 
+#: How large a piece of work is: its launch configuration, and what it copies or sets.
+_SIZES = (
+    *("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"),
+    *("registers", "static_smem_bytes", "dynamic_smem_bytes", "bytes"),
+)
+_GRAPH_IDS = ("graph_id", "graph_exec_id", "graph_node_id")
+
 SPEC = TableSpec(
     "kernels",
-    "One row per piece of device work, none missing, none twice; sorted by (module_id, start_ns), nulls last. Work "
-    "replayed from a CUDA graph has the thread, launch, range and step of its replay, and the module and call of its "
-    "capture.",
+    "One row per piece of device work, each exactly once, sorted by (module_id, start_ns); work "
+    "without a module comes last. For work replayed from a CUDA graph, thread, launch, range and "
+    "step are those of the replay, module and call those of the graph capture.",
     (
-        Column("kernel_id", pa.int64(), "Its place by start in the whole report, from first_id on."),
+        Column(
+            "kernel_id", pa.int64(), "Unique id: the position by start time in the report, plus the report's first_id."
+        ),
         Column(
             "kind",
             CATEGORY,
-            "kernel, memcpy, memset, graph (traced as a whole), or cpu_op: an operator, on a run without a GPU.",
+            "kernel, memcpy, memset, graph (a CUDA graph traced as a whole) or cpu_op (an operator, in a run "
+            "without a GPU).",
         ),
-        Column("name", CATEGORY, "Short name.", nullable=True),
-        Column("full_name", CATEGORY, "Name with template arguments and parameters.", nullable=True),
-        Column("start_ns", pa.int64(), "When it began on the device; an operator, on its thread."),
-        Column("end_ns", pa.int64(), "When it ended there."),
+        Column("name", CATEGORY, "Short name; null if unknown.", nullable=True),
+        Column("full_name", CATEGORY, "Name with template arguments and parameters; null if unknown.", nullable=True),
+        Column(
+            "start_ns",
+            pa.int64(),
+            "Start on the device (of a cpu_op on its thread), in ns since the start of the session.",
+        ),
+        Column("end_ns", pa.int64(), "End, on the same clock."),
         Column(
             "dur_ns",
             pa.int64(),
-            "How long it ran: end less start; of an operator, less the operators that it called. Adds up, nothing "
-            "twice.",
+            "Duration: end_ns - start_ns, for a cpu_op without the operators it called. Durations add up; no "
+            "time counts twice.",
         ),
         *WORK.chosen("device", "context", "stream"),
-        Column("pid", pa.int32(), "Process; null if the report does not say.", nullable=True),
-        Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
-        Column("tid", pa.int32(), "Thread that launched it.", nullable=True),
+        Column("pid", pa.int32(), "Process id; null if the report does not record it.", nullable=True),
+        Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
+        Column("tid", pa.int32(), "Id of the thread that launched it; null if its launch is unknown.", nullable=True),
         Column(
             "correlation_id",
             pa.int64(),
-            "Links it to its launch, within its process.",
+            "Id that links it to its launch, unique within its process; null if the report has none.",
             nullable=True,
         ),
-        Column("launch_name", CATEGORY, "API call that launched it.", nullable=True),
-        Column("launch_start_ns", pa.int64(), "When that call began.", nullable=True),
-        Column("launch_end_ns", pa.int64(), "When that call returned.", nullable=True),
-        Column("module_id", pa.int32(), "Module it belongs to.", nullable=True),
+        Column("launch_name", CATEGORY, "Name of the API call that launched it; null if unknown.", nullable=True),
+        Column("launch_start_ns", pa.int64(), "Start of that API call on the host; null if unknown.", nullable=True),
+        Column("launch_end_ns", pa.int64(), "Return of that API call on the host; null if unknown.", nullable=True),
+        Column("module_id", pa.int32(), "Module it belongs to; null if unknown, see cause.", nullable=True),
         Column("module", CATEGORY, "Path of that module.", nullable=True),
         Column(
             "call_id",
             pa.int64(),
-            "Innermost call it belongs to; if replayed from a CUDA graph, the call that was captured.",
+            "Innermost call it belongs to; for graph work, the call that ran during graph capture. Null if unknown.",
             nullable=True,
         ),
-        Column("method", CATEGORY, "How we know: range, graph_node, graph_order.", nullable=True),
-        Column("cause", CATEGORY, "Why we do not know; exactly where method is null.", nullable=True),
+        Column(
+            "method",
+            CATEGORY,
+            "How its module was found: range (around the launch), graph_node (by the graph capture of its "
+            "node) or graph_order (by the order of launches in the graph capture); null if it was not found.",
+            nullable=True,
+        ),
+        Column("cause", CATEGORY, "Why its module was not found; null exactly where method is set.", nullable=True),
         Column(
             "range_id",
             pa.int64(),
-            "Innermost NVTX range of any kind around its launch, which of a CUDA graph is the replay.",
+            "Innermost NVTX range of any kind around its launch; for graph work, the range around the "
+            "replay. Null if there is none.",
             nullable=True,
         ),
         Column(
             "step_id",
             pa.int64(),
-            "Step it was launched in: that of its thread, else the only one open in its process; where nobody marks "
-            "steps, only threads of replicas have that of another.",
+            "Step it was launched in: the innermost on its thread, otherwise the only one open in its "
+            "process; null outside steps. Where steps are not marked, only threads of replicas take the step "
+            "of another thread.",
             nullable=True,
         ),
-        *WORK.chosen(
-            "grid_x",
-            "grid_y",
-            "grid_z",
-            "block_x",
-            "block_y",
-            "block_z",
-            "registers",
-            "static_smem_bytes",
-            "dynamic_smem_bytes",
-            "bytes",
+        *WORK.chosen(*_SIZES),
+        Column(
+            "copy_kind", CATEGORY, "Direction of a copy, such as Host-to-Device; null for other work.", nullable=True
         ),
-        Column("copy_kind", CATEGORY, "Direction of a copy.", nullable=True),
-        *WORK.chosen("graph_id", "graph_exec_id", "graph_node_id"),
+        *WORK.chosen(*_GRAPH_IDS),
         Column(
             "original_graph_node_id",
             pa.int64(),
-            "Node that its node is a copy of, over any number of copies: the one that was captured.",
+            "Node created by the graph capture, of which its node is a copy, directly or through other "
+            "copies; null if unknown.",
             nullable=True,
         ),
         Column(
             "capture_range_id",
             pa.int64(),
-            "Innermost NVTX range of any kind that was open when its node was captured.",
+            "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown.",
             nullable=True,
         ),
     ),
     sorted_by=("module_id", "start_ns"),
 )
 
-_UNCHANGED = (
-    "device",
-    "context",
-    "stream",
-    "correlation_id",
-    "grid_x",
-    "grid_y",
-    "grid_z",
-    "block_x",
-    "block_y",
-    "block_z",
-    "registers",
-    "static_smem_bytes",
-    "dynamic_smem_bytes",
-    "bytes",
-    "graph_id",
-    "graph_exec_id",
-    "graph_node_id",
-)
+_UNCHANGED = ("device", "context", "stream", "correlation_id", *_SIZES, *_GRAPH_IDS)
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
@@ -141,12 +138,15 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
-            _device(trace, rows) | _owner(trace, rows) | _launch(trace.evidence, launches, rows) | captured.of(rows)
+            _device(trace, rows)
+            | _owner(trace, rows)
+            | _launch(trace.evidence, launches, rows)
+            | captured.columns(rows)
         )
 
 
 def _device(trace: Trace, rows: Rows) -> dict[str, object]:
-    """What the device did, and how it was asked to."""
+    """Columns about the work on the device."""
     recording = trace.evidence.recording
     work = recording.work.take(pa.array(rows))
     start, end = integers(work, "start_ns"), integers(work, "end_ns")
@@ -179,7 +179,7 @@ def _owner(trace: Trace, rows: Rows) -> dict[str, object]:
 
 
 class _Launches(NamedTuple):
-    """What is known of every launch."""
+    """Columns of every launch."""
 
     start_ns: Ints
     end_ns: Ints
@@ -194,23 +194,23 @@ def _launches(evidence: Evidence) -> _Launches:
     thread = integers(launches, "thread")
     start, end = integers(launches, "start_ns"), integers(launches, "end_ns")
     step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(np.int32)
-    line = evidence.line
-    around = range_around(line, evidence.nesting, line.launch_start, line.launch_end)
+    axis = evidence.axis
+    around = range_around(axis, evidence.nesting, axis.launch_start, axis.launch_end)
     tid = lookup(threads.tid, thread).astype(np.int32)
     return _Launches(start, end, tid, integers(launches, "name"), around.astype(np.int32), step)
 
 
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
-    """What the API call that launched each piece says of it."""
+    """Columns from the API call that launched each piece."""
     launch = evidence.launched.launch[rows]
-    # An operator is started by no API call.
+    # No API call starts an operator.
     kind = integers(evidence.recording.work, "kind")[rows]
-    asked = np.where(kind == CPU_OP, -1, launch)
+    api_call = np.where(kind == CPU_OP, -1, launch)
     return {
         "tid": or_null(_at(launches.tid, launch)).cast(pa.int32()),
         "launch_name": category(_at(launches.name, launch), evidence.recording.names),
-        "launch_start_ns": or_null(_at(launches.start_ns, asked, _NO_LAUNCH), _NO_LAUNCH),
-        "launch_end_ns": or_null(_at(launches.end_ns, asked, _NO_LAUNCH), _NO_LAUNCH),
+        "launch_start_ns": or_null(_at(launches.start_ns, api_call, _NO_LAUNCH), _NO_LAUNCH),
+        "launch_end_ns": or_null(_at(launches.end_ns, api_call, _NO_LAUNCH), _NO_LAUNCH),
         "range_id": or_null(_at(launches.range_id, launch)),
         "step_id": or_null(_at(launches.step_id, launch)),
     }
@@ -220,12 +220,12 @@ def _at(values: Ints, launch: Rows, missing: int = -1) -> Ints:
     """``values[launch]``, with ``missing`` where there was no launch."""
     if not values.size:
         return np.full(launch.size, missing, dtype=np.int64)
-    found: Ints = np.where(launch < 0, values.dtype.type(missing), values[launch])
-    return found
+    chosen: Ints = np.where(launch < 0, values.dtype.type(missing), values[launch])
+    return chosen
 
 
 class _Captured:
-    """What is known of the capture of nodes of CUDA graphs."""
+    """The graph capture of nodes of CUDA graphs."""
 
     def __init__(self, evidence: Evidence) -> None:
         lineage, origins = evidence.lineage, evidence.origins
@@ -233,17 +233,17 @@ class _Captured:
         self._original = np.append(lineage.original, np.int32(-1))
         self._node_id = lineage.node_id
         self._range = np.full(self._original.size, -1, dtype=np.int64)
-        told = np.flatnonzero(origins.known)
-        if told.size:
-            self._range[told] = range_around(evidence.line, evidence.nesting, origins.start[told], origins.end[told])
+        known = np.flatnonzero(origins.known)
+        if known.size:
+            self._range[known] = range_around(evidence.axis, evidence.nesting, origins.start[known], origins.end[known])
 
-    def of(self, rows: Rows) -> dict[str, object]:
-        """The original node of some work, and the range around its capture."""
+    def columns(self, rows: Rows) -> dict[str, object]:
+        """The original node of some work, and the range around its graph capture."""
         node = self._of_work[rows]
         original = self._original[node]
         if not self._node_id.size:
-            nothing = pa.nulls(rows.size, pa.int64())
-            return {"original_graph_node_id": nothing, "capture_range_id": nothing}
+            nulls = pa.nulls(rows.size, pa.int64())
+            return {"original_graph_node_id": nulls, "capture_range_id": nulls}
         return {
             "original_graph_node_id": pa.array(self._node_id[original], mask=original < 0),
             "capture_range_id": or_null(self._range[node]),

@@ -25,31 +25,39 @@ _PARAM = pa.struct(
 
 SPEC = TableSpec(
     "modules",
-    "One row per module of the hierarchy, in pre-order; containers that are never called are rows too.",
+    "One row per module of the hierarchy in pre-order, including containers that are never called.",
     (
-        Column("module_id", pa.int32(), "Rank in pre-order: the row's number."),
-        Column("subtree_end_id", pa.int32(), "Its subtree is module_id <= x < subtree_end_id."),
-        Column("parent_id", pa.int32(), "The module above; null for a root.", nullable=True),
-        Column("depth", pa.int16(), "How many modules are above it."),
+        Column("module_id", pa.int32(), "Unique id: the row number in pre-order."),
+        Column("subtree_end_id", pa.int32(), "End of its subtree, which has the ids module_id <= id < subtree_end_id."),
+        Column("parent_id", pa.int32(), "Id of the parent module; null for a root.", nullable=True),
+        Column("depth", pa.int16(), "Number of modules above it."),
         Column(
             "path",
             pa.string(),
-            "Dotted path of the place where it ran, such as top.model.layers.3.mlp; of a second module there top~2.",
+            "Dotted path of the place where it runs, such as top.model.layers.3.mlp; a second module at the "
+            "same place is numbered, as in top~2.",
         ),
         Column("name", pa.string(), "Last part of the path."),
-        Column("class_name", pa.string(), "Its class, where a marker says it.", nullable=True),
+        Column("class_name", pa.string(), "Class of the module; null if no marker records it.", nullable=True),
         Column(
             "alias_of",
             pa.string(),
-            "Path that its marker says, where that is another: it is shared, or one of several modules of that path.",
+            "Path that its markers record, if different: the module is shared, or several modules have that "
+            "path. Null if the same.",
             nullable=True,
         ),
         Column(
             "params",
             pa.list_(_PARAM),
-            "Its own trainable parameters; a size is null where processes hold shards of other sizes.",
+            "Its own trainable parameters, without those of submodules; a shape or dimension is null where "
+            "markers disagree, as for shards of different sizes.",
         ),
-        Column("static_params", pa.string(), "Other settings, as JSON.", nullable=True),
+        Column(
+            "static_params",
+            pa.string(),
+            "Other settings of the module, as JSON; null if no marker records them.",
+            nullable=True,
+        ),
     ),
     sorted_by=("module_id",),
 )

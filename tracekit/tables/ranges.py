@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost
+from tracekit.arrays.lookups import lookup
 from tracekit.causes import API_OVERLAP
 from tracekit.recording.tables import RANGE_KINDS, RANGES
 from tracekit.schema import CATEGORY, Column, TableSpec
-from tracekit.tables.base import category, lookup, or_null, pieces
+from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.decoding import MARKER_KINDS
 from tracekit.trace.projection import NEVER, range_projection
 
@@ -26,42 +27,56 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "ranges",
-    "One row per NVTX range, sorted by (pid, tid, start_ns, -end_ns) within each machine.",
+    "One row per NVTX range, sorted by (pid, tid, start_ns) with outer ranges first; in a report of "
+    "several machines, one machine after the other.",
     (
-        Column("range_id", pa.int64(), "The row's number, from its report's first_id on."),
+        Column("range_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
         Column(
             "parent_range_id",
             pa.int64(),
-            "Tightest push/pop range around it on its thread.",
+            "Innermost push/pop range around it on its thread; null if there is none.",
             nullable=True,
         ),
-        Column("depth", pa.int16(), "How many push/pop ranges are around it."),
+        Column("depth", pa.int16(), "Number of push/pop ranges around it."),
         Column(
             "module_id",
             pa.int32(),
-            "Module of the innermost call that it is or lies in.",
+            "Module of the innermost call that this range is or lies in; null outside calls.",
             nullable=True,
         ),
-        Column("domain", CATEGORY, "NVTX domain; null for the default one.", nullable=True),
-        Column("text", CATEGORY, "Its text.", nullable=True),
+        Column("domain", CATEGORY, "NVTX domain; null for the default domain.", nullable=True),
+        Column("text", CATEGORY, "Text of the range; null if it has none.", nullable=True),
         Column(
             "marker",
             CATEGORY,
-            "What the text was understood as: module, operator, step, piece, unreadable.",
+            "What the text marks: module, operator, step, piece (of a compiled model) or unreadable; null "
+            "for plain text.",
             nullable=True,
         ),
         Column("kind", CATEGORY, "push_pop or start_end."),
-        Column("pid", pa.int32(), "Process."),
-        Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
-        Column("tid", pa.int32(), "Thread on which it began."),
-        Column("end_tid", pa.int32(), "Thread on which it ended, if that is another.", nullable=True),
+        Column("pid", pa.int32(), "Process id."),
+        Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
+        Column("tid", pa.int32(), "Id of the thread on which it began."),
+        Column(
+            "end_tid", pa.int32(), "Id of the thread on which it ended; null if that is the same thread.", nullable=True
+        ),
         *RANGES.chosen("start_ns", "end_ns", "open"),
-        Column("gpu_start_ns", pa.int64(), "First start of work launched inside.", nullable=True),
-        Column("gpu_end_ns", pa.int64(), "Last end of work launched inside.", nullable=True),
+        Column(
+            "gpu_start_ns",
+            pa.int64(),
+            "Start of the first device work launched inside it; null if there is none.",
+            nullable=True,
+        ),
+        Column(
+            "gpu_end_ns",
+            pa.int64(),
+            "Latest end of device work launched inside it; null if there is none.",
+            nullable=True,
+        ),
         Column(
             "gpu_op_count",
             pa.int64(),
-            "Launches inside that put work on the device; a graph counts once.",
+            "Number of launches inside it that put work on the device; a graph launch counts once.",
         ),
         *RANGES.chosen("payload_int", "payload_float", "payload_json"),
     ),
@@ -83,7 +98,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     for rows in pieces(np.arange(parent.size)):
         ranges = recording.ranges.slice(rows[0], rows.size) if rows.size else recording.ranges
         yield SPEC.table(
-            _said(trace, ranges)
+            _own_columns(trace, ranges)
             | {
                 "range_id": rows,
                 "parent_range_id": or_null(parent[rows]),
@@ -96,17 +111,17 @@ def build(trace: Trace) -> Iterator[pa.Table]:
         )
 
 
-def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
-    """What each range says by itself."""
+def _own_columns(trace: Trace, ranges: pa.Table) -> dict[str, object]:
+    """Columns from the range itself."""
     recording, decoded = trace.evidence.recording, trace.evidence.decoded
     thread, text = integers(ranges, "thread"), integers(ranges, "text")
     names = sorted(set(MARKER_KINDS.values()))
-    understood = np.array([*(names.index(MARKER_KINDS[type(marker)]) for marker in decoded.markers), -1])
+    marker_kind = np.array([*(names.index(MARKER_KINDS[type(marker)]) for marker in decoded.markers), -1])
     unchanged: dict[str, object] = {name: ranges.column(name) for name in _UNCHANGED}
     return unchanged | {
         "domain": category(integers(ranges, "domain"), recording.domains),
         "text": category(text, recording.texts),
-        "marker": category(understood[lookup(decoded.of_text, text)], names),
+        "marker": category(marker_kind[lookup(decoded.of_text, text)], names),
         "kind": category(integers(ranges, "kind"), RANGE_KINDS),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
@@ -118,24 +133,24 @@ def _said(trace: Trace, ranges: pa.Table) -> dict[str, object]:
 def _module_around(trace: Trace) -> Rows:
     """The module of the innermost call that is or contains each range, or -1."""
     evidence = trace.evidence
-    calls, line = evidence.calls, evidence.line
-    around = innermost(calls.start, calls.end, calls.parent, line.range_start, line.range_end)
-    around[~line.ends_here] = -1
+    calls, axis = evidence.calls, evidence.axis
+    around = innermost(calls.start, calls.end, calls.parent, axis.range_start, axis.range_end)
+    around[~axis.ends_here] = -1
     own = np.flatnonzero(calls.known)
     around[calls.range_row[own]] = own
     return lookup(calls.module, around)
 
 
 def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
-    """The push/pop range around each range, or -1, and how many of them there are."""
-    line, nest = evidence.line, evidence.nesting
-    parent = np.full(line.range_start.size, -1, dtype=np.int32)
+    """The push/pop range around each range, or -1, and how many there are around it."""
+    axis, nest = evidence.axis, evidence.nesting
+    parent = np.full(axis.range_start.size, -1, dtype=np.int32)
     depth = np.zeros(parent.size, dtype=np.int32)
     parent[nest.rows], depth[nest.rows] = lookup(nest.rows, nest.parent), nest.depth
-    rest = nest.others(line)
+    rest = nest.others(axis)
     if rest.size and nest.rows.size:
-        start, end = line.range_start[nest.rows], line.range_end[nest.rows]
-        around = innermost(start, end, nest.parent, line.range_start[rest], line.range_end[rest])
+        start, end = axis.range_start[nest.rows], axis.range_end[nest.rows]
+        around = innermost(start, end, nest.parent, axis.range_start[rest], axis.range_end[rest])
         parent[rest] = lookup(nest.rows, around)
         depth[rest] = np.where(around >= 0, lookup(nest.depth, around) + 1, 0)
     return parent, depth

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "steps",
-    "One row per step: a range that says so; in a process without one, each outermost call of the root module that "
-    "leads its loop, or each pass through numbered layers without a root. Work beside these calls is of no step.",
+    "One row per step of training or serving: a range marked as a step; in a process without such "
+    "ranges, each outermost call of the root module that drives its loop, or each pass through "
+    "numbered layers if there is no root. Work outside these belongs to no step.",
     (
-        Column("step_id", pa.int64(), "The row's number, from its report's first_id on."),
+        Column("step_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
         Column(
             "name",
             pa.string(),
@@ -31,21 +32,23 @@ SPEC = TableSpec(
         Column(
             "kind",
             CATEGORY,
-            "train, prefill, decode or mixed; null if the name does not say.",
+            "train, prefill, decode or mixed; null if the text does not tell.",
             nullable=True,
         ),
         Column(
             "index",
             pa.int64(),
-            "Number that the name says, else how many steps its process made before.",
+            "Number of the step in its text, otherwise the number of earlier steps in its process.",
         ),
-        Column("pid", pa.int32(), "Process."),
-        Column("rank", pa.int32(), "Rank of the process in its job.", nullable=True),
-        Column("tid", pa.int32(), "Thread."),
-        Column("start_ns", pa.int64(), "When it began on the host."),
-        Column("end_ns", pa.int64(), "When it ended on the host; its work may still be running."),
-        Column("batch_size", pa.int64(), "Requests or samples in it.", nullable=True),
-        Column("tokens", pa.int64(), "Tokens computed in it.", nullable=True),
+        Column("pid", pa.int32(), "Process id."),
+        Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
+        Column("tid", pa.int32(), "Thread id."),
+        Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
+        Column("end_ns", pa.int64(), "End on the host; its device work may still be running."),
+        Column(
+            "batch_size", pa.int64(), "Requests or samples in the step; null if the text does not tell.", nullable=True
+        ),
+        Column("tokens", pa.int64(), "Tokens computed in the step; null if the text does not tell.", nullable=True),
     ),
     sorted_by=("start_ns",),
 )
@@ -56,19 +59,22 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     steps, threads = trace.evidence.steps, trace.evidence.recording.threads
     counters: dict[int, Iterator[int]] = defaultdict(count)
     ordinals = [next(counters[process]) for process in steps.process.tolist()]
-    index = [said.index if said.index is not None else at for said, at in zip(steps.says, ordinals, strict=True)]
+    index = [
+        marker.index if marker.index is not None else ordinal
+        for marker, ordinal in zip(steps.says, ordinals, strict=True)
+    ]
     yield SPEC.table(
         {
             "step_id": np.arange(steps.start_ns.size),
-            "name": pa.array([said.name for said in steps.says], pa.string()),
-            "kind": pa.array([said.kind for said in steps.says], pa.string()).cast(CATEGORY),
+            "name": pa.array([marker.name for marker in steps.says], pa.string()),
+            "kind": pa.array([marker.kind for marker in steps.says], pa.string()).cast(CATEGORY),
             "index": pa.array(index, pa.int64()),
             "pid": threads.pid[steps.thread].astype(np.int32),
             "rank": or_null(trace.evidence.recording.process_rank[steps.process]),
             "tid": threads.tid[steps.thread].astype(np.int32),
             "start_ns": steps.start_ns,
             "end_ns": steps.end_ns,
-            "batch_size": pa.array([said.batch_size for said in steps.says], pa.int64()),
-            "tokens": pa.array([said.tokens for said in steps.says], pa.int64()),
+            "batch_size": pa.array([marker.batch_size for marker in steps.says], pa.int64()),
+            "tokens": pa.array([marker.tokens for marker in steps.says], pa.int64()),
         }
     )

@@ -1,6 +1,6 @@
-"""Stage 3: what a recording says of a program: markers decoded, calls, hierarchy, steps, launches; together, evidence.
+"""Evidence about a program, found in a recording: markers, calls, the hierarchy of modules, steps and launches.
 
-``decoding`` reads the texts, ``launching`` joins device work to its launch, ``calls`` nests the marked ranges,
-``hierarchy`` gives them their places, ``steps`` finds the iterations, ``projection`` carries host intervals over to the
-device. ``evidence`` strings them together. Attribution decides from it; nothing here does.
+``decoding`` reads marker texts, ``launching`` joins device work to its launch, ``calls`` nests the marked ranges,
+``hierarchy`` gives them their places, ``steps`` finds the iterations, ``projection`` projects ranges onto the device.
+Start reading at ``evidence``, which calls them in order. Attribution decides from it; this room decides nothing.
 """

@@ -1,4 +1,4 @@
-"""Marker text into what it says: every distinct text is parsed once, whatever the number of ranges that carry it."""
+"""Decodes marker texts: every distinct text is parsed once, however many ranges carry it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints
     from tracekit.markers.base import Dialect, Marker
 
-#: What a text was understood as, in the tables.
+#: Names of marker types in the tables.
 MARKER_KINDS: dict[type, str] = {
     ModuleMarker: "module",
     OperatorMarker: "operator",
@@ -41,31 +41,32 @@ class Decoded:
     of_text: Ints
 
     def rows(self, *kinds: type) -> Flags:
-        """For every marker whether it is of one of these kinds; a last False answers for row -1."""
+        """For every marker whether it is of one of these kinds; a last False stands for row -1."""
         return np.array([isinstance(marker, kinds) for marker in self.markers] + [False])
 
 
 def decode(texts: Sequence[str]) -> Decoded:
-    """Parses distinct texts; the first dialect that understands one wins."""
+    """Parses distinct texts; the first dialect that understands a text wins."""
     of_text = np.full(len(texts), -1, dtype=np.int64)
     markers: list[Marker] = []
     column = pa.array(texts, pa.large_string())
     for dialect in DIALECTS:
-        for at in _candidates(column, dialect):
-            if of_text[at] < 0 and (marker := dialect.parse(texts[at])) is not None:
-                of_text[at] = len(markers)
+        for row in _candidates(column, dialect):
+            if of_text[row] < 0 and (marker := dialect.parse(texts[row])) is not None:
+                of_text[row] = len(markers)
                 markers.append(marker)
     return Decoded(markers, of_text)
 
 
 def paths_of(markers: list[Marker]) -> Ints:
-    """A number for every marker, the same for those that say the same path; -1 for those that say none."""
+    """A number for every marker, the same for markers of the same path; -1 for markers without one."""
     numbers: dict[str, int] = {}
-    said = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in markers]
-    return np.array(said, dtype=np.int64)
+    paths = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in markers]
+    return np.array(paths, dtype=np.int64)
 
 
 def _candidates(texts: pa.Array, dialect: Dialect) -> list[int]:
+    """Rows of the texts that the dialect may understand."""
     matches = pc.match_substring_regex(texts, dialect.CANDIDATES)
-    found: list[int] = np.flatnonzero(np.asarray(matches)).tolist()
-    return found
+    rows: list[int] = np.flatnonzero(np.asarray(matches)).tolist()
+    return rows

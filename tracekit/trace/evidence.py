@@ -1,18 +1,19 @@
-"""Everything that is known of a recording before its work is given to calls: the stage in its order."""
+"""Evidence: everything known about a recording before its work is given to calls, found in the order of the stage."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tracekit.arrays.intervals import innermost
 from tracekit.graphs import by_descent, by_order
-from tracekit.graphs.captures import captures_of
+from tracekit.graphs.graph_captures import graph_captures_of
 from tracekit.graphs.nodes import lineage_of
-from tracekit.recording.axis import nesting, timeline
+from tracekit.graphs.origins import GraphEvidence
+from tracekit.recording.axis import nesting, thread_axis
 from tracekit.trace.calls.calls import calls_of
 from tracekit.trace.calls.endings import endings_of
 from tracekit.trace.launching import launched
@@ -20,10 +21,10 @@ from tracekit.trace.steps.steps import steps_of
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Rows
-    from tracekit.graphs.captures import Captures
+    from tracekit.graphs.graph_captures import GraphCaptures
     from tracekit.graphs.nodes import Lineage
     from tracekit.graphs.origins import Origins
-    from tracekit.recording.axis import Nesting, Timeline
+    from tracekit.recording.axis import Nesting, ThreadAxis
     from tracekit.recording.tables import Recording
     from tracekit.trace.calls.calls import Calls
     from tracekit.trace.calls.endings import Endings
@@ -34,15 +35,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What attribution works from: a recording with its markers decoded and its calls and steps found.
+    """What attribution works from: a recording with its markers decoded, its calls, steps and graph nodes found.
 
-    ``nesting`` is of its push/pop ranges; ``endings`` tells when its ranges ended; ``call_at_launch`` is the innermost
-    call that contains each launch, or -1; ``lineage``, ``captures`` and ``origins`` are of its CUDA graphs' nodes.
+    Attributes:
+        recording: The recording.
+        decoded: Its markers.
+        axis: Its threads on one axis.
+        nesting: How its push/pop ranges nest.
+        endings: When its ranges ended.
+        calls: Calls of modules.
+        steps: Iterations.
+        launched: The launch of every piece of work.
+        call_at_launch: For every launch the innermost call that contains it, or -1.
+        lineage: Nodes of CUDA graphs.
+        origins: Where each node of the lineage was captured.
     """
 
     recording: Recording
     decoded: Decoded
-    line: Timeline
+    axis: ThreadAxis
     nesting: Nesting
     endings: Endings
     calls: Calls
@@ -50,53 +61,68 @@ class Evidence:
     launched: Launched
     call_at_launch: Rows
     lineage: Lineage
-    captures: Captures
     origins: Origins
 
     @property
-    def captured_somewhere(self) -> Flags:
+    def origin_known(self) -> Flags:
         """For every piece of work whether it is known where its node was captured."""
         return np.append(self.origins.known, False)[self.lineage.of_work]
 
 
 def evidence_of(recording: Recording, decoded: Decoded) -> Evidence:
-    """Finds calls, steps, launches and the places of graphs' nodes.
+    """Finds calls, steps, launches and the places of graph nodes.
 
     Args:
         recording: The recording.
         decoded: Its markers.
     """
-    line = timeline(recording)
+    axis = thread_axis(recording)
     with ThreadPoolExecutor(max_workers=1) as beside:
-        nested = beside.submit(nesting, recording, line)
-        started = launched(recording)
-        works = np.zeros(recording.launches.num_rows + 1, dtype=bool)
-        works[started.launch] = True
-        lineage = lineage_of(recording)
-        captures = captures_of(recording, line, lineage, works[:-1])
-        works[captures.asked[captures.captured]] = True
-        endings = endings_of(recording, decoded, line)
-        calls = calls_of(recording, decoded, line, endings, works[:-1], captures)
-        steps = steps_of(recording, decoded, calls, endings)
-        at_launch = innermost(calls.start, calls.end, calls.parent, line.launch_start, line.launch_end)
+        nested = beside.submit(nesting, recording, axis)
+        launches = launched(recording)
+        graphs = _graphs_of(recording, axis, launches)
+        endings = endings_of(recording, decoded, axis)
+        calls = calls_of(recording, decoded, axis, endings, graphs.works, graphs.captures)
         return Evidence(
             recording=recording,
             decoded=decoded,
-            line=line,
+            axis=axis,
             nesting=nested.result(),
             endings=endings,
             calls=calls,
-            steps=steps,
-            launched=started,
-            call_at_launch=at_launch.astype(np.int32),
-            lineage=lineage,
-            captures=captures,
-            origins=by_order.completed(
-                recording,
-                line,
-                lineage,
-                captures,
-                by_descent.origins(lineage, captures),
-                started.launch,
-            ),
+            steps=steps_of(recording, decoded, calls, endings),
+            launched=launches,
+            call_at_launch=_call_at_launch(calls, axis),
+            lineage=graphs.lineage,
+            origins=_origins_of(recording, axis, graphs, launches),
         )
+
+
+class _Graphs(NamedTuple):
+    """CUDA graphs of a recording, and which of its launches put work on the device or into a graph."""
+
+    lineage: Lineage
+    captures: GraphCaptures
+    works: Flags
+
+
+def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> _Graphs:
+    works = np.zeros(recording.launches.num_rows + 1, dtype=bool)  # the last one takes the -1 of work without a launch
+    works[launches.launch] = True
+    works = works[:-1]
+    lineage = lineage_of(recording)
+    captures = graph_captures_of(recording, axis, lineage, works)
+    works[captures.captured_launches] = True
+    return _Graphs(lineage, captures, works)
+
+
+def _origins_of(recording: Recording, axis: ThreadAxis, graphs: _Graphs, launches: Launched) -> Origins:
+    """Where nodes were captured: by descent first, then by order."""
+    origins = by_descent.origins(graphs.lineage, graphs.captures)
+    known = GraphEvidence(recording, axis, graphs.lineage, graphs.captures, origins)
+    return by_order.completed(known, launches.launch)
+
+
+def _call_at_launch(calls: Calls, axis: ThreadAxis) -> Rows:
+    call = innermost(calls.start, calls.end, calls.parent, axis.launch_start, axis.launch_end)
+    return call.astype(np.int32)

@@ -1,45 +1,45 @@
-"""Host intervals projected onto the device: what the work that was launched inside them did there.
+"""GPU projection of ranges: when the work that was launched inside a range ran on the device.
 
 The semantics are NVIDIA's (``nvtx_gpu_proj_trace``): work is inside a range if the API call that launched it lies
 within the range on the same thread, both ends inclusive; the projection goes from the first start to the last end;
-a launch of many pieces of work (a graph) counts once. Unlike NVIDIA's, rows that merely carry a CUDA backtrace do
-not count twice.
+a launch of many pieces of work (a graph) counts once. Unlike NVIDIA's, rows that merely carry a CUDA backtrace are not
+counted twice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays import groups, slices
 from tracekit.arrays.columns import integers
-from tracekit.arrays.slices import maxima, minima
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracekit.arrays.types import Ints, Rows
-    from tracekit.recording.axis import Timeline
+    from tracekit.recording.axis import ThreadAxis
     from tracekit.trace.evidence import Evidence
 
 
 NEVER = np.iinfo(np.int64).min
 _LATEST = np.iinfo(np.int64).max
-#: API calls that launch work nest one or two deep; more is no real program.
+#: API calls that launch work nest one or two deep in real programs.
 _MOST_LAYERS = 64
 _PIECE = 131_072
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Device times of some intervals; ``NEVER`` where nothing ran.
+    """Device times of ranges.
 
     Attributes:
-        start_ns: First start.
-        end_ns: Last end.
+        start_ns: First start of the work; ``NEVER`` where nothing ran.
+        end_ns: Last end of the work; ``NEVER`` where nothing ran.
         launches: How many launches put work on the device.
-        left_out: Launches that could not be taken into account.
+        left_out: How many launches nest too deeply and are ignored.
     """
 
     start_ns: Ints
@@ -52,11 +52,10 @@ def launch_extents(evidence: Evidence) -> tuple[Ints, Ints, Ints]:
     """The launches that put work on the device, and the first start and last end of their work."""
     launch, work = evidence.launched.launch, evidence.recording.work
     known = (launch >= 0) & evidence.recording.on_device
-    started = slice(None) if known.all() else known
-    first = np.full(evidence.recording.launches.num_rows, _LATEST, dtype=np.int64)
-    last = np.full(first.size, NEVER, dtype=np.int64)
-    np.minimum.at(first, launch[started], integers(work, "start_ns")[started])
-    np.maximum.at(last, launch[started], integers(work, "end_ns")[started])
+    chosen = slice(None) if known.all() else known
+    launches = evidence.recording.launches.num_rows
+    first = groups.minima(launch[chosen], integers(work, "start_ns")[chosen], launches)
+    last = groups.maxima(launch[chosen], integers(work, "end_ns")[chosen], launches)
     rows = np.flatnonzero(last != NEVER)
     return (rows, first, last) if rows.size == first.size else (rows, first[rows], last[rows])
 
@@ -64,27 +63,27 @@ def launch_extents(evidence: Evidence) -> tuple[Ints, Ints, Ints]:
 def range_projection(evidence: Evidence) -> Projection:
     """The projection of every range of the recording."""
     rows, first, last = launch_extents(evidence)
-    line = evidence.line
-    whole = rows.size == line.launch_start.size
-    start = line.launch_start if whole else line.launch_start[rows]
-    end = line.launch_end if whole else line.launch_end[rows]
-    ranges = line.range_start.size
+    axis = evidence.axis
+    every = rows.size == axis.launch_start.size
+    start = axis.launch_start if every else axis.launch_start[rows]
+    end = axis.launch_end if every else axis.launch_end[rows]
+    ranges = axis.range_start.size
     result = Projection(np.full(ranges, _LATEST), np.full(ranges, NEVER), np.zeros(ranges, np.int32))
-    taken = 0
-    for at in _layers(end):
-        _add_layer(result, line, (start[at], end[at], first[at], last[at]))
-        taken += start[at].size
-    result.launches[~line.ends_here] = 0
+    counted = 0
+    for layer in _layers(end):
+        _add_layer(result, axis, _Launches(start[layer], end[layer], first[layer], last[layer]))
+        counted += start[layer].size
+    result.launches[~axis.ends_here] = 0
     nothing = result.launches == 0
     result.start_ns[nothing] = NEVER
     result.end_ns[nothing] = NEVER
-    return Projection(result.start_ns, result.end_ns, result.launches, int(rows.size) - taken)
+    return Projection(result.start_ns, result.end_ns, result.launches, int(rows.size) - counted)
 
 
 def _layers(end: Ints) -> Iterator[Rows | slice]:
-    """API calls, sorted by start, in layers in each of which the order of starts is the order of ends.
+    """Splits API calls, sorted by start, into layers: in each, the order of starts is also the order of ends.
 
-    Of API calls around API calls, the innermost form the first layer. What nests too deeply is in none.
+    Of API calls around API calls, the innermost form the first layer. Calls that nest too deeply are in no layer.
     """
     if bool((end[1:] >= end[:-1]).all()):
         yield slice(None)
@@ -99,13 +98,21 @@ def _layers(end: Ints) -> Iterator[Rows | slice]:
             return
 
 
-def _add_layer(result: Projection, line: Timeline, layer: tuple[Ints, Ints, Ints, Ints]) -> None:
-    start, end, first, last = layer
-    for begin in range(0, line.range_start.size, _PIECE):
+class _Launches(NamedTuple):
+    """API calls, by start and by end: their extent on the axis, and the first start and last end of their work."""
+
+    start: Ints
+    end: Ints
+    first_ns: Ints
+    last_ns: Ints
+
+
+def _add_layer(result: Projection, axis: ThreadAxis, layer: _Launches) -> None:
+    for begin in range(0, axis.range_start.size, _PIECE):
         piece = slice(begin, begin + _PIECE)
-        low = np.searchsorted(start, line.range_start[piece], side="left")
-        high = np.searchsorted(end, line.range_end[piece], side="right")
+        low = np.searchsorted(layer.start, axis.range_start[piece], side="left")
+        high = np.searchsorted(layer.end, axis.range_end[piece], side="right")
         began, ended = result.start_ns[piece], result.end_ns[piece]
-        np.minimum(began, minima(first, low, high, _LATEST), out=began)
-        np.maximum(ended, maxima(last, low, high, NEVER), out=ended)
+        np.minimum(began, slices.minima(layer.first_ns, low, high, _LATEST), out=began)
+        np.maximum(ended, slices.maxima(layer.last_ns, low, high, NEVER), out=ended)
         result.launches[piece] += np.maximum(high - low, 0).astype(np.int32)

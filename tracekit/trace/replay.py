@@ -1,4 +1,4 @@
-"""Which work ran from a CUDA graph."""
+"""Replays: which device work ran from a CUDA graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def is_replayed(recording: Recording, launch: Rows) -> Flags:
     """For every piece of work whether it was replayed: it is a node of a graph, or a graph launch started it.
 
-    A launch whose name the report does not say, and that started several pieces, may be one: it counts as one.
+    A launch without a name that started several pieces of work may be a graph launch, and counts as one.
 
     Args:
         recording: The recording.

@@ -1,4 +1,4 @@
-"""Answers of analyses: the rows asked for, as a table in the terminal, as JSON or as CSV."""
+"""Answers of analyses: the chosen rows as a table in the terminal, as JSON or as CSV."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tracekit.arrays.csv_text import safe_in_a_sheet
 from tracekit.errors import UsageError
+from tracekit.views.breaking import Breakable
 from tracekit.views.wording import (
     ON_CPU,
     ON_GPU,
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
     from tracekit.views.wording import Nouns
 
 _ROWS = 30
-_NUMBERS = ("_id", "pid", "rank", "device", "index")
-#: A column of names is folded before it gets narrower.
-_NARROWEST = 24
-#: No column of texts is narrower, whatever is in it.
+#: Names of columns of numbers that identify something: no thousands separators.
+_IDENTIFIERS = ("_id", "pid", "rank", "device", "index")
+#: Texts wider than this are folded.
+_FOLDED = 24
+#: The least width of a column of texts.
 _LEAST = 8
-_END = "\r\n"
+_LINE_END = "\r\n"
 _TEXTS = (str, list, dict, bool)
 _SHARES = ("share", "spread")
 _GAP = 2
@@ -52,13 +54,13 @@ _RATES = {
 
 
 class Choice(NamedTuple):
-    """Which rows are wanted, and in which order.
+    """Which rows to show, and in which order.
 
     Attributes:
-        depth: Levels below the first module.
-        min_share: Least ``share``, from 0 to 1.
-        sort: A column: numbers from the largest, words from A; what is missing comes last.
-        top: At most so many rows.
+        depth: The most levels below the root module.
+        min_share: The least ``share``, from 0 to 1.
+        sort: A column: numbers from the largest, texts from A; missing values come last.
+        top: The most rows.
     """
 
     depth: int | None = None
@@ -68,10 +70,10 @@ class Choice(NamedTuple):
 
 
 def chosen(name: str, frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
-    """The rows that are wanted of an analysis' answer.
+    """The rows of an analysis' answer that a choice selects.
 
     Raises:
-        UsageError: If it lacks a column that the choice needs.
+        UsageError: If the answer lacks a column that the choice needs.
     """
     if choice.depth is not None:
         frame = frame[_column(name, frame, "depth") <= choice.depth]
@@ -81,8 +83,8 @@ def chosen(name: str, frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
         by = _column(name, frame, choice.sort)
         if any(isinstance(value, list | dict) for value in by):
             raise UsageError(f"{name} cannot be sorted by {choice.sort}: it holds lists")
-        down = pd.api.types.is_numeric_dtype(by)
-        frame = frame.sort_values(str(by.name), ascending=not down, kind="stable")
+        descending = pd.api.types.is_numeric_dtype(by)
+        frame = frame.sort_values(str(by.name), ascending=not descending, kind="stable")
     return frame.head(choice.top) if choice.top is not None else frame
 
 
@@ -91,42 +93,44 @@ def _column(name: str, frame: pd.DataFrame, column: str) -> pd.Series:
 
 
 def named(name: str, frame: pd.DataFrame, column: str) -> str:
-    """The column that is meant, also if it is called as the table in the terminal heads it: ``gpu time``.
+    """A column by its name, or by its heading in the terminal: ``gpu time``.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is no such column.
     """
     if column in frame.columns:
         return column
-    for one in map(str, frame.columns):
-        if column in (_heading(one, words) for words in (ON_GPU, ON_CPU)):
-            return one
-    near = get_close_matches(column.replace(" ", "_"), frame.columns, 1)
-    said = f"did you mean {near[0]}? It has" if near else "it has"
-    raise UsageError(f"{name} has no column {column}; {said} {', '.join(frame.columns)}")
+    for candidate in map(str, frame.columns):
+        if column in (_heading(candidate, words) for words in (ON_GPU, ON_CPU)):
+            return candidate
+    matches = get_close_matches(column.replace(" ", "_"), frame.columns, 1)
+    hint = f"did you mean {matches[0]}? It has" if matches else "it has"
+    raise UsageError(f"{name} has no column {column}; {hint} {', '.join(frame.columns)}")
 
 
 def as_json(frame: pd.DataFrame) -> str:
-    """A list of rows; what is missing is null."""
+    """A list of rows; missing values are null."""
     return json.dumps(records(frame), indent=1, ensure_ascii=False)
 
 
 def as_csv(frame: pd.DataFrame) -> str:
-    """A line of names and one for each row; what is missing is empty, all but texts is as in JSON.
+    """A header and a line per row. Missing values are empty; all values but texts are written as in JSON.
 
-    Texts that a spreadsheet would take for a formula get an apostrophe in front, see :func:`safe_in_a_sheet`.
+    Texts that a spreadsheet would take for a formula get an apostrophe in front: see :func:`safe_in_a_sheet`.
     """
     lines = _Lines()
-    # A cell is quoted if it holds a letter of the line's end: a carriage return shall be.
-    writer = csv.writer(lines, lineterminator=_END)
+    # The writer quotes cells that hold a character of its line end. Carriage returns must be quoted, so it gets CRLF.
+    writer = csv.writer(lines, lineterminator=_LINE_END)
     writer.writerow(frame.columns)
     writer.writerows([_csv_cell(value) for value in row.values()] for row in records(frame))
     return "".join(lines)
 
 
 class _Lines(list[str]):
+    """What a ``csv.writer`` writes, in lines that end in a line feed alone."""
+
     def write(self, line: str) -> None:
-        self.append(line.removesuffix(_END) + "\n")
+        self.append(line.removesuffix(_LINE_END) + "\n")
 
 
 def _csv_cell(value: object) -> str:
@@ -138,52 +142,85 @@ def _csv_cell(value: object) -> str:
 
 
 def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> RenderableType:
-    """The first rows (or as many as are wanted), with as many of the columns, from the left, as ``width`` letters hold.
+    """The first rows, or as many as are asked for, with as many columns from the left as fit.
 
-    The column that they are sorted by is there in any case, after the first one.
+    The column that the rows are sorted by is always shown, after the first one.
     """
     if frame.empty:
-        return Text("nothing of that kind is in this dataset")
+        return Text("no matching rows")
     shown = frame if choice.top is not None else frame.head(_ROWS)
-    if choice.sort is not None:
-        first, by = str(shown.columns[0]), named("", shown, choice.sort)
-        shown = shown[list(dict.fromkeys([first, by, *shown.columns]))]
-    rows = records(shown)
-    columns = {name: [_cell(name, row[name]) for row in rows] for name in shown.columns}
-    columns = {name: cells for name, cells in columns.items() if any(cells)}
-    texts = {name for name in columns if any(isinstance(row[name], _TEXTS) for row in rows)}
-    fitting = _fitting(columns, texts, words, width)
+    columns = _columns(_sorted_column_second(shown, choice), words)
+    fitting = _fitting(columns, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in fitting:
-        if name in texts:
-            table.add_column(_heading(name, words), overflow="fold", min_width=_LEAST)
-        else:
-            table.add_column(_heading(name, words), justify="right", no_wrap=True)
-    for cells in zip(*(columns[name] for name in fitting), strict=True):
-        table.add_row(*map(Text, cells))
-    table.caption = _caption(len(frame) - len(shown), [n for n in columns if n not in fitting])
+    for column in fitting:
+        column.add_to(table)
+    for cells in zip(*(column.cells for column in fitting), strict=True):
+        table.add_row(*(column.shown(cell) for column, cell in zip(fitting, cells, strict=True)))
+    table.caption = _caption(len(frame) - len(shown), columns[len(fitting) :])
     table.caption_justify = "left"
     return table
 
 
-def _fitting(columns: dict[str, list[str]], texts: set[str], words: Nouns, width: int) -> list[str]:
-    """The columns that fit side by side, texts folded if need be, figures never; the first one always does."""
-    fitting: list[str] = []
+class _Column(NamedTuple):
+    """A column as it is shown: figures are shown whole or not at all, texts may be folded."""
+
+    name: str
+    heading: str
+    cells: list[str]
+    is_text: bool
+
+    @property
+    def width(self) -> int:
+        """The least width of the column."""
+        widest = max(len(self.heading), *map(len, self.cells))
+        return max(min(widest, _FOLDED), _LEAST) if self.is_text else widest
+
+    def add_to(self, table: Table) -> None:
+        if self.is_text:
+            table.add_column(self.heading, overflow="fold", min_width=_LEAST)
+        else:
+            table.add_column(self.heading, justify="right", no_wrap=True)
+
+    def shown(self, cell: str) -> Text | Breakable:
+        return Breakable(Text(cell)) if self.is_text else Text(cell)
+
+
+def _sorted_column_second(frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
+    """The rows with the column that they are sorted by after the first column."""
+    if choice.sort is None:
+        return frame
+    first, by = str(frame.columns[0]), named("", frame, choice.sort)
+    return frame[list(dict.fromkeys([first, by, *frame.columns]))]
+
+
+def _columns(frame: pd.DataFrame, words: Nouns) -> list[_Column]:
+    """The columns that have any value."""
+    rows = records(frame)
+    columns = []
+    for name in map(str, frame.columns):
+        values = [row[name] for row in rows]
+        is_text = any(isinstance(value, _TEXTS) for value in values)
+        columns.append(_Column(name, _heading(name, words), [_cell(name, value) for value in values], is_text))
+    return [column for column in columns if any(column.cells)]
+
+
+def _fitting(columns: list[_Column], width: int) -> list[_Column]:
+    """The columns that fit side by side; at least the first."""
     used = _GAP
-    for name, cells in columns.items():
-        widest = max(len(_heading(name, words)), *map(len, cells))
-        used += _GAP + (max(min(widest, _NARROWEST), _LEAST) if name in texts else widest)
-        if fitting and used > width:
-            return fitting
-        fitting.append(name)
-    return fitting
+    for at, column in enumerate(columns):
+        used += _GAP + column.width
+        if at and used > width:
+            return columns[:at]
+    return columns
 
 
-def _caption(rows: int, columns: list[str]) -> str | None:
-    said = [f"{rows:,} more rows: --top N"] if rows else []
-    if columns:
-        said.append(f"more columns: {', '.join(columns)} (--csv, --json or a wider terminal)")
-    return "; ".join(said) or None
+def _caption(more_rows: int, more_columns: list[_Column]) -> str | None:
+    """How to see the rows and columns that are not shown."""
+    parts = [f"{more_rows:,} more rows: --top N"] if more_rows else []
+    if more_columns:
+        names = ", ".join(column.name for column in more_columns)
+        parts.append(f"more columns: {names} (--csv, --json or a wider terminal)")
+    return "; ".join(parts) or None
 
 
 def _heading(name: str, words: Nouns) -> str:
@@ -198,7 +235,7 @@ def _heading(name: str, words: Nouns) -> str:
 
 
 def _cell(name: str, value: object) -> str:
-    """A value as people read it, by the unit that its column's name tells."""
+    """A value for people, in the unit that the column's name ends in."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -214,7 +251,7 @@ def _figure(name: str, value: float) -> str:
         return f"-{duration(-value)}" if value < 0 else duration(value)
     if name.endswith(_SHARES) or name == "known":
         return percent(value)
-    if name.endswith(_NUMBERS):
+    if name.endswith(_IDENTIFIERS):
         return str(value)
     if name.endswith("bytes"):
         return size(value)

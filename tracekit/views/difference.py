@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from tracekit.analyses.step_times import KEYS
+from tracekit.views.breaking import Breakable
 from tracekit.views.wording import count, duration, plain, records
 
 if TYPE_CHECKING:
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
     from tracekit.analyses.difference import Difference
 
 _STYLE = {"slower": "red", "added": "red", "faster": "green", "gone": "green"}
-#: Kernels shown of each module, those that changed most.
+#: Kernels shown of each module: those that changed most.
 _MOST_KERNELS = 3
 _MOST_FAILED = 10
+#: A part of a path that is a number.
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _SUMMED = (
     "before_ns",
@@ -34,65 +37,70 @@ _SUMMED = (
 )
 
 
-def as_json(found: Difference, failed: list[dict[str, Any]]) -> dict[str, Any]:
+def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, Any]:
     """The comparison as plain data, for other programs."""
     return {
-        "notes": found.notes,
-        "rows": records(found.rows),
-        "kernels": records(found.kernels),
+        "notes": difference.notes,
+        "rows": records(difference.rows),
+        "kernels": records(difference.kernels),
         "failed": failed,
     }
 
 
-def as_text(found: Difference, most: int) -> RenderableType:
-    """Whole steps, then what changed by itself, numbered modules that changed alike in one line, then what is above.
+def as_text(difference: Difference, most: int) -> RenderableType:
+    """Whole steps first, then modules, those whose own kernels changed most first; equal changes share a line.
 
     Args:
-        found: The comparison.
-        most: How many lines of modules to show.
+        difference: The comparison.
+        most: The most lines of modules to show.
     """
-    rows = records(found.rows)
-    steps = whole_steps(rows)
+    rows = records(difference.rows)
     changed = changed_parts(rows)
-    lines = sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
-    parts: list[RenderableType] = [Text(plain(note), style="dim") for note in found.notes]
-    parts.append(_table([dict(row, copies=[row]) for row in steps] + lines[:most], by_module(found)))
-    tally = Counter(row["status"] for row in changed)
-    above = Counter(row["status"] for row in changed if not row["own_change_ns"])
-    said = ", ".join(
-        f"{tally[status]} {status}" + (f" ({above[status]} by those below)" if above[status] else "")
-        for status in _STYLE
-        if status in tally
-    )
-    parts.append(Text(f"Modules: {said}" if said else "No module changed beyond the spread."))
+    steps = [dict(row, copies=[row]) for row in whole_steps(rows)]
+    lines = by_own_change(changed)
+    parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
+    parts += [_table(steps + lines[:most], by_module(difference)), Text(_tally(changed))]
     if len(lines) > most:
-        parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit", style="dim"))
+        parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit N", style="dim"))
     return Group(*parts)
 
 
+def _tally(changed: list[dict[str, Any]]) -> str:
+    """How many modules changed, and how many of them only because modules below them did."""
+    all_changed = Counter(row["status"] for row in changed)
+    only_below = Counter(row["status"] for row in changed if not row["own_change_ns"])
+    parts = [
+        f"{all_changed[status]} {status}"
+        + (f" ({only_below[status]} only in submodules)" if only_below[status] else "")
+        for status in _STYLE
+        if status in all_changed
+    ]
+    return f"Modules: {', '.join(parts)}" if parts else "No module changed by more than the spread between steps."
+
+
 def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
-    """What is too slow, a line for each of the worst; first the kinds of steps that cannot be compared."""
+    """What failed the comparison, a line for each of the worst; first the kinds of steps that cannot be compared."""
     worst = sorted(failed, key=lambda row: (row["status"] == "slower", -abs(row["own_change_ns"])))
     lines = [
         f"{_judgement(row, limit)}: " + " ".join(plain(str(row[key])) for key in KEYS if row[key])
         for row in worst[:_MOST_FAILED]
     ]
     if len(failed) > _MOST_FAILED:
-        lines.append(f"and {len(failed) - _MOST_FAILED:,} more; --json has all")
+        lines.append(f"and {len(failed) - _MOST_FAILED:,} more: --json lists all")
     return lines
 
 
 def _judgement(row: dict[str, Any], limit: float) -> str:
     if row["status"] != "slower":
         side = "second" if row["status"] == "added" else "first"
-        return f"only in the {side}, so that nothing tells whether it is slower"
+        return f"only in the {side} dataset, cannot be compared"
     if row["change"] is None:
-        return f"slower by {duration(row['change_ns'])}, from nothing"
+        return f"slower by {duration(row['change_ns'])}, from 0 ns"
     return f"slower by {row['change']:.1%}, more than {limit:.1%}"
 
 
 def whole_steps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of whole steps: every kind, and of its sizes those that became slower or faster."""
+    """Rows of whole steps: every kind, and those of its sizes that became slower or faster."""
     return [
         row
         for row in rows
@@ -101,20 +109,29 @@ def whole_steps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def changed_parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of all else that changed."""
+    """Rows of modules, unattributed work and work between steps that changed."""
     return [row for row in rows if row["what"] != "step" and row["status"] not in ("same", "unlike")]
 
 
-def by_module(found: Difference) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    """The kernels that changed, by what is compared."""
-    inside: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for kernel in records(found.kernels):
-        inside.setdefault(tuple(kernel[key] for key in KEYS), []).append(kernel)
-    return inside
+def by_own_change(changed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of :func:`folded`, the largest change of own kernels first."""
+    return sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
+
+
+def by_module(difference: Difference) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """The kernels that changed, by the key of the row they belong to."""
+    kernels: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for kernel in records(difference.kernels):
+        kernels.setdefault(_key(kernel), []).append(kernel)
+    return kernels
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[key] for key in KEYS)
 
 
 def folded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Modules whose paths differ in a number alone, of the same shapes and status, with the sums of their times."""
+    """Modules whose paths differ only in a number, with equal shapes and status, as one line with their sums."""
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         pattern = _NUMBER.sub("*", row["path"])
@@ -135,33 +152,43 @@ def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
     return sum(values) if values else None
 
 
-def _table(lines: list[dict[str, Any]], inside: dict[tuple[Any, ...], list[dict[str, Any]]]) -> Table:
+def _table(lines: list[dict[str, Any]], kernels: dict[tuple[Any, ...], list[dict[str, Any]]]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("per step", overflow="fold", ratio=1)
     for heading in ("before", "after", "change", "", "kernels"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
-        name = Text(plain(line["path"]), style="bold" if line["what"] == "step" else "")
-        if len(line["copies"]) > 1:
-            name.append(f"  {len(line['copies'])} together")
-        if line["shapes"]:
-            name.append(f" {plain(line['shapes'])}", style="dim")
         status = Text(line["status"], style=_STYLE.get(line["status"], "dim"))
-        table.add_row(name, *_figures(line), status, _numbers(line))
-        for kernel in kernels_of(line, inside)[:_MOST_KERNELS]:
-            own = Text(f"    {plain(kernel['name'])}", style="dim")
-            table.add_row(own, *_figures(kernel), "", _numbers(kernel))
+        table.add_row(Breakable(_name(line)), *_figures(line), status, _counts(line))
+        for kernel in kernels_of(line, kernels)[:_MOST_KERNELS]:
+            name = Text(plain(kernel["name"]), style="dim")
+            table.add_row(Padding(Breakable(name), (0, 0, 0, 4)), *_figures(kernel), "", _counts(kernel))
     return table
 
 
-def kernels_of(line: dict[str, Any], inside: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The kernels that changed in the modules of a line, summed by name."""
+def _name(line: dict[str, Any]) -> Text:
+    name = Text(plain(line["path"]), style="bold" if line["what"] == "step" else "")
+    if len(line["copies"]) > 1:
+        name.append(f"  {len(line['copies'])} x")
+    if line["shapes"]:
+        name.append(f" {plain(line['shapes'])}", style="dim")
+    return name
+
+
+def kernels_of(line: dict[str, Any], kernels: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The kernels that changed in the modules of a line, summed by name.
+
+    Args:
+        line: One of :func:`folded`.
+        kernels: What :func:`by_module` returns.
+    """
     by_name: dict[str, list[dict[str, Any]]] = {}
     for copy in line["copies"]:
-        for kernel in inside.get(tuple(copy[key] for key in KEYS), []):
+        for kernel in kernels.get(_key(copy), []):
             by_name.setdefault(kernel["name"], []).append(kernel)
     summed = [
-        {"name": name, **{one: _sum(its, one) for one in _SUMMED if one in its[0]}} for name, its in by_name.items()
+        {"name": name, **{column: _sum(rows, column) for column in _SUMMED if column in rows[0]}}
+        for name, rows in by_name.items()
     ]
     return sorted(summed, key=lambda kernel: -abs(kernel["change_ns"]))
 
@@ -180,11 +207,12 @@ def _time(ns: float | None) -> str:
     return "" if ns is None else duration(round(ns))
 
 
-def _number(one: float) -> str:
-    return f"{one:,.0f}" if one == round(one) else f"{one:,.1f}"
+def _count(number: float | None) -> str:
+    number = number or 0
+    return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
 
 
-def _numbers(row: dict[str, Any]) -> str:
-    numbers = [row[f"{side}_kernels"] for side in ("before", "after")]
-    before, after = ("0" if one is None else _number(one) for one in numbers)
+def _counts(row: dict[str, Any]) -> str:
+    """How many kernels ran per step, before and after if that changed."""
+    before, after = (_count(row[f"{side}_kernels"]) for side in ("before", "after"))
     return before if before == after else f"{before} → {after}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -17,78 +18,151 @@ if TYPE_CHECKING:
 
     from tracekit.views.wording import Nouns
 
-_BAR = 8
+_BAR_CELLS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-#: From this width on there is room for how much folded layers differ.
+#: From this width on there is room for the median and spread of folded layers.
 _WIDE = 120
-#: So many lines are shown unless more are asked for.
+#: Lines shown unless more are asked for.
 _LINES = 200
+_BAR = ""
+#: Columns that are left out, in this order, while names have less room than this.
+_DISPENSABLE = {_BAR: 20, "calls": 20, "self": 20, "subtree": 8}
+#: Between columns: one space of padding and one of the box.
+_GAP = 2
 _HEADINGS = {
     "module": "label",
     "self": "self_ns",
     "subtree": "inclusive_ns",
     "inclusive": "inclusive_ns",
-    "of GPU time": "share",
-    "of CPU time": "share",
+    "GPU share": "share",
+    "CPU share": "share",
     "median": "median_ns",
     "min": "min_ns",
     "max": "max_ns",
 }
 
 
+class _Column(NamedTuple):
+    """A column of figures, as text."""
+
+    heading: str
+    cells: list[str]
+
+    @property
+    def width(self) -> int:
+        least = _BAR_CELLS if self.heading == _BAR else 0
+        return max(least, *map(cell_len, (self.heading, *self.cells)))
+
+
 def column_of(heading: str) -> str:
-    """What the tree calls the column of a heading; what is no heading stays as it is."""
+    """The column of the analysis behind a heading of the tree; any other text as it is."""
     return _HEADINGS.get(heading, heading)
 
 
 def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE, most: int = _LINES) -> RenderableType:
-    """Lines of the tree; layers that are alike share one with the sum of their times.
+    """The tree as a table; layers that are alike share one line with the sum of their times.
 
     Args:
-        lines: What the analysis ``tree`` answers, or some of it.
+        lines: Rows of the analysis ``tree``.
         words: What work and device are called.
-        width: In letters. Wide ones have room for the median of folded layers and how far the least and the most of
-            them are apart, as a share of it.
-        most: At most so many lines, those of the most time; a last line says how many more there are.
+        width: Of the terminal, in characters.
+        most: The most lines to show: those with the most time. A caption says how many are hidden.
     """
-    whole, lines = len(lines), module_tree.largest(lines, most)
-    wide = width >= _WIDE and bool(lines["modules"].gt(1).any())
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
-    table.add_column("module", overflow="ellipsis", no_wrap=True, ratio=1)
-    headings = ["calls", "self", "subtree", f"of {words.device} time"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(no_wrap=True, min_width=_BAR)
-    for heading in ("median", "spread") if wide else ():
-        table.add_column(heading, justify="right", no_wrap=True)
-    for line in records(lines):
-        times = (duration(line["self_ns"]), duration(line["inclusive_ns"]), percent(line["share"]))
-        bar = Text(_bar(line["share"]), style="cyan")
-        table.add_row(_name(line), f"{line['calls']:,}", *times, bar, *(_spread(line) if wide else ()))
-    if more := whole - len(lines):
-        table.caption = f"{more:,} more lines: --top {whole} or --json shows all"
+    shown = module_tree.largest(lines, most)
+    table = table_of(shown, words, width)
+    if hidden := len(lines) - len(shown):
+        table.caption = f"{hidden:,} more lines: --top {len(lines)} or --json shows all"
         table.caption_justify = "left"
     return table
 
 
-def _name(line: dict[str, Any]) -> Text:
-    name = Text("  " * line["depth"] + plain(line["label"]), style="" if line["depth"] else "bold")
-    if line["copies"] > 1:
-        name.append(f"  {line['copies']} x")
-    if line["class_name"]:
-        name.append(f" {plain(line['class_name'])}", style="dim")
+def table_of(lines: pd.DataFrame, words: Nouns, width: int) -> Table:
+    """A table with a row for each line of the tree; no row takes more than one line of the terminal.
+
+    A wide terminal also gets the median of folded layers, and their spread: largest less smallest, as a share of it.
+    """
+    rows = records(lines)
+    columns = _fitting(_figures(rows, words, wide=width >= _WIDE), width)
+    names = _names(rows, _room(columns, width))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max([len("module"), *(name.cell_len for name in names)])
+    room = max(_room(columns, width), 1)
+    table.add_column("module", overflow="ellipsis", no_wrap=True, width=min(longest, room))
+    for column in columns:
+        is_bar = column.heading == _BAR
+        table.add_column(
+            column.heading,
+            justify="left" if is_bar else "right",
+            style="cyan" if is_bar else None,
+            no_wrap=True,
+            min_width=_BAR_CELLS if is_bar else None,
+        )
+    for cells in zip(names, *(column.cells for column in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def _figures(rows: list[dict[str, Any]], words: Nouns, *, wide: bool) -> list[_Column]:
+    columns = [
+        _Column("calls", [f"{row['calls']:,}" for row in rows]),
+        _Column("self", [duration(row["self_ns"]) for row in rows]),
+        _Column("subtree", [duration(row["inclusive_ns"]) for row in rows]),
+        _Column(f"{words.device} share", [percent(row["share"]) for row in rows]),
+        _Column(_BAR, [_bar(row["share"]) for row in rows]),
+    ]
+    if wide and any(row["modules"] > 1 for row in rows):
+        columns.append(_Column("median", [_median(row) for row in rows]))
+        columns.append(_Column("spread", [_spread(row) for row in rows]))
+    return columns
+
+
+def _fitting(columns: list[_Column], width: int) -> list[_Column]:
+    """The columns, without the dispensable ones where they would leave names too little room."""
+    for heading, least in _DISPENSABLE.items():
+        if _room(columns, width) >= least:
+            return columns
+        columns = [column for column in columns if column.heading != heading]
+    return columns
+
+
+def _room(columns: list[_Column], width: int) -> int:
+    """How many characters are left for the column of names."""
+    return width - _GAP - sum(column.width + _GAP for column in columns)
+
+
+def _names(rows: list[dict[str, Any]], room: int) -> list[Text]:
+    """Names, indented by two spaces a level, or by one where two would cut a name off."""
+    widest = max((2 * row["depth"] + cell_len(plain(row["label"])) for row in rows), default=0)
+    indent = "  " if widest <= room else " "
+    return [_name(row, indent * row["depth"], room) for row in rows]
+
+
+def _name(row: dict[str, Any], indent: str, room: int) -> Text:
+    """A module's name, and its class where there is room for all of it."""
+    name = Text(f"{indent}{plain(row['label'])}", style="" if row["depth"] else "bold")
+    if row["copies"] > 1:
+        name.append(f"  {row['copies']} x")
+    class_name = f" {plain(row['class_name'])}" if row["class_name"] else ""
+    if name.cell_len + cell_len(class_name) <= room:
+        name.append(class_name, style="dim")
     return name
 
 
-def _spread(line: dict[str, Any]) -> tuple[str, str]:
-    """The median of one of the folded modules, and from the least to the most as a share of it."""
-    if line["modules"] < 2 or not line["median_ns"]:  # noqa: PLR2004 - one alone spreads nowhere
-        return "", ""
-    apart = (line["max_ns"] - line["min_ns"]) / line["median_ns"]
-    return duration(line["median_ns"]), percent(apart)
+def _has_spread(row: dict[str, Any]) -> bool:
+    return bool(row["modules"] > 1 and row["median_ns"])
+
+
+def _median(row: dict[str, Any]) -> str:
+    """The median time of the folded modules."""
+    return duration(row["median_ns"]) if _has_spread(row) else ""
+
+
+def _spread(row: dict[str, Any]) -> str:
+    """The largest less the smallest time of the folded modules, as a share of their median."""
+    return percent((row["max_ns"] - row["min_ns"]) / row["median_ns"]) if _has_spread(row) else ""
 
 
 def _bar(share: float) -> str:
     """A bar as long as the share."""
-    eighths = round(min(max(share, 0.0), 1.0) * _BAR * 8)
+    eighths = round(min(max(share, 0.0), 1.0) * _BAR_CELLS * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

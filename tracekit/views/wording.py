@@ -1,4 +1,4 @@
-"""Numbers and nouns as people read them."""
+"""Numbers, names and nouns for people."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ if TYPE_CHECKING:
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
 _SHOWN_AS_ZERO = 0.0005
-#: What three digits would make 1e+03 of, and the least that is not shown with a power of ten.
+#: From the first on, three digits would be written 1e+03; below the second, with a negative power of ten.
 _FOUR_DIGITS, _LEAST = 999.5, 0.001
 _PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
 
 
 class Nouns(NamedTuple):
-    """What a dataset's pieces of work are called, and whose time they took."""
+    """What the work in a dataset is called, and the device that did it.
+
+    Attributes:
+        work: One piece of work: ``kernel``.
+        works: Several: ``kernels``.
+        device: ``GPU`` or ``CPU``.
+    """
 
     work: str
     works: str
@@ -29,24 +35,21 @@ ON_CPU = Nouns("operator", "operators", "CPU")
 
 
 def nouns(dataset: Dataset) -> Nouns:
-    """Kernels on the GPU; operators on the CPU if there is nothing else."""
+    """Kernels on the GPU, or operators on the CPU where the dataset holds only these."""
     kinds = dataset.table("kernels", ["kind"]).column("kind").unique().to_pylist()
-    if kinds == ["cpu_op"]:
-        return ON_CPU
-    return ON_GPU
+    return ON_CPU if kinds == ["cpu_op"] else ON_GPU
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A DataFrame's rows, None where something is missing."""
+    """The rows of a DataFrame; missing values are None."""
     values = frame.astype(object).where(frame.notna(), None)
     return [dict(zip(frame.columns, row, strict=True)) for row in values.itertuples(index=False)]
 
 
 def duration(ns: float) -> str:
     """Nanoseconds in the largest unit that fits, three digits: ``1.23 ms``."""
-    size, unit = next((one for one in _UNITS if ns >= one[0]), _UNITS[-1])
-    # From 999.5 on three digits would be 1e+03.
-    return f"{ns / size:.3g} {unit}" if ns < 999.5 * size else f"{ns / size:,.0f} {unit}"
+    size, unit = next((unit for unit in _UNITS if ns >= unit[0]), _UNITS[-1])
+    return f"{ns / size:.3g} {unit}" if ns < _FOUR_DIGITS * size else f"{ns / size:,.0f} {unit}"
 
 
 def size(number_of_bytes: float) -> str:
@@ -74,7 +77,7 @@ def rounded(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage: ``12.3 %``; what rounds to nothing or to all is not called so."""
+    """A share as a percentage: ``12.3 %``. Only exactly nothing is 0.0 %, only exactly all is 100.0 %."""
     if 0 < share < _SHOWN_AS_ZERO:
         return "<0.1 %"
     if 1 - _SHOWN_AS_ZERO < share < 1:
@@ -83,7 +86,7 @@ def percent(share: float) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of unknown origin without what would command the terminal."""
+    """Text of unknown origin without control characters, which could steer the terminal."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

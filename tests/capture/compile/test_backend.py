@@ -254,7 +254,7 @@ def test_an_argument_that_moved_is_an_error_in_debug_mode_unless_inputs_are_copi
     first, x = torch.randn(8), torch.randn(2)
     run = compiled(nn.ReLU(), first, mode="eager", debug=True, **RECORD)
     run(first), run(x), run(x)
-    with pytest.raises(CaptureError, match=r"submod_0: l_args_0_ lies elsewhere .* copy_inputs"):
+    with pytest.raises(CaptureError, match=r"submod_0: l_args_0_ has another address .* copy_inputs"):
         run(torch.randn(2))
     torch._dynamo.reset()
     run = compiled(nn.ReLU(), first, mode="eager", debug=True, copy_inputs=True, **RECORD)
@@ -270,7 +270,7 @@ def test_cuda_graphs_where_there_is_no_gpu_are_refused_or_left_out_with_a_word(
     with caplog.at_level(logging.INFO, "tracekit.capture"):
         assert PiecewiseBackend(CompileConfig(cudagraph_sizes=(1,))).graphs is None
         assert PiecewiseBackend(CompileConfig()).graphs is None
-    assert caplog.messages == ["no GPU here: pieces run without CUDA graphs"]
+    assert caplog.messages == ["no GPU on this machine: pieces run without CUDA graphs"]
     with pytest.raises(CaptureError, match="no GPU"):
         PiecewiseBackend(CompileConfig(cudagraph_sizes=(1,), graph_capture="cuda"))
 
@@ -300,7 +300,7 @@ def test_a_folder_that_takes_no_file_is_a_warning(tmp_path: Path, caplog: pytest
     first = torch.randn(8)
     run = compiled(nn.ReLU(), first, mode="eager", debug_dir=taken)
     assert torch.equal(run(first), first.relu())
-    assert "computation_graph.py: not written" in caplog.text
+    assert "computation_graph.py: cannot be written" in caplog.text
 
 
 def test_a_line_sums_up_what_compiling_took_and_no_bar_is_drawn_off_a_terminal(
@@ -310,7 +310,7 @@ def test_a_line_sums_up_what_compiling_took_and_no_bar_is_drawn_off_a_terminal(
     with caplog.at_level(logging.INFO, "tracekit.capture"):
         compiled(Silly(), first, mode="eager", splitting_ops=(ATTENTION,))(first)
     (line,) = [message for message in caplog.messages if message.startswith("graph ")]
-    assert ": 5 pieces, 3 of them compiled; 3 compilations asked for, 0 run, 0 loaded, in " in line
+    assert ": 5 pieces, 3 of them compiled; 3 compilations requested, 0 run, 0 loaded, in " in line
     assert capsys.readouterr() == ("", "")
 
 
@@ -332,4 +332,4 @@ def test_tracing_and_compiling_take_time_that_is_counted() -> None:
 def test_it_is_loaded_by_those_who_ask_for_it_and_brings_no_tables_along() -> None:
     assert "tracekit.capture.compile" not in loaded_by("import tracekit.capture")
     found = {name.partition(".")[0] for name in loaded_by("import tracekit.capture.compile")}
-    assert not {"adbc_driver_manager", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy"} & found
+    assert not {"nvtx", "pandas", "pyarrow", "rich", "sqlalchemy"} & found

@@ -20,6 +20,7 @@ def test_a_block_is_expected_to_count_by_so_much() -> None:
     with found.expect(graphs_seen=1, pieces_seen=0):
         found.graphs_seen += 1
         found.cache_hits += 7
+    assert (found.graphs_seen, found.cache_hits) == (6, 7)
 
 
 def test_what_differs_is_named_with_what_was_expected_and_found() -> None:

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from tests.capture.compile.models import ATTENTION, compiled
-from tracekit.capture.compile import cudagraph
+from tracekit.capture.compile import cudagraph, piece
 from tracekit.capture.compile.backend import PiecewiseBackend
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters
-from tracekit.capture.compile.cudagraph import CudaGraphs, StandInGraphs, weak
+from tracekit.capture.compile.cudagraph import CudaGraphs, StandInGraphs, weak_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def test_the_stand_in_runs_what_it_is_given_and_remembers_the_capture() -> None:
         return (x * 2,)
 
     graphs, x = StandInGraphs(), torch.ones(2)
-    replay = graphs.capture(double, (x,), watched=(0,), warmups=2)
+    replay = graphs.capture_graph(double, (x,), watched=(0,), warmups=2)
     assert (ran, graphs.made) == ([2.0] * 3, [replay])
     assert replay.inputs == ((0, x.data_ptr()),)
     assert replay((x,)) is replay.outputs
@@ -84,7 +84,7 @@ def test_a_capture_warms_up_aside_and_records_without_running(said: list[str]) -
         said.append("run")
         return (1,)
 
-    replay = CudaGraphs().capture(run, (torch.ones(2),), warmups=2)
+    replay = CudaGraphs().capture_graph(run, (torch.ones(2),), warmups=2)
     assert said == [
         "collect",
         "empty",
@@ -103,8 +103,8 @@ def test_a_capture_warms_up_aside_and_records_without_running(said: list[str]) -
 
 def test_garbage_is_collected_for_the_first_piece_alone(said: list[str]) -> None:
     graphs = CudaGraphs()
-    graphs.capture(lambda: (), (), first=True)
-    graphs.capture(lambda: (), (), first=False)
+    graphs.capture_graph(lambda: (), (), first=True)
+    graphs.capture_graph(lambda: (), (), first=False)
     assert (said.count("collect"), said.count("empty")) == (1, 1)
 
 
@@ -113,13 +113,13 @@ def test_a_capture_that_fails_is_ended(said: list[str]) -> None:
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        CudaGraphs().capture(run, ())
+        CudaGraphs().capture_graph(run, ())
     assert said[-1] == "end"
 
 
 def test_a_replay_fits_arguments_that_lie_where_they_lay(said: list[str]) -> None:
     x = torch.ones(4)
-    replay = CudaGraphs().capture(lambda *_args: (), (x, 4, x), watched=(0, 1))
+    replay = CudaGraphs().capture_graph(lambda *_args: (), (x, 4, x), watched=(0, 1))
     assert replay.fits((x, 4, torch.ones(4)))
     assert not replay.fits((torch.ones(4), 4, x))
     assert replay.moved((torch.ones(4), 4, x)) == [0]
@@ -128,14 +128,14 @@ def test_a_replay_fits_arguments_that_lie_where_they_lay(said: list[str]) -> Non
 def test_the_captured_call_holds_its_results_and_later_ones_do_not(
     said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cudagraph, "weak", lambda value: f"weak {value}")
-    replay = CudaGraphs().capture(lambda: ("result",), ())
+    monkeypatch.setattr(cudagraph, "weak_tensor", lambda value: f"weak {value}")
+    replay = CudaGraphs().capture_graph(lambda: ("result",), ())
     assert [replay(()), replay(()), replay(())] == [("result",), ("weak result",), ("weak result",)]
 
 
 def test_what_is_no_plain_cuda_tensor_is_kept_as_it_is() -> None:
     for value in (torch.ones(2), nn.Parameter(torch.ones(2)), 3, None):
-        assert weak(value) is value
+        assert weak_tensor(value) is value
 
 
 class Bound(StandInGraphs):
@@ -143,8 +143,8 @@ class Bound(StandInGraphs):
 
     bound = True
 
-    def capture(self, fn: Any, args: Sequence[Any], /, **kwargs: Any) -> Any:
-        made = super().capture(fn, args, **kwargs)
+    def capture_graph(self, fn: Any, args: Sequence[Any], /, **kwargs: Any) -> Any:
+        made = super().capture_graph(fn, args, **kwargs)
         lay = made.inputs
 
         class Replay:
@@ -164,7 +164,7 @@ class Bound(StandInGraphs):
 
 @contextmanager
 def bound_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("tracekit.capture.compile.backend.graph_capture", lambda _wanted: Bound())
+    monkeypatch.setattr("tracekit.capture.compile.backend.graphs_for", lambda _wanted: Bound())
     yield
 
 
@@ -208,12 +208,13 @@ def test_results_of_a_piece_without_a_size_are_copied_at_every_size(
 def test_inputs_that_moved_are_run_without_the_graph_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    piece._warn_moved.cache_clear()
     with bound_graphs(monkeypatch):
         first = torch.randn(8)
         run = compiled(nn.Sigmoid(), first, **SETTINGS)
         kept = [torch.randn(2) for _ in range(4)]
         assert all(torch.equal(run(x), torch.sigmoid(x)) for x in (first, *kept))
-    assert caplog.text.count("set copy_inputs") <= 1
+    assert caplog.text.count("set copy_inputs") == 1
 
 
 def test_copied_inputs_may_come_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,14 +240,14 @@ def test_a_piece_that_cannot_be_captured_runs_as_it_is(
     def refuse(*_args: object, **_kwargs: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(StandInGraphs, "capture", refuse)
+    monkeypatch.setattr(StandInGraphs, "capture_graph", refuse)
     first = torch.randn(8)
     run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)
     with counters.expect(graphs_captured=0):
         for x in (first, torch.randn(2), torch.randn(2)):
             assert torch.equal(run(x), x.relu())
     assert caplog.messages[-1:] == [
-        "submod_0 cannot be captured at size 2: operation not permitted when stream is capturing"
+        "submod_0 cannot be captured as a CUDA graph at size 2: operation not permitted when stream is capturing"
     ]
 
 

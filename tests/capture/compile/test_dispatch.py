@@ -154,7 +154,8 @@ def test_a_size_that_a_model_of_pytorch_s_own_fixes_is_known_by_its_name(caplog)
         mask = torch.zeros(3, 3, dtype=torch.bool)
         found = run(x, x, x, None, False, mask)
         torch.testing.assert_close(found[0], model(x, x, x, None, False, mask)[0])
-    assert all("the model fixes size 0 of attn_mask" in text for text in warnings(caplog))
+    (text,) = warnings(caplog)
+    assert "the model requires fixed values for size 0 of attn_mask" in text
 
 
 @ROUTES
@@ -263,7 +264,7 @@ def test_the_dynamic_dimensions_can_be_named() -> None:
 
 
 def test_a_dynamic_dimension_of_an_argument_that_there_is_not_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"dynamic_dims names z, but forward takes x"):
+    with pytest.raises(UsageError, match=r"dynamic_dims: forward has no argument z; it takes x"):
         compile_model(Doubling(), CompileConfig(dynamic_dims={"z": (0,)}))
 
 
@@ -277,7 +278,7 @@ def test_a_model_that_fixes_its_size_has_code_for_each(caplog: pytest.LogCapture
     run, graphs = compiled(model)
     for size in (4, 5, 4, 5):
         assert torch.equal(run(torch.zeros(size)), model(torch.zeros(size)))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="invalid for input of size 6"):
         run(torch.zeros(6))
     assert [text.partition(":")[0] for text in warnings(caplog)] == ["FixedRows"]
     assert len(graphs) >= 2
@@ -294,13 +295,13 @@ def test_only_the_size_that_the_model_fixes_has_code_for_each_value(caplog) -> N
         x, more = torch.randn(size, inner), {"weight": torch.randn(inner, 2)}
         torch.testing.assert_close(run(x, more), model(x, more))
     (text,) = warnings(caplog)
-    assert "the model fixes size 0 of more, so each value has code of its own" in text
+    assert "the model requires fixed values for size 0 of more, so each value is compiled separately" in text
     assert len(graphs) == 3
 
 
 def test_a_size_said_to_be_dynamic_that_the_model_fixes_is_refused() -> None:
     run, _ = compiled(FixedRows(), CompileConfig(mode="eager", dynamic_dims={"x": (0,)}))
-    with pytest.raises(UsageError, match="dynamic_dims: the model fixes a size"):
+    with pytest.raises(UsageError, match="dynamic_dims: the model requires a fixed value"):
         run(torch.zeros(4))
 
 
@@ -316,7 +317,7 @@ def test_a_branch_on_data_keeps_its_guards_and_is_told_once(bytecode: bool, capl
         for x in (torch.ones(size), -torch.ones(size)):
             assert torch.equal(run(x), model(x))
     (text,) = warnings(caplog)
-    assert "Branching: it cannot be traced as one graph, so its guards stay" in text
+    assert "Branching: cannot be traced as one graph, so its guards are checked" in text
     assert "\n" not in text
 
 
@@ -331,7 +332,7 @@ def test_exceptions_of_the_model_pass_through(bytecode: bool) -> None:
     run, graphs = compiled(Picky(), bytecode=bytecode)
     with pytest.raises(ValueError, match=r"^two dimensions, please$"):
         run(torch.ones(3))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"missing .* required positional argument"):
         run()
     assert torch.equal(run(torch.ones(2, 2)), torch.full((2, 2), 2.0))
     assert len(graphs) == 1
@@ -496,16 +497,16 @@ def test_the_tensors_of_the_caller_come_out_unmarked() -> None:
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_copies_are_refused(copied) -> None:
-    with pytest.raises(TypeError, match="pickle or copy the model, and compile it again"):
+    with pytest.raises(TypeError, match="pickle or copy the original model and compile it again"):
         copied(compiled(Scaling())[0])
 
 
 @pytest.mark.parametrize(
     ("made", "what"),
     [
-        (lambda: compile_model(Scaling(), EAGER), "is compiled already"),
-        (lambda: torch.compile(Scaling()), "is compiled already"),
-        (lambda: abs, "is no nn.Module"),
+        (lambda: compile_model(Scaling(), EAGER), "is already compiled"),
+        (lambda: torch.compile(Scaling()), "is already compiled"),
+        (lambda: abs, "expected an nn.Module"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused(made, what: str) -> None:

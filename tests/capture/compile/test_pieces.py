@@ -142,12 +142,12 @@ def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_special
         for sizes in ((2, 7), (2, 9), (3, 2)):
             x, y = map(torch.randn, sizes)
             assert torch.equal(run(x, y), x[:, None] * y)
-    assert "the shapes of 1 pieces vary in more than one size" in caplog.text
+    assert "the shapes of 1 pieces depend on more than one dynamic size" in caplog.text
 
 
 def test_a_piece_that_raises_closes_its_range() -> None:
     run = running(nn.Linear(3, 3), torch.randn(9, 3), mode="eager")
-    with routed_to(to := Listed()), pytest.raises(RuntimeError):
+    with routed_to(to := Listed()), pytest.raises(RuntimeError, match="cannot be multiplied"):
         run(torch.randn(2, 4))
     assert [event.text is None for event in to.events] == [False, True]
 

@@ -78,7 +78,7 @@ def test_what_nsys_lost_stands_in_coverage_lacks_and_manifest_with_advice(
     dataset = rewritten(lines=f"{WHOLE}\nsaid 7/1 1 1 {CUDA}\nsaid 9/1 1 1 {CUDA}")
     assert doubts(dataset) == {"cuda_events_lost": 2}
     [lack] = dataset.manifest["lacks"]
-    assert lack["what"] == f'perhaps some CUDA events of its processes (nsys says: "{CUDA}")'
+    assert lack["what"] == f'possibly some CUDA events of its processes (nsys says: "{CUDA}")'
     assert "torch.cuda.synchronize" in lack["remedy"]
     [row] = [row for row in dataset.table("coverage").to_pylist() if row["advice"]]
     assert (row["what"], row["known"]) == ("report: losses", False)
@@ -87,7 +87,7 @@ def test_what_nsys_lost_stands_in_coverage_lacks_and_manifest_with_advice(
 def test_a_loss_of_processes_that_are_not_in_the_report_says_so(rewritten: Rewrite) -> None:
     dataset = rewritten(lines=f"{WHOLE}\nsaid 9/1 1 1 {CUDA}")
     [lack] = dataset.manifest["lacks"]
-    assert lack["what"].startswith("perhaps some CUDA events of processes that left nothing in it")
+    assert lack["what"].startswith("possibly some CUDA events of processes without any data in it")
 
 
 def test_a_message_of_no_process_counts_too(rewritten: Rewrite) -> None:
@@ -106,19 +106,19 @@ def test_a_whole_report_without_messages_raises_no_doubt(rewritten: Rewrite, tmp
     dataset = rewritten(lines=f"{WHOLE}\nsaid 7/1 1 1 {HARMLESS[0]}")
     assert doubts(dataset) == {}
     assert dataset.manifest["lacks"] == []
-    assert "perhaps" not in command("parse", tmp_path / "report.sqlite", "--force").out
+    assert "possibly" not in command("parse", tmp_path / "report.sqlite", "--force").out
 
 
 def test_all_is_attributed_is_never_said_without_what_nsys_says(rewritten: Rewrite, tmp_path: Path) -> None:
     dataset = rewritten(lines=f"{WHOLE}\nsaid 7/1 1 1 {CUDA}")
     said = " ".join(command("parse", tmp_path / "report.sqlite", "--force").out.split())
-    assert "attributed by range 1 50 ns 100.0 % perhaps lost, nsys says: cuda_events_lost ? ?" in said
-    assert "the report lacks perhaps some CUDA events" in said
+    assert "attributed by range 1 50 ns 100.0 % possibly lost: cuda_events_lost ? ?" in said
+    assert "the report lacks possibly some CUDA events" in said
     assert said.count("torch.cuda.synchronize") == 1
     table = command("show", "coverage", dataset.folder, "--csv").out
     assert "report: losses,cuda_events_lost,false,1" in table.casefold()
     summary = json.loads(command("parse", tmp_path / "report.sqlite", "--force", "--json").out)
     assert "cuda_events_lost" in {row["cause"] for row in summary["coverage"]}
     page = shown(dataset)["coverage"]
-    assert page["doubts"] == ["perhaps lost, nsys says: cuda_events_lost"]
-    assert any("perhaps some CUDA events" in line for line in page["advice"])
+    assert page["doubts"] == ["possibly lost: cuda_events_lost"]
+    assert any("possibly some CUDA events" in line for line in page["advice"])

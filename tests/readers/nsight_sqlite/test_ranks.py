@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tracekit
-from tests.conftest import TRACES
 from tests.golden import check
+from tests.needs import TRACES
 from tests.readers.files import changed
 from tests.trace_lines import global_tid, report
 

@@ -191,7 +191,6 @@ def test_a_table_read_by_queries_is_the_same_as_one_read_from_pages(
 
     monkeypatch.setattr(bulk, "leaves", refuses)
     assert rows(rewritten(registered=registered)) == whole
-    monkeypatch.setattr(queries, "_PART_ROWS", 2)
     monkeypatch.setattr(queries, "_BATCH_ROWS", 1)
     assert rows(rewritten(registered=registered)) == whole
 

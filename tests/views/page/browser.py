@@ -20,16 +20,16 @@ def available() -> bool:
 
 
 class Looking:
-    """One page that is looked at, with all that its console said and all that it asked for."""
+    """One page that is looked at, with all messages of its console and all its requests."""
 
     def __init__(self, context: BrowserContext, path: Path) -> None:
         self.context, self.path = context, path
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.requests: list[str] = []
         self.page: Page = context.new_page()
-        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
+        self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.messages.append(dialog.message), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
         self.page.wait_for_selector("[data-ready]")
@@ -39,5 +39,9 @@ def errors_of(page: Page) -> list[Any]:
     """What axe finds wrong, a line each: the rule and where."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
-    return [(one["id"], node["target"], node["failureSummary"]) for one in found for node in one["nodes"]]
+    violations = Axe().run(page).response["violations"]
+    return [
+        (violation["id"], node["target"], node["failureSummary"])
+        for violation in violations
+        for node in violation["nodes"]
+    ]

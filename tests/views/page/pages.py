@@ -25,9 +25,9 @@ def shown(dataset: Dataset, before: Dataset | None = None) -> dict[str, Any]:
 
 def data_of(html: bytes) -> dict[str, Any]:
     """The data of a page."""
-    found = _DATA.findall(html.decode())
-    assert len(found) == 1
-    data: dict[str, Any] = json.loads(found[0])
+    matches = _DATA.findall(html.decode())
+    assert len(matches) == 1
+    data: dict[str, Any] = json.loads(matches[0])
     return data
 
 
@@ -42,23 +42,23 @@ class Node(NamedTuple):
 
 def nodes(columns: dict[str, list[Any]]) -> list[Node]:
     """The nodes of a list, with their paths and children."""
-    found: list[Node] = []
+    tree: list[Node] = []
     for at, name in enumerate(columns["name"]):
         parent = columns["parent"][at]
-        path = f"{found[parent].path}.{name}" if parent >= 0 else name
-        found.append(Node(at, path, {key: its[at] for key, its in columns.items()}, []))
+        path = f"{tree[parent].path}.{name}" if parent >= 0 else name
+        tree.append(Node(at, path, {key: column[at] for key, column in columns.items()}, []))
         if parent >= 0:
-            found[parent].children.append(at)
-    return found
+            tree[parent].children.append(at)
+    return tree
 
 
 def reach(columns: dict[str, list[Any]]) -> list[set[int]]:
     """The places of each node and of all below it."""
-    found: list[set[int]] = [{at} for at in range(len(columns["name"]))]
-    for at in reversed(range(len(found))):
+    places: list[set[int]] = [{at} for at in range(len(columns["name"]))]
+    for at in reversed(range(len(places))):
         if columns["parent"][at] >= 0:
-            found[columns["parent"][at]] |= found[at]
-    return found
+            places[columns["parent"][at]] |= places[at]
+    return places
 
 
 class Tables:

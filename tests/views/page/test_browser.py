@@ -63,7 +63,7 @@ def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Looking]]:
     yield at
     for one in opened:
         one.context.close()
-        assert one.said == []
+        assert one.messages == []
         assert one.requests == [one.path.as_uri()]
 
 
@@ -130,9 +130,9 @@ def test_the_keyboard_alone_reaches_everything(look, llama) -> None:
     shown.locator("#canvas").focus()
     shown.keyboard.press("ArrowRight")
     assert "kernel" in shown.locator("#timeline-piece").inner_text()
-    before = shown.evaluate("document.querySelector('#said').textContent")
+    before = shown.evaluate("document.querySelector('#announcement').textContent")
     shown.keyboard.press("ArrowRight")
-    assert shown.evaluate("document.querySelector('#said').textContent") != before
+    assert shown.evaluate("document.querySelector('#announcement').textContent") != before
     shown.keyboard.press("Enter")
     assert shown.locator("#crumbs li").count() > 3
 
@@ -153,7 +153,7 @@ def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_mod
     assert len(paths) == 3
     assert all("layers.2.mlp" in path for path in paths)
     shown.locator("#search-kernels").fill("no such thing")
-    assert "nothing of that kind" in shown.locator("#kernels-table").inner_text()
+    assert "no matching rows" in shown.locator("#kernels-table").inner_text()
 
 
 PIXELS = "document.querySelector('#canvas').toDataURL()"
@@ -176,9 +176,9 @@ def test_the_timeline_tells_and_chooses_what_is_under_the_pointer(look, llama) -
     assert shown.locator("#crumbs li").count() > 4
     options = shown.locator("#drawn option").all_inner_texts()
     assert options[0].startswith("Median decode step")
-    assert any("whole recording" in option for option in options)
+    assert any("whole recording" in option.lower() for option in options)
     shown.locator("#drawn").select_option(str(len(options) - 1))
-    assert "500 kernels" in shown.locator("#timeline-said").inner_text()
+    assert "500 kernels" in shown.locator("#timeline-summary").inner_text()
 
 
 def test_the_timeline_zooms_and_moves(look, llama) -> None:
@@ -265,8 +265,8 @@ def test_each_step_that_is_drawn_is_marked_under_its_bar(look, llama, monkeypatc
         shown = look(page(llama)).page
         bars = shown.locator("#steps rect:not(.mark)")
         wide = float(bars.nth(1).get_attribute("x"))
-        found = shown.locator("#steps rect.mark").evaluate_all("(all) => all.map((one) => one.getAttribute('x'))")
-        assert sorted(round(float(left) / wide) for left in found) == marks
+        marked = shown.locator("#steps rect.mark").evaluate_all("(all) => all.map((one) => one.getAttribute('x'))")
+        assert sorted(round(float(left) / wide) for left in marked) == marks
         assert bars.count() == min(most, 10)
 
 
@@ -274,8 +274,8 @@ def test_nothing_that_gets_into_the_page_is_fetched_or_run(browser, llama, tmp_p
     path = tmp_path / "page.html"
     path.write_bytes(page(llama))
     shown = Looking(browser.new_context(), path)
-    refused = """new Promise((told) => {
-        document.addEventListener("securitypolicyviolation", (event) => told(event.effectiveDirective));
+    refused = """new Promise((resolve) => {
+        document.addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective));
         document.body.append(Object.assign(document.createElement(NAME), PROPERTIES));
     })"""
     for name, properties, directive in (
@@ -340,16 +340,16 @@ def test_numbers_read_as_in_the_terminal(look, llama) -> None:
         0.03125,
         *rng.uniform(0, 1, 300).tolist(),
     ]
-    told = {"about": {"title": "t"}, "times": times, "shares": shares}
-    found = wording(shown, told)
-    assert found == [[duration(one) for one in times], [percent(one) for one in shares]]
+    values = {"about": {"title": "t"}, "times": times, "shares": shares}
+    texts = wording(shown, values)
+    assert texts == [[duration(one) for one in times], [percent(one) for one in shares]]
 
 
-def wording(shown: Page, told: dict[str, Any]) -> Any:
+def wording(shown: Page, values: dict[str, Any]) -> Any:
     """What the page's own functions make of numbers."""
     source = (ROOT / "tracekit" / "views" / "page" / "assets" / "wording.js").read_text("utf-8")
-    call = "[told.times.map(duration), told.shares.map(percent)]"
-    return shown.evaluate(f"(told) => {{ {source}\n return {call}; }}", told)
+    call = "[values.times.map(duration), values.shares.map(percent)]"
+    return shown.evaluate(f"(values) => {{ {source}\n return {call}; }}", values)
 
 
 LEFT_OUT = {
@@ -371,7 +371,7 @@ def test_a_page_of_little_says_what_is_missing(look, tmp_path: Path, name: str) 
     assert "undefined" not in text
     assert "NaN" not in text
     if name in ("nothing", "modules without work"):
-        assert "There is no GPU work" in text
+        assert "No GPU work was recorded." in text
     else:
         assert "no module" in text
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tracekit
 from tests.command import ROOT
-from tests.conftest import TRACES
+from tests.needs import TRACES
 from tests.simulator import simulate, write_report
 from tests.simulator.strategies import capturing_plans, plans
 from tests.trace_lines import report
@@ -65,8 +65,8 @@ def check_coverage(data: dict[str, Any], tables: Tables) -> None:
     work = tables.kernels
     cause = work["method"].astype(object).where(work["method"].notna(), work["cause"])
     expected = work.groupby(cause)["dur_ns"].agg(["size", "sum"])
-    found = {row["cause"]: (row["count"], row["time_ns"]) for row in data["coverage"]["kernels"]}
-    assert found == {name: (row["size"], row["sum"]) for name, row in expected.iterrows()}
+    by_cause = {row["cause"]: (row["count"], row["time_ns"]) for row in data["coverage"]["kernels"]}
+    assert by_cause == {name: (row["size"], row["sum"]) for name, row in expected.iterrows()}
 
 
 def check_modules(data: dict[str, Any], tables: Tables) -> None:
@@ -85,9 +85,9 @@ def check_modules(data: dict[str, Any], tables: Tables) -> None:
 
 def check_sums(columns: dict[str, list[Any]]) -> None:
     """Inclusive is self, plus what is below, plus what is left out below."""
-    found = nodes(columns)
-    for node in found:
-        below = sum(found[child].figures["inclusive_ns"] for child in node.children)
+    tree = nodes(columns)
+    for node in tree:
+        below = sum(tree[child].figures["inclusive_ns"] for child in node.children)
         parts = node.figures["self_ns"] + below + node.figures["left_out_ns"]
         assert node.figures["inclusive_ns"] == parts
         assert node.figures["left_out_ns"] >= 0
@@ -102,7 +102,7 @@ def check_lines(data: dict[str, Any], tables: Tables) -> None:
     for at, line in enumerate(nodes(data["nodes"]["lines"])):
         if line.figures["left_out"]:
             continue
-        inside = [row for row, its in enumerate(listed["line"]) if its == at]
+        inside = [row for row, line in enumerate(listed["line"]) if line == at]
         assert len(inside) == line.figures["modules"]
         for name in ("calls", "kernels", "self_ns", "inclusive_ns", "launch_bound_ns"):
             assert line.figures[name] == sum(listed[name][row] for row in inside)
@@ -110,19 +110,19 @@ def check_lines(data: dict[str, Any], tables: Tables) -> None:
 
 def check_pairs(data: dict[str, Any], name: str, tables: Tables) -> None:
     """Kernels inside a node, as the page adds them up."""
-    pairs, its = data["kernels"][f"of_{name}"], data["kernels"]
-    kernels = list(zip(its["name"], its["kind"], strict=True))
+    pairs, listed_kernels = data["kernels"][f"of_{name}"], data["kernels"]
+    kernels = list(zip(listed_kernels["name"], listed_kernels["kind"], strict=True))
     for node, below in zip(nodes(data["nodes"][name]), reach(data["nodes"][name]), strict=True):
-        found: dict[tuple[str, str], tuple[int, int]] = {}
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
         for at, owner in enumerate(pairs["node"]):
             if owner in below:
                 key = kernels[pairs["kernel"][at]]
-                count, time = found.get(key, (0, 0))
-                found[key] = (count + pairs["kernels"][at], time + pairs["gpu_time_ns"][at])
+                count, time = sums.get(key, (0, 0))
+                sums[key] = (count + pairs["kernels"][at], time + pairs["gpu_time_ns"][at])
         work = tables.below(node.path) if name == "modules" else of_lines(data, tables, below)
         groups = work.groupby(["named", "kind"], dropna=False, observed=True)["dur_ns"]
         expected = {key: (len(time), time.sum()) for key, time in groups if key in kernels}
-        assert found == expected
+        assert sums == expected
 
 
 def of_lines(data: dict[str, Any], tables: Tables, lines: set[int]) -> pd.DataFrame:
@@ -134,20 +134,20 @@ def of_lines(data: dict[str, Any], tables: Tables, lines: set[int]) -> pd.DataFr
 
 
 def check_kernels(data: dict[str, Any], tables: Tables) -> None:
-    its = data["kernels"]
+    listed_kernels = data["kernels"]
     groups = tables.kernels.groupby(["named", "kind"], dropna=False, observed=True)["dur_ns"]
     expected = {
         key: (len(time), time.sum(), time.median(), time.max()) for key, time in groups if isinstance(key, tuple)
     }
-    for at, key in enumerate(zip(its["name"], its["kind"], strict=True)):
+    for at, key in enumerate(zip(listed_kernels["name"], listed_kernels["kind"], strict=True)):
         assert expected.pop(key) == (
-            its["kernels"][at],
-            its["gpu_time_ns"][at],
-            pytest.approx(its["median_ns"][at]),
-            its["max_ns"][at],
+            listed_kernels["kernels"][at],
+            listed_kernels["gpu_time_ns"][at],
+            pytest.approx(listed_kernels["median_ns"][at]),
+            listed_kernels["max_ns"][at],
         )
-    assert len(expected) == its["left_out"]
-    assert sum(time for _, time, *_ in expected.values()) == its["left_out_ns"]
+    assert len(expected) == listed_kernels["left_out"]
+    assert sum(time for _, time, *_ in expected.values()) == listed_kernels["left_out_ns"]
 
 
 def check_timeline(data: dict[str, Any], tables: Tables) -> None:
@@ -160,14 +160,14 @@ def check_timeline(data: dict[str, Any], tables: Tables) -> None:
             assert step["gpu_time_ns"] == work["dur_ns"].sum()
         assert drawn["work"] == len(work)
         assert drawn["start_ns"] >= work["start_ns"].min()
-        found = list(pieces(drawn))
-        assert len(found) <= limits.PIECES + len(drawn["streams"])
+        drawn_pieces = list(pieces(drawn))
+        assert len(drawn_pieces) <= limits.PIECES + len(drawn["streams"])
         if drawn["left_out"]:
             continue
-        assert sum(piece["count"] for piece in found) == len(work)
-        assert sum(piece["ns"] for piece in found) == work["dur_ns"].sum()
-        if len(found) == len(work):
-            times = [(drawn["start_ns"] + one["start_ns"], one["length_ns"]) for one in found]
+        assert sum(piece["count"] for piece in drawn_pieces) == len(work)
+        assert sum(piece["ns"] for piece in drawn_pieces) == work["dur_ns"].sum()
+        if len(drawn_pieces) == len(work):
+            times = [(drawn["start_ns"] + piece["start_ns"], piece["length_ns"]) for piece in drawn_pieces]
             expected = zip(work["start_ns"], work["end_ns"] - work["start_ns"], strict=True)
             assert sorted(times) == sorted(expected)
 
@@ -241,14 +241,14 @@ def test_what_is_compared_is_what_diff_says(tmp_path: Path) -> None:
     before = tracekit.parse(source, tmp_path / "before")
     lines = "range 1 0 50 {'Module': 'LlamaForCausalLM'}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
     after = tracekit.parse(report(tmp_path / "after.sqlite", lines), tmp_path / "after")
-    found = shown(after, before)["changes"]
+    changes = shown(after, before)["changes"]
     rows = difference.frame(before, after)
     changed = rows[(rows["what"] != "step") & (rows["status"] != "same")]
-    assert found["tally"] == changed["status"].value_counts().to_dict()
-    assert sum(line["copies"] for line in found["lines"]) == len(changed)
-    assert sum(line["change_ns"] for line in found["lines"]) == changed["change_ns"].sum()
+    assert changes["tally"] == changed["status"].value_counts().to_dict()
+    assert sum(line["copies"] for line in changes["lines"]) == len(changed)
+    assert sum(line["change_ns"] for line in changes["lines"]) == changed["change_ns"].sum()
     steps = rows[rows["what"] == "step"]
-    assert [(one["path"], one["before_ns"], one["after_ns"]) for one in found["steps"]] == [
+    assert [(step["path"], step["before_ns"], step["after_ns"]) for step in changes["steps"]] == [
         (row.path, *(None if time != time else time for time in (row.before_ns, row.after_ns)))
         for row in steps.itertuples()
     ]
@@ -272,18 +272,18 @@ def test_a_page_lets_nothing_be_loaded_and_no_other_script_run(tmp_path: Path) -
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", ""), tmp_path / "out")
     text = page(dataset).decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
-    said = dict(part.split(" ", 1) for part in policy.split("; "))
-    assert said["default-src"] == said["base-uri"] == said["form-action"] == "'none'"
+    directives = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert directives["default-src"] == directives["base-uri"] == directives["form-action"] == "'none'"
     for element in ("script", "style"):
         (body,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
-        assert said[f"{element}-src"] == f"'sha256-{digest}'"
+        assert directives[f"{element}-src"] == f"'sha256-{digest}'"
     assert not re.findall(r"""(?:src|href)=["'](?!#)|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", text)
 
 
 def test_every_script_and_style_is_in_the_page() -> None:
-    there = {path.name for path in ASSETS.iterdir()}
-    assert there == {
+    names = {path.name for path in ASSETS.iterdir()}
+    assert names == {
         "page.html",
         *(f"{name}.js" for name in SCRIPTS),
         *(f"{name}.css" for name in STYLES),

@@ -1,4 +1,4 @@
-"""``tracekit report``: where the page goes, what it says, and what a wrong call is told."""
+"""``tracekit report``: where the page goes, what it says, and how a wrong call is refused."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_pages_lie_in_neither_dataset(folder: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_or_compared_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     on_cpu = tracekit.parse(report(tmp_path / "cpu.sqlite", "op 1 10 20 aten::mm\n")).folder
-    there = sorted(tmp_path.iterdir())
+    files = sorted(tmp_path.iterdir())
     refusal(command("report", folder, on_cpu), on_cpu)
     refusal(command("report", tmp_path / "absent"), tmp_path / "absent")
     refusal(command("report", folder, "-o", tmp_path), tmp_path)
     place = tmp_path / "none" / "page.html"
     refusal(command("report", folder, "-o", place), place)
-    assert sorted(tmp_path.iterdir()) == there
+    assert sorted(tmp_path.iterdir()) == files
 
 
 def test_a_folder_that_may_not_be_written_is_told(folder: Path, tmp_path: Path) -> None:
@@ -108,16 +108,16 @@ def test_a_page_stays_small_whatever_the_names_and_numbers(tmp_path: Path, monke
 
 def test_the_roofline_is_that_of_the_analysis_with_the_peaks_that_are_said(tmp_path: Path) -> None:
     dataset = tracekit.parse(ROOT / "data" / "llama_batches.sqlite", tmp_path / "llama")
-    said = ("--peak", "bfloat16=300", "--peak", "memory=2000")
-    assert command("report", dataset.folder, *said, "-o", tmp_path / "page.html").code == 0
+    options = ("--peak", "bfloat16=300", "--peak", "memory=2000")
+    assert command("report", dataset.folder, *options, "-o", tmp_path / "page.html").code == 0
     frame = roofline.frame(dataset, peaks=["bfloat16=300", "memory=2000"])
     known = frame[frame.flops.notna() & frame.bytes.notna() & (frame.self_ns > 0)]
-    found = data_of((tmp_path / "page.html").read_bytes())["roofline"]
-    assert {(one["path"], one["self_ns"], one["tflops_per_s"], one["roof_share"]) for one in found["points"]} == set(
-        known[["path", "self_ns", "tflops_per_s", "roof_share"]].itertuples(index=False, name=None)
-    )
-    assert len(found["points"]) > 10
-    assert found["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 300.0, "peak_gb_per_s": 2000.0}]
+    chart = data_of((tmp_path / "page.html").read_bytes())["roofline"]
+    assert {
+        (point["path"], point["self_ns"], point["tflops_per_s"], point["roof_share"]) for point in chart["points"]
+    } == set(known[["path", "self_ns", "tflops_per_s", "roof_share"]].itertuples(index=False, name=None))
+    assert len(chart["points"]) > 10
+    assert chart["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 300.0, "peak_gb_per_s": 2000.0}]
 
 
 def test_a_peak_that_is_none_is_refused_before_anything_is_written(folder: Path, tmp_path) -> None:

@@ -57,25 +57,25 @@ def data_with(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def test_points_are_the_modules_of_which_all_is_known(llama: Dataset) -> None:
-    found = drawn(llama, SOME)
-    (point,) = found["points"]
+    roofline = drawn(llama, SOME)
+    (point,) = roofline["points"]
     assert (point["path"], point["tflops_per_s"], point["roof_share"]) == (
         COLUMNS["path"][0],
         62.5,
         0.52,
     )
     assert shown(llama)["nodes"]["modules"]["name"][point["module"]] == "gate_up_proj"
-    assert found["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 312.0, "peak_gb_per_s": 1555.0}]
+    assert roofline["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 312.0, "peak_gb_per_s": 1555.0}]
 
 
 def test_what_is_not_known_is_said_with_its_share(llama: Dataset) -> None:
     notes = drawn(llama, SOME)["notes"]
-    assert notes[1] == "Not known: 35.4 % of that time, no FLOPs are known of attn"
+    assert notes[1] == "Unknown for 35.4 % of self time: no FLOPs are known of attn"
     assert "64.6 %" in notes[0]
     assert not any("--peak" in note for note in notes)
 
 
 def test_without_peaks_or_flops_the_notes_say_what_to_do(llama: Dataset) -> None:
-    found = drawn(llama, UNKNOWN)
-    assert found["points"] == found["roofs"] == []
-    assert "--peak" in found["notes"][-1]
+    roofline = drawn(llama, UNKNOWN)
+    assert roofline["points"] == roofline["roofs"] == []
+    assert "--peak" in roofline["notes"][-1]

@@ -1,1 +1,1 @@
-"""What modules cost beside time: FLOPs and bytes of calls, and their sums by module."""
+"""FLOPs and bytes: of every call (``calls``), and added up by module (``modules``)."""

@@ -1,6 +1,7 @@
-"""What each call itself costs at least: FLOPs and bytes of one run, how often it ran, and why that is not known.
+"""What each call costs by itself: FLOPs and bytes of one run, how often it ran, and why that is unknown.
 
-Every distinct combination of what markers tell of a call, and of what its work tells, is looked at once.
+Calls that agree in everything that matters form one kind: the same module, phase and shapes, and the same evidence in
+their kernels and operators. Each kind is judged once.
 """
 
 from __future__ import annotations
@@ -11,28 +12,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.analyses.costs import own_work as its
-from tracekit.analyses.costs.operators import told_by_operators
+from tracekit.analyses.costs import own_work as bits
+from tracekit.analyses.costs.operators import operator_flops
 from tracekit.analyses.costs.own_work import own_work
-from tracekit.analyses.devices import places
-from tracekit.analyses.subtrees import hierarchy, integers
+from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.codes import codes, joint
+from tracekit.arrays.columns import integers
 from tracekit.arrays.labels import labels
+from tracekit.arrays.lookups import positions
 from tracekit.dataset.opening import REPORT
 from tracekit.flops.base import Call
 from tracekit.flops.judging import Seen, judged
 from tracekit.flops.tensors import Tensors
 
 if TYPE_CHECKING:
-    from tracekit.analyses.costs.operators import Told
+    from tracekit.analyses.costs.operators import OperatorFlops
     from tracekit.analyses.costs.own_work import OwnWork
     from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
     from tracekit.flops.judging import Judged
 
-_TOLD = ("inputs", "outputs", "kwargs", "input_types", "output_types", "kwarg_types")
-_WHERE = (
+_TENSORS = ("inputs", "outputs", "kwargs", "input_types", "output_types", "kwarg_types")
+_COLUMNS = (
     "call_id",
     "parent_call_id",
     "module_id",
@@ -51,13 +53,13 @@ class Costs(NamedTuple):
     """The calls of a dataset, or of a subtree of one; rows are those of its table ``calls``.
 
     Attributes:
-        table: What the table says of them.
+        table: Columns of the table ``calls``.
         modules: The hierarchy.
         owner: The module of each call.
-        runs: How often it ran; -1 where that is not known.
-        flops: FLOPs of one run itself, without the calls in it; -1 where they are not known.
-        judged: What was found of each kind of call.
-        kind: The kind of each call: calls of one kind are of one module, phase and shapes.
+        runs: How often it ran, -1 where unknown.
+        flops: FLOPs of one run by itself, without the calls inside; -1 where unknown.
+        judged: The verdict on each kind of call.
+        kind: The kind of each call: calls of one kind have the same module, phase, shapes and evidence.
         first: The first call of each kind.
         work: The work of the calls.
     """
@@ -73,17 +75,17 @@ class Costs(NamedTuple):
     work: OwnWork
 
     def column(self, name: str) -> Ints:
-        """A figure of :class:`~tracekit.flops.judging.Judged` for each call, -1 where it is not known."""
-        figures = [getattr(one, name) for one in self.judged]
-        found: Ints = np.array([-1 if one is None else one for one in figures], np.int64)[self.kind]
-        return found
+        """A figure of :class:`~tracekit.flops.judging.Judged` for each call, -1 where unknown."""
+        figures = [getattr(verdict, name) for verdict in self.judged]
+        of_calls: Ints = np.array([-1 if figure is None else figure for figure in figures], np.int64)[self.kind]
+        return of_calls
 
     def words(self, name: str) -> tuple[Rows, list[str | None]]:
-        """A word of what was found for each call, as a place in a list."""
-        said = [getattr(one, name) for one in self.judged]
-        distinct = list(dict.fromkeys(said))
+        """A word of :class:`~tracekit.flops.judging.Judged` for each call, as a place in a list of words."""
+        words = [getattr(verdict, name) for verdict in self.judged]
+        distinct = list(dict.fromkeys(words))
         place = {word: at for at, word in enumerate(distinct)}
-        return np.array([place[word] for word in said], dtype=np.int64)[self.kind], distinct
+        return np.array([place[word] for word in words], dtype=np.int64)[self.kind], distinct
 
 
 def costs(dataset: Dataset, dtype: str | None = None) -> Costs:
@@ -91,136 +93,140 @@ def costs(dataset: Dataset, dtype: str | None = None) -> Costs:
 
     Args:
         dataset: The dataset, or a subtree of one.
-        dtype: That of all layers whose markers tell none.
+        dtype: The dtype of layers whose markers record none.
     """
-    named = [REPORT] if dataset.reports else []
-    there = set(dataset.schema("calls").names)
-    told = [name for name in _TOLD if name in there]
-    calls = dataset.table("calls", [*_WHERE, *told, *named])
+    in_schema = set(dataset.schema("calls").names)
+    tensors = [name for name in _TENSORS if name in in_schema]
+    calls = dataset.table("calls", [*_COLUMNS, *tensors, *([REPORT] if dataset.reports else [])])
     modules, work = hierarchy(dataset), own_work(dataset, calls)
     owner = modules.rows(calls)
-    operators = told_by_operators(dataset, calls, work)
-    lost = _lost(dataset, modules, work)
+    operators = operator_flops(dataset, calls, work)
     evidence = _evidence(calls, work, operators)
-    kind, first = _kinds(calls, owner, evidence, told)
-    seen = _seen(calls, work, [one[first] for one in evidence], lost[owner[first]], first)
-    about = _modules(dataset)
-    shown = calls.select(told).take(pa.array(first)).to_pylist()
-    known: dict[Any, Judged] = {}
-    found = []
-    for row, told_of_it, facts in zip(owner[first].tolist(), shown, seen, strict=True):
-        key = (about.code[row], json.dumps(told_of_it, default=str), facts)
-        if key not in known:
-            known[key] = judged(*_call(about.said[about.code[row]], told_of_it), facts, dtype)
-        found.append(known[key])
-    flops = np.array([-1 if one.flops is None else one.flops for one in found], np.int64)[kind]
+    kind, first = _kinds(calls, owner, evidence, tensors)
+    loses_work = _loses_work(dataset, modules, work)[owner[first]]
+    seen = _seen(calls, work, [column[first] for column in evidence], loses_work, first)
+    shapes = calls.select(tensors).take(pa.array(first)).to_pylist()
+    verdicts = _judged(_facts(dataset), owner[first], shapes, seen, dtype)
+    flops = np.array([-1 if verdict.flops is None else verdict.flops for verdict in verdicts], np.int64)[kind]
     if operators is not None:
         flops = np.where(operators.flops >= 0, operators.flops, flops)
-    return Costs(calls, modules, owner, work.runs, flops, found, kind, first, work)
+    return Costs(calls, modules, owner, work.runs, flops, verdicts, kind, first, work)
 
 
-def _evidence(calls: pa.Table, work: OwnWork, operators: Told | None) -> list[Rows]:
-    """What tells calls of one module and shape apart."""
+def _judged(
+    facts: _Facts, module: Rows, shapes: list[dict[str, Any]], seen: list[Seen], dtype: str | None
+) -> list[Judged]:
+    """The verdict on each kind of call; kinds of modules with equal facts are judged once."""
+    known: dict[Any, Judged] = {}
+    verdicts = []
+    for row, tensors, evidence in zip(module.tolist(), shapes, seen, strict=True):
+        key = (facts.code[row], json.dumps(tensors, default=str), evidence)
+        if key not in known:
+            known[key] = judged(*_call(facts.distinct[facts.code[row]], tensors), evidence, dtype)
+        verdicts.append(known[key])
+    return verdicts
+
+
+def _evidence(calls: pa.Table, work: OwnWork, operators: OperatorFlops | None) -> list[Rows]:
+    """What tells calls of one module and shape apart, as columns of :func:`_seen`."""
     phases = labels(calls, "phase")
-    parent = places(calls, "parent_call_id", integers(calls, "call_id"))
-    around = np.zeros(calls.num_rows, dtype=np.int64)
-    around[parent[parent >= 0]] = 1
-    said = np.zeros(calls.num_rows, dtype=np.int64)
+    parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    has_calls = np.zeros(calls.num_rows, dtype=np.int64)
+    has_calls[parent[parent >= 0]] = 1
+    by_operators = np.zeros(calls.num_rows, dtype=np.int64)
     if operators is not None:
-        said = np.where(operators.flops >= 0, _OPERATORS, operators.any * _UNCLEAR_OPERATORS)
-    return [phases.code + 1, work.bits, around, said, (work.runs == 0).astype(np.int64)]
+        by_operators = np.where(operators.flops >= 0, _OPERATORS, operators.any * _UNCLEAR_OPERATORS)
+    return [phases.code + 1, work.bits, has_calls, by_operators, (work.runs == 0).astype(np.int64)]
 
 
-def _kinds(calls: pa.Table, owner: Rows, evidence: list[Rows], told: list[str]) -> tuple[Rows, Rows]:
-    """A number for each call, the same for those that are alike in all; and the first call of each."""
-    columns = [codes(calls.column(name).combine_chunks()) for name in told]
+def _kinds(calls: pa.Table, owner: Rows, evidence: list[Rows], tensors: list[str]) -> tuple[Rows, Rows]:
+    """The kind of each call, and the first call of each kind."""
+    columns = [codes(calls.column(name).combine_chunks()) for name in tensors]
     code = joint((owner, *evidence, *columns))
     _, first, kind = np.unique(code, return_index=True, return_inverse=True)
     return kind, first
 
 
-def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], lost: Rows, first: Rows) -> list[Seen]:
-    """What is seen of the first call of each kind."""
-    phase, bits, around, said, never = (one.tolist() for one in evidence)
+def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], loses_work: Rows, first: Rows) -> list[Seen]:
+    """The evidence on the first call of each kind."""
+    phase, work_bits, has_calls, by_operators, never_ran = (column.tolist() for column in evidence)
     example = work.example[first]
-    names = labels(work.table, "name")
-    phases = labels(calls, "phase")
+    names, phases = labels(work.table, "name"), labels(calls, "phase")
     backward = {code + 1 for code in phases.of("backward").tolist()}
     return [
         Seen(
             recorded=work.recorded,
             backward=phase[at] in backward,
-            idle=bool(bits[at] & its.NONE),
-            harmless=not bits[at] & (its.NONE | its.UNLISTED),
-            product=bool(bits[at] & its.PRODUCT),
-            cpu_attention=bool(bits[at] & its.CPU_ATTENTION),
-            tensor_float=bool(bits[at] & its.TENSOR_FLOAT),
-            single=bool(bits[at] & its.SINGLE),
-            unlike_linear=bool(bits[at] & its.UNLIKE_LINEAR),
-            lost=bool(lost[at]),
-            around=bool(around[at]),
-            never=bool(never[at]),
-            by_operators=said[at] == _OPERATORS,
-            operators_unclear=said[at] == _UNCLEAR_OPERATORS,
+            idle=bool(work_bits[at] & bits.NONE),
+            harmless=not work_bits[at] & (bits.NONE | bits.UNLISTED),
+            product=bool(work_bits[at] & bits.PRODUCT),
+            cpu_attention=bool(work_bits[at] & bits.CPU_ATTENTION),
+            tensor_float=bool(work_bits[at] & bits.TENSOR_FLOAT),
+            single=bool(work_bits[at] & bits.SINGLE),
+            unlike_linear=bool(work_bits[at] & bits.UNLIKE_LINEAR),
+            lost=bool(loses_work[at]),
+            around=bool(has_calls[at]),
+            never=bool(never_ran[at]),
+            by_operators=by_operators[at] == _OPERATORS,
+            operators_unclear=by_operators[at] == _UNCLEAR_OPERATORS,
             example=None if example[at] < 0 else [*names.words, None][names.code[example[at]]],
         )
         for at in range(first.size)
     ]
 
 
-def _lost(dataset: Dataset, modules: Hierarchy, work: OwnWork) -> Rows:
-    """For each module whether it launched work that is nobody's."""
-    found = np.zeros(len(modules.path) + 1, dtype=np.int64)
-    ids = np.unique(integers(work.nobodys, "range_id", missing=-1))
+def _loses_work(dataset: Dataset, modules: Hierarchy, work: OwnWork) -> Rows:
+    """For each module 1 if it launched work that could not be attributed, else 0; and a last 0 for no module."""
+    loses = np.zeros(len(modules.path) + 1, dtype=np.int64)
+    ids = np.unique(integers(work.unattributed, "range_id"))
     if ids[ids >= 0].size:
         ranges = dataset.table("ranges", ["range_id", "module_id"])
         rows = np.flatnonzero(np.isin(integers(ranges, "range_id"), ids))
-        found[modules.rows(ranges.take(pa.array(rows)))] = 1
-        found[-1] = 0
-    return found
+        loses[modules.rows(ranges.take(pa.array(rows)))] = 1
+        loses[-1] = 0
+    return loses
 
 
-class _Modules(NamedTuple):
-    """What markers say of modules, each distinct thing once, and which of them is said of each module."""
+class _Facts(NamedTuple):
+    """The distinct facts that markers state about modules, and the place of each module's among them."""
 
-    said: list[dict[str, Any]]
+    distinct: list[dict[str, Any]]
     code: list[int]
 
 
-def _modules(dataset: Dataset) -> _Modules:
-    table = dataset.table("modules", ["class_name", "params", "static_params"])
+def _facts(dataset: Dataset) -> _Facts:
     place: dict[str, int] = {}
-    said: list[dict[str, Any]] = []
+    distinct: list[dict[str, Any]] = []
     code = []
-    for row in table.to_pylist():
+    for row in dataset.table("modules", ["class_name", "params", "static_params"]).to_pylist():
         key = json.dumps(row)
         if key not in place:
-            place[key] = len(said)
-            said.append(row)
+            place[key] = len(distinct)
+            distinct.append(row)
         code.append(place[key])
-    return _Modules(said, code)
+    return _Facts(distinct, code)
 
 
-def _call(module: dict[str, Any], told: dict[str, Any]) -> tuple[Call, Tensors]:
+def _call(module: dict[str, Any], tensors: dict[str, Any]) -> tuple[Call, Tensors]:
     """A call as formulas see it, and the dtypes of its tensors."""
     settings = json.loads(module["static_params"] or "null")
-    kwargs, types = dict(told["kwargs"] or ()), dict(told.get("kwarg_types") or ())
+    kwargs, types = dict(tensors["kwargs"] or ()), dict(tensors.get("kwarg_types") or ())
     call = Call(
         class_name=module["class_name"],
-        params={one["name"]: one["shape"] for one in module["params"]},
+        params={param["name"]: param["shape"] for param in module["params"]},
         settings=settings if isinstance(settings, dict) else {},
-        inputs=told["inputs"],
-        outputs=told["outputs"],
+        inputs=tensors["inputs"],
+        outputs=tensors["outputs"],
         kwargs=kwargs,
     )
     return call, Tensors(
-        params=[one["dtype"] for one in module["params"]],
-        inputs=told.get("input_types"),
-        outputs=told.get("output_types"),
-        kwargs=[one for name in kwargs for one in _as_many(types.get(name), kwargs[name])],
+        params=[param["dtype"] for param in module["params"]],
+        inputs=tensors.get("input_types"),
+        outputs=tensors.get("output_types"),
+        kwargs=[dtype for name in kwargs for dtype in _as_many(types.get(name), kwargs[name])],
     )
 
 
 def _as_many(types: list[str] | None, shapes: list[object]) -> list[str]:
-    """The types of some tensors, if there are as many."""
+    """The dtypes of some tensors; unknown if their number differs."""
     return types if types is not None and len(types) == len(shapes) else [""] * len(shapes)

@@ -1,4 +1,4 @@
-"""What the calls of a module cost together, what knows it, and why it is not known."""
+"""What the calls of each module cost together, where that is known from, and why it is unknown."""
 
 from __future__ import annotations
 
@@ -7,41 +7,38 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import places
-from tracekit.analyses.subtrees import integers, summed
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import agreed, counts, sums, sums_by
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.labels import labels
+from tracekit.arrays.lookups import positions
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tracekit.analyses.costs.calls import Costs
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Ints, Rows
-
-    Floats = NDArray[np.float64]
+    from tracekit.arrays.types import Flags, Floats, Ints, Rows
 
 _LARGEST = 2.0**62
 _TOO_LARGE = "a number too large to be true"
-_RUNS = "how often its graph was replayed is not known"
+_RUNS = "how often its graph was replayed is unknown"
 
 
 class Sum(NamedTuple):
-    """Whole numbers of modules, and which of them are known."""
+    """A number for each module, and which of them are known."""
 
     value: Ints
     known: Flags
 
     def column(self) -> pd.arrays.IntegerArray:
-        """For people: null where not known."""
+        """For a DataFrame: null where unknown."""
         return pd.arrays.IntegerArray(self.value.astype(np.int64), ~self.known)
 
     def floats(self) -> Floats:
-        """The same with NaN."""
+        """As floats: NaN where unknown."""
         return np.where(self.known, self.value, np.nan)
 
     def inclusive(self, modules: Hierarchy) -> Sum:
-        """With all below; known where all of them are."""
+        """With all modules below; known if all of them are."""
         large = modules.inclusive(np.where(self.known, self.value, 0).astype(np.float64))
         value = modules.inclusive(np.where(self.known, self.value, 0))
         lacking = modules.inclusive((~self.known).astype(np.int64))
@@ -49,18 +46,18 @@ class Sum(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What modules do themselves in all their calls.
+    """What modules cost by themselves, over all their calls.
 
     Attributes:
         ns: GPU time.
         runs: How often they ran.
-        flops: Their FLOPs.
-        bytes: What they must move at least.
-        known_flops: FLOPs of the calls of which they are known.
+        flops: FLOPs.
+        bytes: The least that they must move.
+        known_flops: FLOPs of the calls whose FLOPs are known.
         known_ns: GPU time of these calls.
-        dtype: In which each multiplies, or None.
-        doubtful: Whether that may have been TF32.
-        too_large: Where known FLOPs are beyond 63 bits.
+        dtype: The dtype of their matrix products, or None.
+        doubtful: Whether float32 may have been TF32.
+        too_large: Whether their known FLOPs exceed 63 bits.
     """
 
     ns: Ints
@@ -74,112 +71,110 @@ class Own(NamedTuple):
     too_large: Flags
 
 
-def totals(owner: Rows, one: Ints, runs: Ints, modules: int) -> Sum:
-    """Sums of one run's figure over all runs; unknown where one of a module's runs is. Zero times anything is zero."""
-    known = (one == 0) | ((one > 0) & (runs >= 0))
-    counted = np.where(known, one, 0)
-    often = np.where(known & (one > 0), runs, 0)
+def totals(owner: Rows, one_run: Ints, runs: Ints, modules: int) -> Sum:
+    """Adds up the figure of one run over all runs; unknown if any call's is. Zero times anything is zero."""
+    known = (one_run == 0) | ((one_run > 0) & (runs >= 0))
+    counted = np.where(known, one_run, 0)
+    often = np.where(known & (one_run > 0), runs, 0)
     large = np.bincount(owner, counted.astype(np.float64) * often, minlength=modules)
     with np.errstate(over="ignore"):
-        value = summed(owner, counted * often, modules)
-    lacking = np.bincount(owner[~known], minlength=modules)
+        value = sums(owner, counted * often, modules)
+    lacking = counts(owner[~known], modules)
     return Sum(value, (lacking == 0) & (large < _LARGEST))
 
 
-def own_costs(found: Costs) -> Own:
+def own_costs(calls: Costs) -> Own:
     """What each module costs by itself."""
-    modules = len(found.modules.path)
-    time = integers(found.table, "gpu_self_time_ns")
-    counted = (found.flops == 0) | ((found.flops > 0) & (found.runs >= 0))
-    known = totals(found.owner, np.where(counted, found.flops, 0), found.runs, modules)
-    dtype, doubtful = _dtypes(found)
+    modules = len(calls.modules.path)
+    time = integers(calls.table, "gpu_self_time_ns")
+    counted = (calls.flops == 0) | ((calls.flops > 0) & (calls.runs >= 0))
+    known = totals(calls.owner, np.where(counted, calls.flops, 0), calls.runs, modules)
+    dtype, doubtful = _dtypes(calls)
     return Own(
-        ns=summed(found.owner, time, modules),
-        runs=totals(found.owner, np.ones_like(found.runs), found.runs, modules),
-        flops=totals(found.owner, found.flops, found.runs, modules),
-        bytes=totals(found.owner, found.column("bytes"), found.runs, modules),
+        ns=sums(calls.owner, time, modules),
+        runs=totals(calls.owner, np.ones_like(calls.runs), calls.runs, modules),
+        flops=totals(calls.owner, calls.flops, calls.runs, modules),
+        bytes=totals(calls.owner, calls.column("bytes"), calls.runs, modules),
         known_flops=known,
-        known_ns=summed(found.owner, np.where(counted, time, 0), modules),
+        known_ns=sums(calls.owner, np.where(counted, time, 0), modules),
         dtype=dtype,
         doubtful=doubtful,
         too_large=~known.known,
     )
 
 
-def _dtypes(found: Costs) -> tuple[list[str | None], Flags]:
-    """The dtype of each module's calls, if it is one; and whether float32 may have been TF32."""
-    code, words = found.words("dtype")
-    doubt = found.column("tf32_possible")
-    distinct: list[set[str | None]] = [set() for _ in found.modules.path]
-    multiplies = found.flops != 0
-    for module, word in _pairs(found.owner[multiplies], code[multiplies], len(words)):
-        distinct[module].add(words[word])
-    doubtful = np.zeros(len(distinct), dtype=bool)
-    doubtful[found.owner[multiplies & (doubt > 0)]] = True
-    return [next(iter(its)) if len(its) == 1 else None for its in distinct], doubtful
+def _dtypes(calls: Costs) -> tuple[list[str | None], Flags]:
+    """The dtype that all calls of a module multiply in, or None; and whether float32 may have been TF32."""
+    code, words = calls.words("dtype")
+    doubt = calls.column("tf32_possible")
+    multiplies = calls.flops != 0
+    common = agreed(calls.owner[multiplies], code[multiplies], len(calls.modules.path))
+    doubtful = np.zeros(common.size, dtype=bool)
+    doubtful[calls.owner[multiplies & (doubt > 0)]] = True
+    return [[*words, None][word] for word in common.tolist()], doubtful
 
 
 def _pairs(owner: Rows, code: Rows, words: int) -> list[list[int]]:
     """The distinct pairs of a module and the code of a word."""
     pairs = np.unique(owner * words + code)
-    found: list[list[int]] = np.stack(np.divmod(pairs, words), axis=1).tolist()
-    return found
+    distinct_pairs: list[list[int]] = np.stack(np.divmod(pairs, words), axis=1).tolist()
+    return distinct_pairs
 
 
-def inclusive_flops(found: Costs) -> tuple[Ints, Floats]:
-    """FLOPs of each call with all below it: of one run, -1 where not known, and of all its runs, NaN where not.
+def inclusive_flops(calls: Costs) -> tuple[Ints, Floats]:
+    """FLOPs of each call with all calls inside: of one run, -1 where unknown, and of all its runs, NaN where unknown.
 
-    A call in which others were captured did not run them; their replays count in all its runs, as their time does.
+    A call around a graph capture did not run the calls in it; their replays count in all its runs, as their time does.
     """
-    parent = places(found.table, "parent_call_id", integers(found.table, "call_id"))
-    phases = labels(found.table, "phase")
-    captured = np.isin(phases.code, phases.of("capture"))
-    exact = np.maximum(found.flops, 0)
-    one = np.where(found.flops < 0, np.nan, found.flops)
-    whole = np.where(found.flops == 0, 0.0, one * np.where(found.runs < 0, np.nan, found.runs))
+    parent = positions(integers(calls.table, "parent_call_id"), integers(calls.table, "call_id"))
+    phases = labels(calls.table, "phase")
+    in_graph_capture = np.isin(phases.code, phases.of("capture"))
+    exact = np.maximum(calls.flops, 0)
+    one_run = np.where(calls.flops < 0, np.nan, calls.flops)
+    all_runs = np.where(calls.flops == 0, 0.0, one_run * np.where(calls.runs < 0, np.nan, calls.runs))
     for level in reversed(by_level(depths(parent))):
         rows = level[parent[level] >= 0]
         above = parent[rows]
-        apart = captured[rows] & ~captured[above]
+        apart = in_graph_capture[rows] & ~in_graph_capture[above]
         np.add.at(exact, above, exact[rows])
-        np.add.at(one, above, np.where(apart, np.nan, one[rows]))
-        np.add.at(whole, above, whole[rows])
-    return np.where(one < _LARGEST, exact, -1), whole
+        np.add.at(one_run, above, np.where(apart, np.nan, one_run[rows]))
+        np.add.at(all_runs, above, all_runs[rows])
+    return np.where(one_run < _LARGEST, exact, -1), all_runs
 
 
-def sources(found: Costs, own: Own) -> list[str | None]:
-    """What knows the FLOPs of each module's calls, if they are known."""
-    code, words = found.words("source")
-    told: list[set[str]] = [set() for _ in found.modules.path]
-    for module, at in _pairs(found.owner, code, len(words)):
+def sources(calls: Costs, own: Own) -> list[str | None]:
+    """Where the FLOPs of each module are known from, or None."""
+    code, words = calls.words("source")
+    words_of: list[set[str]] = [set() for _ in calls.modules.path]
+    for module, at in _pairs(calls.owner, code, len(words)):
         if (word := words[at]) is not None:
-            told[module].add(word)
+            words_of[module].add(word)
     known = own.flops.known.tolist()
     return [
-        " and ".join(sorted(its)) or None if all_known else None for its, all_known in zip(told, known, strict=True)
+        " and ".join(sorted(of_module)) or None if all_known else None
+        for of_module, all_known in zip(words_of, known, strict=True)
     ]
 
 
-def reasons(found: Costs, own: Own) -> list[str | None]:
-    """Why a module's FLOPs, or those below it, are not known: the reason with the most time."""
-    modules, time = found.modules, integers(found.table, "gpu_self_time_ns")
-    code, words = found.words("unknown")
-    lost = np.flatnonzero((found.flops > 0) & (found.runs < 0))
+def reasons(calls: Costs, own: Own) -> list[str | None]:
+    """Why the FLOPs of a module or of its subtree are unknown: the reason with the most time."""
+    modules, time = calls.modules, integers(calls.table, "gpu_self_time_ns")
+    code, words = calls.words("unknown")
+    lost = np.flatnonzero((calls.flops > 0) & (calls.runs < 0))
     words = [*words, _RUNS]
     code[lost] = len(words) - 1
     why: list[str | None] = [_TOO_LARGE if large else None for large in own.too_large.tolist()]
     spent = np.full(len(why), -1, dtype=np.int64)
     rows = np.flatnonzero(np.array([word is not None for word in words])[code])
-    pairs, at = np.unique(found.owner[rows] * len(words) + code[rows], return_inverse=True)
-    for pair, ns in zip(pairs.tolist(), summed(at, time[rows], pairs.size).tolist(), strict=True):
-        module, word = divmod(pair, len(words))
+    pairs, (spent_ns,) = sums_by((calls.owner[rows], code[rows]), (time[rows],))
+    for module, word, ns in zip(*(column.tolist() for column in (*pairs, spent_ns)), strict=True):
         if (-ns, words[word]) < (-spent[module], why[module] or ""):
             why[module], spent[module] = words[word], ns
     return _from_below(modules, why, spent)
 
 
 def _from_below(modules: Hierarchy, why: list[str | None], spent: Ints) -> list[str | None]:
-    """Reasons, also of modules that are known but for those below them."""
+    """The reasons, also for modules that are unknown only because of modules below them."""
     origin = np.where(np.array([reason is not None for reason in why]), np.arange(len(why)), -1)
     spent = spent.copy()
     for row in range(len(why) - 1, 0, -1):

@@ -1,4 +1,4 @@
-"""FLOPs that markers of operators tell of the calls around them."""
+"""FLOPs of calls, from the markers of the operators inside them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 from tracekit.analyses.costs.own_work import NONE, harmless
 from tracekit.analyses.devices import report_codes
-from tracekit.analyses.subtrees import integers
-from tracekit.arrays.codes import joint
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped, sums
 from tracekit.arrays.intervals import nesting_order, one_axis, parents
 from tracekit.arrays.labels import labels
+from tracekit.arrays.lookups import positions
 from tracekit.dataset.opening import REPORT
 from tracekit.flops.operators import operator
 
@@ -23,21 +24,28 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
     from tracekit.flops.operators import Operator
 
-#: How texts of operators look, and what of one differs with every call of it.
+#: The texts of operators, and the part of them that differs with every call.
 _OPERATOR = r"^\S.*, op_id = \d+"
 _NUMBERS = r", (?:seq|op_id) = \d+|, input_op_ids = .*$"
 _LARGEST = 2.0**62
 
 
-class Told(NamedTuple):
-    """What operators tell of each call: whether there are any, and the FLOPs or -1."""
+class OperatorFlops(NamedTuple):
+    """For each call whether there are operators in it, and their FLOPs, -1 where unknown."""
 
     any: Flags
     flops: Ints
 
 
 class _Marked(NamedTuple):
-    """Ranges and calls of all threads in pre-order: ``operator`` is the place among distinct ones, ``call`` a row."""
+    """Calls and operators of all threads in pre-order.
+
+    Attributes:
+        parent: The one around each, or -1.
+        operator: The place of each operator among the distinct ones, -1 for a call.
+        call: The row of each call, -1 for an operator.
+        range_id: The range of each operator, -1 for a call.
+    """
 
     parent: Rows
     operator: Rows
@@ -45,16 +53,16 @@ class _Marked(NamedTuple):
     range_id: Ints
 
 
-def told_by_operators(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Told | None:
+def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> OperatorFlops | None:
     """The FLOPs of calls whose operators are marked; None if no operators are.
 
-    Of registered operators inside each other the outermost counts, as it does for ``flop_counter``. A call is not
-    known if an operator in it may multiply and is not understood, if it launched work outside of operators, or if none
-    of its work is recorded.
+    Of nested operators with registered FLOPs only the outermost counts, as in ``flop_counter``. The FLOPs of a call
+    are unknown if an operator in it may multiply and is not understood, if the call launched work outside operators,
+    or if none of its work was recorded.
 
     Args:
         dataset: The dataset.
-        calls: A table of its calls, with where and when they ran.
+        calls: Its calls, with their threads and times.
         work: Their work.
     """
     if (ranges := _operators(dataset.whole)) is None:
@@ -62,7 +70,7 @@ def told_by_operators(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Told 
     distinct, code = _distinct(ranges.column("text"))
     marked = _nested(dataset, calls, ranges, code)
     kinds = [*(operator(text) for text in distinct), None]
-    return _told(marked, kinds, calls.num_rows, work)
+    return _added_up(marked, kinds, calls.num_rows, work)
 
 
 def _operators(dataset: Dataset) -> pa.Table | None:
@@ -73,12 +81,12 @@ def _operators(dataset: Dataset) -> pa.Table | None:
         return None
     rows = np.flatnonzero(np.append(matches, [False])[np.asarray(text.indices.fill_null(-1))])
     columns = ["range_id", "text", "pid", "tid", "start_ns", "end_ns"]
-    named = [REPORT] if dataset.reports else []
-    return dataset.table("ranges", [*columns, *named]).take(pa.array(rows))
+    report = [REPORT] if dataset.reports else []
+    return dataset.table("ranges", [*columns, *report]).take(pa.array(rows))
 
 
 def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
-    """The texts without what numbers them, and the place of each row's."""
+    """The distinct texts without their running numbers, and the place of each row's text."""
     column = text.combine_chunks()
     plain = pc.replace_substring_regex(column.dictionary, _NUMBERS, "").dictionary_encode()
     code = np.asarray(plain.indices)[np.asarray(column.indices)]
@@ -86,17 +94,17 @@ def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
 
 
 def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows) -> _Marked:
-    """Calls and operators on one axis, each with the one around it."""
+    """Calls and operators on one axis, nested in each other."""
     keys, times = [], []
     for table in (calls, ranges):
         keys.append((report_codes(dataset, table), integers(table, "pid"), integers(table, "tid")))
         times.append((integers(table, "start_ns"), integers(table, "end_ns")))
     keyed = [np.concatenate(parts) for parts in zip(*keys, strict=True)]
     start, end = (np.concatenate(parts) for parts in zip(*times, strict=True))
-    line = joint(np.unique(key, return_inverse=True)[1] for key in keyed)
+    line = grouped(keyed).group
     start, end = one_axis([line, line], [start, end])
     order = nesting_order(start, end)
-    # Of a call and an operator of the same extent the call is around: calls come first and the order is stable.
+    # A call is around an operator of the same extent: calls come first, and the order is stable.
     parent, _ = parents(start[order], end[order])
     nothing = np.full(calls.num_rows, -1, dtype=np.int64)
     row = np.concatenate((np.arange(calls.num_rows), np.full(code.size, -1)))
@@ -104,30 +112,33 @@ def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows) -> 
     return _Marked(parent, np.concatenate((nothing, code))[order], row[order], ids[order])
 
 
-def _told(marked: _Marked, kinds: list[Operator | None], calls: int, work: OwnWork) -> Told:
-    registered = np.array([kind is not None and kind.registered for kind in kinds])
-    doubtful = np.array([kind is not None and not kind.harmless for kind in kinds])
-    flops = np.array([(-1 if kind is None else kind.flops) for kind in kinds], dtype=np.int64)
-    around = _around(marked, registered[marked.operator])
-    of_call, outermost = around.call, ~around.registered & registered[marked.operator]
-    leaf_in_doubt = doubtful[marked.operator] & ~registered[marked.operator]
-    leaf_in_doubt &= ~around.registered & ~_contain(marked.parent, outermost)
-    inside = np.flatnonzero((marked.operator >= 0) & (of_call >= 0))
-    any_ = np.zeros(calls, dtype=bool)
-    any_[of_call[inside]] = True
+def _added_up(marked: _Marked, kinds: list[Operator | None], calls: int, work: OwnWork) -> OperatorFlops:
+    """The FLOPs of each call's operators."""
+    registered = np.array([kind is not None and kind.registered for kind in kinds])[marked.operator]
+    around = _around(marked, registered)
+    outermost = registered & ~around.registered
+    inside = np.flatnonzero((marked.operator >= 0) & (around.call >= 0))
+    has_operators = np.zeros(calls, dtype=bool)
+    has_operators[around.call[inside]] = True
     counted = inside[outermost[inside]]
-    number = flops[marked.operator[counted]]
-    total = np.zeros(calls, dtype=np.int64)
-    np.add.at(total, of_call[counted], np.maximum(number, 0))
-    large = np.zeros(calls)
-    np.add.at(large, of_call[counted], np.maximum(number, 0).astype(np.float64))
-    unknown = large > _LARGEST
-    unknown[of_call[counted[number < 0]]] = True
-    unknown[of_call[inside[leaf_in_doubt[inside]]]] = True
+    flops = np.array([(-1 if kind is None else kind.flops) for kind in kinds], dtype=np.int64)[marked.operator[counted]]
+    of_call, known = around.call[counted], np.maximum(flops, 0)
+    total = sums(of_call, known, calls)
+    unknown = np.bincount(of_call, known, calls) > _LARGEST
+    unknown[of_call[flops < 0]] = True
+    in_doubt = _in_doubt(marked, kinds, registered | around.registered, outermost)
+    unknown[around.call[inside[in_doubt[inside]]]] = True
     unknown |= _launched_outside(marked, work, calls)
     unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.recorded
     unknown |= (total > 0) & unrecorded
-    return Told(any_, np.where(any_ & ~unknown, total, -1))
+    return OperatorFlops(has_operators, np.where(has_operators & ~unknown, total, -1))
+
+
+def _in_doubt(marked: _Marked, kinds: list[Operator | None], in_registered: Flags, outermost: Flags) -> Flags:
+    """Which operators may multiply, without being, being in, or containing one whose FLOPs are registered."""
+    may_multiply = np.array([kind is not None and not kind.harmless for kind in kinds])[marked.operator]
+    in_doubt: Flags = may_multiply & ~in_registered & ~_contain(marked.parent, outermost)
+    return in_doubt
 
 
 class _Around(NamedTuple):
@@ -138,7 +149,7 @@ class _Around(NamedTuple):
 
 
 def _around(marked: _Marked, registered: Flags) -> _Around:
-    """By pointer jumping: as many rounds as the logarithm of the depth."""
+    """Climbs by pointer jumping: as many rounds as the logarithm of the depth."""
     call = np.append(marked.call, -1)
     is_call = np.append(marked.operator < 0, [True])
     is_call[-1] = True
@@ -151,28 +162,27 @@ def _around(marked: _Marked, registered: Flags) -> _Around:
 
 
 def _contain(parent: Rows, rows: Flags) -> Flags:
-    """Which ranges have one of some others directly or further inside."""
-    found = np.zeros(parent.size + 1, dtype=bool)
+    """Which ranges contain any of the given ones, at any depth."""
+    contain = np.zeros(parent.size + 1, dtype=bool)
     ahead = np.unique(parent[np.flatnonzero(rows)])
-    while (ahead := ahead[(ahead >= 0) & ~found[ahead]]).size:
-        found[ahead] = True
+    while (ahead := ahead[(ahead >= 0) & ~contain[ahead]]).size:
+        contain[ahead] = True
         ahead = np.unique(parent[ahead])
-    return found[:-1]
+    return contain[:-1]
 
 
 def _launched_outside(marked: _Marked, work: OwnWork, calls: int) -> Flags:
-    """Which calls launched work that may multiply outside of all operators.
+    """Which calls launched work that may multiply outside all operators.
 
-    On a CPU that is what operators are made of: some of their names are wrapped around others.
+    Operators of a CPU run do not count: they are the work, and some have names that wrap around others.
     """
-    found = np.zeros(calls, dtype=bool)
+    launched_outside = np.zeros(calls, dtype=bool)
     kinds = labels(work.table, "kind")
-    ids = np.sort(marked.range_id[marked.operator >= 0])
-    # What is replayed was launched where it was captured.
-    launched = integers(work.table, "capture_range_id", missing=-1)
-    launched = np.where(launched < 0, integers(work.table, "range_id", missing=-1), launched)
-    at = np.minimum(np.searchsorted(ids, launched), ids.size - 1)
-    outside = (ids[at] != launched) & (work.call >= 0) & ~harmless(work.table)
+    operators = marked.range_id[marked.operator >= 0]
+    # Replayed work was launched during its graph capture.
+    launched = integers(work.table, "capture_range_id")
+    launched = np.where(launched < 0, integers(work.table, "range_id"), launched)
+    outside = (positions(launched, operators) < 0) & (work.call >= 0) & ~harmless(work.table)
     outside &= ~np.isin(kinds.code, kinds.of("cpu_op"))
-    found[work.call[outside]] = True
-    return found
+    launched_outside[work.call[outside]] = True
+    return launched_outside

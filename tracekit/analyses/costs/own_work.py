@@ -1,6 +1,6 @@
-"""What the work of each call itself tells: what kind of kernels it runs, and how often a captured one was replayed.
+"""What the work of each call tells: which kinds of kernels it ran, and how often its graph capture was replayed.
 
-Rows are places in the dataset's table ``calls``.
+A row is a place in the dataset's table ``calls``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.analyses.devices import from_graph, kernels, places, report_codes
-from tracekit.analyses.subtrees import integers
-from tracekit.arrays.codes import joint
+from tracekit.analyses.devices import from_graph, kernels, report_codes
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mixed
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.labels import labels
+from tracekit.arrays.lookups import positions
 from tracekit.causes import GRAPH_UPDATED
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.dataset.opening import Dataset
 
-#: What is known of the own work of a call, as bits.
+#: What the own work of a call contains, as bits.
 (NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR) = (1 << bit for bit in range(7))
 _HARMLESS_KINDS = ("memcpy", "memset")
 _MANY = np.iinfo(np.int64).max
@@ -52,11 +53,11 @@ class OwnWork(NamedTuple):
     Attributes:
         table: The device work of the dataset, or of a subtree of one.
         call: The call of each piece, or -1.
-        bits: What is known of the own work of each call.
-        example: A piece of each call that may multiply matrices, or -1.
-        runs: How often each call ran, -1 where that cannot be known.
-        recorded: Whether the whole dataset holds any work.
-        nobodys: The work that is no module's, in the whole dataset.
+        bits: What the own work of each call contains.
+        example: A piece of each call's work that may multiply matrices, or -1.
+        runs: How often each call ran, -1 where unknown.
+        recorded: Whether the whole dataset has any work.
+        unattributed: The work of the whole dataset that could not be attributed.
     """
 
     table: pa.Table
@@ -65,135 +66,137 @@ class OwnWork(NamedTuple):
     example: Rows
     runs: Ints
     recorded: bool
-    nobodys: pa.Table
+    unattributed: pa.Table
 
 
 def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
     """The work of the calls of a table with ``call_id``, ``parent_call_id`` and ``phase``."""
     table = kernels(dataset, _COLUMNS)
-    call = places(table, "call_id", integers(calls, "call_id"))
+    call = positions(integers(table, "call_id"), integers(calls, "call_id"))
     owned = np.flatnonzero(call >= 0)
-    said = _bits_of_names(table)
+    of_work = _bits_of_names(table)
     bits = np.full(calls.num_rows, NONE, dtype=np.int64)
     bits[call[owned]] = 0
-    np.bitwise_or.at(bits, call[owned], said[owned])
+    np.bitwise_or.at(bits, call[owned], of_work[owned])
     example = np.full(calls.num_rows, -1, dtype=np.int64)
-    for what in (UNLISTED, PRODUCT):  # the first of them, at best one that multiplies by its name
-        rows = owned[said[owned] & what > 0][::-1]
+    for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one whose name says that it multiplies
+        rows = owned[of_work[owned] & bit > 0][::-1]
         example[call[rows]] = rows
-    nobodys = _nobodys(dataset, table)
+    unattributed = _unattributed(dataset, table)
     return OwnWork(
         table=table,
         call=call,
         bits=bits,
         example=example,
-        runs=_runs(dataset, calls, (table, nobodys), call),
+        runs=_runs(dataset, calls, (table, unattributed), call),
         recorded=dataset.manifest["rows"]["kernels"] > 0,
-        nobodys=nobodys,
+        unattributed=unattributed,
     )
 
 
-def _nobodys(dataset: Dataset, table: pa.Table) -> pa.Table:
-    """The work without a module, which the tables of a subtree lack."""
+def _unattributed(dataset: Dataset, table: pa.Table) -> pa.Table:
+    """The work without a module, which the tables of a subtree do not have."""
     columns = ["module_id", "range_id", "graph_id", "graph_node_id"]
     whole = table if dataset.root is None else dataset.whole.table("kernels", columns)
-    rows = np.flatnonzero(integers(whole, "module_id", missing=-1) < 0)
+    rows = np.flatnonzero(integers(whole, "module_id") < 0)
     return whole.select(columns).take(pa.array(rows))
 
 
 def harmless(table: pa.Table) -> Flags:
-    """Which pieces multiply no matrices, for certain."""
-    found: Flags = _bits_of_names(table) & UNLISTED == 0
-    return found
+    """Which pieces certainly multiply no matrices."""
+    certain: Flags = _bits_of_names(table) & UNLISTED == 0
+    return certain
 
 
 def _bits_of_names(table: pa.Table) -> Ints:
-    """What each piece's kind and name say, every pair of them looked at once."""
+    """The bits of each piece of work by its kind and name; every pair of them is looked at once."""
     kinds, names = labels(table, "kind"), labels(table, "name")
-    which, at = np.unique((kinds.code + 1) * (len(names.words) + 1) + names.code + 1, return_inverse=True)
-    pairs = [divmod(code, len(names.words) + 1) for code in which.tolist()]
-    said = [_bits([None, *kinds.words][kind], [None, *names.words][name] or "") for kind, name in pairs]
-    found: Ints = np.array(said, dtype=np.int64)[at]
-    return found
+    pairs, pair = distinct((kinds.code + 1) * (len(names.words) + 1) + names.code + 1)
+    kind, name = np.divmod(pairs, len(names.words) + 1)
+    texts = zip(kinds.named(kind - 1), names.named(name - 1), strict=True)
+    of_pairs = np.array([_bits(kind, name or "") for kind, name in texts], dtype=np.int64)
+    of_work: Ints = of_pairs[pair]
+    return of_work
 
 
 def _bits(kind: str | None, name: str) -> int:
     if kind in _HARMLESS_KINDS:
         return 0
-    said = operator_kind(name) if kind == "cpu_op" else kind_of(name) if kind == "kernel" else None
-    found = said or Kind(harmless=False, product=False)
+    known = operator_kind(name) if kind == "cpu_op" else kind_of(name) if kind == "kernel" else None
+    properties = known or Kind(harmless=False, product=False)
     bits = {
-        UNLISTED: not found.harmless,
-        PRODUCT: found.product,
-        CPU_ATTENTION: found.cpu_attention,
-        TENSOR_FLOAT: found.tensor_float,
-        SINGLE: found.single,
-        UNLIKE_LINEAR: found.unlike_linear,
+        UNLISTED: not properties.harmless,
+        PRODUCT: properties.product,
+        CPU_ATTENTION: properties.cpu_attention,
+        TENSOR_FLOAT: properties.tensor_float,
+        SINGLE: properties.single,
+        UNLIKE_LINEAR: properties.unlike_linear,
     }
     return sum(bit for bit, is_so in bits.items() if is_so)
 
 
 def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, pa.Table], call: Rows) -> Ints:
-    """1, or of a captured call as often as its graph was replayed."""
-    table, nobodys = tables
+    """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
+    table, unattributed = tables
     phases = labels(calls, "phase")
-    captured = np.isin(phases.code, phases.of("capture"))
-    runs = np.ones(captured.size, dtype=np.int64)
-    if not captured.any():
+    in_graph_capture = np.isin(phases.code, phases.of("capture"))
+    runs = np.ones(in_graph_capture.size, dtype=np.int64)
+    if not in_graph_capture.any():
         return runs
-    again = np.flatnonzero(np.append(captured, False)[call] & from_graph(table))
-    least, most = _replays(dataset, table, call, again, captured.size)
-    parent = places(calls, "parent_call_id", integers(calls, "call_id"))
-    _from_below(parent, captured, least, most)
+    again = np.flatnonzero(np.append(in_graph_capture, False)[call] & from_graph(table))
+    least, most = _replays(dataset, table, call, again, in_graph_capture.size)
+    parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    _from_below(parent, in_graph_capture, least, most)
     never = most == 0
-    if from_graph(nobodys).any():
-        never[:] = False  # what is nobody's may be its work
-    found = np.where(never, 0, np.where((least == most) & (most > 0), most, -1))
+    if from_graph(unattributed).any():
+        never[:] = False  # its replays may be among the work that could not be attributed
+    replays = np.where(never, 0, np.where((least == most) & (most > 0), most, -1))
     if _updated(dataset):
-        found[:] = -1
-    return np.where(captured, found, runs)
+        replays[:] = -1
+    return np.where(in_graph_capture, replays, runs)
 
 
 def _replays(dataset: Dataset, table: pa.Table, call: Rows, again: Rows, calls: int) -> tuple[Ints, Ints]:
-    """The least and the most often that a node of each call was replayed.
+    """The least and the largest number of replays of a node of each call.
 
-    Where the node that was captured is told, a node's replays are its copies' work. Where the order of launches told
-    the calls, copies are not told apart, and a call ran once in each launch of its graph, if all did as much of it.
+    If the original node is recorded, the work of its copies counts as its replays. If calls are known only by the order
+    of launches, copies cannot be told apart: then a call ran once in each launch of its graph, provided that every
+    launch did as much of its work.
     """
-    least, most = np.full(calls, _MANY, dtype=np.int64), np.zeros(calls, dtype=np.int64)
     methods = labels(table, "method")
-    ordered = np.isin(methods.code, methods.of("graph_order"))[again]
-    node = integers(table, "original_graph_node_id", missing=-1)[again]
-    ordered |= node < 0
-    rows = again[~ordered]
-    of, count, _ = _counted(call[rows], (node[~ordered],))
-    np.minimum.at(least, of, count)
-    np.maximum.at(most, of, count)
-    rows = again[ordered]
+    node = integers(table, "original_graph_node_id")[again]
+    by_order = np.isin(methods.code, methods.of("graph_order"))[again] | (node < 0)
+    by_node = _counted(call[again[~by_order]], (node[~by_order],))
+    least = np.minimum(minima(by_node.call, by_node.rows, calls), _MANY)
+    most = np.maximum(maxima(by_node.call, by_node.rows, calls), 0)
+    rows = again[by_order]
     if rows.size:
-        where = [integers(table, name, missing=-1)[rows] for name in ("pid", "tid", "launch_start_ns")]
-        of, count, launches = _counted(call[rows], (report_codes(dataset, table)[rows], *where))
-        fewest, largest = np.full(calls, _MANY), np.zeros(calls, dtype=np.int64)
-        np.minimum.at(fewest, of, count)
-        np.maximum.at(largest, of, count)
-        alike = fewest == largest
-        np.minimum.at(least, of, np.where(alike[of], launches, 0))
-        np.maximum.at(most, of, launches)
+        launch = [integers(table, name)[rows] for name in ("pid", "tid", "launch_start_ns")]
+        by_launch = _counted(call[rows], (report_codes(dataset, table)[rows], *launch))
+        uneven = mixed(by_launch.call, by_launch.rows, calls)
+        np.minimum.at(least, by_launch.call, np.where(uneven[by_launch.call], 0, by_launch.pairs))
+        np.maximum.at(most, by_launch.call, by_launch.pairs)
     return least, most
 
 
-def _counted(call: Rows, keys: tuple[Ints, ...]) -> tuple[Rows, Ints, Ints]:
-    """For each distinct pair of a call and keys: the call, how many rows it has, how many pairs the call has."""
-    code = joint((call, *(np.unique(key, return_inverse=True)[1] for key in keys)))
-    _, first, count = np.unique(code, return_index=True, return_counts=True)
-    of = call[first]
-    pairs = np.bincount(of, minlength=1)[of] if of.size else of
-    return of, count.astype(np.int64), pairs.astype(np.int64)
+class _Counted(NamedTuple):
+    """Distinct pairs of a call and keys: the call, the rows of the pair, and the pairs of the call."""
+
+    call: Rows
+    rows: Ints
+    pairs: Ints
 
 
-def _from_below(parent: Rows, captured: Flags, least: Ints, most: Ints) -> None:
-    """A captured call without work of its own ran as often as the calls in it."""
-    idle = captured & (most == 0)
+def _counted(call: Rows, keys: tuple[Ints, ...]) -> _Counted:
+    group, first = grouped((call, *keys))
+    of_pair = call[first]
+    pairs = counts(of_pair, int(of_pair.max(initial=-1)) + 1)
+    return _Counted(of_pair, counts(group, first.size), pairs[of_pair])
+
+
+def _from_below(parent: Rows, in_graph_capture: Flags, least: Ints, most: Ints) -> None:
+    """Calls in a graph capture without work of their own ran as often as the calls inside."""
+    idle = in_graph_capture & (most == 0)
     for rows in reversed(by_level(depths(parent))):
         passed = rows[(parent[rows] >= 0) & (most[rows] > 0)]
         passed = passed[idle[parent[passed]]]
@@ -202,5 +205,5 @@ def _from_below(parent: Rows, captured: Flags, least: Ints, most: Ints) -> None:
 
 
 def _updated(dataset: Dataset) -> bool:
-    """Whether graphs were replayed that had become others."""
+    """Whether graphs were replayed after they had been updated."""
     return any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"])

@@ -17,9 +17,9 @@ from tracekit.capture.compile.cache import ArtifactStore, model_store, piece_key
 from tracekit.capture.compile.compiler import Compiler, needs_grad, real_forward
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters
-from tracekit.capture.compile.cudagraph import graph_capture
+from tracekit.capture.compile.cudagraph import graphs_for
 from tracekit.capture.compile.inputs import StaticInputs
-from tracekit.capture.compile.piece import Capturing, Codes, Piece, Place
+from tracekit.capture.compile.piece import Codes, GraphCapturePlan, Piece, Place
 from tracekit.capture.compile.sizes import (
     concrete,
     dynamic_size,
@@ -28,7 +28,7 @@ from tracekit.capture.compile.sizes import (
     value_of,
 )
 from tracekit.capture.compile.split import split
-from tracekit.capture.compile.stitching import BoundCall, arguments, fresh_results, stitched
+from tracekit.capture.compile.stitching import BoundGraph, arguments, fresh_results, stitched
 from tracekit.capture.compile.writes import written_inputs
 from tracekit.capture.frames import dynamo_began_ns
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from tracekit.capture.compile.compiler import Store
-    from tracekit.capture.compile.cudagraph import GraphCapture
+    from tracekit.capture.compile.cudagraph import Graphs
     from tracekit.capture.compile.sizes import SizeInput
     from tracekit.capture.compile.split import Part, Split
 
@@ -47,16 +47,16 @@ _LOG = logging.getLogger("tracekit.capture")
 _graphs = itertools.count()
 
 
-class _Plan(NamedTuple):
-    """A graph while it is compiled.
+class _GraphFacts(NamedTuple):
+    """What compiling needs to know about one of Dynamo's graphs.
 
     Attributes:
         number: Its number in this process.
-        symbol: Its dynamic size; None if all its shapes are fixed.
-        size_at: Which of its inputs is that.
-        size: Its size where that is fixed.
-        static: Names of the inputs that stay where they are: parameters and buffers.
-        grad: Whether it was traced to be differentiated.
+        symbol: Its dynamic size; None if all shapes are fixed.
+        size_at: Index of the input that is the dynamic size; None if there is none.
+        size: Its size, where that is fixed.
+        static: Names of the inputs whose addresses never change: parameters and buffers.
+        grad: Whether it was traced for differentiation.
     """
 
     number: int
@@ -68,35 +68,34 @@ class _Plan(NamedTuple):
 
 
 class PiecewiseBackend:
-    """A backend of torch.compile that splits graphs and compiles, captures and replays the pieces.
+    """A backend for torch.compile that splits a graph, compiles the pieces and replays them from CUDA graphs.
 
-    One backend is for one model. Where Dynamo breaks a model into several graphs, or traces it again for other
-    shapes, each graph is split and compiled by itself. A graph that is traced with gradients on, and has an input
-    that wants one, is compiled to be differentiated, piece by piece; its calls are not captured as CUDA graphs, and
-    nothing of it is kept on disk.
+    Use one backend per model. If Dynamo breaks the model into several graphs, or traces it again for other shapes,
+    each graph is split and compiled separately. A graph that is traced with gradients enabled, and has an input that
+    requires one, is compiled for differentiation, piece by piece; its pieces are neither captured as CUDA graphs nor
+    kept on disk.
 
     Args:
-        config: What to compile, and how.
-        store: Where compiled pieces are kept beyond this process; the config's folder unless given.
+        config: What to compile, and how. Defaults to ``CompileConfig()``.
+        store: Where to keep compiled pieces. Defaults to the config's cache folder.
 
     Attributes:
         splits: The split graphs, in the order in which Dynamo traced them.
 
     Raises:
-        UsageError: If Inductor has no such setting.
-        CaptureError: If CUDA graphs are asked for where there is no GPU.
+        UsageError: If Inductor does not have one of the settings.
+        CaptureError: If the config requires CUDA graphs and there is no GPU.
     """
 
     def __init__(self, config: CompileConfig | None = None, *, store: Store | None = None) -> None:
         self.config = CompileConfig() if config is None else config
         self.splits: list[Split] = []
-        wanted = self.config.graph_capture if self.config.cudagraph_sizes else "off"
-        self.graphs: GraphCapture | None = graph_capture(wanted)
+        self.graphs: Graphs | None = graphs_for(self.config.graph_capture if self.config.cudagraph_sizes else "off")
         self._compiler = Compiler(self.config, store or ArtifactStore(None), piece_key)
-        self._kept_somewhere = store is not None
+        self._has_store = store is not None
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compiles a graph; what Dynamo calls in its place."""
+        """Compiles a graph. Returns the function that Dynamo calls in its place."""
         if self.config.mode == "none":
             return real_forward(graph)
         if self.config.mode == "stock":
@@ -104,112 +103,131 @@ class PiecewiseBackend:
         counters.graphs_seen += 1
         counters.trace_ns += traced_ns()
         before = counters.snapshot()
-        plan = _planned(graph, example_inputs)
-        moving, written = _moving(graph, plan), written_inputs(graph)
-        if not self._kept_somewhere:
-            # The folder depends on the files that Dynamo has just traced.
+        facts = _facts_of(graph, example_inputs)
+        inputs = self._static_inputs(graph, facts)
+        self._choose_store()
+        split_graph = split(graph, self.config.splitting_ops)
+        self._document(split_graph)
+        pieces = self._pieces(split_graph, facts)
+        self._warn_of_several_sizes(split_graph, facts)
+        run = self._bound(split_graph, pieces, facts, inputs)
+        _log_summary(facts, split_graph, before)
+        return run
+
+    def _choose_store(self) -> None:
+        """Chooses the cache folder at the first graph: its name depends on the files that Dynamo has just traced."""
+        if not self._has_store:
             self._compiler.store = model_store(self.config)
-            self._kept_somewhere = True
-        made = split(graph, self.config.splitting_ops)
-        self._note(made)
-        pieces = self._pieces(made, plan)
-        self._tell_unsized(made, plan)
-        fresh = fresh_results(made, {part.name for part in made.parts if part.splitting})
-        run = stitched(made, pieces)
-        _summarised(plan, made, before)
-        if self.graphs is None or not (self.config.copy_inputs or self.graphs.bound):
-            return run
-        return BoundCall(
-            run,
-            self._bound_at(plan),
-            StaticInputs(moving, written) if self.config.copy_inputs else None,
-            fresh if self.config.copy_outputs else None,
-            always=any(None in piece.captured_at for piece in pieces.values()),
-        )
+            self._has_store = True
 
-    def _note(self, made: Split) -> None:
-        counters.pieces_seen += len(made.parts)
-        counters.capturable_pieces_seen += sum(not part.splitting for part in made.parts)
+    def _document(self, split_graph: Split) -> None:
+        counters.pieces_seen += len(split_graph.parts)
+        counters.capturable_pieces_seen += sum(not part.splitting for part in split_graph.parts)
         if (folder := self.config.debug_dir or self._compiler.store.folder) is not None:
-            readable.write(made, folder, len(self.splits))
-        self.splits.append(made)
+            readable.write(split_graph, folder, len(self.splits))
+        self.splits.append(split_graph)
 
-    def _tell_unsized(self, made: Split, plan: _Plan) -> None:
-        """Says why what was asked for at single sizes is not done."""
-        wanted = self.config.compile_sizes or (self.graphs is not None)
-        found = [size_input(inputs_of(part.graph), plan.symbol) for part in made.parts]
-        count = sum(not each.alone for each in found)
-        if wanted and count:
+    def _warn_of_several_sizes(self, split_graph: Split, facts: _GraphFacts) -> None:
+        """Warns where the config asks for single sizes and pieces have more than one."""
+        size_inputs = [size_input(inputs_of(part.graph), facts.symbol) for part in split_graph.parts]
+        count = sum(not size.alone for size in size_inputs)
+        if count and (self.config.compile_sizes or self.graphs is not None):
             _LOG.warning(
-                "graph %d: the shapes of %d pieces vary in more than one size, so these are neither compiled for "
-                "single sizes nor captured; mark one dimension dynamic (torch._dynamo.mark_dynamic)",
-                plan.number,
+                "graph %d: the shapes of %d pieces depend on more than one dynamic size, so these pieces are neither "
+                "compiled for single sizes nor captured as CUDA graphs; mark only one dimension as dynamic "
+                "(torch._dynamo.mark_dynamic)",
+                facts.number,
                 count,
             )
 
-    def _bound_at(self, plan: _Plan) -> Callable[[Sequence[Any]], bool]:
-        sizes, at = frozenset(self.config.cudagraph_sizes), plan.size_at
-        if at is None:
-            fixed = plan.size is None or plan.size in sizes
-            return lambda _args: fixed
-        return lambda args: args[at] in sizes
+    def _static_inputs(self, graph: fx.GraphModule, facts: _GraphFacts) -> StaticInputs | None:
+        if not self.config.copy_inputs:
+            return None
+        return StaticInputs(_moving_inputs(graph, facts), written_inputs(graph))
 
-    def _pieces(self, made: Split, plan: _Plan) -> dict[str, Piece]:
-        """Compiles all pieces for all that is asked for, before anything runs."""
-        compiled = [part.name for part in made.parts if not part.splitting]
+    def _bound(
+        self, split_graph: Split, pieces: dict[str, Piece], facts: _GraphFacts, inputs: StaticInputs | None
+    ) -> Callable[..., Any]:
+        """Joins the pieces and, where they are bound to memory, copies inputs and outputs around them."""
+        fresh = fresh_results(split_graph, {part.name for part in split_graph.parts if part.splitting})
+        run = stitched(split_graph, pieces)
+        if self.graphs is None or not (self.config.copy_inputs or self.graphs.bound):
+            return run
+        return BoundGraph(
+            run,
+            self._is_bound(facts),
+            inputs,
+            fresh if self.config.copy_outputs else None,
+            always=any(None in piece.graph_capture_sizes for piece in pieces.values()),
+        )
+
+    def _is_bound(self, facts: _GraphFacts) -> Callable[[Sequence[Any]], bool]:
+        """Returns a function that says whether a call with these arguments is bound to memory."""
+        sizes, size_at = frozenset(self.config.cudagraph_sizes), facts.size_at
+        if size_at is None:
+            fixed = facts.size is None or facts.size in sizes
+            return lambda _args: fixed
+        return lambda args: args[size_at] in sizes
+
+    def _pieces(self, split_graph: Split, facts: _GraphFacts) -> dict[str, Piece]:
+        """Compiles all pieces for all sizes that the config names, before anything runs."""
+        compiled = [part.name for part in split_graph.parts if not part.splitting]
         pieces: dict[str, Piece] = {}
         with progress_bar(len(compiled)) as advance:
-            for part in made.parts:
+            for part in split_graph.parts:
                 first = compiled[:1] == [part.name]
-                pieces[part.name] = self._piece(made, part, plan, first=first)
+                pieces[part.name] = self._piece(split_graph, part, facts, first=first)
                 if not part.splitting:
                     advance()
         return pieces
 
-    def _piece(self, made: Split, part: Part, plan: _Plan, *, first: bool) -> Piece:
-        found = size_input(inputs_of(part.graph), plan.symbol)
-        place = Place(plan.number, part.name, found.at, plan.size)
+    def _piece(self, split_graph: Split, part: Part, facts: _GraphFacts, *, first: bool) -> Piece:
+        size = size_input(inputs_of(part.graph), facts.symbol)
+        place = Place(facts.number, part.name, size.at, facts.size)
         if part.splitting:
             return Piece(place, Codes(partial(real_forward, part.graph), "eager"), None)
-        codes = self._codes(part, found, plan)
-        return Piece(place, codes, self._capturing(made, part, found, plan, first=first))
+        codes = self._codes(part, size, facts)
+        return Piece(place, codes, self._graph_capture_plan(split_graph, part, size, facts, first=first))
 
-    def _codes(self, part: Part, found: SizeInput, plan: _Plan) -> Codes:
+    def _codes(self, part: Part, piece_size: SizeInput, facts: _GraphFacts) -> Codes:
+        """Compiles a piece for every range and size that the config names."""
         values = inputs_of(part.graph)
 
         def compiled(size: int | None = None, *, tuned: bool = False) -> Callable[..., Any]:
-            inputs = values if size is None else concrete(values, plan.symbol, size)
-            with torch.set_grad_enabled(plan.grad):
+            inputs = values if size is None else concrete(values, facts.symbol, size)
+            with torch.set_grad_enabled(facts.grad):
                 return self._compiler.compiled(part.graph, inputs, concrete=size is not None, tuned=tuned)
 
         codes = Codes(compiled, "compiled" if self._compiler.compiles(part.graph) else "eager")
-        if found.at is None:
-            codes.general = compiled(tuned=plan.size in self.config.compile_sizes)
+        if piece_size.at is None:
+            codes.general = compiled(tuned=facts.size in self.config.compile_sizes)
             return codes
-        codes.ranges = [(within, compiled()) for within in self.config.ranges]
+        codes.ranges = [(sizes, compiled()) for sizes in self.config.ranges]
         if not codes.ranges:
             codes.general = compiled()
-        for size in self.config.compile_sizes if found.alone else ():
+        for size in self.config.compile_sizes if piece_size.alone else ():
             try:
                 codes.sizes[size] = compiled(size, tuned=True)
-            except RuntimeError as error:  # of Inductor, or of the model: it may not take this size
-                why = str(error).strip().partition("\n")[0]
-                _LOG.warning("%s is not compiled for size %d: %s", part.name, size, why)
+            except RuntimeError as error:  # raised by Inductor, or by a model that does not accept this size
+                reason = str(error).strip().partition("\n")[0]
+                _LOG.warning("%s is not compiled for size %d: %s", part.name, size, reason)
         return codes
 
-    def _capturing(self, made: Split, part: Part, found: SizeInput, plan: _Plan, *, first: bool) -> Capturing | None:
+    def _graph_capture_plan(
+        self, split_graph: Split, part: Part, size: SizeInput, facts: _GraphFacts, *, first: bool
+    ) -> GraphCapturePlan | None:
         sizes: frozenset[int | None] = frozenset(self.config.cudagraph_sizes)
-        if found.at is None:
-            unsized = plan.symbol is not None or plan.size is None
-            sizes = frozenset([None]) if unsized else sizes & {plan.size}
-        if self.graphs is None or not sizes or not found.alone:
+        if size.at is None:
+            unsized = facts.symbol is not None or facts.size is None
+            sizes = frozenset([None]) if unsized else sizes & {facts.size}
+        if self.graphs is None or not sizes or not size.alone:
             return None
-        lie = arguments(made, part.name, plan.static)
-        return Capturing(
+        tensors = arguments(split_graph, part.name, facts.static)
+        return GraphCapturePlan(
             graphs=self.graphs,
             sizes=sizes,
-            watched=lie.watched,
-            given=lie.given,
+            watched=tensors.watched,
+            given=tensors.given,
             warmups=self.config.cudagraph_warmups,
             repeatable=not written_inputs(part.graph),
             first=first,
@@ -218,13 +236,13 @@ class PiecewiseBackend:
 
 
 def _stock(graph: fx.GraphModule, inputs: Sequence[Any], config: CompileConfig) -> Callable[..., Any]:
-    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - it is slow to load
+    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - slow to import
 
     compiled = compile_fx(graph, inputs, config_patches=dict(config.inductor_config))
     return cast("Callable[..., Any]", compiled)
 
 
-def _planned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> _Plan:
+def _facts_of(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> _GraphFacts:
     inputs = graph.graph.find_nodes(op="placeholder")
     values = inputs_of(graph)
     symbol = dynamic_size(values)
@@ -233,44 +251,42 @@ def _planned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> _Plan:
         for node, value in zip(inputs, example_inputs, strict=True)
         if isinstance(value, nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
     )
-    first = next(
-        (
-            value
-            for node, value in zip(inputs, values, strict=True)
-            if isinstance(value, torch.Tensor) and value.dim() and node.name not in static
-        ),
-        None,
-    )
-    fixed = first.shape[0] if symbol is None and isinstance(first, torch.Tensor) else None
-    at = size_input(values, symbol).at
-    size = fixed if isinstance(fixed, int) else None
-    return _Plan(next(_graphs), symbol, at, size, static, needs_grad(values))
+    moving = [value for node, value in zip(inputs, values, strict=True) if node.name not in static]
+    size = _first_dimension(moving) if symbol is None else None
+    return _GraphFacts(next(_graphs), symbol, size_input(values, symbol).at, size, static, needs_grad(values))
 
 
-def _moving(graph: fx.GraphModule, plan: _Plan) -> list[int]:
-    """Places of the tensors that a caller gives."""
+def _first_dimension(values: Sequence[object]) -> int | None:
+    """The first dimension of the first tensor that has one, if it is a fixed number."""
+    tensor = next((value for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
+    size = None if tensor is None else tensor.shape[0]
+    return size if isinstance(size, int) else None
+
+
+def _moving_inputs(graph: fx.GraphModule, facts: _GraphFacts) -> list[int]:
+    """Indices of the tensors that the caller passes, which may lie elsewhere at every call."""
     return [
-        at
-        for at, node in enumerate(graph.graph.find_nodes(op="placeholder"))
-        if isinstance(value_of(node), torch.Tensor) and node.name not in plan.static
+        index
+        for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))
+        if isinstance(value_of(node), torch.Tensor) and node.name not in facts.static
     ]
 
 
-def _summarised(plan: _Plan, made: Split, before: dict[str, int]) -> None:
-    now = {name: count - before[name] for name, count in counters.snapshot().items()}
+def _log_summary(facts: _GraphFacts, split_graph: Split, before: dict[str, int]) -> None:
+    counts = {name: count - before[name] for name, count in counters.snapshot().items()}
     _LOG.info(
-        "graph %d: %d pieces, %d of them compiled; %d compilations asked for, %d run, %d loaded, in %.2f s",
-        plan.number,
-        len(made.parts),
-        sum(not part.splitting for part in made.parts),
-        now["backend_compilations"],
-        now["cache_misses"],
-        now["artifacts_loaded"],
-        now["compile_ns"] / 1e9,
+        "graph %d: %d pieces, %d of them compiled; %d compilations requested, %d run, %d loaded, in %.2f s",
+        facts.number,
+        len(split_graph.parts),
+        sum(not part.splitting for part in split_graph.parts),
+        counts["backend_compilations"],
+        counts["cache_misses"],
+        counts["artifacts_loaded"],
+        counts["compile_ns"] / 1e9,
     )
 
 
 def traced_ns() -> int:
-    """How long Dynamo has been tracing the graph that it is handing over; 0 where torch does not tell."""
-    began = dynamo_began_ns()
-    return 0 if began is None else max(0, time.time_ns() - began)
+    """How long Dynamo has been tracing the graph that it is handing over; 0 if torch does not say."""
+    start_ns = dynamo_began_ns()
+    return 0 if start_ns is None else max(0, time.time_ns() - start_ns)

@@ -1,4 +1,4 @@
-"""Tells whoever waits how far compiling is: a bar on a terminal, else nothing."""
+"""Shows the progress of compiling: a bar on a terminal, else nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 def _no_step() -> None:
-    """Nobody waits."""
+    """Does nothing, where there is no bar."""
 
 
 @contextmanager
 def progress_bar(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr while the block runs; what is given is called after each of ``total`` compilations."""
+    """Shows a bar on stderr while the block runs. Yields the function to call after each of ``total`` compilations."""
     if not sys.stderr.isatty():
         yield _no_step
         return
-    from rich.console import Console  # noqa: PLC0415 - only who sees it pays for it
+    from rich.console import Console  # noqa: PLC0415 - imported only if the bar is shown
     from rich.progress import Progress  # noqa: PLC0415
 
     with Progress(console=Console(stderr=True), transient=True) as bars:

@@ -1,15 +1,16 @@
-"""Compiled pieces on disk: saved once, loaded by every later process, never trusted blindly.
+"""The compile cache: compiled pieces on disk, saved once, loaded by later processes, and always verified.
 
 ::
 
     <folder>/cache_key_factors.json   what everything in the folder depends on
-    <folder>/pieces/<key>             one compiled piece: names the contents that it needs
+    <folder>/pieces/<key>             an entry: one compiled piece, with the digests of its blobs
     <folder>/blobs/<sha256>           contents: artifacts of PyTorch, libraries that Inductor built
-    <folder>/work/<process>           where Inductor and Triton work while a process lives
+    <folder>/work/<process>           working folder of Inductor and Triton while a process lives
 
-A content is known by its digest and an entry carries its own, so a damaged file is found before anything of it runs;
-what cannot be used is compiled anew and replaced. Entries hold relative names alone: a copied folder stays warm.
-The digests find damage, not malice: artifacts are pickles, so a folder that others may write to is refused.
+Blobs are named by their digests, and every entry contains its own, so a damaged file is found before any of it runs.
+Pieces that cannot be used are compiled again and replaced. Entries contain only relative names, so a copied folder
+works elsewhere. Digests detect damage, not attacks: artifacts are pickles, so a folder that others may write to is
+refused.
 """
 
 from __future__ import annotations
@@ -63,16 +64,14 @@ _FORMAT = "tracekit piece 1"
 class ArtifactStore:
     """Compiled pieces in one folder, which several processes may use at once.
 
-    Whatever is wrong with the folder is told in one warning and costs compilations, never a result.
+    If something is wrong with the folder, the store warns once and pieces are compiled again; results never suffer.
+
+    Args:
+        folder: The folder, created if needed; None keeps nothing on disk.
+        enabled: Whether to use the folder.
     """
 
     def __init__(self, folder: Path | None, *, enabled: bool = True) -> None:
-        """Opens a folder, which is made if need be.
-
-        Args:
-            folder: The folder; None keeps nothing on disk.
-            enabled: False keeps nothing on disk either.
-        """
         self._folder = Path(folder) if folder is not None and enabled else None
         self._scratch: Scratch | None = None
         self._writable = True
@@ -82,15 +81,15 @@ class ArtifactStore:
 
     @property
     def folder(self) -> Path | None:
-        """The folder; None where nothing is kept on disk."""
+        """The folder; None if nothing is kept on disk."""
         return self._folder
 
     def _open(self, folder: Path) -> None:
         try:
             private_folder(folder)
-            if why := distrusted(folder):
+            if reason := distrusted(folder):
                 self._folder = None
-                self._warn(f"{why}, so no compiled code is read from it or kept in it", folder)
+                self._warn(f"{reason}, so it is not used", folder)
                 return
             for name in ("pieces", "blobs"):
                 private_folder(folder / name)
@@ -100,7 +99,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
-        """While it is entered, Inductor's and Triton's caches lie inside the folder (a part of this process's own)."""
+        """While the block runs, Inductor's and Triton's caches are in this process's part of the folder."""
         if self._folder is None:
             yield
             return
@@ -118,7 +117,7 @@ class ArtifactStore:
         return self._scratch
 
     def load(self, key: str) -> CompiledArtifact | None:
-        """The compiled piece of a key; None where there is none that can be used."""
+        """The compiled piece with this key; None if there is none that can be used."""
         if self._folder is None:
             return None
         path = self._entry(self._folder, key)
@@ -127,12 +126,12 @@ class ArtifactStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._warn(f"cannot be read ({error.strerror}), compiling anew", path)
+            self._warn(f"cannot be read ({error.strerror}), compiling again", path)
             return None
         try:
             artifact = self._loaded(self._folder, content)
-        except Exception as error:  # noqa: BLE001 - of what another version saved, PyTorch may raise anything
-            self._warn(f"cannot be used ({_why(error)}), compiling anew", path)
+        except Exception as error:  # noqa: BLE001 - PyTorch may raise anything for files of another version
+            self._warn(f"cannot be used ({_reason(error)}), compiling again", path)
             discard(path)
             return None
         counters.cache_hits += 1
@@ -154,7 +153,7 @@ class ArtifactStore:
             return CompiledArtifact.load(path=str(copy), format="binary")
 
     def save(self, key: str, artifact: CompiledArtifact) -> None:
-        """Keeps a compiled piece under a key, in place of what was there; what cannot be kept is told once."""
+        """Saves a compiled piece under a key and replaces an earlier one. Warns once if that fails."""
         if self._folder is None or not self._writable:
             return
         path = self._entry(self._folder, key)
@@ -162,8 +161,8 @@ class ArtifactStore:
             write_whole(path, self._saved(self._folder, artifact))
         except OSError as error:
             self._readonly(error)
-        except Exception as error:  # noqa: BLE001 - what PyTorch cannot save is only not kept
-            self._warn(f"{_why(error)}, so a compiled piece is not kept", path)
+        except Exception as error:  # noqa: BLE001 - pieces that PyTorch cannot save are just not kept
+            self._warn(f"a compiled piece cannot be saved ({_reason(error)})", path)
         else:
             counters.artifacts_saved += 1
 
@@ -171,8 +170,8 @@ class ArtifactStore:
         blobs, scratch = Blobs(folder / "blobs"), self._working_folder(folder)
         copy = scratch.folder / "saved.artifact"
         artifact.save(path=str(copy), format="binary")
-        kept = {name: blobs.put(path.read_bytes()) for name, path in scratch.kept_files().items()}
-        entry = _Entry(str(torch.__version__), blobs.put(copy.read_bytes()), kept)
+        files = {name: blobs.put(path.read_bytes()) for name, path in scratch.kept_files().items()}
+        entry = _Entry(str(torch.__version__), blobs.put(copy.read_bytes()), files)
         copy.unlink()
         return entry.encoded()
 
@@ -183,24 +182,24 @@ class ArtifactStore:
 
     def _readonly(self, error: OSError) -> None:
         self._writable = False
-        why = error.strerror or str(error)
-        self._warn(f"cannot be written ({why}), so compiled code is not kept", self._folder)
+        reason = error.strerror or str(error)
+        self._warn(f"cannot be written ({reason}), so compiled code is not kept", self._folder)
 
-    def _warn(self, what: str, path: Path | None) -> None:
+    def _warn(self, message: str, path: Path | None) -> None:
         if not self._warned:
-            _LOG.warning("compile cache %s: %s", path, what)
+            _LOG.warning("compile cache %s: %s", path, message)
         self._warned = True
 
 
 def model_store(config: CompileConfig) -> ArtifactStore:
-    """The store for the model that is being traced; to be called inside a backend, which alone knows its files."""
+    """The store for the model that is being traced. Call it inside a backend, where the traced files are known."""
     if config.cache_dir is None or not config.use_cache:
         return ArtifactStore(None)
     return ArtifactStore(cache_folder(config.cache_dir, factors(config, traced_files())))
 
 
 class _Entry(NamedTuple):
-    """One compiled piece: PyTorch's version, and the digests of its artifact and of the files that go with it."""
+    """One compiled piece: PyTorch's version, and the digests of its artifact and its other files."""
 
     torch: str
     artifact: str
@@ -212,26 +211,26 @@ class _Entry(NamedTuple):
 
 
 def _read_entry(content: bytes) -> _Entry:
-    """What an entry says.
+    """Reads an entry.
 
     Raises:
-        ValueError: It is damaged, or of another version of tracekit or PyTorch.
+        ValueError: If it is damaged, or from another version of tracekit or PyTorch.
     """
     head, _, text = content.partition(b"\n")
-    said, _, sum_ = head.decode("ascii", errors="replace").rpartition(" ")
-    if said != _FORMAT:
-        raise ValueError("no entry of this version of tracekit")
-    if sum_ != digest(text):
+    version, _, checksum = head.decode("ascii", errors="replace").rpartition(" ")
+    if version != _FORMAT:
+        raise ValueError("not an entry of this version of tracekit")
+    if checksum != digest(text):
         raise ValueError("damaged")
     entry = _Entry(**json.loads(text))
     if entry.torch != str(torch.__version__):
-        raise ValueError(f"made by torch {entry.torch}")
+        raise ValueError(f"written by torch {entry.torch}")
     return entry
 
 
 @contextlib.contextmanager
 def _no_header_compiled() -> Iterator[None]:
-    """Loading builds nothing, yet Inductor would prepare its header for it: seconds of the compiler's time."""
+    """Keeps Inductor from precompiling its header, which takes seconds and is not needed for loading."""
     if not hasattr(codecache, "_precompile_header"):
         yield
         return
@@ -243,8 +242,8 @@ def _no_header_compiled() -> Iterator[None]:
         codecache._precompile_header = original
 
 
-def _why(error: BaseException) -> str:
-    said = " ".join(str(error).split())
-    if isinstance(error, AssertionError) and (not said or said.startswith("torch_key ")):
-        return "made by another build of PyTorch"  # it compares a digest of its sources
-    return said[:200] or type(error).__name__
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, AssertionError) and (not text or text.startswith("torch_key ")):
+        return "written by another build of PyTorch"  # PyTorch compares a digest of its sources
+    return text[:200] or type(error).__name__

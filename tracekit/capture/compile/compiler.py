@@ -1,4 +1,4 @@
-"""Compiles the graph of one piece, unless an equal one has been compiled before. It knows no sizes and no order."""
+"""Compiles one piece, unless an equal piece was compiled before. It does not know the other pieces."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 
     from tracekit.capture.compile.config import CompileConfig
 
-#: What Inductor tries for a single size. On a CPU it tries for minutes, for little.
+#: Inductor's search for fast kernels, for single sizes. On a CPU it takes minutes and gains little.
 _TUNED = {"max_autotune": True, "coordinate_descent_tuning": True}
 
 
 class Store(Protocol):
-    """Where compiled pieces are kept beyond this process."""
+    """Keeps compiled pieces beyond this process."""
 
     @property
     def folder(self) -> Path | None:
-        """The folder they are kept in, if any."""
+        """The folder in which they are kept, if any."""
 
     def environment(self) -> AbstractContextManager[None]:
-        """While it is entered, compilers keep their own caches there too."""
+        """While the block runs, the compilers' own caches are in that folder too."""
 
     def load(self, key: str, /) -> CompiledArtifact | None:
-        """What is kept under the key; counts it."""
+        """The artifact with this key, if there is one. Counts it."""
 
     def save(self, key: str, artifact: CompiledArtifact, /) -> None:
-        """Keeps it; counts it."""
+        """Keeps an artifact under a key. Counts it."""
 
 
 class Compiler:
-    """Compiles pieces of one model; equal pieces share what was compiled.
+    """Compiles the pieces of one model. Equal pieces share their code.
 
     Args:
         config: How to compile.
-        store: Where compiled pieces are kept.
-        key: Gives pieces whose code is interchangeable the same key; None where it cannot tell.
+        store: Where to keep compiled pieces.
+        key: Returns the same key for pieces whose code is interchangeable, or None if it cannot tell.
 
     Raises:
-        UsageError: If Inductor has no such setting.
+        UsageError: If Inductor does not have one of the settings.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Compiler:
             _check_settings(config.inductor_config)
 
     def compiles(self, graph: fx.GraphModule) -> bool:
-        """Whether Inductor compiles this piece: it takes none that returns no tensor."""
+        """Whether Inductor compiles this piece. It refuses pieces that return no tensor."""
         (output,) = graph.graph.find_nodes(op="output")
         results = (value_of(node) for node in output.all_input_nodes)
         return self.config.mode == "inductor" and any(isinstance(result, torch.Tensor) for result in results)
@@ -77,13 +77,13 @@ class Compiler:
     def compiled(
         self, graph: fx.GraphModule, inputs: Sequence[object], *, concrete: bool, tuned: bool
     ) -> Callable[..., Any]:
-        """What runs the piece.
+        """Returns the function that runs the piece.
 
         Args:
             graph: The piece; it returns a tuple.
-            inputs: Fake tensors and numbers that say what it is compiled for.
-            concrete: Whether these have one size, rather than the graph's own dynamic one.
-            tuned: Whether to look for the fastest kernels.
+            inputs: Fake tensors and numbers: the shapes to compile for.
+            concrete: Whether they have a fixed size, rather than the graph's dynamic one.
+            tuned: Whether to search for the fastest kernels.
         """
         counters.backend_compilations += 1
         with _timed():
@@ -104,27 +104,27 @@ class Compiler:
         if key is not None and key in self._shared:
             counters.cache_hits += 1
             return self._shared[key]
-        # What is compiled for training is not kept: a loaded artifact has been tried for inference alone.
-        kept = key is not None and not needs_grad(inputs)
+        # Loading artifacts is tested for inference only, so those for training are not kept.
+        store_key = None if needs_grad(inputs) else key
         with self.store.environment():
-            artifact = self.store.load(key) if key is not None and kept else None
+            artifact = None if store_key is None else self.store.load(store_key)
             if artifact is None:
                 counters.cache_misses += 1
                 artifact = _inductor(graph, inputs, settings, concrete=concrete)
-                if key is not None and kept:
-                    self.store.save(key, artifact)
+                if store_key is not None:
+                    self.store.save(store_key, artifact)
         if key is not None:
             self._shared[key] = artifact
         return artifact
 
 
 def needs_grad(inputs: Sequence[object]) -> bool:
-    """Whether a graph with these inputs would be recorded for a backward pass now."""
+    """Whether autograd would record a call with these inputs."""
     return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 
 def real_forward(graph: fx.GraphModule) -> Callable[..., Any]:
-    """The graph's function itself, not one that compiles it at each call."""
+    """The graph's own forward, rather than one that recompiles it at each call."""
     getattr(graph, "real_recompile", graph.recompile)()
     forward: Callable[..., Any] = graph.forward
     return forward
@@ -138,36 +138,36 @@ def _inductor(
     concrete: bool,
 ) -> CompiledArtifact:
     mode = next((value.fake_mode for value in inputs if hasattr(value, "fake_mode")), None)
-    known: dict[str, Any] = {"fake_mode": mode} if concrete and _takes_fake_mode() else {}
+    more: dict[str, Any] = {"fake_mode": mode} if concrete and _takes_fake_mode() else {}
     return torch._inductor.standalone_compile(
         graph,
         list(inputs),  # type: ignore[arg-type]
         dynamic_shapes="from_example_inputs" if concrete else "from_graph",
         options={"config_patches": dict(settings)},
-        **known,
+        **more,
     )
 
 
 def _takes_fake_mode() -> bool:
-    """Whether it can be told what the example inputs are made of: from torch 2.13 on."""
+    """Whether ``standalone_compile`` accepts the fake mode of the example inputs, as it does since torch 2.13."""
     code = torch._inductor.standalone_compile.__code__
     return "fake_mode" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
-def _settings(wanted: Mapping[str, object], inputs: Sequence[object], *, tuned: bool) -> dict[str, object]:
+def _settings(config: Mapping[str, object], inputs: Sequence[object], *, tuned: bool) -> dict[str, object]:
     on_cpu = all(value.device.type == "cpu" for value in inputs if isinstance(value, torch.Tensor))
-    return {**(_TUNED if tuned and not on_cpu else {}), **wanted}
+    return {**(_TUNED if tuned and not on_cpu else {}), **config}
 
 
-def _check_settings(wanted: Mapping[str, object]) -> None:
-    if unknown := sorted(name for name in wanted if not hasattr(torch._inductor.config, name)):
+def _check_settings(config: Mapping[str, object]) -> None:
+    if unknown := sorted(name for name in config if not hasattr(torch._inductor.config, name)):
         raise UsageError(f"inductor_config: Inductor has no setting {', '.join(unknown)}")
 
 
 @contextmanager
 def _timed() -> Iterator[None]:
-    begun = time.perf_counter_ns()
+    start_ns = time.perf_counter_ns()
     try:
         yield
     finally:
-        counters.compile_ns += time.perf_counter_ns() - begun
+        counters.compile_ns += time.perf_counter_ns() - start_ns

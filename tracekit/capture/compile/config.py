@@ -1,4 +1,4 @@
-"""What is to be compiled, and how: one frozen value, checked where it is made. It knows no torch."""
+"""Settings of a compiled model: one frozen value, checked when it is created. It does not import torch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing_extensions import override
 
 from tracekit.errors import UsageError
 
-#: Nothing compiled; pieces as Dynamo traced them; pieces compiled by Inductor; torch.compile as it is.
+#: Nothing compiled; pieces as Dynamo traced them; pieces compiled by Inductor; plain torch.compile.
 MODES = ("none", "eager", "inductor", "stock")
-#: CUDA graphs where there is a GPU; always; the stand-in for tests; never.
+#: CUDA graphs if there is a GPU; always; a stand-in for tests; never.
 GRAPH_CAPTURES = ("auto", "cuda", "record", "off")
 
 _OPERATOR = re.compile(r"\w+::\w+(\.\w+)?")
 
 
 class SizeRange(NamedTuple):
-    """Sizes from start to end, both included."""
+    """The sizes from start to end, inclusive."""
 
     start: int
     end: int
@@ -34,30 +34,31 @@ class SizeRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileConfig:
-    """Settings of a compiled model. A size is what the dynamic dimensions of the inputs measure (tokens, requests).
+    """Settings of a compiled model. A size is the length of the inputs' dynamic dimension, in tokens or requests.
 
     Attributes:
-        mode: ``inductor`` or ``eager`` pieces, ``stock`` torch.compile, or ``none``.
+        mode: ``inductor`` or ``eager`` pieces, ``stock`` for plain torch.compile, or ``none`` to compile nothing.
         splitting_ops: Operators that run between the compiled pieces, as ``ns::op`` or ``ns::op.overload``.
-        compile_sizes: Sizes with a compilation of their own, for exactly these shapes. They go before ranges.
-        compile_ranges: Ranges with a compilation of their own: pairs (start, end), both included, or the numbers at
-            which one range ends, the last range ending at ``max_size``: (8, 32) is 1 to 8, 9 to 32, 33 to 8192. Without
-            any, one compilation serves all sizes.
-        max_size: End of the last of the ranges that are given by their ends.
+        compile_sizes: Sizes that get code of their own, for exactly these shapes. They take precedence over ranges.
+        compile_ranges: Ranges of sizes that get code of their own: either pairs (start, end), inclusive, or only the
+            ends, with a last range up to ``max_size``: (8, 32) means 1 to 8, 9 to 32, and 33 to 8192. If empty, one
+            compilation serves all sizes.
+        max_size: The end of the last range, where ranges are given by their ends.
         cudagraph_sizes: Sizes at which pieces are captured as CUDA graphs.
-        cudagraph_warmups: How often a piece runs before it is captured.
-        copy_inputs: Whether inputs are copied into buffers that stay, so that callers may pass any tensor.
-        copy_outputs: Whether results of captured graphs are copied, so that the next call does not overwrite them.
-        graph_capture: ``auto`` (CUDA graphs where there is a GPU), ``cuda``, ``record`` (counts, for tests), ``off``.
-        cache_dir: Folder for what has been compiled; None keeps nothing on disk.
-        use_cache: Whether the folder is used at all.
-        inductor_config: More settings of Inductor, by name.
-        dynamic_dims: Argument → its dynamic dimensions (one or several); None: dimension 0 of every tensor argument.
-        debug: Whether to check, at every call, what is otherwise relied on; slow.
-        debug_dir: Folder for what a person may want to read, such as ``computation_graph.py``; None: the cache's.
+        cudagraph_warmups: How often a piece runs before its graph capture.
+        copy_inputs: Whether to copy inputs into static buffers, so that callers may pass any tensor.
+        copy_outputs: Whether to copy the results of CUDA graphs, so that the next call does not overwrite them.
+        graph_capture: ``auto`` (CUDA graphs if there is a GPU), ``cuda``, ``record`` (only counts, for tests) or
+            ``off``.
+        cache_dir: Folder for compiled pieces; None keeps nothing on disk.
+        use_cache: Whether to use that folder.
+        inductor_config: Further settings of Inductor, by name.
+        dynamic_dims: Dynamic dimensions by name of argument; None means dimension 0 of every tensor argument.
+        debug: Whether to check at every call what compiled code otherwise takes for granted. Slow.
+        debug_dir: Folder for files to read, such as ``computation_graph.py``; None means the cache folder.
 
     Raises:
-        UsageError: If a setting makes no sense.
+        UsageError: If a setting is invalid.
     """
 
     mode: str = "inductor"
@@ -99,7 +100,7 @@ class CompileConfig:
 
     @property
     def ranges(self) -> tuple[SizeRange, ...]:
-        """The ranges that have a compilation of their own, in rising order."""
+        """The ranges that get code of their own, in ascending order."""
         return ranges_of(self)
 
 
@@ -107,44 +108,44 @@ def ranges_of(config: CompileConfig) -> tuple[SizeRange, ...]:
     """The ranges of a config.
 
     Raises:
-        UsageError: If they are no ranges, or overlap.
+        UsageError: If they are not ranges, or overlap.
     """
-    said = config.compile_ranges
-    ends = [item for item in said if isinstance(item, int)]
-    if ends and len(ends) < len(said):
-        raise UsageError(f"compile_ranges {said!r}: give either the ends of ranges or pairs")
-    ranges = _between(_sizes("compile_ranges", ends), config.max_size) if ends else _pairs(said)
+    items = config.compile_ranges
+    ends = [item for item in items if isinstance(item, int)]
+    if ends and len(ends) < len(items):
+        raise UsageError(f"compile_ranges: {items!r} mixes ends and pairs; expected either ends or pairs (start, end)")
+    ranges = _between(_sizes("compile_ranges", ends), config.max_size) if ends else _pairs(items)
     for before, after in pairwise(ranges):
         if after.start <= before.end:
-            raise UsageError(f"compile_ranges {said!r}: {before} and {after} overlap")
+            raise UsageError(f"compile_ranges: {items!r}: {before} and {after} overlap")
     return ranges
 
 
 def _between(ends: tuple[int, ...], last: int) -> tuple[SizeRange, ...]:
     if ends[-1] > last:
-        raise UsageError(f"compile_ranges ends at {ends[-1]}, after max_size {last}")
+        raise UsageError(f"compile_ranges: {ends[-1]} is above max_size {last}")
     edges = [0, *ends, *([last] if last > ends[-1] else [])]
     return tuple(SizeRange(start + 1, end) for start, end in pairwise(edges))
 
 
-def _pairs(said: Iterable[object]) -> tuple[SizeRange, ...]:
+def _pairs(items: Iterable[object]) -> tuple[SizeRange, ...]:
     pairs = []
-    for item in said:
+    for item in items:
         pair = tuple(item) if isinstance(item, tuple | list) else ()
         if len(pair) != 2 or not all(_is_size(end) for end in pair) or pair[0] > pair[1]:  # noqa: PLR2004
-            raise UsageError(f"compile_ranges: {item!r} is no range; expected (start, end)")
+            raise UsageError(f"compile_ranges: {item!r} is not a range; expected (start, end)")
         pairs.append(SizeRange(*pair))
     return tuple(sorted(pairs))
 
 
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"{name}: {value!r} is unknown; expected one of {', '.join(known)}")
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name}: {value!r} is unknown; expected one of {', '.join(choices)}")
 
 
 def _number(name: str, value: object, *, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{name}: expected a number of at least {least}, not {value!r}")
+        raise UsageError(f"{name}: expected an integer of at least {least}, not {value!r}")
 
 
 def _is_size(value: object) -> bool:
@@ -153,27 +154,27 @@ def _is_size(value: object) -> bool:
 
 def _items(name: str, values: object) -> list[object]:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise UsageError(f"{name}: expected several values, not {values!r}")
+        raise UsageError(f"{name}: expected a sequence of values, not {values!r}")
     return list(values)
 
 
 def _sizes(name: str, values: object) -> tuple[int, ...]:
     sizes = _items(name, values)
     if wrong := [size for size in sizes if not _is_size(size)]:
-        raise UsageError(f"{name}: {wrong[0]!r} is no size; expected numbers from 1")
+        raise UsageError(f"{name}: {wrong[0]!r} is not a size; expected integers from 1")
     return tuple(sorted(set(cast("list[int]", sizes))))
 
 
 def _operators(values: object) -> tuple[str, ...]:
     for name in (names := _items("splitting_ops", values)):
         if not isinstance(name, str) or not _OPERATOR.fullmatch(name):
-            raise UsageError(f"splitting_ops: {name!r} is no operator; expected ns::op[.overload]")
+            raise UsageError(f"splitting_ops: {name!r} is not an operator; expected ns::op[.overload]")
     return tuple(dict.fromkeys(cast("list[str]", names)))
 
 
 def _mapping(name: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise UsageError(f"{name}: expected names with their values, not {value!r}")
+        raise UsageError(f"{name}: expected a mapping from names to values, not {value!r}")
     return dict(value)
 
 
@@ -182,6 +183,6 @@ def _dynamic_dims(value: object) -> dict[str, tuple[int, ...]]:
     for name, item in _mapping("dynamic_dims", value).items():
         numbers = [item] if isinstance(item, int) else _items(f"dynamic_dims[{name!r}]", item)
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
-            raise UsageError(f"dynamic_dims[{name!r}]: {item!r} is no dimension; expected numbers")
+            raise UsageError(f"dynamic_dims[{name!r}]: {item!r} is not a dimension; expected integers")
         dims[name] = cast("tuple[int, ...]", tuple(numbers))
     return dims

@@ -1,4 +1,4 @@
-"""What compiling has done in this process, counted: for tests, and for anyone who asks why it took so long."""
+"""Counts what compiling has done in this process: for tests, and to see why it took so long."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class CountersDiffer(AssertionError):  # noqa: N818 - a finding of a test, no failure of ours
-    """The counters rose by other numbers than expected.
+class CountersDiffer(AssertionError):  # noqa: N818 - a failed assertion, not an error
+    """The counters increased by other numbers than expected.
 
     Attributes:
-        differences: Name of the counter → (expected, found).
+        differences: Name of the counter → (expected, actual).
     """
 
     def __init__(self, differences: dict[str, tuple[int, int]]) -> None:
         self.differences = differences
-        said = (f"{name}: expected {expected}, found {found}" for name, (expected, found) in differences.items())
-        super().__init__("; ".join(said))
+        lines = (f"{name}: expected {expected}, found {actual}" for name, (expected, actual) in differences.items())
+        super().__init__("; ".join(lines))
 
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the process began or :meth:`reset` was called.
+    """Counts since the process began, or since :meth:`reset` was called.
 
     Attributes:
         graphs_seen: Graphs that Dynamo handed over.
-        pieces_seen: Pieces that they were split into, splitting operators included.
-        capturable_pieces_seen: Pieces that are compiled and can be captured: all but those of splitting operators.
-        backend_compilations: Compilations asked for: (pieces x what each is compiled for).
-        graphs_captured: (piece, size) pairs captured as a CUDA graph.
-        cache_hits: Compilations that were served by what an equal piece or an earlier process had compiled.
-        cache_misses: Compilations that Inductor really ran.
+        pieces_seen: Pieces that they were split into, including those of splitting operators.
+        capturable_pieces_seen: Pieces that can be compiled and captured as CUDA graphs: all except those of splitting
+            operators.
+        backend_compilations: Compilations requested: one for every piece and every size or range.
+        graphs_captured: Graph captures: one for every piece and size.
+        cache_hits: Compilations saved because an equal piece, or an earlier process, had compiled the code.
+        cache_misses: Compilations that Inductor ran.
         artifacts_saved: Compiled pieces written to the cache folder.
         artifacts_loaded: Compiled pieces read from the cache folder.
-        trace_ns: Time that Dynamo needed to trace, in nanoseconds.
-        compile_ns: Time that compiling pieces needed, loading from the cache included.
+        trace_ns: Time that Dynamo took to trace, in nanoseconds.
+        compile_ns: Time taken to compile pieces or load them from the cache, in nanoseconds.
     """
 
     graphs_seen: int = 0
@@ -54,31 +55,31 @@ class Counters:
     compile_ns: int = 0
 
     def reset(self) -> None:
-        """Sets all to zero."""
+        """Sets all counters to zero."""
         for name in asdict(self):
             setattr(self, name, 0)
 
     def snapshot(self) -> dict[str, int]:
-        """All counts by name, now."""
+        """The current counts, by name."""
         return asdict(self)
 
     @contextmanager
     def expect(self, **delta: int) -> Iterator[None]:
-        """Checks by how much the named counters rise in the block.
+        """Checks that the named counters increase by these numbers while the block runs.
 
         Raises:
-            CountersDiffer: If they rise by other numbers; it names each that does.
+            CountersDiffer: If they increase by other numbers; it names each counter that differs.
             TypeError: If there is no such counter.
         """
         before = self.snapshot()
         if unknown := sorted(set(delta) - set(before)):
             raise TypeError(f"no counter {', '.join(unknown)}; there are {', '.join(before)}")
         yield
-        found = {name: number - before[name] for name, number in self.snapshot().items()}
-        different = {name: (expected, found[name]) for name, expected in delta.items() if found[name] != expected}
-        if different:
-            raise CountersDiffer(different)
+        actual = {name: number - before[name] for name, number in self.snapshot().items()}
+        differences = {name: (expected, actual[name]) for name, expected in delta.items() if actual[name] != expected}
+        if differences:
+            raise CountersDiffer(differences)
 
 
-#: The process's counters.
+#: The counters of this process.
 counters = Counters()

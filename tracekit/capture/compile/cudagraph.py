@@ -1,7 +1,7 @@
-"""CUDA graphs behind one small interface: ``capture(fn, args)`` gives what replays it.
+"""CUDA graphs behind one small interface: ``capture_graph(fn, args)`` returns a :class:`Replay`.
 
-:class:`CudaGraphs` is CUDA's; :class:`StandInGraphs` stands in for it on a machine without a GPU: it runs the piece at
-every call, so results are right whatever the inputs are, and remembers what a graph would have depended on.
+:class:`CudaGraphs` uses CUDA. :class:`StandInGraphs` replaces it on a machine without a GPU: it runs the piece at every
+call, so results are always right, and remembers what a CUDA graph would have depended on.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class Replay(Protocol):
     """A captured graph."""
 
     def fits(self, args: Sequence[Any], /) -> bool:
-        """Whether its results are right for these arguments: it reads what lies where the captured ones lay."""
+        """Whether a replay is correct for these arguments: a graph reads the addresses that it was captured with."""
 
     def moved(self, args: Sequence[Any], /) -> list[int]:
-        """Which of these arguments lie elsewhere than the captured ones."""
+        """Indices of the arguments whose address differs from that at the graph capture."""
 
     def __call__(self, args: Sequence[Any], /) -> Sequence[Any]:
-        """Runs it; its results."""
+        """Replays the graph. Returns its results."""
 
 
-class GraphCapture(Protocol):
-    """A way to capture graphs."""
+class Graphs(Protocol):
+    """A way to capture and replay graphs."""
 
-    #: Whether what it captures is bound to memory: the next replay overwrites results, and gradients are lost.
+    #: Whether graphs are bound to memory: the next replay overwrites their results, and gradients are lost.
     bound: bool
 
     def ready(self) -> bool:
         """Whether a graph can be captured or replayed now."""
 
-    def capture(
+    def capture_graph(
         self,
         fn: Callable[..., Sequence[Any]],
         args: Sequence[Any],
@@ -53,47 +53,47 @@ class GraphCapture(Protocol):
         warmups: int = 0,
         first: bool = True,
     ) -> Replay:
-        """Captures a call.
+        """Captures a call as a graph.
 
         Args:
-            fn: What to capture.
-            args: Its arguments; those watched must lie where they lie now when it is replayed.
-            watched: Places of the tensors that may come to lie elsewhere.
-            warmups: How often to run it before.
-            first: Whether it is the first of a sequence of captures: then garbage is collected, once for all.
+            fn: The function to call.
+            args: Its arguments. The watched ones must have the same addresses at every replay.
+            watched: Indices of the tensors whose addresses may change.
+            warmups: How often to run the function first.
+            first: Whether this is the first of several graph captures; garbage is collected only before the first.
         """
 
 
-def addresses(args: Sequence[Any], places: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Places of tensors among the arguments, and where each lies in memory."""
-    return tuple((at, args[at].data_ptr()) for at in places if isinstance(args[at], torch.Tensor))
+def addresses(args: Sequence[Any], indices: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Pairs of index and address, for the tensors among these arguments."""
+    return tuple((index, args[index].data_ptr()) for index in indices if isinstance(args[index], torch.Tensor))
 
 
-def _elsewhere(args: Sequence[Any], lay: tuple[tuple[int, int], ...]) -> list[int]:
-    """Which arguments lie elsewhere."""
-    return [at for at, address in lay if args[at].data_ptr() != address]
+def _moved(args: Sequence[Any], before: tuple[tuple[int, int], ...]) -> list[int]:
+    """Indices of the arguments whose address has changed."""
+    return [index for index, address in before if args[index].data_ptr() != address]
 
 
-_held: list[object] = []
+_holds: list[object] = []
 
 
 @contextmanager
-def on_hold() -> Iterator[None]:
-    """While the block runs, nothing is captured or replayed: pieces run as they were compiled."""
-    _held.append(None)
+def graph_captures_on_hold() -> Iterator[None]:
+    """While the block runs, no graph is captured or replayed: pieces run as compiled."""
+    _holds.append(None)
     try:
         yield
     finally:
-        _held.pop()
+        _holds.pop()
 
 
 class StandInReplay:
-    """What the stand-in remembers of a capture.
+    """What the stand-in remembers of a graph capture.
 
     Attributes:
-        inputs: Places of the watched tensors, and their addresses.
-        outputs: What the captured call returned.
-        replays: How often it was replayed.
+        inputs: Indices and addresses of the watched tensors.
+        outputs: The results of the captured call.
+        replays: Number of replays.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class StandInReplay:
         self._first = True
 
     def fits(self, _args: Sequence[Any], /) -> bool:
-        """Always: it runs the piece."""
+        """Always true, because it runs the piece again."""
         return True
 
     def moved(self, args: Sequence[Any], /) -> list[int]:
-        """Which of these arguments lie elsewhere than the captured ones."""
-        return _elsewhere(args, self.inputs)
+        """Indices of the arguments whose address differs from that at the graph capture."""
+        return _moved(args, self.inputs)
 
     def __call__(self, args: Sequence[Any], /) -> Sequence[Any]:
-        """Runs it with these arguments, but not again for the call that was captured."""
+        """Runs the piece with these arguments; the first call returns the captured results instead."""
         if self._first:
             self._first = False
             return self.outputs
@@ -129,7 +129,7 @@ class StandInGraphs:
     """The stand-in for CUDA graphs.
 
     Attributes:
-        made: All that was captured, in order.
+        made: All graph captures, in order.
     """
 
     bound = False
@@ -138,10 +138,10 @@ class StandInGraphs:
         self.made: list[StandInReplay] = []
 
     def ready(self) -> bool:
-        """Unless captures are on hold."""
-        return not _held
+        """Whether graph captures are not on hold."""
+        return not _holds
 
-    def capture(
+    def capture_graph(
         self,
         fn: Callable[..., Sequence[Any]],
         args: Sequence[Any],
@@ -151,19 +151,19 @@ class StandInGraphs:
         warmups: int = 0,
         first: bool = True,  # noqa: ARG002 - as CUDA's
     ) -> StandInReplay:
-        """Runs the call."""
+        """Runs the call and remembers its addresses and results."""
         for _ in range(warmups):
             fn(*args)
-        made = StandInReplay(fn, addresses(args, watched), fn(*args))
-        self.made.append(made)
-        return made
+        replay = StandInReplay(fn, addresses(args, watched), fn(*args))
+        self.made.append(replay)
+        return replay
 
 
 class CudaReplay:
-    """A captured CUDA graph with its results, which lie in the pool's memory.
+    """A CUDA graph with its results, which are in the memory pool.
 
-    Holding the results would keep later pieces, and other sizes, from using that memory again. The call that was
-    captured must hold them: else the next piece is captured over what it reads.
+    If we kept the results alive, later pieces and other sizes could not reuse their memory. The captured call itself
+    must keep them alive, because else the next piece would be captured into the memory that it reads from.
     """
 
     def __init__(
@@ -175,25 +175,25 @@ class CudaReplay:
         self._inputs = inputs
         self._replay = graph.replay
         self._held: Sequence[Any] | None = outputs
-        self._outputs = tuple(weak(item) for item in outputs)
+        self._outputs = tuple(weak_tensor(item) for item in outputs)
 
     def fits(self, args: Sequence[Any], /) -> bool:
-        """Whether all lie where the captured ones lay."""
-        return not _elsewhere(args, self._inputs)
+        """Whether all watched arguments have the addresses of the graph capture."""
+        return not _moved(args, self._inputs)
 
     def moved(self, args: Sequence[Any], /) -> list[int]:
-        """Which of these arguments lie elsewhere than the captured ones."""
-        return _elsewhere(args, self._inputs)
+        """Indices of the arguments whose address differs from that at the graph capture."""
+        return _moved(args, self._inputs)
 
     def __call__(self, _args: Sequence[Any], /) -> Sequence[Any]:
-        """Replays it: its results lie where they lay at capture."""
+        """Replays the graph: its results have the addresses of the graph capture."""
         self._replay()
         held, self._held = self._held, None
         return self._outputs if held is None else held
 
 
 class CudaGraphs:
-    """CUDA graphs that share one pool of memory."""
+    """CUDA graphs that share one memory pool."""
 
     bound = True
 
@@ -202,10 +202,10 @@ class CudaGraphs:
         self._stream: torch.cuda.Stream | None = None
 
     def ready(self) -> bool:
-        """Unless captures are on hold, or the caller is capturing: then the pieces become part of that graph."""
-        return not _held and not torch.cuda.is_current_stream_capturing()
+        """Whether graph captures are not on hold and the caller is not capturing a graph, which includes the pieces."""
+        return not _holds and not torch.cuda.is_current_stream_capturing()
 
-    def capture(
+    def capture_graph(
         self,
         fn: Callable[..., Sequence[Any]],
         args: Sequence[Any],
@@ -215,16 +215,16 @@ class CudaGraphs:
         warmups: int = 0,
         first: bool = True,
     ) -> CudaReplay:
-        """Captures the call on a stream of its own; nothing of it has run until it is replayed."""
-        lay = addresses(args, watched)
+        """Captures the call on a side stream. Its work does not run before the first replay."""
+        inputs = addresses(args, watched)
         graph = torch.cuda.CUDAGraph()
-        with self._aside(first=first):
+        with self._on_side_stream(first=first):
             for _ in range(warmups):
                 fn(*args)
-            outputs = self._captured(graph, fn, args)
-        return CudaReplay(graph, lay, outputs)
+            outputs = self._graph_captured(graph, fn, args)
+        return CudaReplay(graph, inputs, outputs)
 
-    def _captured(
+    def _graph_captured(
         self, graph: torch.cuda.CUDAGraph, fn: Callable[..., Sequence[Any]], args: Sequence[Any]
     ) -> tuple[Any, ...]:
         torch.cuda.synchronize()
@@ -232,14 +232,14 @@ class CudaGraphs:
         try:
             outputs = tuple(fn(*args))
         except BaseException:
-            with suppress(RuntimeError):  # what failed is of more use than that the capture is void
+            with suppress(RuntimeError):  # the first error is more useful than that the graph capture is invalid
                 graph.capture_end()
             raise
         graph.capture_end()
         return outputs
 
     @contextmanager
-    def _aside(self, *, first: bool) -> Iterator[None]:
+    def _on_side_stream(self, *, first: bool) -> Iterator[None]:
         torch.cuda.synchronize()
         if first:
             gc.collect()
@@ -252,15 +252,18 @@ class CudaGraphs:
         torch.cuda.current_stream().wait_stream(self._stream)
 
 
-def weak(value: Any) -> Any:  # noqa: ANN401 - whatever a piece returns
-    """A CUDA tensor that does not keep its memory; the value itself where torch offers no such tensor."""
+def weak_tensor(value: Any) -> Any:  # noqa: ANN401 - whatever a piece returns
+    """A copy of a CUDA tensor that does not keep its memory alive; other values unchanged.
+
+    Returns the value itself, too, where torch has no function for that.
+    """
     construct = getattr(torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None)
     storage_at = getattr(torch._C, "_construct_storage_from_data_pointer", None)
     plain = type(value) is torch.Tensor and value.is_cuda and value.layout is torch.strided
     if construct is None or storage_at is None or not plain:
         return value
     storage = value.untyped_storage()
-    said = {
+    metadata = {
         "nbytes": storage.nbytes(),
         "data_ptr": storage.data_ptr(),
         "size": tuple(value.shape),
@@ -269,22 +272,22 @@ def weak(value: Any) -> Any:  # noqa: ANN401 - whatever a piece returns
         "device": value.device,
         "storage_offset": value.storage_offset(),
     }
-    return construct(said, storage_at(storage.data_ptr(), value.device, storage.nbytes()))
+    return construct(metadata, storage_at(storage.data_ptr(), value.device, storage.nbytes()))
 
 
-def graph_capture(wanted: str) -> GraphCapture | None:
-    """The way to capture graphs that a config asks for; None for none.
+def graphs_for(graph_capture: str) -> Graphs | None:
+    """The graphs that the config's ``graph_capture`` asks for; None for none.
 
     Raises:
-        CaptureError: If CUDA graphs are asked for where there is no GPU.
+        CaptureError: If CUDA graphs are required and there is no GPU.
     """
-    if wanted == "record":
+    if graph_capture == "record":
         return StandInGraphs()
-    if wanted == "off":
+    if graph_capture == "off":
         return None
     if torch.cuda.is_available():
         return CudaGraphs()
-    if wanted == "cuda":
-        raise CaptureError("graph_capture 'cuda': there is no GPU here; expected 'auto' or 'off'")
-    _LOG.info("no GPU here: pieces run without CUDA graphs")
+    if graph_capture == "cuda":
+        raise CaptureError("graph_capture='cuda': this machine has no GPU; expected 'auto' or 'off'")
+    _LOG.info("no GPU on this machine: pieces run without CUDA graphs")
     return None

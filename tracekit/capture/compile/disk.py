@@ -1,6 +1,6 @@
-"""Files of the cache: written whole under a name of their own and moved into place, or not at all.
+"""Files of the compile cache: written to a temporary file and then moved into place, so they are never incomplete.
 
-Nothing here knows PyTorch. What lies in a cache is code: a folder that others may write to is not read from.
+This module does not know PyTorch. A cache contains code, so a folder that others may write to is not used.
 """
 
 from __future__ import annotations
@@ -10,84 +10,82 @@ import hashlib
 import os
 import re
 import stat
-import tempfile
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-_UNFINISHED = ".new-"
-#: Nobody takes this long to write a file: who began it was killed.
+from tracekit.files import UNFINISHED, whole_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+_OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
+#: A temporary file older than this was left by a process that was killed.
 _ABANDONED_S = 3600
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def private_folder(folder: Path) -> None:
-    """Makes a folder that its owner alone can enter; one that is there is left as it is.
+    """Creates a folder that only its owner can enter. An existing folder is left as it is.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: If it cannot be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def distrusted(folder: Path) -> str | None:
-    """Why code from a folder must not be run, or None."""
+    """Why code from a folder must not be run; None if it may."""
     if not hasattr(os, "getuid"):
         return None
-    found = folder.stat()
-    if found.st_uid != os.getuid():
+    status = folder.stat()
+    if status.st_uid != os.getuid():
         return "it belongs to another user"
-    if found.st_mode & _OTHERS_MAY_WRITE:
+    if status.st_mode & _OTHERS_MAY_WRITE:
         return "others may write to it (chmod go-w makes it usable)"
     return None
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that is there whole or not at all, however many processes write it at once.
+    """Writes a file that is complete as soon as it exists, even if several processes write it at once.
 
     Raises:
-        OSError: It cannot be written; what was there before is untouched.
+        OSError: If it cannot be written. An earlier file is unchanged.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with whole_file(path, synced=True) as partial:
+        partial.touch(mode=_OWNER_ONLY, exist_ok=False)
+        partial.write_bytes(content)
 
 
 def sweep_unfinished(folder: Path) -> None:
-    """Removes files that processes were killed over.
+    """Removes temporary files that killed processes left.
 
     Raises:
-        OSError: The folder cannot be read.
+        OSError: If the folder cannot be read.
     """
-    for path in folder.glob(f"{_UNFINISHED}*"):
+    for path in folder.glob(UNFINISHED):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - _ABANDONED_S:
                 discard(path)
 
 
 def digest(content: bytes) -> str:
-    """What a content is known by."""
+    """The SHA-256 digest of a content."""
     return hashlib.sha256(content).hexdigest()
 
 
 class Blobs:
-    """Contents by their digest, so that what is read is what was written."""
+    """Contents by digest, which is checked when they are read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, content: bytes) -> str:
-        """Keeps a content and returns its digest.
+        """Saves a content and returns its digest.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: If it cannot be written.
         """
         name = digest(content)
         path = self._folder / name
@@ -96,14 +94,14 @@ class Blobs:
         return name
 
     def get(self, name: str) -> bytes:
-        """The content of this digest; a damaged one is removed, so that it is written anew.
+        """The content with this digest. A damaged file is removed, so that it will be written again.
 
         Raises:
-            OSError: It is not there or cannot be read.
-            ValueError: It is damaged.
+            OSError: If it does not exist or cannot be read.
+            ValueError: If it is damaged.
         """
         if not re.fullmatch(r"[0-9a-f]{64}", name):
-            raise ValueError(f"{name[:80]!r} is no digest")
+            raise ValueError(f"{name[:80]!r} is not a digest")
         path = self._folder / name
         content = path.read_bytes()
         if digest(content) != name:
@@ -113,7 +111,7 @@ class Blobs:
 
 
 def discard(path: Path) -> None:
-    """Removes a file that is of no use; one that cannot be removed is found useless again."""
+    """Removes a file that cannot be used. If that fails, the file stays and will be rejected again."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

@@ -1,7 +1,7 @@
-"""What compiled code depends on beside its graph: the factors that name a cache folder.
+"""What compiled code depends on besides its graph: the factors that determine the name of a cache folder.
 
-Places never count (the files of a program are known by name and content, not by path), so a folder can be copied to
-another machine of its kind and is warm there.
+Paths are not among them (a program's files are identified by import name and content), so a folder can be copied to
+another machine of the same kind and used there.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from tracekit.capture.compile.config import CompileConfig
 
 FACTORS_FILE = "cache_key_factors.json"
-#: Variables that change what is compiled …
+#: Environment variables that change compiled code …
 _VARIABLES = re.compile(r"(TORCH|PYTORCH|TRITON|INDUCTOR|AOT|CUBLAS)\w*|CXX|CC|CPPFLAGS|CXXFLAGS|CFLAGS|LDFLAGS")
-#: … and those among them that only say where things lie or what is printed.
+#: … except those that only name places or control output.
 _PLACES = re.compile(
     r"(TORCHELASTIC|TORCH_NCCL)\w*|\w*(DIR|HOME|PATH|TRACE|LOGS?|LOGS_\w+|DEBUG|OUT|HOST|PORT|ADDR|PROFILE\w*)"
 )
-#: Settings that change nothing in the code that is made.
+#: Settings that do not change compiled code.
 _IDLE_SETTINGS = {"cache_dir", "use_cache", "debug", "debug_dir"}
-#: Instruction sets that a compiler told ``-march=native`` may use.
+#: Instruction sets that a compiler may use with ``-march=native``.
 _INSTRUCTIONS = re.compile(
     r"s?sse\w*|avx\w*|amx\w*|fma|f16c|bmi\d|v?aes|v?pclmul\w*|sha\w*|gfni|popcnt|movbe|adx|abm|lzcnt|"
     r"asimd\w*|sve\w*|sme\w*|bf16|i8mm|neon|crc32|atomics|fphp|dotprod"
@@ -47,16 +47,16 @@ _INSTRUCTIONS = re.compile(
 
 
 def traced_files() -> list[str]:
-    """The source files that Dynamo traced for the graph being compiled; to be called inside a backend."""
+    """The source files that Dynamo traced for the graph being compiled. Call it inside a backend."""
     return sorted({code.co_filename for code in get_traced_code() or ()})
 
 
 def factors(config: CompileConfig, traced: Iterable[str]) -> dict[str, object]:
-    """What the compiled code of a model depends on, as JSON can hold it.
+    """What the compiled code of a model depends on, as values that JSON can hold.
 
     Args:
-        config: How it is compiled; what only says where things are kept is left out.
-        traced: Its source files, as :func:`traced_files` gives them.
+        config: How it is compiled. Settings that do not change the code are left out.
+        traced: Its source files, from :func:`traced_files`.
     """
     return {
         "environment": {
@@ -78,9 +78,9 @@ def factors(config: CompileConfig, traced: Iterable[str]) -> dict[str, object]:
 
 
 def cache_folder(root: Path, factors: Mapping[str, object]) -> Path:
-    """The folder in ``root`` for these factors, which are written beside its entries.
+    """The folder in ``root`` for these factors. The factors are written to a file in it.
 
-    A root that cannot be written is no error: whoever uses the folder finds that out and says it once.
+    If the root cannot be written to, that is not an error here: the folder's user will notice and warn once.
     """
     text = json.dumps(factors, indent=1, sort_keys=True)
     folder = Path(root) / hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -94,7 +94,7 @@ def cache_folder(root: Path, factors: Mapping[str, object]) -> Path:
 
 
 def _plain(value: object) -> object:
-    """A setting as JSON: the same in every process, whatever its type."""
+    """A setting as JSON, identical in every process, whatever its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict) or hasattr(value, "items"):
@@ -105,23 +105,23 @@ def _plain(value: object) -> object:
         return [_plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    named = getattr(value, "uuid", None)
+    uuid = getattr(value, "uuid", None)
     kind = type(value)
     name = getattr(value, "__qualname__", kind.__qualname__)
     return [
         f"{getattr(value, '__module__', kind.__module__)}.{name}",
-        str(named()) if callable(named) else None,
+        str(uuid()) if callable(uuid) else None,
     ]
 
 
 def _source(name: str) -> list[str | None]:
-    """A source file: the name that it is imported by, and a digest of what it held when it was read."""
+    """A source file: its import name, and a digest of its content when Python read it."""
     text = "".join(linecache.getlines(name))
     return [_portable(name), hashlib.sha256(text.encode()).hexdigest() if text else None]
 
 
 def _portable(name: str) -> str:
-    """A file's path below the longest place that Python imports from, or its bare name."""
+    """A file's path relative to the deepest entry of ``sys.path`` above it, or its bare name."""
     path = Path(name)
     tops = [Path(top) for top in sys.path if top and path.is_relative_to(top)]
     deepest = max(tops, key=lambda top: len(top.parts), default=path.parent)
@@ -130,18 +130,18 @@ def _portable(name: str) -> str:
 
 @cache
 def _compiler() -> str | None:
-    """The first line in which the C++ compiler names itself; none where there is no compiler."""
+    """The first line that the C++ compiler prints for ``--version``; None if there is no compiler."""
     command = [os.environ.get("CXX") or "g++", "--version"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.partition("\n")[0]
+    return output.stdout.partition("\n")[0]
 
 
 @cache
 def _machine() -> dict[str, object]:
-    """The processor as far as code made for it depends on it."""
+    """The properties of the processor that compiled code depends on."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""The form of a call: what of its arguments compiled code was made for and does not look at again.
+"""The form of a call: the properties of its arguments for which code is compiled separately.
 
-Guards are skipped, so a call finds its code by its form: which arguments there are, their types, what the plain values
-among them are, and of tensors everything but the sizes that are dynamic.
+Guards are skipped, so the form alone selects the code. It consists of the number and types of the arguments, the values
+of plain arguments, and for tensors everything except dynamic sizes and values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 _PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device)
-#: Dimensions that are dynamic where nothing is said of an argument.
+#: The dynamic dimensions of tensors, unless ``dynamic_dims`` is set.
 _DEFAULT = (0,)
 _MARKS = ("_dynamo_dynamic_indices", "_dynamo_dynamic_range", "_dynamo_hint_overrides")
 _MORE_MARKS = ("_specialize_on", "_has_dynamo_dim_marking", "_dynamo_static_indices")
@@ -34,17 +34,17 @@ class ModelInputs(NamedTuple):
 
 
 class Dimensions:
-    """Which dimensions of which argument are dynamic."""
+    """The dynamic dimensions of each argument."""
 
-    def __init__(self, forward: Callable[..., object], said: Mapping[str, Sequence[int]] | None) -> None:
-        """Reads a setting.
+    def __init__(self, forward: Callable[..., object], dynamic_dims: Mapping[str, Sequence[int]] | None) -> None:
+        """Reads the setting ``dynamic_dims``.
 
         Raises:
-            UsageError: It names arguments that there are not.
+            UsageError: If it names arguments that forward does not take.
         """
         self._fixed: set[tuple[str, int]] = set()
         self._static = False
-        self._said = None if said is None else {n: tuple(dims) for n, dims in said.items()}
+        self._by_argument = None if dynamic_dims is None else {n: tuple(dims) for n, dims in dynamic_dims.items()}
         parameters = inspect.signature(forward).parameters
         kinds = {parameter.kind for parameter in parameters.values()}
         self._names = [
@@ -52,32 +52,33 @@ class Dimensions:
             for name, parameter in parameters.items()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
-        unknown = sorted(set(said or ()) - set(parameters))
+        unknown = sorted(set(dynamic_dims or ()) - set(parameters))
         if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
             raise UsageError(
-                f"dynamic_dims names {', '.join(unknown)}, but forward takes {', '.join(parameters) or 'nothing'}"
+                f"dynamic_dims: forward has no argument {', '.join(unknown)}; "
+                f"it takes {', '.join(parameters) or 'no arguments'}"
             )
 
-    def of(self, name: str) -> tuple[int, ...]:
+    def dynamic(self, argument: str) -> tuple[int, ...]:
         """The dynamic dimensions of the tensors in an argument."""
         if self._static:
             return ()
-        dims = _DEFAULT if self._said is None else self._said.get(name, ())
-        return tuple(dim for dim in dims if (name, dim) not in self._fixed)
+        dims = _DEFAULT if self._by_argument is None else self._by_argument.get(argument, ())
+        return tuple(dim for dim in dims if (argument, dim) not in self._fixed)
 
-    def name(self, index: int) -> str:
-        """The name of an argument that is given by position."""
+    def argument(self, index: int) -> str:
+        """The name of the positional argument at an index."""
         return self._names[index] if index < len(self._names) else ""
 
-    def named(self, call: ModelInputs) -> Iterator[tuple[tuple[int, ...], object]]:
-        """Every argument of a call with its dynamic dimensions."""
+    def by_argument(self, call: ModelInputs) -> Iterator[tuple[tuple[int, ...], object]]:
+        """The dynamic dimensions and the value of every argument of a call."""
         for index, value in enumerate(call.args):
-            yield self.of(self.name(index)), value
+            yield self.dynamic(self.argument(index)), value
         for name, value in call.kwargs.items():
-            yield self.of(name), value
+            yield self.dynamic(name), value
 
     def without(self, fixed: Iterable[tuple[str, int]]) -> Dimensions:
-        """The same without dimensions of arguments that the model fixes; without any if none is named."""
+        """A copy without the dimensions that the model fixes. If none of them is known, nothing is dynamic."""
         narrower = copy.copy(self)
         narrower._fixed = self._fixed | set(fixed)
         narrower._static = self._static or narrower._fixed == self._fixed
@@ -85,29 +86,29 @@ class Dimensions:
 
     @property
     def default(self) -> bool:
-        """Whether the first dimension is dynamic everywhere."""
-        return self.unsaid and not self._fixed and not self._static
+        """Whether the first dimension of every tensor is dynamic."""
+        return self.unspecified and not self._fixed and not self._static
 
     @property
-    def unsaid(self) -> bool:
-        """Whether nobody said which dimensions are dynamic."""
-        return self._said is None
+    def unspecified(self) -> bool:
+        """Whether ``dynamic_dims`` is not set."""
+        return self._by_argument is None
 
 
 def form(call: ModelInputs, dimensions: Dimensions) -> Hashable:
-    """The form of a call: every size belongs to it that is not dynamic."""
-    args = tuple(_form(value, dims) for dims, value in dimensions.named(call))
+    """The form of a call. It includes every size that is not dynamic."""
+    args = tuple(_form(value, dims) for dims, value in dimensions.by_argument(call))
     return (len(call.args), tuple(call.kwargs), args)
 
 
-def _form(value: object, dims: tuple[int, ...]) -> Any:  # noqa: ANN401 - types are hashable, says only mypy not
+def _form(value: object, dims: tuple[int, ...]) -> Any:  # noqa: ANN401 - hashable, although mypy does not know it
     kind = type(value)
     if isinstance(value, torch.Tensor):
         return tensor_form(value) if dims == _DEFAULT else (*_other(value), _sizes(value, dims))
     if kind in _PLAIN:
         return kind, value
     if isinstance(value, float | complex):
-        return kind, repr(value)  # a NaN is equal to itself here
+        return kind, repr(value)  # unlike the value itself, NaN's repr equals itself
     if isinstance(value, list | tuple):
         return kind, *(_form(item, dims) for item in value)
     if isinstance(value, dict):
@@ -116,7 +117,7 @@ def _form(value: object, dims: tuple[int, ...]) -> Any:  # noqa: ANN401 - types 
 
 
 def tensor_form(value: torch.Tensor) -> tuple[Hashable, ...]:
-    """The form of a tensor whose first dimension is dynamic: what a fast path may ask for at every call."""
+    """The form of a tensor whose first dimension is dynamic; cheap enough to compute at every call."""
     return (
         type(value),
         value.dtype,
@@ -136,16 +137,16 @@ def _sizes(value: torch.Tensor, dims: tuple[int, ...]) -> tuple[int | None, ...]
 
 
 def _tensors(call: ModelInputs, dimensions: Dimensions) -> Iterator[tuple[torch.Tensor, int]]:
-    """Every tensor of a call with a dimension of it that is dynamic."""
-    for dims, value in dimensions.named(call):
+    """Pairs of a tensor and one of its dynamic dimensions, for all tensors of a call."""
+    for dims, value in dimensions.by_argument(call):
         for leaf in pytree.tree_leaves(value):
             if isinstance(leaf, torch.Tensor):
                 yield from ((leaf, dim) for dim in dims if -leaf.dim() <= dim < leaf.dim())
 
 
 @contextlib.contextmanager
-def marked(call: ModelInputs, dimensions: Dimensions) -> Iterator[None]:
-    """While entered, Dynamo sees the dynamic dimensions of a call's tensors as dynamic; the tensors do not change."""
+def marked_dynamic(call: ModelInputs, dimensions: Dimensions) -> Iterator[None]:
+    """While the block runs, the dynamic dimensions are marked for Dynamo on the call's tensors; then restored."""
     tensors = {id(tensor): tensor for tensor, _ in _tensors(call, dimensions)}
     before = {key: _marks(tensor) for key, tensor in tensors.items()}
     try:
@@ -161,27 +162,27 @@ def marked(call: ModelInputs, dimensions: Dimensions) -> Iterator[None]:
 
 
 def _marks(tensor: torch.Tensor) -> dict[str, object]:
-    said = vars(tensor)
-    found = {name: said[name] for name in (*_MARKS, *_MORE_MARKS) if name in said}
-    return {n: v.copy() if isinstance(v, set | dict) else v for n, v in found.items()}
+    attributes = vars(tensor)
+    marks = {name: attributes[name] for name in (*_MARKS, *_MORE_MARKS) if name in attributes}
+    return {name: mark.copy() if isinstance(mark, set | dict) else mark for name, mark in marks.items()}
 
 
 def widened(call: ModelInputs, dimensions: Dimensions) -> ModelInputs | None:
-    """A call like this one with two where a dynamic size is none or one, or None if no size is.
+    """A copy of the call in which dynamic sizes of 0 and 1 are 2; None if there are no such sizes.
 
-    Dynamo takes sizes of 0 and 1 for constants, so code traced with them would be wrong for all others.
+    Dynamo treats sizes of 0 and 1 as constants, so code traced with them would be wrong for all other sizes.
     """
     tensors = list(_tensors(call, dimensions))
     if all(tensor.shape[dim] > 1 for tensor, dim in tensors):
         return None
     wide: dict[int, torch.Tensor] = {}
     for tensor, dim in tensors:
-        wide[id(tensor)] = _of_two(wide.get(id(tensor), tensor), dim)
+        wide[id(tensor)] = _with_size_two(wide.get(id(tensor), tensor), dim)
     args, kwargs = pytree.tree_map(lambda leaf: wide.get(id(leaf), leaf), (call.args, dict(call.kwargs)))
     return ModelInputs(args, kwargs)
 
 
-def _of_two(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+def _with_size_two(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     if tensor.shape[dim] > 1:
         return tensor
     shape = list(tensor.shape)

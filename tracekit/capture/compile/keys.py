@@ -1,8 +1,8 @@
-"""The key of a piece's compiled code: equal only where the code of one piece can run as that of the other.
+"""The key of a piece's compiled code. Two pieces have equal keys only if their code is interchangeable.
 
-A graph is written down with its values numbered in their order and its symbolic sizes named in the order in which
-they appear, so that equal layers share a key. What AOTAutograd would trace through without our seeing it (functions
-of the user, scripts, operators that decompose) has no key: such a piece is compiled and not kept.
+The graph is serialized with values numbered in order and symbolic sizes renamed in order of appearance, so equal layers
+have equal keys. If a piece contains something that AOTAutograd would trace through without our seeing it (the user's
+functions, scripts, operators that decompose), it has no key: it is compiled and not kept.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ if TYPE_CHECKING:
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-#: Raised where a graph holds something whose compiled form its text does not tell.
+#: Raised for a graph whose compiled code its text does not determine.
 _REFUSALS = (BypassAOTAutogradCache, BypassFxGraphCache, pickle.PicklingError)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-#: What a node says of itself that changes how it is compiled.
+#: Metadata of a node that changes how it is compiled.
 _META = ("recompute", "ac_graph_id", "user_cache_hash")
-#: Operators of these namespaces are PyTorch's own: its version stands for what they do.
+#: The namespaces of PyTorch's own operators, whose behavior is determined by PyTorch's version.
 _NAMESPACES = frozenset({"aten", "prims", "prim", "inductor", "_c10d_functional", "c10d"})
 
 
 class _NoKeyError(Exception):
-    """Holds why a piece has no key."""
+    """A piece has no key; the message says why."""
 
 
 def piece_key(graph: fx.GraphModule, inputs: Sequence[object], inductor_config: Mapping[str, object]) -> str | None:
     """The key of a piece's compiled code.
 
     Args:
-        graph: The piece, with ``example_value`` in the meta of its nodes, before anything compiles it.
-        inputs: What it is compiled for: tensors (fake ones too), sizes, symbolic or not. Of tensors only the
-            metadata counts. Give the graph's own values where it is compiled for every size: a real tensor
-            counts with the size that it has.
-        inductor_config: Inductor's settings beside the defaults, as given to its compilation.
+        graph: The piece before it is compiled, with ``example_value`` in the metadata of its nodes.
+        inputs: The inputs to compile for: tensors, real or fake, and sizes, symbolic or not. Only the metadata of
+            tensors counts. To compile for every size, pass the graph's own example values: a real tensor counts
+            with its actual size.
+        inductor_config: Inductor's settings for this compilation, other than the defaults.
 
     Returns:
-        64 hexadecimal digits, or None where no safe key can be made: compile such a piece and do not keep it.
+        64 hexadecimal digits, or None if there is no safe key: then compile the piece and do not keep it.
     """
     try:
         check_cacheable(graph)
         text = _Text()
-        said = [text.graph(graph), [text.value(item) for item in inputs], text.symbols()]
-        said += [_settings(graph, inductor_config)]
+        content = [text.graph(graph), [text.value(item) for item in inputs], text.symbols()]
+        content += [_settings(graph, inductor_config)]
     except (_NoKeyError, *_REFUSALS):
         return None
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 class _Facts(NamedTuple):
-    """What tracing had established on sizes when the first piece of a model asked for its key.
+    """What tracing knew about sizes when the first key of a model was computed.
 
-    Compiling a piece may add to it, so that later pieces would differ by what was compiled before them.
+    Compiling a piece may add facts; without this snapshot, keys of later pieces would depend on earlier compilations.
     """
 
     ranges: dict[sympy.Symbol, str]
@@ -87,14 +87,14 @@ def _facts(env: ShapeEnv) -> _Facts:
 
 
 class _Text:
-    """A piece written down without its names."""
+    """Serializes a piece without its names."""
 
     def __init__(self) -> None:
         self._names: dict[sympy.Symbol, sympy.Symbol] = {}
         self._envs: dict[int, ShapeEnv] = {}
 
     def graph(self, module: fx.GraphModule) -> list[object]:
-        """Every node in order: what it calls, on which values, and what comes out."""
+        """Every node in order: its target, its arguments and its result."""
         numbers: dict[fx.Node, int] = {}
         rows: list[object] = []
         for node in module.graph.nodes:
@@ -103,15 +103,15 @@ class _Text:
         return rows
 
     def symbols(self) -> list[object]:
-        """The range of every symbol, and what else was known of these alone."""
+        """The range of every symbol, and the other facts that involve only these symbols."""
         rows: list[object] = []
         for env in self._envs.values():
             facts = _facts(env)
             for old, new in self._names.items():
-                found = facts.ranges.get(old) or str(env.var_to_range.get(old))
-                rows.append([str(new), found, old.is_positive, old.is_nonnegative])
-            ours = (e for e in facts.known if e.free_symbols and e.free_symbols <= set(self._names))
-            rows += sorted(self._expression(expression) for expression in ours)
+                limits = facts.ranges.get(old) or str(env.var_to_range.get(old))
+                rows.append([str(new), limits, old.is_positive, old.is_nonnegative])
+            own = (e for e in facts.known if e.free_symbols and e.free_symbols <= set(self._names))
+            rows += sorted(self._expression(expression) for expression in own)
         return rows
 
     def _node(self, module: fx.GraphModule, node: fx.Node, numbers: dict[fx.Node, int]) -> list[object]:
@@ -119,17 +119,13 @@ class _Text:
         meta = [repr(node.meta.get(name)) for name in _META]
         if node.op == "placeholder":
             return [self.value(value), meta]
-        said = [
-            self.value((node.args, node.kwargs), numbers),
-            self._outcome(value),
-            meta,
-        ]
+        row = [self.value((node.args, node.kwargs), numbers), self._result(value), meta]
         if node.op == "get_attr":
-            return [self._attribute(module, str(node.target)), *said]
-        return [_target(node), *said]
+            return [self._attribute(module, str(node.target)), *row]
+        return [_target(node), *row]
 
-    def _outcome(self, value: object) -> object:
-        """The metadata of a node's result; what we cannot write down follows from the rest of the graph."""
+    def _result(self, value: object) -> object:
+        """The metadata of a node's result. Where we cannot serialize it, it follows from the rest of the graph."""
         try:
             return self.value(value)
         except _NoKeyError:
@@ -146,7 +142,7 @@ class _Text:
         raise _NoKeyError(name)
 
     def value(self, value: object, numbers: Mapping[fx.Node, int] | None = None) -> object:
-        """A value written down: its type always counts (1, True and 1.0 compile to different code)."""
+        """Serializes a value with its type: 1, True and 1.0 compile to different code."""
         if isinstance(value, fx.Node):
             return ["node", (numbers or {})[value]]
         if isinstance(value, torch.Tensor):
@@ -178,12 +174,12 @@ class _Text:
             torch.nn.Buffer,
         ):
             raise _NoKeyError(type(tensor).__qualname__)
-        said: list[object] = ["tensor", str(tensor.dtype), str(tensor.device), str(tensor.layout)]
-        said += [self.value(tuple(tensor.shape)), tensor.requires_grad]
-        said += [tensor.is_conj(), tensor.is_neg(), tensor.is_inference()]
+        row: list[object] = ["tensor", str(tensor.dtype), str(tensor.device), str(tensor.layout)]
+        row += [self.value(tuple(tensor.shape)), tensor.requires_grad]
+        row += [tensor.is_conj(), tensor.is_neg(), tensor.is_inference()]
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise _NoKeyError(str(tensor.layout))
-        return [*said, self.value(tensor.stride()), self.value(tensor.storage_offset())]
+        return [*row, self.value(tensor.stride()), self.value(tensor.storage_offset())]
 
     def _expression(self, expression: sympy.Basic) -> str:
         for symbol in sorted(expression.free_symbols - self._names.keys(), key=str):
@@ -192,7 +188,7 @@ class _Text:
 
 
 def _target(node: fx.Node) -> str:
-    """What a node calls, by a name that means the same in every process."""
+    """The target of a node, by a name that means the same in every process."""
     target = node.target
     if isinstance(target, str):
         return target
@@ -205,7 +201,7 @@ def _target(node: fx.Node) -> str:
 
 
 def _refuse_transparent(target: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> None:
-    """A user's operator that AOTAutograd looks into is compiled with its body, which no name tells."""
+    """Raises for a user's operator whose body AOTAutograd traces: its name does not identify the body."""
     if isinstance(target, torch._ops.OpOverload):
         overloads = [target]
     else:
@@ -220,7 +216,7 @@ def _refuse_transparent(target: torch._ops.OpOverload | torch._ops.OpOverloadPac
 
 
 def _content(tensor: torch.Tensor) -> str:
-    """A digest of a constant's values: Inductor writes them into the code that it makes."""
+    """A digest of a constant's values, which Inductor writes into the code."""
     if isinstance(tensor, torch._subclasses.FakeTensor):
         raise _NoKeyError("fake constant")
     with no_dispatch():
@@ -229,7 +225,7 @@ def _content(tensor: torch.Tensor) -> str:
 
 
 def _settings(graph: fx.GraphModule, inductor_config: Mapping[str, object]) -> list[object]:
-    """Everything beside the graph that Inductor's code depends on: its own list, and what that leaves out."""
+    """Everything besides the graph that Inductor's code depends on: Inductor's own list, and what that omits."""
     with ExitStack() as stack:
         stack.enter_context(inductor_settings.patch(dict(inductor_config)))
         details = FxGraphHashDetails(graph, [], {}, [])

@@ -1,4 +1,4 @@
-"""One piece at run time: chooses the code for a size, captures and replays it, and marks how it ran."""
+"""One piece at run time: chooses the code for a size, captures it as a CUDA graph, replays it, and marks how it ran."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tracekit.capture.compile.config import SizeRange
-    from tracekit.capture.compile.cudagraph import GraphCapture, Replay
+    from tracekit.capture.compile.cudagraph import Graphs, Replay
     from tracekit.capture.emit import Emitter
 
 _LOG = logging.getLogger("tracekit.capture")
-#: A piece that sees more sizes than this forgets the code it chose for them.
+#: Above this many sizes, a piece forgets which code it chose for the earlier ones.
 _MOST_RUNS = 4_096
 GENERAL = "general"
 
 
 class Place(NamedTuple):
-    """Where a piece is.
+    """Where a piece is in its graph, and where its size is in its arguments.
 
     Attributes:
         graph: Number of its graph in this process.
         name: Its name in the graph.
-        size_at: Which of its arguments is its dynamic size; None if it has none.
+        size_at: Index of the argument that is the dynamic size; None if there is none.
         size: The size of all its calls, where that is fixed.
     """
 
@@ -42,13 +42,13 @@ class Place(NamedTuple):
 
 
 class Codes:
-    """What a piece was compiled to.
+    """The code that a piece was compiled to.
 
     Attributes:
         sizes: Code for exactly one size.
-        ranges: Code for a range of sizes, looked through in order.
-        general: Code for all others; None until :attr:`make_general` has made it.
-        way: How it runs when nothing is captured: ``compiled`` or ``eager``.
+        ranges: Code for ranges of sizes; the first matching range counts.
+        general: Code for all other sizes; None until it is first needed.
+        way: How the piece runs without a CUDA graph: ``compiled`` or ``eager``.
     """
 
     def __init__(self, make_general: Callable[[], Callable[..., Any]], way: str) -> None:
@@ -59,32 +59,32 @@ class Codes:
         self._make_general = make_general
 
     def chosen(self, size: int | None) -> tuple[str, Callable[..., Any]]:
-        """The code for a size, and what it was compiled for: a size goes before ranges, they before all others."""
+        """The code for a size, after the name of what it was compiled for. Single sizes come first, then ranges."""
         if size in self.sizes and size is not None:
             return str(size), self.sizes[size]
-        for within, code in self.ranges:
-            if size in within:
-                return f"{within.start}-{within.end}", code
+        for sizes, code in self.ranges:
+            if size in sizes:
+                return f"{sizes.start}-{sizes.end}", code
         if self.general is None:
             self.general = self._make_general()
         return GENERAL, self.general
 
 
-class Capturing(NamedTuple):
-    """How and at which sizes the calls of a piece are captured.
+class GraphCapturePlan(NamedTuple):
+    """How and at which sizes a piece is captured as a CUDA graph.
 
     Attributes:
-        graphs: What captures them.
-        sizes: At which sizes; None for a piece that has no size.
-        watched: Which arguments may lie elsewhere at the next call.
-        given: Those of them that the caller of the model gives, with their names.
-        warmups: Calls or runs before.
-        repeatable: Whether running a call twice does no harm: else warm-ups are calls that somebody made.
-        first: Whether it is the first piece of its graph that is captured.
-        debug: Whether arguments that lie elsewhere are an error, rather than a call that is not replayed.
+        graphs: What captures the graphs.
+        sizes: The sizes to capture; None stands for a piece that has no size.
+        watched: Indices of the arguments that may have another address at the next call.
+        given: Those of them that the model's caller passes: index → name.
+        warmups: Number of runs before the graph capture.
+        repeatable: Whether running a call twice is harmless. If not, the caller's own calls are the warm-up.
+        first: Whether it is the first piece of its graph to be captured.
+        debug: Whether moved arguments are an error. If not, such a call runs without its graph.
     """
 
-    graphs: GraphCapture
+    graphs: Graphs
     sizes: frozenset[int | None]
     watched: tuple[int, ...]
     given: Mapping[int, str]
@@ -95,45 +95,44 @@ class Capturing(NamedTuple):
 
 
 class Piece:
-    """What the split graph calls in place of a piece's graph."""
+    """The callable that the split graph calls for a piece."""
 
-    def __init__(self, place: Place, codes: Codes, capturing: Capturing | None) -> None:
+    def __init__(self, place: Place, codes: Codes, plan: GraphCapturePlan | None) -> None:
         self.place = place
         self.codes = codes
-        self.capturing = capturing
+        self.graph_capture = plan
         self._runs: dict[int | None, _Run] = {}
 
     def __call__(self, *args: Any) -> Sequence[Any]:  # noqa: ANN401 - whatever the piece takes
         """Runs the piece."""
-        at = self.place.size_at
-        size = self.place.size if at is None else args[at]
+        size_at = self.place.size_at
+        size = self.place.size if size_at is None else args[size_at]
         run = self._runs.get(size) or self._run(size)
         return run(args)
 
     @property
-    def captured_at(self) -> frozenset[int | None]:
-        """At which sizes its calls are captured; None stands for a piece without a size."""
-        return frozenset() if self.capturing is None else self.capturing.sizes
+    def graph_capture_sizes(self) -> frozenset[int | None]:
+        """The sizes at which it is captured as a CUDA graph; None stands for a piece without a size."""
+        return frozenset() if self.graph_capture is None else self.graph_capture.sizes
 
     def _run(self, size: int | None) -> _Run:
         if len(self._runs) >= _MOST_RUNS:
-            captured = {key: run for key, run in self._runs.items() if run.replay is not None}
-            self._runs = captured
-        capturing = self.capturing
-        if capturing is not None and size not in capturing.sizes:
-            capturing = None
-        made = self._runs[size] = _Run(self, size, capturing)
-        return made
+            self._runs = {size: run for size, run in self._runs.items() if run.replay is not None}
+        plan = self.graph_capture
+        if plan is not None and size not in plan.sizes:
+            plan = None
+        run = self._runs[size] = _Run(self, size, plan)
+        return run
 
 
 class _Run:
     """A piece at one size."""
 
     __slots__ = (
-        "capturing",
         "code",
         "compiled_for",
         "emitter",
+        "graph_capture",
         "openers",
         "place",
         "replay",
@@ -142,25 +141,25 @@ class _Run:
         "way",
     )
 
-    def __init__(self, piece: Piece, size: int | None, capturing: Capturing | None) -> None:
+    def __init__(self, piece: Piece, size: int | None, plan: GraphCapturePlan | None) -> None:
         self.place = piece.place
         self.size = size
         self.compiled_for, self.code = piece.codes.chosen(size)
         self.way = piece.codes.way
-        self.capturing = capturing
+        self.graph_capture = plan
         self.replay: Replay | None = None
-        self.warmups = 0 if capturing is None or capturing.repeatable else capturing.warmups
+        self.warmups = 0 if plan is None or plan.repeatable else plan.warmups
         self.emitter: Emitter | None = None
         self.openers: dict[str, Callable[[], object]] = {}
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
-        way = self.way if self.capturing is None else self._way(self.capturing, args)
+        way = self.way if self.graph_capture is None else self._way(self.graph_capture, args)
         if (emitter := quiet_emitter()) is not self.emitter:
             self.emitter, self.openers = emitter, {}
         (self.openers.get(way) or self._opener(emitter, way))()
         try:
-            if way == "captured" and self.capturing is not None:
-                return self._capture(self.capturing, args)
+            if way == "captured" and self.graph_capture is not None:
+                return self._capture_graph(self.graph_capture, args)
             if way == "replayed" and self.replay is not None:
                 return self.replay(args)
             result: Sequence[Any] = self.code(*args)
@@ -168,47 +167,47 @@ class _Run:
         finally:
             emitter.close()
 
-    def _way(self, capturing: Capturing, args: Sequence[Any]) -> str:
-        graphs = capturing.graphs
+    def _way(self, plan: GraphCapturePlan, args: Sequence[Any]) -> str:
+        graphs = plan.graphs
         if (graphs.bound and needs_grad(args)) or not graphs.ready():
             return self.way
         if self.replay is not None:
-            if capturing.debug:
-                self._check_addresses(capturing, self.replay, args)
+            if plan.debug:
+                self._check_addresses(plan, self.replay, args)
             if self.replay.fits(args):
                 return "replayed"
-            _tell_moved()
+            _warn_moved()
             return self.way
         if self.warmups:
             self.warmups -= 1
             return self.way
         return "captured"
 
-    def _capture(self, capturing: Capturing, args: Sequence[Any]) -> Sequence[Any]:
+    def _capture_graph(self, plan: GraphCapturePlan, args: Sequence[Any]) -> Sequence[Any]:
         try:
-            self.replay = capturing.graphs.capture(
+            self.replay = plan.graphs.capture_graph(
                 self.code,
                 args,
-                watched=capturing.watched,
-                warmups=capturing.warmups if capturing.repeatable else 0,
-                first=capturing.first,
+                watched=plan.watched,
+                warmups=plan.warmups if plan.repeatable else 0,
+                first=plan.first,
             )
         except RuntimeError as error:
-            # What the model itself gets wrong it gets wrong again, below.
-            self.capturing = None
-            why = str(error).partition("\n")[0]
-            _LOG.warning("%s cannot be captured at size %s: %s", self.place.name, self.size, why)
+            # If the model itself failed, it fails again below.
+            self.graph_capture = None
+            reason = str(error).partition("\n")[0]
+            _LOG.warning("%s cannot be captured as a CUDA graph at size %s: %s", self.place.name, self.size, reason)
             result: Sequence[Any] = self.code(*args)
             return result
         counters.graphs_captured += 1
         return self.replay(args)
 
-    def _check_addresses(self, capturing: Capturing, replay: Replay, args: Sequence[Any]) -> None:
-        for at in replay.moved(args):
-            if (name := capturing.given.get(at)) is not None:
+    def _check_addresses(self, plan: GraphCapturePlan, replay: Replay, args: Sequence[Any]) -> None:
+        for index in replay.moved(args):
+            if (name := plan.given.get(index)) is not None:
                 raise CaptureError(
-                    f"{self.place.name}: {name} lies elsewhere than when it was captured at size {self.size}; "
-                    f"pass the same tensor again, or set copy_inputs"
+                    f"{self.place.name}: {name} has another address than at the graph capture for size {self.size}; "
+                    f"pass the same tensor again, or set copy_inputs=True"
                 )
 
     def _opener(self, emitter: Emitter, way: str) -> Callable[[], object]:
@@ -219,9 +218,9 @@ class _Run:
 
 
 @cache
-def _tell_moved() -> None:
-    """Says so once; that each call costs time is no reason to say it each time."""
+def _warn_moved() -> None:
+    """Warns once per process."""
     _LOG.warning(
-        "pieces run without their CUDA graphs where inputs lie elsewhere than at capture; pass the same tensors "
-        "again, or set copy_inputs"
+        "pieces run without their CUDA graphs because inputs have other addresses than at the graph capture; pass the "
+        "same tensors again, or set copy_inputs=True"
     )

@@ -1,4 +1,4 @@
-"""Something that is called in a model's place and has the model's attributes and methods."""
+"""A proxy that is called in place of a model and has the model's attributes and methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from torch import nn
 
-#: Methods of a model after which code traced before is no longer its code.
+#: Methods that change the model, so that code traced before is no longer valid.
 _CHANGES = frozenset(
     (
         *("add_module", "apply", "register_buffer", "register_module", "register_parameter"),
@@ -17,27 +17,30 @@ _CHANGES = frozenset(
         *("type", "xpu"),
     )
 )
-#: Others that return the model.
-_SELF = frozenset({"eval", "train"})
+#: Other methods that return the model.
+_RETURN_MODEL = frozenset({"eval", "train"})
 
 
 class ModelProxy:
-    """Stands for a model, and knows when the model is no longer what it was."""
+    """Stands for a model, and notices when the model changes.
 
-    #: What is the proxy's own; everything else is the model's.
+    Methods that return the model return the proxy instead.
+    """
+
+    #: The proxy's own attributes; all others are the model's.
     _OWN: ClassVar[frozenset[str]] = frozenset({"_orig_mod"})
 
     _orig_mod: nn.Module
 
     def _forget(self) -> None:
-        """Drops whatever was made for the model as it was."""
+        """Discards everything made for the model as it was."""
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> object:
-        if name in self._OWN:  # not set yet: the model would be asked for itself without end
+        if name in self._OWN:  # not set yet; asking the model would recurse forever
             raise AttributeError(name)
         value = getattr(self._orig_mod, name)
-        if name not in _CHANGES and name not in _SELF:
+        if name not in _CHANGES and name not in _RETURN_MODEL:
             return value
 
         def method(*args: object, **kwargs: object) -> object:
@@ -50,7 +53,7 @@ class ModelProxy:
 
     @override
     def __setattr__(self, name: str, value: object) -> None:
-        """Sets an attribute of the model, which may change what its code is."""
+        """Sets an attribute of the model, which may invalidate its code."""
         if name in self._OWN:
             object.__setattr__(self, name, value)
             return
@@ -73,6 +76,6 @@ class ModelProxy:
     @override
     def __reduce_ex__(self, protocol: object, /) -> NoReturn:
         raise TypeError(
-            "a CompiledModel cannot be pickled or copied, its code belongs to this process: "
-            "pickle or copy the model, and compile it again"
+            "a CompiledModel cannot be pickled or copied, because its code belongs to this process; "
+            "pickle or copy the original model and compile it again"
         )

@@ -1,11 +1,11 @@
-"""The hooks of a compiled model's root: they run around the compiled code, not in it."""
+"""Runs a compiled model's own hooks around the compiled code, rather than inside it."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
-from torch.nn.modules import module as of_all
+from torch.nn.modules import module as global_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,16 +16,17 @@ _KINDS = ("forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_
 
 
 class RootHooks:
-    """Hooks on a model itself and on all modules.
+    """The hooks on a model itself and the global hooks on all modules.
 
-    ``places`` are where PyTorch keeps them: there are hooks if any of these is not empty.
+    Attributes:
+        registries: The dicts in which PyTorch keeps them. There are hooks if any of these is not empty.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self.places = [vars(model)[f"_{kind}"] for kind in _KINDS]
-        self.places += [vars(of_all)[f"_global_{kind}"] for kind in _KINDS]
-        self._inside = 0
+        self.registries = [vars(model)[f"_{kind}"] for kind in _KINDS]
+        self.registries += [vars(global_hooks)[f"_global_{kind}"] for kind in _KINDS]
+        self._running = 0
         self._lock = threading.Lock()
 
     def around(
@@ -34,15 +35,15 @@ class RootHooks:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> object:
-        """Calls the model as PyTorch does, hooks and all, with another forward in the place of its own."""
+        """Calls the model as PyTorch does, including its hooks, but with another forward."""
         own = vars(self._model)
         with self._lock:
-            self._inside += 1
+            self._running += 1
             own["forward"] = forward
         try:
             return self._model(*args, **kwargs)
         finally:
             with self._lock:
-                self._inside -= 1
-                if not self._inside:
+                self._running -= 1
+                if not self._running:
                     del own["forward"]

@@ -1,6 +1,6 @@
-"""Folders in which Inductor and Triton work for one process, and which of their files are worth keeping.
+"""Working folders of Inductor and Triton, and which of their files to keep.
 
-Every process works in a folder of its own: what another one is still writing, or was killed over, is never seen.
+Every process has its own, so it never sees the unfinished files of another process.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 if sys.platform != "win32":
     import fcntl
 
-#: Inductor's and Triton's variables, and the folders that they name.
+#: Inductor's and Triton's environment variables, and the subfolders that they point to.
 _PLACES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
-#: What a piece's artifact holds itself, or what serves one process only.
+#: Folders whose files are contained in the artifact, or are useful for one process only.
 _NOT_KEPT = {"fxgraph", "aotautograd", "locks", "triton", "dynamo", "precompiled_headers"}
 _NOT_KEPT_SUFFIXES = {".lock", ".tmp", ".cpp", ".o", ".txt"}
-#: A disk with less room than this is no place to compile in.
-_ROOM_BYTES = 64 << 20
-#: Where Inductor tried what the processor can do in this process: it never tries again.
+#: Free space that compiling needs.
+_FREE_BYTES = 64 << 20
+#: Marks the source files with which Inductor probes the processor, once per process.
 _PROBE = b"_chk_kernel"
 _PROBE_BYTES = 4096
-#: Inductor's folders of this process so far.
+#: Inductor's folders in this process so far.
 _USED: list[Path] = []
 _ENVIRONMENT = threading.RLock()
 
 
 class Scratch:
-    """One process's working folder."""
+    """The working folder of one process."""
 
     def __init__(self, folder: Path, lock: int | None = None) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Scratch:
         _USED.append(folder / "inductor")
 
     def remove(self) -> None:
-        """Removes the folder; libraries that were loaded from it stay loaded."""
+        """Removes the folder. Libraries that were loaded from it stay loaded."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
             _lock_of(self.folder).unlink(missing_ok=True)
@@ -61,14 +61,14 @@ class Scratch:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """While it is entered, Inductor and Triton work in it; one thread and one scratch at a time."""
+        """While the block runs, Inductor and Triton work in this folder; one thread and one folder at a time."""
         with _ENVIRONMENT:
             if os.environ.get("TORCHINDUCTOR_CACHE_DIR") == str(self.folder / "inductor"):
                 yield
                 return
             before = {name: os.environ.get(name) for name in _PLACES}
             os.environ.update({name: str(self.folder / sub) for name, sub in _PLACES.items()})
-            clear_caches()  # what Inductor made elsewhere must be made here too, to be kept
+            clear_caches()  # files that Inductor made elsewhere must be made here too, to be kept
             try:
                 yield
             finally:
@@ -78,7 +78,7 @@ class Scratch:
                     os.environ.update({name: value} if value is not None else {})
 
     def kept_files(self) -> dict[str, Path]:
-        """Files that a later process needs to run what was compiled here, by their path in the folder."""
+        """The files that a later process needs to run the compiled code, by their path in the folder."""
         top = self.folder / "inductor"
         return {
             path.relative_to(top).as_posix(): path
@@ -87,14 +87,14 @@ class Scratch:
         }
 
     def place(self, name: str) -> Path:
-        """Where a kept file goes.
+        """The path of a kept file.
 
         Raises:
-            ValueError: The name leads out of the folder.
+            ValueError: If the name leads out of the folder.
         """
         parts = PurePosixPath(name).parts
         if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\\" in name:
-            raise ValueError(f"{name!r} is no path below a folder")
+            raise ValueError(f"{name!r} is not a relative path inside the folder")
         return self.folder / "inductor" / Path(*parts)
 
 
@@ -104,7 +104,7 @@ def _is_kept(path: Path) -> bool:
 
 
 def _copy_probes(folder: Path) -> None:
-    """Inductor's trials of instruction sets run once a process: later folders get what the first has found."""
+    """Copies the libraries with which Inductor probed instruction sets: it probes only once per process."""
     if not cpu_vec_isa.valid_vec_isa_list.cache_info().currsize:
         return
     for library in _probes():
@@ -114,23 +114,23 @@ def _copy_probes(folder: Path) -> None:
 
 
 def _probes() -> list[Path]:
-    """The libraries with which this process tried the processor, wherever it did so."""
-    places = [Path(default_cache_dir()), *_USED]
-    codes = [code for place in places for code in place.glob("??/*.cpp")]
-    small = [code for code in codes if code.stat().st_size < _PROBE_BYTES]
-    tried = [code.with_suffix(".so") for code in small if _PROBE in code.read_bytes()]
-    return [library for library in tried if library.is_file()]
+    """The libraries with which Inductor probed the processor in this process, in any folder."""
+    folders = [Path(default_cache_dir()), *_USED]
+    sources = [source for folder in folders for source in folder.glob("??/*.cpp")]
+    small = [source for source in sources if source.stat().st_size < _PROBE_BYTES]
+    libraries = [source.with_suffix(".so") for source in small if _PROBE in source.read_bytes()]
+    return [library for library in libraries if library.is_file()]
 
 
 def scratch_in(folder: Path) -> Scratch:
-    """A new working folder in a folder; those that killed processes left are removed.
+    """Creates a working folder inside a folder, and removes those of killed processes.
 
     Raises:
-        OSError: Nothing can be written there, or there is no room.
+        OSError: If it cannot be created, or the disk is nearly full.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
-    if shutil.disk_usage(folder).free < _ROOM_BYTES:
-        raise OSError(f"less than {_ROOM_BYTES >> 20} MiB free")
+    if shutil.disk_usage(folder).free < _FREE_BYTES:
+        raise OSError(f"less than {_FREE_BYTES >> 20} MiB free")
     _sweep(folder)
     name = folder / f"{os.getpid()}-{os.urandom(4).hex()}"
     lock = _claimed(_lock_of(name))
@@ -139,7 +139,7 @@ def scratch_in(folder: Path) -> Scratch:
 
 
 def scratch_elsewhere() -> Scratch:
-    """A new working folder where the system keeps temporary files."""
+    """Creates a working folder in the system's folder for temporary files."""
     return Scratch(Path(tempfile.mkdtemp(prefix="tracekit-compile-")))
 
 
@@ -148,7 +148,7 @@ def _lock_of(folder: Path) -> Path:
 
 
 def _claimed(path: Path) -> int | None:
-    """An open file that is locked for as long as this process lives; None where another one holds it."""
+    """An open file, locked until this process ends; None if another process holds the lock."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if sys.platform != "win32":
@@ -160,7 +160,7 @@ def _claimed(path: Path) -> int | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes working folders whose process is gone."""
+    """Removes working folders whose process has ended."""
     if sys.platform == "win32":
         return
     for left in folder.iterdir():

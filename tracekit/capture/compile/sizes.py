@@ -1,4 +1,4 @@
-"""The dynamic size of a graph and of its pieces, out of the example values that Dynamo left on the nodes."""
+"""Finds the dynamic size of a graph and its pieces in the example values that Dynamo left on the nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def value_of(node: fx.Node) -> object:
-    """The example value of a node: a fake tensor, a number, a tuple; None if tracing left none."""
+    """The example value of a node: a fake tensor, a number or a tuple; None if the trace has none."""
     return node.meta.get("example_value", node.meta.get("val"))
 
 
@@ -26,7 +26,7 @@ def inputs_of(graph: fx.GraphModule) -> list[object]:
 
 
 def dynamic_size(values: Iterable[object]) -> sympy.Symbol | None:
-    """The symbol of the first input that is a size of its own; None where all shapes are fixed."""
+    """The symbol of the first input that is a size; None if all shapes are fixed."""
     for value in values:
         if isinstance(value, torch.SymInt) and isinstance(value.node.expr, sympy.Symbol):
             return value.node.expr
@@ -37,8 +37,8 @@ class SizeInput(NamedTuple):
     """Where a piece finds its size.
 
     Attributes:
-        at: Which of its inputs is the size; None if its shapes do not depend on it.
-        alone: Whether its shapes depend on nothing else that varies.
+        at: Index of the input that is the size; None if the piece has no such input.
+        alone: Whether its shapes depend on no other dynamic size.
     """
 
     at: int | None
@@ -51,16 +51,15 @@ def size_input(values: Sequence[object], symbol: sympy.Symbol | None) -> SizeInp
     for value in values:
         if isinstance(value, torch.Tensor | torch.SymInt):
             free |= free_symbols(value)
-    at = None
-    for place, value in enumerate(values):
-        if symbol is not None and isinstance(value, torch.SymInt) and value.node.expr == symbol:
-            at = place
-            break
-    return SizeInput(at, alone=free <= {symbol})
+    index = None
+    if symbol is not None:
+        sizes = (i for i, value in enumerate(values) if isinstance(value, torch.SymInt) and value.node.expr == symbol)
+        index = next(sizes, None)
+    return SizeInput(index, alone=free <= {symbol})
 
 
 def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -> list[object]:
-    """The inputs of a piece at one size: new fake tensors, and numbers."""
+    """The inputs of a piece at one size, as new fake tensors and numbers."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
 
     def number(value: int | torch.SymInt) -> int:
@@ -74,12 +73,12 @@ def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -
         if not isinstance(value, torch.Tensor):
             return value
         with mode:
-            made = torch.empty_strided(
+            tensor = torch.empty_strided(
                 [number(dim) for dim in value.shape],
                 [number(stride) for stride in value.stride()],
                 dtype=value.dtype,
                 device=value.device,
             )
-        return made.requires_grad_(value.requires_grad)
+        return tensor.requires_grad_(value.requires_grad)
 
     return [at_size(value) for value in values]

@@ -1,11 +1,11 @@
 """Splits a traced graph at chosen operators into pieces that run one after the other. It compiles nothing.
 
-The order of the graph is kept. Besides:
+The order of the graph is kept. Beyond that:
 
-1. ``x.size()`` becomes its single numbers, since no compiled piece can take or return a ``torch.Size``;
-2. what is taken out of a tuple is taken in the piece that made the tuple;
+1. ``x.size()`` is replaced by its numbers, because a compiled piece can neither take nor return a ``torch.Size``;
+2. items are taken out of a tuple in the piece that made the tuple;
 3. neighbouring splitting operators share a piece;
-4. a piece that only allocates (``empty`` and its kin) is merged into the piece before it that is compiled;
+4. a piece that only allocates (``empty`` and the like) is merged into the compiled piece before it;
 5. every piece returns a tuple, as compilers expect.
 """
 
@@ -39,8 +39,8 @@ class Part(NamedTuple):
 
     Attributes:
         name: Its name in the split graph.
-        splitting: Whether it holds splitting operators, and is not compiled.
-        graph: Its own graph; its placeholders and its tuple of results are those of its call.
+        splitting: Whether it consists of splitting operators, which are not compiled.
+        graph: Its own graph, with one placeholder per argument of its call and a tuple of results.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A graph that calls its pieces in order, and the pieces."""
+    """A graph that calls its pieces in order, with the pieces."""
 
     graph: fx.GraphModule
     parts: tuple[Part, ...]
@@ -58,8 +58,8 @@ class Split(NamedTuple):
 def should_split(node: fx.Node, operators: Collection[str]) -> bool:
     """Whether the node calls one of the operators, given as ``ns::op`` (any overload) or ``ns::op.overload``.
 
-    A packet without a chosen overload, as Dynamo traces ``torch.ops.ns.op``, is its default overload's as well
-    where it has no other.
+    Dynamo traces ``torch.ops.ns.op`` as a packet without an overload. It also matches ``ns::op.default`` if that is
+    its only overload.
     """
     if node.op != "call_function":
         return False
@@ -80,17 +80,17 @@ def _overloads(packet: OpOverloadPacket) -> list[str]:
 
 
 def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
-    """Splits a graph; the graph itself is changed only where it asks for sizes.
+    """Splits a graph. The graph itself changes only where it calls ``size()``.
 
     Args:
-        graph: What Dynamo (or ``make_fx``) traced.
-        operators: Where to split.
+        graph: A graph traced by Dynamo or ``make_fx``.
+        operators: The operators to split at.
     """
     _decompose_sizes(graph)
     piece_of, splitting = _assigned(graph, operators)
     _merge_allocations(piece_of, splitting)
     numbers = {piece: number for number, piece in enumerate(dict.fromkeys(_in_order(piece_of)))}
-    made = split_module(
+    split_graph = split_module(
         graph,
         graph,
         lambda node: numbers[piece_of[node]],
@@ -99,23 +99,23 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
     names = {f"submod_{number}": piece for piece, number in numbers.items()}
     parts = []
     for name, piece in names.items():
-        part = cast("fx.GraphModule", getattr(made, name))
-        _return_tuple(made, name, part)
+        part = cast("fx.GraphModule", getattr(split_graph, name))
+        _return_tuple(split_graph, name, part)
         parts.append(Part(name, piece in splitting, part))
-    made.recompile()
-    return Split(made, tuple(parts))
+    split_graph.recompile()
+    return Split(split_graph, tuple(parts))
 
 
 def _assigned(graph: fx.GraphModule, operators: Collection[str]) -> tuple[dict[fx.Node, int], set[int]]:
-    """Node → number of its piece, and the pieces of splitting operators."""
+    """The number of each node's piece, and the numbers of the pieces of splitting operators."""
     piece_of: dict[fx.Node, int] = {}
     splitting: set[int] = set()
     piece = 0
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
-        if (made := _tuple_of(node)) is not None and made in piece_of:
-            piece_of[node] = piece_of[made]
+        if (source := _tuple_of(node)) is not None and source in piece_of:
+            piece_of[node] = piece_of[source]
             continue
         if should_split(node, operators) is not (piece in splitting):
             piece += 1
@@ -130,19 +130,19 @@ def _in_order(piece_of: dict[fx.Node, int]) -> list[int]:
 
 
 def _tuple_of(node: fx.Node) -> fx.Node | None:
-    """The node whose tuple (or size) this node takes something out of; None if it does no such thing."""
-    taken = node.args[0] if node.args else None
-    if not isinstance(taken, fx.Node):
+    """The node whose tuple (or size) this node takes an item from; None if it takes none."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, fx.Node):
         return None
-    if isinstance(value_of(taken), tuple | list):
-        return taken if node.target is operator.getitem or node.op == "call_method" else None
-    unknown = value_of(taken) is None and taken.op.startswith("call_")
-    takes = node.target is operator.getitem and isinstance(node.args[1], int)
-    return taken if unknown and takes else None
+    if isinstance(value_of(source), tuple | list):
+        return source if node.target is operator.getitem or node.op == "call_method" else None
+    unknown = value_of(source) is None and source.op.startswith("call_")
+    takes_item = node.target is operator.getitem and isinstance(node.args[1], int)
+    return source if unknown and takes_item else None
 
 
 def _merge_allocations(piece_of: dict[fx.Node, int], splitting: set[int]) -> None:
-    """Moves pieces that only allocate into the last compiled piece before them that knows what they need."""
+    """Merges pieces that only allocate into the last compiled piece before them, if their inputs exist there."""
     nodes: dict[int, list[fx.Node]] = {}
     for node, piece in piece_of.items():
         nodes.setdefault(piece, []).append(node)
@@ -150,7 +150,7 @@ def _merge_allocations(piece_of: dict[fx.Node, int], splitting: set[int]) -> Non
         if piece in splitting or not all(_allocates(node) for node in members):
             continue
         before = [other for other in nodes if other < piece and other not in splitting]
-        needed = {piece_of.get(needs, 0) for node in members for needs in node.all_input_nodes}
+        needed = {piece_of.get(source, 0) for node in members for source in node.all_input_nodes}
         if before and max(needed - {piece}, default=0) <= max(before):
             nodes[max(before)] += nodes.pop(piece)
             piece_of.update(dict.fromkeys(members, max(before)))
@@ -165,14 +165,14 @@ def _allocates(node: fx.Node) -> bool:
 
 
 def _decompose_sizes(graph: fx.GraphModule) -> None:
-    """Replaces ``x.size()`` by numbers and, where a dimension is dynamic, by what holds the number."""
+    """Replaces ``x.size()`` by numbers and, for dynamic dimensions, by the nodes that hold the numbers."""
     symbols = _symbol_inputs(graph)
     for node in graph.graph.find_nodes(op="call_method", target="size"):
         tensor = node.args[0]
         shape = getattr(value_of(tensor), "shape", None)
         if len(node.args) > 1 or node.kwargs or shape is None:
             continue
-        sizes = tuple(_size(tensor, at, size, symbols) for at, size in enumerate(shape))
+        sizes = tuple(_size(tensor, dim, size, symbols) for dim, size in enumerate(shape))
         for user in list(node.users):
             _give_sizes(user, node, sizes)
         if not node.users:
@@ -181,31 +181,30 @@ def _decompose_sizes(graph: fx.GraphModule) -> None:
 
 
 def _symbol_inputs(graph: fx.GraphModule) -> dict[str, fx.Node]:
-    """Symbol of a size → the input that carries it."""
-    inputs = graph.graph.find_nodes(op="placeholder")
-    numbers = [(node, value_of(node)) for node in inputs]
-    return {str(value): node for node, value in numbers if isinstance(value, torch.SymInt)}
+    """The inputs that are sizes, by symbol."""
+    inputs = [(node, value_of(node)) for node in graph.graph.find_nodes(op="placeholder")]
+    return {str(value): node for node, value in inputs if isinstance(value, torch.SymInt)}
 
 
-def _size(tensor: fx.Node, at: int, size: int | torch.SymInt, symbols: dict[str, fx.Node]) -> int | fx.Node:
+def _size(tensor: fx.Node, dim: int, size: int | torch.SymInt, symbols: dict[str, fx.Node]) -> int | fx.Node:
     if isinstance(size, int):
         return size
-    if (known := symbols.get(str(size))) is not None:
-        return known
+    if (size_input := symbols.get(str(size))) is not None:
+        return size_input
     graph = tensor.graph
     last = graph.find_nodes(op="placeholder")[-1] if tensor.op == "placeholder" else tensor
     with graph.inserting_after(last):
-        made = graph.call_function(torch.ops.aten.sym_size.int, (tensor, at))
-    made.meta["example_value"] = size
-    return made
+        node = graph.call_function(torch.ops.aten.sym_size.int, (tensor, dim))
+    node.meta["example_value"] = size
+    return node
 
 
 def _give_sizes(user: fx.Node, size: fx.Node, sizes: tuple[int | fx.Node, ...]) -> None:
-    """Lets a node use the single sizes in place of all of them."""
+    """Makes a node use single sizes in place of a ``torch.Size``."""
     if user.target is operator.getitem and isinstance(user.args[1], int | slice):
         _replace_item(user, sizes[user.args[1]])
     elif user.op == "call_method" and user.args[0] is size:
-        return  # a method of torch.Size; it stays with the size
+        return  # it calls a method of torch.Size, so it still needs the size
     else:
         user.args = cast("tuple[fx.node.Argument, ...]", _exchanged(user.args, size, sizes))
         user.kwargs = cast(
@@ -214,13 +213,13 @@ def _give_sizes(user: fx.Node, size: fx.Node, sizes: tuple[int | fx.Node, ...]) 
         )
 
 
-def _replace_item(item: fx.Node, by: int | fx.Node | tuple[int | fx.Node, ...]) -> None:
-    if isinstance(by, fx.Node):
-        item.replace_all_uses_with(by)
+def _replace_item(item: fx.Node, new: int | fx.Node | tuple[int | fx.Node, ...]) -> None:
+    if isinstance(new, fx.Node):
+        item.replace_all_uses_with(new)
     else:
         for user in list(item.users):
-            user.args = cast("tuple[fx.node.Argument, ...]", _exchanged(user.args, item, by))
-            user.kwargs = {name: _exchanged(kept, item, by) for name, kept in user.kwargs.items()}  # type: ignore[misc]
+            user.args = cast("tuple[fx.node.Argument, ...]", _exchanged(user.args, item, new))
+            user.kwargs = {name: _exchanged(value, item, new) for name, value in user.kwargs.items()}  # type: ignore[misc]
     item.graph.erase_node(item)
 
 
@@ -238,7 +237,7 @@ def _exchanged(argument: object, old: fx.Node, new: object) -> object:
 
 
 def _return_tuple(whole: fx.GraphModule, name: str, part: fx.GraphModule) -> None:
-    """Lets a piece of one result return a tuple of it (``split_module`` can do so only from torch 2.12 on)."""
+    """Makes a piece with one result return a tuple. ``split_module`` itself can do that only since torch 2.12."""
     (output,) = part.graph.find_nodes(op="output")
     if isinstance(output.args[0], tuple | list):
         return
@@ -246,6 +245,6 @@ def _return_tuple(whole: fx.GraphModule, name: str, part: fx.GraphModule) -> Non
     part.recompile()
     (call,) = whole.graph.find_nodes(op="call_module", target=name)
     with whole.graph.inserting_after(call):
-        taken = whole.graph.call_function(operator.getitem, (call, 0))
-    taken.meta = dict(call.meta)
-    call.replace_all_uses_with(taken, delete_user_cb=lambda user: user is not taken)
+        item = whole.graph.call_function(operator.getitem, (call, 0))
+    item.meta = dict(call.meta)
+    call.replace_all_uses_with(item, delete_user_cb=lambda user: user is not item)

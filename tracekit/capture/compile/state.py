@@ -1,7 +1,8 @@
-"""What a model keeps from one call to the next, and whether a call put something else in its place.
+"""The tensors that a model keeps between calls, and whether a call has replaced any of them.
 
-A CUDA graph writes where it wrote when it was captured. A tensor that a forward puts in the place of a buffer lies in
-the graph's memory, and the next replay overwrites it: silently wrong, so such a model is refused.
+A CUDA graph always writes to the addresses of its graph capture. If forward replaces a buffer by another tensor, that
+tensor is in the graph's memory, and the next replay overwrites it. Results would be silently wrong, so such a model is
+refused.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
     from tracekit.capture.compile.config import CompileConfig
 
-#: What lies under a module's path and an attribute's name: a tensor, or the None that waits for one.
+#: Tensors, and attributes that are None and may become tensors, by the module's path and the attribute's name.
 State = dict[tuple[str, str], torch.Tensor | None]
 
 
-def held(model: nn.Module) -> State:
-    """The buffers of a model, and the tensors that its modules have as plain attributes."""
+def model_state(model: nn.Module) -> State:
+    """The buffers of a model, and the tensors that are plain attributes of its modules."""
     return {
         (path, name): value
         for path, module in model.named_modules()
@@ -32,14 +33,14 @@ def held(model: nn.Module) -> State:
 
 
 def refuse_reassigned(model: nn.Module, before: State, config: CompileConfig) -> None:
-    """Refuses a model whose forward put other tensors in the place of its own, if its pieces are to be captured.
+    """Refuses a model whose forward replaced any of its tensors, if CUDA graphs are to be captured.
 
     Raises:
-        CaptureError: It did. The tensors that were there are back in their place.
+        CaptureError: If it did. The original tensors are restored first.
     """
-    if not _captures(config):
+    if not _captures_graphs(config):
         return
-    after = held(model)
+    after = model_state(model)
     now = {key for key, value in after.items() if value is not None}
     changed = sorted(key for key in {*before, *now} if after.get(key) is not before.get(key))
     if not changed:
@@ -52,12 +53,12 @@ def refuse_reassigned(model: nn.Module, before: State, config: CompileConfig) ->
             delattr(module, name)
     names = ", ".join(f"{path}.{name}".removeprefix(".") for path, name in changed)
     raise CaptureError(
-        f"{type(model).__qualname__} reassigns {names} in its forward, which CUDA graphs would make silently wrong: "
-        "write in place (copy_) instead, or set graph_capture='off'"
+        f"{type(model).__qualname__} reassigns {names} in its forward, which is wrong with CUDA graphs; "
+        "write in place instead (copy_), or set graph_capture='off'"
     )
 
 
-def _captures(config: CompileConfig) -> bool:
+def _captures_graphs(config: CompileConfig) -> bool:
     if not config.cudagraph_sizes or config.graph_capture == "off":
         return False
     return config.graph_capture != "auto" or torch.cuda.is_available()

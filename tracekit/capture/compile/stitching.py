@@ -1,4 +1,4 @@
-"""Puts the pieces of a split graph together: what each argument of a piece is, and the function that runs them all."""
+"""Joins the pieces of a split graph: describes each piece's arguments, and builds the function that runs all pieces."""
 
 from __future__ import annotations
 
@@ -21,78 +21,79 @@ if TYPE_CHECKING:
 
 
 class Arguments(NamedTuple):
-    """What the tensor arguments of a piece are.
+    """The tensor arguments of a piece, by index.
 
     Attributes:
-        watched: Places of those that may lie elsewhere at the next call: all but parameters and buffers.
-        given: Places of those that the caller of the model gives, with their names in the graph.
+        watched: Those whose address may change from call to call: all except parameters and buffers.
+        given: Those that the model's caller passes, with their names in the graph.
     """
 
     watched: tuple[int, ...]
     given: dict[int, str]
 
 
-def arguments(made: Split, name: str, static: Collection[str]) -> Arguments:
-    """What the arguments of one piece are.
+def arguments(split_graph: Split, name: str, static: Collection[str]) -> Arguments:
+    """Describes the arguments of one piece.
 
     Args:
-        made: The split graph.
+        split_graph: The split graph.
         name: The piece.
-        static: Names of the graph's inputs that stay where they are.
+        static: Names of the graph's inputs whose addresses never change.
     """
-    (call,) = made.graph.graph.find_nodes(op="call_module", target=name)
-    part: fx.GraphModule = getattr(made.graph, name)
+    (call,) = split_graph.graph.graph.find_nodes(op="call_module", target=name)
+    part: fx.GraphModule = getattr(split_graph.graph, name)
     values = [value_of(node) for node in part.graph.find_nodes(op="placeholder")]
     watched: list[int] = []
     given: dict[int, str] = {}
-    for at, (node, value) in enumerate(zip(call.args, values, strict=True)):
+    for index, (node, value) in enumerate(zip(call.args, values, strict=True)):
         if not isinstance(value, torch.Tensor) or node.op == "get_attr" or node.name in static:
             continue
-        watched.append(at)
+        watched.append(index)
         if node.op == "placeholder":
-            given[at] = node.name
+            given[index] = node.name
     return Arguments(tuple(watched), given)
 
 
-def stitched(made: Split, pieces: Mapping[str, Piece]) -> Callable[..., Any]:
-    """What runs the pieces in order; the split graph is used up.
+def stitched(split_graph: Split, pieces: Mapping[str, Piece]) -> Callable[..., Any]:
+    """Returns the function that runs the pieces in order. It consumes the split graph.
 
-    The graph's own code calls them, and lets go of each value after its last use.
+    The graph's own code calls the pieces, and releases each value after its last use.
     """
     for name, piece in pieces.items():
-        delattr(made.graph, name)
-        made.graph.__dict__[name] = piece
-    return real_forward(made.graph)
+        delattr(split_graph.graph, name)
+        split_graph.graph.__dict__[name] = piece
+    return real_forward(split_graph.graph)
 
 
-def fresh_results(made: Split, splitting: Collection[str]) -> frozenset[int]:
-    """Places of the results that no captured graph can have written: those of splitting operators."""
-    (output,) = made.graph.graph.find_nodes(op="output")
+def fresh_results(split_graph: Split, splitting: Collection[str]) -> frozenset[int]:
+    """Indices of the results that no CUDA graph can have written: those of splitting operators."""
+    (output,) = split_graph.graph.graph.find_nodes(op="output")
     results = output.args[0]
     if not isinstance(results, tuple | list):
         return frozenset()
-    return frozenset(at for at, node in enumerate(results) if _made_by(node) in splitting)
+    return frozenset(index for index, node in enumerate(results) if _producer(node) in splitting)
 
 
-def _made_by(node: object) -> str | None:
-    taken = getattr(node, "args", ())
-    if getattr(node, "target", None) is not operator.getitem or not taken:
+def _producer(node: object) -> str | None:
+    """The name of the piece that a result was taken from."""
+    args = getattr(node, "args", ())
+    if getattr(node, "target", None) is not operator.getitem or not args:
         return None
-    return str(taken[0].target)
+    return str(args[0].target)
 
 
-class BoundCall:
-    """A call of a graph whose pieces are bound to memory at some sizes.
+class BoundGraph:
+    """Calls a graph whose pieces are bound to memory at some sizes.
 
-    At these sizes inputs are copied into buffers that stay, if there are any, and results are copied out of what the
-    next call overwrites.
+    At these sizes it copies the inputs into static buffers, if there are any, and copies the results out of the memory
+    that the next call overwrites.
 
     Args:
         run: Runs the pieces.
         bound: Whether a call with these arguments has such a size.
-        inputs: The buffers; None to let inputs lie where they lie.
-        fresh: Places of the results that need no copy; None to copy none.
-        always: Whether some piece is bound at all sizes, so that all results are copied.
+        inputs: The static buffers; None to pass inputs as they are.
+        fresh: Indices of the results that need no copy; None to copy none.
+        always: Whether some piece is bound at every size, so that results are always copied.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class BoundCall:
         self._fresh = fresh
         self._always = always
 
-    def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - whatever the model takes and gives
+    def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - whatever the model takes and returns
         """Runs the graph."""
         if needs_grad(args):
             return self._run(*args)
@@ -129,6 +130,6 @@ class BoundCall:
         if fresh is None or not isinstance(results, tuple | list):
             return results
         return tuple(
-            item.clone() if isinstance(item, torch.Tensor) and at not in fresh else item
-            for at, item in enumerate(results)
+            item.clone() if isinstance(item, torch.Tensor) and index not in fresh else item
+            for index, item in enumerate(results)
         )

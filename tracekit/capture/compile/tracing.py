@@ -1,8 +1,8 @@
-"""One trace of a model's forward, and the code that came out of it.
+"""One trace of a model's forward, and the code that results from it.
 
-Dynamo keeps what it compiled with the code object of a function. Every trace therefore works on a copy of ``forward``
-with a code object of its own: models of one class, and the forms of one model, know nothing of each other, and no
-``__code__`` is ever exchanged under anybody's feet.
+Dynamo stores compiled code with a function's code object. Every trace therefore uses a copy of ``forward`` with a new
+code object. This keeps models of one class, and the forms of one model, independent, and no function that is in use
+ever gets another ``__code__``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch._dynamo import trace_rules
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-from tracekit.capture.compile.forms import marked, widened
+from tracekit.capture.compile.forms import marked_dynamic, widened
 from tracekit.errors import TracekitError
 
 try:
@@ -41,11 +41,11 @@ _TRANSFORMED = "transformed_code"
 
 
 class ForgottenError(Exception):
-    """Dynamo lost compiled code (``torch._dynamo.reset()``) and would trace again, past our marks."""
+    """Dynamo has lost the compiled code (``torch._dynamo.reset()``) and would trace again without our settings."""
 
 
 class _OnlyTracedError(Exception):
-    """Ends the run of code that was traced with arguments nobody asked for."""
+    """Stops code that was traced with substitute arguments before it runs."""
 
 
 class TracedForward:
@@ -55,16 +55,16 @@ class TracedForward:
         """Prepares a trace.
 
         Args:
-            model: The model; its ``forward`` is left alone.
-            backend: What compiles the graph.
-            bytecode: ModelInputs Dynamo's bytecode itself instead of asking Dynamo for it at every call.
-            guarded: Keep the guards, to ask with :meth:`broken_guards` whether they hold.
+            model: The model; its ``forward`` is not changed.
+            backend: Compiles the graph.
+            bytecode: Whether to call Dynamo's bytecode directly instead of through Dynamo.
+            guarded: Whether to keep the guards, so that :meth:`broken_guards` can check them.
         """
         self._model = model
         self._backend: Backend = torch._dynamo.lookup_backend(backend)  # type: ignore[arg-type]
         self._bytecode = bytecode
         self._function = _copied(model)
-        self._tracing = self._dry = False
+        self._tracing = self._trace_only = False
         self._code: types.CodeType | None = None
         unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         self.run: Callable[..., object] = torch.compile(
@@ -76,14 +76,14 @@ class TracedForward:
         )
 
     def first_run(self, call: ModelInputs, dimensions: Dimensions) -> object:
-        """Traces a call, compiles its graph, and returns the call's result."""
+        """Traces a call, compiles its graph, runs it, and returns the result."""
         self._tracing = True
-        handle = register_bytecode_hook(self._heard)
+        handle = register_bytecode_hook(self._keep_bytecode)
         try:
             wide = widened(call, dimensions)
             if wide is not None:
-                self._trace_only(wide, dimensions)
-            with marked(call, dimensions):
+                self._trace_without_running(wide, dimensions)
+            with marked_dynamic(call, dimensions):
                 result = self.run(*call.args, **call.kwargs)
         finally:
             handle.remove()
@@ -93,87 +93,87 @@ class TracedForward:
         return result
 
     def write_source(self, config: CompileConfig) -> None:
-        """Writes what Dynamo made of forward as Python, where a debug folder is given and depyf is there."""
+        """Writes Dynamo's code for forward as Python, if there is a debug folder and depyf is installed."""
         if config.debug_dir is not None and self._code is not None and depyf is not None:
             _write_source(self._code, config.debug_dir)
 
-    def _trace_only(self, call: ModelInputs, dimensions: Dimensions) -> None:
-        self._dry = True
+    def _trace_without_running(self, call: ModelInputs, dimensions: Dimensions) -> None:
+        self._trace_only = True
         try:
-            with marked(call, dimensions):
+            with marked_dynamic(call, dimensions):
                 self.run(*call.args, **call.kwargs)
         except _OnlyTracedError:
             return
         finally:
-            self._dry = False
+            self._trace_only = False
 
     def _compiled(
         self, graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
     ) -> Callable[..., object]:
-        """Dynamo's backend, for as long as it traces what we asked for."""
+        """The backend that Dynamo calls; it refuses graphs that we did not ask to trace."""
         if not self._tracing:
             raise ForgottenError
         run = self._backend(graph, inputs, **options)
-        if not self._dry:
+        if not self._trace_only:
             return run
 
-        def stopped_once(*args: object) -> object:
-            if self._dry:
+        def run_unless_trace_only(*args: object) -> object:
+            if self._trace_only:
                 raise _OnlyTracedError
             return run(*args)
 
-        return stopped_once
+        return run_unless_trace_only
 
-    def _heard(self, code: types.CodeType, new_code: types.CodeType) -> types.CodeType | None:
-        """Dynamo's hook: called for whatever it compiles in this process."""
+    def _keep_bytecode(self, code: types.CodeType, new_code: types.CodeType) -> types.CodeType | None:
+        """Dynamo's bytecode hook; Dynamo calls it for everything that it compiles in this process."""
         if code is self._function.__code__:
             self._code = new_code
         return None
 
     def broken_guards(self, call: ModelInputs) -> list[str]:
-        """Guards of the trace that do not hold for a call, as Dynamo words them; none if it was traced unguarded."""
+        """The guards that do not hold for a call, as Dynamo spells them; empty if the trace has no guards."""
         values = _locals(self._function, self._model, call)
         broken: list[str] = []
         for entry in _debug_get_cache_entry_list(self._function.__code__):
-            found = entry.guard_manager.check_verbose(values)
-            if found.result:
+            check = entry.guard_manager.check_verbose(values)
+            if check.result:
                 return []
-            broken += found.verbose_code_parts
+            broken += check.verbose_code_parts
         return [" ".join(part.split()) for part in broken]
 
 
 def guarded(model: nn.Module, backend: Backend | str) -> Callable[..., object]:
-    """A model's forward by torch.compile as it is, with all guards and as many graphs as it takes."""
+    """A model's forward under plain torch.compile, with all guards and as many graphs as needed."""
     run: Callable[..., object] = torch.compile(types.MethodType(_copied(model), model), backend=backend)
     return run
 
 
-def unwrapped(error: Exception) -> Exception:
-    """What a backend raised, where it is meant for people or for us; else the error as Dynamo has it."""
+def inner_error(error: Exception) -> Exception:
+    """The error that a backend raised, if it is one of ours; else Dynamo's error."""
     inner = getattr(error, "inner_exception", None)
     return inner if isinstance(inner, TracekitError | ForgottenError) else error
 
 
 def _copied(model: nn.Module) -> types.FunctionType:
-    """A model's forward as a function of the model, with a code object that nothing else has."""
+    """A model's forward as a function of the model, with a code object of its own."""
     forward: object = model.forward
     if isinstance(forward, types.MethodType) and forward.__self__ is model:
         function = forward.__func__
         if isinstance(function, types.FunctionType) and _is_traced(function):
             return _with_code(function, function.__code__.replace())
-    return _calling(model.forward)
+    return _wrapped(model.forward)
 
 
 def _is_traced(function: types.FunctionType) -> bool:
-    """Whether Dynamo traces a function by its own code, and not by code that it puts around all it would skip."""
+    """Whether Dynamo traces the function's own code, rather than a wrapper that it puts around skipped functions."""
     return inspect.getsourcefile(function) is not None and not trace_rules.check(function)
 
 
-def _calling(forward: Callable[..., object]) -> types.FunctionType:
-    def calling(_self: nn.Module, *args: object, **kwargs: object) -> object:
+def _wrapped(forward: Callable[..., object]) -> types.FunctionType:
+    def wrapper(_self: nn.Module, *args: object, **kwargs: object) -> object:
         return forward(*args, **kwargs)
 
-    return _with_code(cast("types.FunctionType", calling), calling.__code__.replace())
+    return _with_code(cast("types.FunctionType", wrapper), wrapper.__code__.replace())
 
 
 def _with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
@@ -185,7 +185,7 @@ def _with_code(function: types.FunctionType, code: types.CodeType) -> types.Func
 
 
 def _locals(function: types.FunctionType, model: nn.Module, call: ModelInputs) -> dict[str, object]:
-    """What the variables of a function are when its body begins."""
+    """The local variables of a function at the start of its body."""
     bound = inspect.signature(function).bind(model, *call.args, **call.kwargs)
     bound.apply_defaults()
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -193,7 +193,7 @@ def _locals(function: types.FunctionType, model: nn.Module, call: ModelInputs) -
 
 
 def _write_source(code: types.CodeType, folder: Path) -> None:
-    """Writes decompiled code; the first trace has the plain name."""
+    """Writes decompiled code. Files after the first one get a number."""
     path, number = folder / f"{_TRANSFORMED}.py", 1
     while path.exists():
         number += 1
@@ -202,5 +202,5 @@ def _write_source(code: types.CodeType, folder: Path) -> None:
         text = depyf.decompile(code)
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-    except Exception as error:  # noqa: BLE001 - depyf raises anything at code that it does not understand
-        _LOG.info("%s is not written: %s", path, error)
+    except Exception as error:  # noqa: BLE001 - depyf may raise anything
+        _LOG.info("%s: cannot be written: %s", path, error)

@@ -1,7 +1,7 @@
-"""Which inputs a graph writes to: running it twice would then do harm, and a copy of them would not be enough.
+"""Finds the inputs that a graph writes to. Such a graph must not run twice, and copied inputs must be copied back.
 
-The version counters of the fake tensors that Dynamo traced with do not tell: an operator of a library need not raise
-them. What an operator writes to is in its schema; what lies in the same memory has the same fake storage.
+The version counters of Dynamo's fake tensors are no help, because custom operators need not increase them. Instead, an
+operator's schema says which arguments it writes to, and tensors that share memory share their fake storage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tracekit.capture.compile.sizes import value_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Functions of Python that write to their first argument.
+#: Functions of the operator module that write to their first argument.
 _IN_PLACE = {"setitem", "delitem"} | {
     f"i{name}"
     for name in (
@@ -30,18 +30,18 @@ _IN_PLACE = {"setitem", "delitem"} | {
 
 
 def written_inputs(graph: fx.GraphModule) -> set[int]:
-    """Places of the inputs that running the graph may write to; all of them where tracing left too little to say."""
+    """Indices of the inputs that the graph may write to; all of them where the trace does not tell."""
     inputs = [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
     written = [value_of(item) for node in graph.graph.nodes for item in _written(node)]
     if any(value is None for value in written):
         return set(range(len(inputs)))
     memory = {_memory(value) for value in written if isinstance(value, torch.Tensor)}
-    tensors = ((at, value) for at, value in enumerate(inputs) if isinstance(value, torch.Tensor))
-    return {at for at, value in tensors if _memory(value) in memory}
+    tensors = ((index, value) for index, value in enumerate(inputs) if isinstance(value, torch.Tensor))
+    return {index for index, value in tensors if _memory(value) in memory}
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tells memory apart; tensors that are no plain ones are taken to share theirs."""
+    """Identifies a tensor's memory. All tensors that are not strided are assumed to share theirs."""
     if tensor.layout is not torch.strided:
         return -1
     storage: int = tensor.untyped_storage()._cdata
@@ -49,7 +49,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _written(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes to whose results this one may write."""
+    """The nodes whose results this node may write to."""
     target = node.target
     if node.op == "call_module" or isinstance(target, HigherOrderOperator):
         yield from (item for item in node.all_input_nodes if isinstance(value_of(item), torch.Tensor))
@@ -66,10 +66,10 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
 
 def _by_schema(node: fx.Node, overloads: Iterable[OpOverload]) -> Iterator[fx.Node]:
     for overload in overloads:
-        for at, argument in enumerate(overload._schema.arguments):
+        for index, argument in enumerate(overload._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 yield from _nodes(node.kwargs.get(argument.name))
-                yield from _nodes(node.args[at] if at < len(node.args) else None)
+                yield from _nodes(node.args[index] if index < len(node.args) else None)
 
 
 def _in_place(node: fx.Node) -> bool:
@@ -80,14 +80,14 @@ def _in_place(node: fx.Node) -> bool:
     if not isinstance(target, types.FunctionType):
         return bool(node.kwargs.get("inplace"))
     try:
-        given = inspect.signature(target).bind(*node.args, **node.kwargs).arguments
+        arguments = inspect.signature(target).bind(*node.args, **node.kwargs).arguments
     except (TypeError, ValueError):
         return True
-    return bool(given.get("inplace"))
+    return bool(arguments.get("inplace"))
 
 
 def _nodes(argument: object) -> Iterator[fx.Node]:
-    """The tensors in an argument."""
+    """The nodes in an argument."""
     if isinstance(argument, fx.Node):
         yield argument
     elif isinstance(argument, tuple | list):

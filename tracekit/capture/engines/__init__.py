@@ -1,4 +1,4 @@
-"""How a target is recorded.
+"""Engines: the ways to record a target.
 
 To add an engine: write ``engines/<engine>.py`` with the three names of :class:`~tracekit.capture.engines.base.Engine`,
 add the module to ``ENGINES``, and a recording to ``tests/capture/test_engines.py``.
@@ -21,19 +21,19 @@ AUTO = "auto"
 
 
 def chosen(name: str = AUTO) -> Engine:
-    """The engine of a name. ``auto`` is nsys where there is one and a GPU for it to see, else torch.
+    """The engine of this name. ``auto`` means nsys if both nsys and a GPU are available, else torch.
 
     Raises:
-        UsageError: If there is no such engine.
-        CaptureError: If it cannot record here.
+        UsageError: If the name is unknown.
+        CaptureError: If the engine cannot record on this machine.
     """
     if name == AUTO:
-        seen = torch.cuda.is_available() and nsys_profile.unavailable() is None
-        return nsys_profile if seen else torch_profiler
-    found = next((engine for engine in ENGINES if name == engine.NAME), None)
-    if found is None:
+        use_nsys = torch.cuda.is_available() and nsys_profile.unavailable() is None
+        return nsys_profile if use_nsys else torch_profiler
+    engine = next((engine for engine in ENGINES if name == engine.NAME), None)
+    if engine is None:
         names = ", ".join(engine.NAME for engine in ENGINES)
-        raise UsageError(f"there is no engine {name!r}; expected {AUTO}, {names}")
-    if why := found.unavailable():
-        raise CaptureError(f"the engine {name} cannot record here: {why}")
-    return found
+        raise UsageError(f"unknown engine {name!r}; expected one of {AUTO}, {names}")
+    if reason := engine.unavailable():
+        raise CaptureError(f"the engine {name} cannot record on this machine: {reason}")
+    return engine

@@ -1,4 +1,4 @@
-"""What an engine is."""
+"""The interface of an engine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to record, and where to.
+    """What to record, and where to write the report.
 
     Attributes:
-        target: As the user named it.
+        target: The target, as the user named it.
         arguments: What a script finds in ``sys.argv``.
-        settings: What of it to record.
-        report: Where the SQLite file goes.
+        settings: What to record.
+        report: Path of the SQLite report.
     """
 
     target: str
@@ -31,13 +31,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it. The report holds what was recorded, also where the target failed.
+    """The outcome of a job. If the target failed, the report holds what was recorded until then.
 
     Attributes:
-        exit_code: That of the target.
-        problem: Why it failed.
-        figures: What recording cost, held and lost, by name; times in nanoseconds.
-        warnings: What went wrong and harmed neither the run nor what was recorded of it, a line each.
+        exit_code: The target's exit code.
+        problem: Why the target failed; None if it did not.
+        figures: What recording cost and how much it recorded and lost, by name. Times are in nanoseconds.
+        warnings: What went wrong without harming the run or the report, one line each.
     """
 
     exit_code: int = 0
@@ -49,11 +49,11 @@ class Outcome:
 class Engine(Protocol):
     """A module that records targets."""
 
-    #: How the user chooses it.
+    #: The name by which the user chooses it.
     NAME: str
 
     def unavailable(self) -> str | None:
-        """Why it cannot record here, in one line; None if it can."""
+        """Why it cannot record on this machine, in one line; None if it can."""
 
     def record(self, job: Job, /) -> Outcome:
         """Runs the target and writes the report.

@@ -1,4 +1,4 @@
-"""``nsys``: runs the target in a process of its own under NVIDIA's nsys."""
+"""The engine ``nsys``: runs the target in a new process under NVIDIA's nsys."""
 
 from __future__ import annotations
 
@@ -21,48 +21,47 @@ NAME = "nsys"
 
 
 def unavailable() -> str | None:
-    """Why there is no nsys to run."""
+    """Why nsys cannot be run; None if it can."""
     try:
-        return None if nsys.find() else f"there is no nsys; {nsys.INSTALL}"
+        return None if nsys.find() else f"nsys was not found; {nsys.INSTALL}"
     except CaptureError as error:
         return str(error)
 
 
 def record(job: Job) -> Outcome:
-    """Runs the target under nsys, which writes its report, and exports that."""
+    """Runs the target under nsys and exports the report that nsys writes."""
     tool = nsys.find()
     if tool is None:
         raise CaptureError(f"{unavailable()}, or record with --engine torch")
     warnings: list[str] = []
     with nsys.passing_folder(warnings) as folder:
-        told = folder / "outcome.json"
-        settings = json.dumps([job.target, job.arguments, asdict(job.settings), str(told)])
-        command = [sys.executable, "-m", "tracekit.capture.child", settings]
+        outcome_file = folder / "outcome.json"
+        argument = json.dumps([job.target, job.arguments, asdict(job.settings), str(outcome_file)])
+        command = [sys.executable, "-m", "tracekit.capture.child", argument]
         try:
             recorded = tool.record(command, job.report, windowed=True)
         except CaptureError as error:
-            raise _problem(_said(told)) or error from None
-        said = _said(told)
-    warnings += [*said.get("warnings", ()), *recorded.warnings]
-    code = recorded.exit_code if recorded.stopped else said.get("exit_code", recorded.exit_code)
+            raise _problem(_child_outcome(outcome_file)) or error from None
+        outcome = _child_outcome(outcome_file)
+    warnings += [*outcome.get("warnings", ()), *recorded.warnings]
+    code = recorded.exit_code if recorded.stopped else outcome.get("exit_code", recorded.exit_code)
     if code != recorded.exit_code:
-        left = f"nsys left with exit code {recorded.exit_code}"
-        warnings.append(f"{left} after the program had ended with {code}")
-    return Outcome(code, _problem(said), said.get("figures", {}), tuple(warnings))
+        warnings.append(f"nsys exited with code {recorded.exit_code} although the program had exited with {code}")
+    return Outcome(code, _problem(outcome), outcome.get("figures", {}), tuple(warnings))
 
 
-def _said(told: Path) -> dict[str, Any]:
-    """What the process under nsys said at its end; nothing if it was killed before or while it did."""
+def _child_outcome(path: Path) -> dict[str, Any]:
+    """What the process under nsys reported at its end; empty if it was killed first."""
     try:
-        said: dict[str, Any] = json.loads(told.read_text())
+        outcome: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return said
+    return outcome
 
 
-def _problem(said: dict[str, Any]) -> TracekitError | None:
-    """Its failure."""
-    if not said.get("problem"):
+def _problem(outcome: dict[str, Any]) -> TracekitError | None:
+    """The failure that the process under nsys reported, if any."""
+    if not outcome.get("problem"):
         return None
-    kind = UsageError if said.get("usage") else CaptureError
-    return kind(said["problem"])
+    kind = UsageError if outcome.get("usage") else CaptureError
+    return kind(outcome["problem"])

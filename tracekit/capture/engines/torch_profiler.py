@@ -1,4 +1,4 @@
-"""``torch``: records in this process with torch.profiler; needs nothing but torch."""
+"""The engine ``torch``: records in this process with torch.profiler. Needs only torch."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _INTERRUPTED = 130
 
 
 def unavailable() -> str | None:
-    """None: wherever torch is, so is its profiler."""
+    """None: torch always includes its profiler."""
     return None
 
 
 def record(job: Job) -> Outcome:
-    """Runs the target here and writes what torch.profiler and the markers saw."""
+    """Runs the target in this process and writes what torch.profiler and the markers recorded."""
     recorder = Recorder(ops=job.settings.ops)
     figures: dict[str, int] = {}
     code, problem = 0, None
     process = os.getpid()
     with routed_to(recorder.emitter), counted_graphs(lambda: recorder.window) as graphs:
         try:
-            wanted = target.load(job.target, job.arguments)
-            figures = run(wanted, job.settings, recorder, nullcontext())
+            loaded = target.load(job.target, job.arguments)
+            figures = run(loaded, job.settings, recorder, nullcontext())
         except CaptureError as error:
             code, problem = error.exit_code, error
         except KeyboardInterrupt:
@@ -48,22 +48,23 @@ def record(job: Job) -> Outcome:
     if os.getpid() != process:
         _end_of_fork(code, problem)
     if not recorder.recorded:
-        raise problem or CaptureError(f"{job.target}: left before anything was recorded (exit code {code})", code or 1)
+        message = f"{job.target}: exited with code {code} before anything was recorded"
+        raise problem or CaptureError(message, code or 1)
     _write(job, recorder, graphs.figures(recorder.windows))
     return Outcome(code, problem, recorder.figures | figures, tuple(recorder.warnings))
 
 
 def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
-    """A process that the target forked came out of it: the report is its parent's affair."""
+    """Ends a process that the target forked and that returned from the target. Only the parent writes the report."""
     if problem is not None:
-        print(problem, file=sys.stderr)  # noqa: T201 - nobody else will
+        print(problem, file=sys.stderr)  # noqa: T201 - no one else prints it
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
-    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - SQLAlchemy; who only marks needs none
+    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers alone do not need
 
     rows = recorder.rows()
     figures = [{"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()]

@@ -1,7 +1,7 @@
-"""What nsys says of itself in a report: of which processes it recorded all that they asked of CUDA.
+"""Which processes were recorded completely, by the messages that nsys writes into a report.
 
-Numbers do not tell. In reports whose window opened late, correlation ids begin at 4 (2024.6) as well as at 4,696
-(2025.3), although graphs had been captured by then; the oldest call that such a report holds may be any. Messages do:
+Ids do not tell. In reports whose window opened late, correlation ids begin at 4 (2024.6) as well as at 4,696
+(2025.3), although graphs had been captured by then; the oldest call in such a report may be any. Messages do tell:
 nsys started to record, then launched the program, then was loaded into the process when that initialised CUDA. In
 reports of a late window (``cudaProfilerApi``, an NVTX range, a delay) the last two come before the first. Versions
 older than 2024.5 write no messages into the file. The embedded recorder counts torch's graphs instead.
@@ -10,7 +10,7 @@ older than 2024.5 write no messages into the file. The embedded recorder counts 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,16 @@ if TYPE_CHECKING:
 _STARTED = "Profiling has started."
 _LAUNCHED = "was launched by the profiler"
 _CUDA = "CUDA injection initialized successfully."
-#: After it nothing is certain: a window that a program opens.
+#: The program opened the window itself, so nothing is certain.
 _WINDOW = "Profiling started due to"
+
+
+class _Message(NamedTuple):
+    """A message on the clock of the recorded machine, and the global id of its process."""
+
+    time: int
+    text: str
+    process: int
 
 
 def processes_from_the_start(file: SqliteFile, ids: GlobalIds, losses: tuple[Loss, ...]) -> frozenset[int]:
@@ -44,27 +52,37 @@ def processes_from_the_start(file: SqliteFile, ids: GlobalIds, losses: tuple[Los
         (columns.text, str),
         (columns.globalPid, int),
     )
-    on_target = [row for row in rows if row[1] == nsight.TARGET_TIME]
-    started = [at for at, _, text, _ in on_target if text == _STARTED]
-    launched = [at for at, _, text, _ in on_target if _LAUNCHED in text]
-    in_time = len(started) == 1 and bool(launched) and started[0] <= min(launched)
-    if not in_time or any(text.startswith(_WINDOW) for _, _, text, _ in rows):
+    event_losses = [loss for loss in losses if loss.cause in (CUDA_EVENTS_LOST, EVENTS_LOST)]
+    messages = [
+        _Message(time, text, process & nsight.PROCESS_MASK)
+        for time, clock, text, process in rows
+        if clock == nsight.TARGET_TIME
+    ]
+    began = _began(messages)
+    windowed = any(text.startswith(_WINDOW) for _, _, text, _ in rows)
+    if began is None or windowed or any(loss.anywhere for loss in event_losses):
         return frozenset()
     loaded: defaultdict[int, list[int]] = defaultdict(list)
-    for at, _, text, process in on_target:
-        if text == _CUDA:
-            loaded[process & nsight.PROCESS_MASK].append(at)
-    certain = [loss for loss in losses if loss.cause in (CUDA_EVENTS_LOST, EVENTS_LOST)]
-    lost = {process for loss in certain for process in loss.processes}
-    if any(loss.anywhere for loss in certain):
-        return frozenset()
-    return _rows(ids, (one for one, at in loaded.items() if min(at) >= started[0] and one not in lost))
+    for message in messages:
+        if message.text == _CUDA:
+            loaded[message.process].append(message.time)
+    lost = {process for loss in event_losses for process in loss.processes}
+    return _rows(ids, (process for process, times in loaded.items() if min(times) >= began and process not in lost))
+
+
+def _began(messages: list[_Message]) -> int | None:
+    """When recording began, if that was once, and before nsys launched the program."""
+    started = [message.time for message in messages if message.text == _STARTED]
+    launched = [message.time for message in messages if _LAUNCHED in message.text]
+    in_time = len(started) == 1 and bool(launched) and started[0] <= min(launched)
+    return started[0] if in_time else None
 
 
 def recorder_saw_every_graph(file: SqliteFile, recording: Recording) -> bool:
-    """Whether a report of the embedded recorder holds the capture of every graph that is replayed in it.
+    """Whether a report of the embedded recorder holds the graph capture of every graph that is replayed in it.
 
-    The recorder counted torch's captures before it began, which are none, and torch's replays, which are all.
+    The recorder counted torch's graph captures before it began, which must be none, and torch's replays, all of which
+    must be here.
     """
     columns = nsight.RECORDER.c
     figures: dict[str, int] = dict(file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int)))

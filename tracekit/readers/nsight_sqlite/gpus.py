@@ -1,6 +1,6 @@
 """The GPUs of the recorded machine, as the table ``TARGET_INFO_GPU`` describes them.
 
-Reports of 2020 tell names alone. Where a figure could not be found out, some have 0, and 2^32 - 1 multiprocessors.
+Reports of 2020 have names only. Unknown figures are 0 in some reports, and 2^32 - 1 for multiprocessors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIGURES = (
     "memoryBandwidth",
     "clockRate",
 )
-_NOT_TOLD = 2**32 - 1
+_UNKNOWN = 2**32 - 1
 
 
 def gpus(file: SqliteFile) -> dict[int, Gpu]:
@@ -31,27 +31,27 @@ def gpus(file: SqliteFile) -> dict[int, Gpu]:
     table = nsight.GPU
     if not file.has(table, "id", "name"):
         return {}
-    there = [name for name in _FIGURES if file.has(table, name)]
-    rows = file.rows(select(table.c.id, table.c.name, *(table.c[name] for name in there)))
-    found = {}
+    columns = [name for name in _FIGURES if file.has(table, name)]
+    rows = file.rows(select(table.c.id, table.c.name, *(table.c[name] for name in columns)))
+    by_number = {}
     for number, name, *figures in rows:
         if isinstance(number, int) and isinstance(name, str):
-            found[number] = _gpu(name, dict(zip(there, figures, strict=True)))
-    return found
+            by_number[number] = _gpu(name, dict(zip(columns, figures, strict=True)))
+    return by_number
 
 
-def _gpu(name: str, said: dict[str, object]) -> Gpu:
-    major, minor = said.get("computeMajor"), said.get("computeMinor")
-    told = isinstance(major, int) and isinstance(minor, int) and major > 0
+def _gpu(name: str, figures: dict[str, object]) -> Gpu:
+    major, minor = figures.get("computeMajor"), figures.get("computeMinor")
+    known = isinstance(major, int) and isinstance(minor, int) and major > 0
     return Gpu(
         name=name,
-        compute_capability=f"{major}.{minor}" if told else None,
-        multiprocessors=_figure(said.get("smCount")),
-        memory_bytes=_figure(said.get("totalMemory")),
-        memory_bytes_per_s=_figure(said.get("memoryBandwidth")),
-        clock_hz=_figure(said.get("clockRate")),
+        compute_capability=f"{major}.{minor}" if known else None,
+        multiprocessors=_figure(figures.get("smCount")),
+        memory_bytes=_figure(figures.get("totalMemory")),
+        memory_bytes_per_s=_figure(figures.get("memoryBandwidth")),
+        clock_hz=_figure(figures.get("clockRate")),
     )
 
 
 def _figure(value: object) -> int | None:
-    return value if isinstance(value, int) and value > 0 and value != _NOT_TOLD else None
+    return value if isinstance(value, int) and value > 0 and value != _UNKNOWN else None

@@ -1,7 +1,8 @@
-"""The making of CUDA graphs and of their nodes.
+"""Creation of CUDA graphs and of their nodes.
 
-``CUDA_GRAPH_EVENTS`` means nodes in files up to schema 3.7.2 and graphs in later ones, where ``CUDA_GRAPH_NODE_EVENTS``
-has the nodes. Not the name decides but the columns: a row that names a node is about a node.
+``CUDA_GRAPH_EVENTS`` holds nodes in files up to schema 3.7.2 and graphs in later ones, where
+``CUDA_GRAPH_NODE_EVENTS`` holds the nodes. So not the name decides but the columns:
+a row that names a node is about a node.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def graph_requests() -> dict[str, Request]:
 
 
 def graph_tables(tables: dict[str, pa.Table], ids: GlobalIds) -> tuple[pa.Table, pa.Table]:
-    """Nodes and graphs; rows that say neither when, where nor of what are none.
+    """Nodes and graphs.
 
     Returns:
         The tables ``GRAPH_NODES`` and ``GRAPHS``.
@@ -65,7 +66,7 @@ def _of_node(rows: pa.Table) -> Flags:
 
 
 def _nodes(rows: pa.Table, ids: GlobalIds) -> pa.Table:
-    """Rows about nodes, less those that change a node which was made before."""
+    """Rows about nodes, without those that change an existing node."""
     if "eventClass" in rows.column_names:
         rows = rows.filter(pa.array(integers(rows, "eventClass") != nsight.NODE_CHANGED))
     return GRAPH_NODES.table(
@@ -79,7 +80,7 @@ def _nodes(rows: pa.Table, ids: GlobalIds) -> pa.Table:
 
 
 def _graphs(rows: pa.Table, ids: GlobalIds) -> pa.Table:
-    """Rows about graphs of whose making something is understood."""
+    """Rows about the creation of graphs, of the kinds that are understood."""
     if "eventClass" not in rows.column_names:
         return GRAPHS.empty()
     rows = rows.filter(pa.array(np.isin(integers(rows, "eventClass"), list(_EVENTS))))
@@ -97,7 +98,7 @@ def _graphs(rows: pa.Table, ids: GlobalIds) -> pa.Table:
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column, null throughout where the file has none."""
+    """A column; all null if the file does not have it."""
     if name in rows.column_names:
         return rows.column(name)
     return pa.chunked_array([pa.nulls(rows.num_rows, pa.int64())])

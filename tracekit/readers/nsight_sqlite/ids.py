@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays.lookups import positions
 from tracekit.nsight import tables as nsight
 from tracekit.recording.tables import Threads
 
@@ -35,8 +36,8 @@ class GlobalIds:
     def process_of(self, column: pa.ChunkedArray) -> Rows:
         """Row of the process for every ``globalTid``."""
         of_thread = np.searchsorted(self.pids, self.tids & nsight.PROCESS_MASK)
-        found: Rows = of_thread[self.threads(column)]
-        return found
+        rows: Rows = of_thread[self.threads(column)]
+        return rows
 
     def processes(self, column: pa.ChunkedArray) -> Ints:
         """Row of the process for every ``globalPid``; -1 for null."""
@@ -59,10 +60,10 @@ def global_threads(tables: dict[str, pa.Table]) -> tuple[Threads, GlobalIds]:
 
 
 def _distinct(tables: dict[str, pa.Table], columns: Iterable[str]) -> Ints:
-    found = [
+    values = [
         _values(table.column(column)) for table in tables.values() for column in columns if column in table.column_names
     ]
-    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+    return np.unique(np.concatenate(values)) if values else np.empty(0, dtype=np.int64)
 
 
 def _values(column: pa.ChunkedArray) -> Ints:
@@ -84,8 +85,7 @@ def rows_of(column: pa.ChunkedArray, known: Ints, mask: int = -1) -> Ints:
     values = np.asarray(array.dictionary, dtype=np.int64) & mask
     if not values.size or not known.size:
         return np.full(len(array), -1, dtype=np.int32)
-    row = np.minimum(np.searchsorted(known, values), known.size - 1)
-    row = np.append(np.where(known[row] == values, row, -1), -1).astype(np.int32)
+    row = np.append(positions(values, known), -1).astype(np.int32)
     return row[_indices(array)]
 
 
@@ -100,7 +100,7 @@ def _indices(array: pa.DictionaryArray) -> Ints:
 
 
 class Names:
-    """The strings of a report, of which only those that are asked for are kept, each once."""
+    """The strings of a report; only those that are looked up are kept, each once."""
 
     def __init__(self, strings: pa.Table) -> None:
         self._ids, self._values = sorted_strings(strings)
@@ -116,7 +116,7 @@ class Names:
 
         Args:
             column: String ids, dictionary-encoded.
-            spelled: How a text is to be kept.
+            spelled: Changes a text before it is kept.
         """
         positions = rows_of(column, self._ids)
         wanted = used_rows(positions, self._ids.size)
@@ -139,6 +139,6 @@ def sorted_strings(strings: pa.Table) -> tuple[Ints, pa.Array]:
 
 
 def texts_at(values: pa.Array, positions: Ints) -> list[str]:
-    """Some values as text; bytes that are no UTF-8 are replaced, a missing text is empty."""
+    """Some values as text; bytes that are not UTF-8 are replaced, a missing text is empty."""
     raw = values.take(pa.array(positions)).cast(pa.binary()).to_pylist()
     return [(text or b"").decode("utf-8", "replace") for text in raw]

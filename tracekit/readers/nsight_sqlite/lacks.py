@@ -13,11 +13,13 @@ from tracekit.recording.provenance import Lack
 from tracekit.recording.tables import GRAPH, graph_launch_names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracekit.readers.sqlite.file import SqliteFile
     from tracekit.recording.tables import Recording
 
-#: Columns that answer a promise by themselves, by table.
-_TELLING_COLUMNS = {
+#: Columns whose absence is worth a line, by table.
+_WANTED_COLUMNS = {
     nsight.KERNEL: ("deviceId", "streamId", "shortName", "demangledName", "graphNodeId"),
     nsight.NVTX: ("textId", "domainId"),
     nsight.MEMCPY: ("bytes", "copyKind"),
@@ -26,66 +28,56 @@ _TELLING_COLUMNS = {
 
 
 def lacks(file: SqliteFile, recording: Recording) -> tuple[Lack, ...]:
-    """Names every capability that is missing."""
-    ranges, launches, work = recording.ranges, recording.launches, recording.work
-    found = []
-    if not ranges.num_rows:
-        found.append(Lack("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx"))
-    if not work.num_rows:
-        found.append(
-            Lack(
-                "GPU work",
-                "record with: nsys profile --trace=cuda,nvtx, on a machine whose driver allows it",
-            )
-        )
+    """Everything that the report could hold and does not."""
+    return (*_missing_events(recording), *_missing_graphs(recording), *_missing_log(file), *_missing_columns(file))
+
+
+def _missing_events(recording: Recording) -> Iterator[Lack]:
+    """Kinds of events of which there are none."""
+    if not recording.ranges.num_rows:
+        yield Lack("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx")
+    if not recording.work.num_rows:
+        remedy = "record with: nsys profile --trace=cuda,nvtx, on a machine whose driver permits it"
+        yield Lack("GPU work", remedy)
     elif not recording.on_device.any():
-        found.append(Lack("GPU work", "operators on the CPU are shown in its place; record on a GPU"))
-    elif not launches.num_rows:
-        found.append(
-            Lack(
-                "CUDA API calls",
-                "without them no kernel finds its module; export the table of runtime calls",
-            )
-        )
-    if bool((integers(work, "kind") == GRAPH).any()):
-        found.append(
-            Lack(
-                "the kernels inside CUDA graphs",
-                "record with: nsys profile --cuda-graph-trace=node",
-            )
-        )
+        yield Lack("GPU work", "CPU operators are shown instead; record on a machine with a GPU")
+    elif not recording.launches.num_rows:
+        remedy = "without them no kernel can be given a module; export CUPTI_ACTIVITY_KIND_RUNTIME as well"
+        yield Lack("CUDA API calls", remedy)
+
+
+def _missing_graphs(recording: Recording) -> Iterator[Lack]:
+    """Work inside CUDA graphs that was not recorded."""
+    if bool((integers(recording.work, "kind") == GRAPH).any()):
+        yield Lack("the kernels inside CUDA graphs", "record with: nsys profile --cuda-graph-trace=node")
     elif _replays_without_work(recording):
-        found.append(
-            Lack(
-                "the GPU time of CUDA graphs",
-                "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node",
-            )
-        )
-    if file.has_unmerged_log:
-        remedy = f"close whatever writes it, or: sqlite3 {file.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
-        found.append(Lack(f"what was written to it last, which still lies in {file.path.name}-wal", remedy))
-    found += [
-        Lack(f"{table.name}.{column}", "export the report with a newer nsys")
-        for table, columns in _TELLING_COLUMNS.items()
-        for column in columns
-        if table.name in file.tables and column not in file.tables[table.name]
-    ]
-    return tuple(found)
+        remedy = "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node"
+        yield Lack("the GPU time of CUDA graphs", remedy)
 
 
 def _replays_without_work(recording: Recording) -> bool:
     """Whether graphs were launched that left no trace on the device."""
-    launches, work, threads = recording.launches, recording.work, recording.threads
-    replayed = np.isin(integers(launches, "name"), graph_launch_names(recording.names))
+    launches, work = recording.launches, recording.work
+    replays = np.isin(integers(launches, "name"), graph_launch_names(recording.names))
     started = np.flatnonzero(integers(work, "process") >= 0)
-    asked, offered = one_axis(
-        [
-            threads.process[integers(launches, "thread")[replayed]],
-            integers(work, "process")[started],
-        ],
-        [
-            integers(launches, "correlation_id")[replayed],
-            integers(work, "correlation_id")[started],
-        ],
+    launch_process = recording.threads.process[integers(launches, "thread")[replays]]
+    replay_ids, work_ids = one_axis(
+        [launch_process, integers(work, "process")[started]],
+        [integers(launches, "correlation_id")[replays], integers(work, "correlation_id")[started]],
     )
-    return not bool(np.isin(asked, offered).all())
+    return not bool(np.isin(replay_ids, work_ids).all())
+
+
+def _missing_log(file: SqliteFile) -> Iterator[Lack]:
+    """Changes that are not yet in the file itself."""
+    if file.has_unmerged_log:
+        remedy = f"close the program that writes it, or run: sqlite3 {file.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+        yield Lack(f"its latest changes, which are still in {file.path.name}-wal", remedy)
+
+
+def _missing_columns(file: SqliteFile) -> Iterator[Lack]:
+    for table, columns in _WANTED_COLUMNS.items():
+        present = file.tables.get(table.name, frozenset(columns))
+        for column in columns:
+            if column not in present:
+                yield Lack(f"{table.name}.{column}", "export the report with a newer nsys")

@@ -1,13 +1,14 @@
-"""What nsys says itself that it lost, in a report of 2024.5 or newer; older versions write no messages into the file.
+"""Losses that nsys reports itself, in reports of 2024.5 or newer; older versions write no messages into the file.
 
-Its messages are told by what they are of and by the words that all of them use for a loss; versions spell them
-differently: ``Not all CUDA events might have been collected.``, ``CUPTI dropped 12 records.``, ``7 NVTX annotations
-were discarded …``. What it says of CPU samples, of the operating system and of graphics is no loss of ours.
+A message is recognised by its subject and by words that mean a loss, since versions differ: ``Not all CUDA events
+might have been collected.``, ``CUPTI dropped 12 records.``, ``7 NVTX annotations were discarded …``. Losses of CPU
+samples, of the operating system and of graphics do not matter here.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.causes import (
@@ -47,29 +48,29 @@ _NOT_OURS = re.compile(
 _NVTX = re.compile(r"NVTX|annotation", re.IGNORECASE)
 _CUDA = re.compile(r"CUDA|CUPTI|GPU|kernel|memcpy|memset|graph", re.IGNORECASE)
 
-#: What the report lacks then.
+#: What the report then lacks.
 _LACKS = {
-    CUDA_EVENTS_LOST.name: "perhaps some CUDA events",
-    NVTX_EVENTS_LOST.name: "perhaps some NVTX events",
-    EVENTS_LOST.name: "perhaps some events",
-    CUDA_NOT_TRACED.name: "perhaps all CUDA events",
-    NVTX_NOT_TRACED.name: "perhaps all NVTX events",
+    CUDA_EVENTS_LOST.name: "possibly some CUDA events",
+    NVTX_EVENTS_LOST.name: "possibly some NVTX events",
+    EVENTS_LOST.name: "possibly some events",
+    CUDA_NOT_TRACED.name: "possibly all CUDA events",
+    NVTX_NOT_TRACED.name: "possibly all NVTX events",
 }
-#: A message is quoted if nothing in it can be a path, a variable or a control character, up to here.
+#: A message is quoted if it cannot contain a path, a variable or a control character, and is at most this long.
 _QUOTABLE = re.compile(r"[\w ,.:;?!'`()%+-]+")
 _LONGEST_QUOTE = 160
 
 
 class Loss(NamedTuple):
-    """What nsys says that it lost.
+    """A loss that nsys reports.
 
     Attributes:
-        cause: What, as a cause.
-        messages: How often it says so.
-        quote: What it says first, where that can be shown.
-        processes: Global ids of the processes of which it says so.
-        anywhere: Whether it says so once without naming a process.
-        inside: Whether something of these processes may be in the report.
+        cause: The kind of loss.
+        messages: Number of messages about it.
+        quote: The first message, or nothing if it cannot be shown.
+        processes: Global ids of the processes that messages name.
+        anywhere: Whether a message names no process.
+        inside: Whether the report may hold data of these processes.
     """
 
     cause: Cause
@@ -80,31 +81,32 @@ class Loss(NamedTuple):
     inside: bool
 
 
-def losses_said(file: SqliteFile, ids: GlobalIds) -> tuple[Loss, ...]:
-    """All that nsys says it lost, once for every cause."""
+def reported_losses(file: SqliteFile, ids: GlobalIds) -> tuple[Loss, ...]:
+    """All losses that nsys reports, one for each cause."""
     columns = nsight.DIAGNOSTICS.c
     texts: list[tuple[str]] = file.typed(nsight.DIAGNOSTICS, (columns.text, str))
-    of: list[tuple[str, int]] = file.typed(nsight.DIAGNOSTICS, (columns.text, str), (columns.globalPid, int))
-    said: dict[str, tuple[Cause, list[str], list[int]]] = {}
+    with_process: list[tuple[str, int]] = file.typed(nsight.DIAGNOSTICS, (columns.text, str), (columns.globalPid, int))
+    messages: defaultdict[Cause, list[str]] = defaultdict(list)
     for [text] in texts:
         for cause in causes_of_message(text):
-            said.setdefault(cause.name, (cause, [], []))[1].append(text)
-    for text, process in of:
-        # What the profiler says of the machine is said of its process 0.
+            messages[cause].append(text)
+    processes: defaultdict[Cause, list[int]] = defaultdict(list)
+    for text, process in with_process:
+        # Messages about the machine as a whole name process 0.
         for cause in causes_of_message(text) if process >> nsight.THREAD_BITS & nsight.ID_MASK else ():
-            said[cause.name][2].append(process & nsight.PROCESS_MASK)
+            processes[cause].append(process & nsight.PROCESS_MASK)
     known = set(ids.pids.tolist())
-    found = []
-    for cause, messages, processes in said.values():
-        anywhere = len(processes) < len(messages)
-        inside = anywhere or not known.isdisjoint(processes)
-        quote = _quote(messages[0])
-        found.append(Loss(cause, len(messages), quote, frozenset(processes), anywhere, inside))
-    return tuple(found)
+    return tuple(_loss(cause, texts_of_cause, processes[cause], known) for cause, texts_of_cause in messages.items())
+
+
+def _loss(cause: Cause, messages: list[str], processes: list[int], known: set[int]) -> Loss:
+    anywhere = len(processes) < len(messages)
+    inside = anywhere or not known.isdisjoint(processes)
+    return Loss(cause, len(messages), _quote(messages[0]), frozenset(processes), anywhere, inside)
 
 
 def causes_of_message(text: str) -> tuple[Cause, ...]:
-    """What a message says was lost; nothing if it is about something else."""
+    """The losses that a message reports; none if it is about something else."""
     if _NOT_OURS.search(text):
         return ()
     if _NOT_BEGUN.search(text):
@@ -126,13 +128,13 @@ def count(losses: tuple[Loss, ...], tally: Tally) -> None:
 
 
 def lacking(losses: tuple[Loss, ...]) -> list[Lack]:
-    """What the report lacks by these messages."""
-    found = []
+    """What the report lacks because of these losses."""
+    lacks = []
     for loss in losses:
-        whose = "its processes" if loss.inside else "processes that left nothing in it"
+        processes = "its processes" if loss.inside else "processes without any data in it"
         quote = f' (nsys says: "{loss.quote}")' if loss.quote else ""
-        found.append(Lack(f"{_LACKS[loss.cause.name]} of {whose}{quote}", loss.cause.advice))
-    return found
+        lacks.append(Lack(f"{_LACKS[loss.cause.name]} of {processes}{quote}", loss.cause.advice))
+    return lacks
 
 
 def _quote(text: str) -> str:

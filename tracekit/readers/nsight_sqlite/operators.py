@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Operators(NamedTuple):
-    """Operators as work and as launches, and how much of each one's time was spent in operators it called."""
+    """Operators as work and as launches, and the time of each that was spent in operators it called."""
 
     work: pa.Table
     launches: pa.Table

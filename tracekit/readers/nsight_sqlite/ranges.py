@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,26 @@ if TYPE_CHECKING:
 _EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
 
 
+class _Rows(NamedTuple):
+    """Rows of NVTX_EVENTS with what was looked up for each.
+
+    Attributes:
+        events: The rows.
+        types: Their event types.
+        text: Row of the distinct texts, or -1.
+        domain: Row of the distinct domains, or -1.
+    """
+
+    events: pa.Table
+    types: Ints
+    text: Ints
+    domain: Ints
+
+    def filter(self, keep: Flags) -> _Rows:
+        """Some of the rows."""
+        return _Rows(self.events.filter(pa.array(keep)), self.types[keep], self.text[keep], self.domain[keep])
+
+
 def ranges_table(
     events: pa.Table, strings: pa.Table, ids: GlobalIds, launches: pa.Table, tally: Tally
 ) -> tuple[pa.Table, list[str], list[str]]:
@@ -43,50 +63,51 @@ def ranges_table(
     """
     if not events.num_rows:
         return RANGES.empty(), [], []
-    types = integers(events, "eventType")
-    ours = np.isin(types, _EVENTS)
-    if not ours.all():
-        _count_others(types[~ours], tally)
-        events, types = events.filter(pa.array(ours)), types[ours]
+    events, types = _used_events(events, tally)
     is_domain = types == nsight.DOMAIN_CREATED
     texts, text = _texts(events, strings)
     domains, domain = _domains(events, is_domain, ids, texts, text)
+    rows = _Rows(events, types, text, domain)
     if is_domain.any():
-        keep = ~is_domain
-        events, types, text, domain = (
-            events.filter(pa.array(keep)),
-            types[keep],
-            text[keep],
-            domain[keep],
-        )
-    thread = ids.threads(events.column("globalTid"))
-    start, end, never_ended = _closed(events, thread, launches, tally)
-    end_thread = _end_threads(events, ids, thread)
-    payload_int, payload_float, payload_json = _payloads(events, strings)
+        rows = rows.filter(~is_domain)
+    return _ranges(rows, strings, ids, launches, tally), texts, domains
+
+
+def _used_events(events: pa.Table, tally: Tally) -> tuple[pa.Table, Ints]:
+    """The events that become ranges or name their domains, with their types; the others are counted."""
+    types = integers(events, "eventType")
+    used = np.isin(types, _EVENTS)
+    if used.all():
+        return events, types
+    _count_others(types[~used], tally)
+    return events.filter(pa.array(used)), types[used]
+
+
+def _ranges(rows: _Rows, strings: pa.Table, ids: GlobalIds, launches: pa.Table, tally: Tally) -> pa.Table:
+    """The table ``RANGES`` in its order."""
+    thread = ids.threads(rows.events.column("globalTid"))
+    start, end, never_ended = _closed(rows.events, thread, launches, tally)
+    payload_int, payload_float, payload_json = _payloads(rows.events, strings)
     ranges = RANGES.table(
         {
             "start_ns": start,
             "end_ns": end,
             "open": never_ended,
-            "kind": np.where(np.isin(types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(np.int8),
+            "kind": np.where(np.isin(rows.types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(np.int8),
             "thread": thread.astype(np.int32),
-            "end_thread": nullable(end_thread, pa.int32()),
-            "domain": nullable(domain, pa.int32()),
-            "text": nullable(text, pa.int32()),
+            "end_thread": nullable(_end_threads(rows.events, ids, thread), pa.int32()),
+            "domain": nullable(rows.domain, pa.int32()),
+            "text": nullable(rows.text, pa.int32()),
             "payload_int": payload_int,
             "payload_float": payload_float,
             "payload_json": payload_json,
         }
     )
-    return (
-        in_order(ranges, nesting_order(*one_axis([thread, thread], [start, end]))),
-        texts,
-        domains,
-    )
+    return in_order(ranges, nesting_order(*one_axis([thread, thread], [start, end])))
 
 
 def _count_others(types: Ints, tally: Tally) -> None:
-    """Counts the events that are no ranges and say nothing that is asked for."""
+    """Counts the events that are neither ranges nor name domains or threads."""
     marks, raw = np.isin(types, nsight.MARKS), np.isin(types, nsight.RAW_EVENTS)
     others = ~(marks | raw | (types == nsight.THREAD_NAMED))
     for cause, which in ((MARK, marks), (RAW_EVENT, raw), (OTHER_EVENT, others)):
@@ -112,7 +133,7 @@ def _closed(events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) ->
 
 
 def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
-    """The thread on which a range ended, where it is another than it began on."""
+    """The thread on which each range ended; -1 if it is the one on which it began."""
     if "endGlobalTid" not in events.column_names:
         return np.full(events.num_rows, -1, dtype=np.int32)
     ended = ids.end_threads(events.column("endGlobalTid"))
@@ -120,17 +141,17 @@ def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
 
 
 def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
-    """The distinct texts, and for every row which one it has: the inline one, else the registered one, else -1.
+    """The distinct texts, and for each row its text's number: the inline one, else the registered one, else -1.
 
-    An inline text without a letter says nothing beside a registered one.
+    A registered text comes before an empty inline one.
     """
     known: dict[str, int] = {}
     row = _registered(events, "textId", strings, known)
     inline = _inline(events, "text", known)
     if "text" not in events.column_names:
         return list(known), row
-    told = (inline >= 0) & ((inline != known.get("", -1)) | (row < 0))
-    return list(known), np.where(told, inline, row)
+    use_inline = (inline >= 0) & ((inline != known.get("", -1)) | (row < 0))
+    return list(known), np.where(use_inline, inline, row)
 
 
 def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[str, int]) -> Ints:
@@ -152,16 +173,16 @@ def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
     used = used_rows(index, len(encoded.dictionary))
     row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int32)
     row[used] = [known.setdefault(text, len(known)) for text in texts_at(encoded.dictionary, used)]
-    found: Rows = row[index]
-    return found
+    rows: Rows = row[index]
+    return rows
 
 
 def _domains(
     events: pa.Table, is_domain: Flags, ids: GlobalIds, texts: list[str], text: Ints
 ) -> tuple[list[str], Ints]:
-    """The distinct domain names, and for every row which one it is in; -1 in the default domain.
+    """The distinct domain names, and for each row its domain's number; -1 for the default domain.
 
-    Domains are numbered per process; the first row that creates one names it.
+    Domains are numbered per process.
     """
     if "domainId" not in events.column_names:
         return [], np.full(events.num_rows, -1, dtype=np.int32)
@@ -171,19 +192,27 @@ def _domains(
         return [], np.full(events.num_rows, -1, dtype=np.int32)
     which = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64) % numbers.size
     process = ids.process_of(events.column("globalTid"))
-    named: dict[tuple[int, int], str] = {}
-    for at in np.flatnonzero(is_domain & (text >= 0)).tolist():
-        named.setdefault((int(process[at]), int(numbers[which[at]])), texts[text[at]])
+    named = _named_domains(is_domain & (text >= 0), process, numbers[which], texts, text)
     keys, which_key = np.unique(process * numbers.size + which, return_inverse=True)
     names: dict[str, int] = {}
     row = np.full(keys.size, -1, dtype=np.int32)
-    for at, key in enumerate(keys.tolist()):
+    for position, key in enumerate(keys.tolist()):
         owner, number = key // numbers.size, int(numbers[key % numbers.size])
         if number:
             name = named.get((owner, number), f"domain#{number}")
-            row[at] = names.setdefault(name, len(names))
-    found: Rows = row[which_key]
-    return list(names), found
+            row[position] = names.setdefault(name, len(names))
+    rows: Rows = row[which_key]
+    return list(names), rows
+
+
+def _named_domains(
+    naming: Flags, process: Ints, number: Ints, texts: list[str], text: Ints
+) -> dict[tuple[int, int], str]:
+    """Names of domains by process and number; the first row that creates a domain names it."""
+    names: dict[tuple[int, int], str] = {}
+    for row in np.flatnonzero(naming).tolist():
+        names.setdefault((int(process[row]), int(number[row])), texts[text[row]])
+    return names
 
 
 def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:

@@ -1,7 +1,7 @@
 """Nsight Systems' SQLite exports, 2020.3 to 2026.2, into a recording.
 
-Columns are found by name and rows come in any order. What a file lacks is named, not guessed. The environment of
-the recorded machine (``META_DATA_CAPTURE``) is never read.
+Columns are looked up by name; rows may come in any order. What a file lacks is reported, never guessed. The
+environment of the recorded machine (``META_DATA_CAPTURE``) is never read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ from tracekit.readers.nsight_sqlite.gpus import gpus
 from tracekit.readers.nsight_sqlite.graphs import graph_requests, graph_tables
 from tracekit.readers.nsight_sqlite.ids import Names, global_threads
 from tracekit.readers.nsight_sqlite.lacks import lacks
-from tracekit.readers.nsight_sqlite.losses import count, lacking, losses_said
+from tracekit.readers.nsight_sqlite.losses import count, lacking, reported_losses
 from tracekit.readers.nsight_sqlite.operators import operator_request, operators_of
 from tracekit.readers.nsight_sqlite.ranges import ranges_table
 from tracekit.readers.nsight_sqlite.ranks import named_threads, ranks
@@ -45,13 +45,15 @@ from tracekit.recording.tables import Recording
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tracekit.arrays.types import Ints
     from tracekit.progress import Progress
+    from tracekit.readers.nsight_sqlite.ids import GlobalIds
     from tracekit.recording.tables import Threads
 
 NAME = "nsight-sqlite"
 
 #: A file with one of these was written by Nsight Systems, whatever it recorded.
-_TELLING_TABLES = {
+_NSIGHT_TABLES = {
     "META_DATA_EXPORT",
     "EXPORT_META_DATA",
     "TARGET_INFO_SYSTEM_ENV",
@@ -61,13 +63,44 @@ _TELLING_TABLES = {
 #: nvprof's files have tables of the same names, and this one for strings.
 _NVPROF_STRINGS = "StringTable"
 
+_NVTX_COLUMNS = {
+    "start": pa.int64(),
+    "end": pa.int64(),
+    "eventType": pa.int32(),
+    "globalTid": ENCODED,
+    "textId": ENCODED,
+    "text": ENCODED_TEXT,
+    "domainId": ENCODED,
+}
+#: Most reports have nothing in these.
+_RARE_NVTX_COLUMNS = {
+    "endGlobalTid": ENCODED,
+    "jsonTextId": ENCODED,
+    "jsonText": ENCODED_TEXT,
+    "uint64Value": pa.int64(),
+    "int64Value": pa.int64(),
+    "uint32Value": pa.int64(),
+    "int32Value": pa.int64(),
+    "doubleValue": pa.float64(),
+    "floatValue": pa.float64(),
+}
+_RUNTIME_COLUMNS = {
+    "start": pa.int64(),
+    "end": pa.int64(),
+    "eventClass": pa.int32(),
+    "globalTid": ENCODED,
+    "correlationId": pa.int64(),
+    "nameId": ENCODED,
+    "returnValue": pa.int64(),
+}
+
 
 def recognises(path: Path, head: bytes) -> bool:
     """Whether it is SQLite with some of Nsight's tables."""
     if not head.startswith(SQLITE_MAGIC):
         return False
     with SqliteFile(path) as file:
-        return _NVPROF_STRINGS not in file.tables and not _TELLING_TABLES.isdisjoint(file.tables)
+        return _NVPROF_STRINGS not in file.tables and not _NSIGHT_TABLES.isdisjoint(file.tables)
 
 
 def read(path: Path, progress: Progress) -> Recording:
@@ -98,64 +131,33 @@ def _check_essentials(file: SqliteFile) -> None:
     for table, columns in nsight.ESSENTIAL.items():
         if table in file.tables and (missing := [c for c in columns if c not in file.tables[table]]):
             problem = f"its table {table} lacks {' and '.join(missing)}"
-            raise ReportError(file.path, problem, "expected an unchanged nsys export; export the report again")
+            raise ReportError(file.path, problem, "expected an unmodified nsys export; export the report again")
 
 
 def _requests() -> dict[str, Request]:
-    nvtx = Request(
-        nsight.NVTX,
-        {
-            "start": pa.int64(),
-            "end": pa.int64(),
-            "eventType": pa.int32(),
-            "globalTid": ENCODED,
-            "endGlobalTid": ENCODED,
-            "textId": ENCODED,
-            "text": ENCODED_TEXT,
-            "domainId": ENCODED,
-            "jsonTextId": ENCODED,
-            "jsonText": ENCODED_TEXT,
-            "uint64Value": pa.int64(),
-            "int64Value": pa.int64(),
-            "uint32Value": pa.int64(),
-            "int32Value": pa.int64(),
-            "doubleValue": pa.float64(),
-            "floatValue": pa.float64(),
-        },
-        rare=(
-            "endGlobalTid",
-            "jsonTextId",
-            "jsonText",
-            "uint64Value",
-            "int64Value",
-            "uint32Value",
-            "int32Value",
-            "doubleValue",
-            "floatValue",
-        ),
-    )
-    runtime = Request(
-        nsight.RUNTIME,
-        {
-            "start": pa.int64(),
-            "end": pa.int64(),
-            "eventClass": pa.int32(),
-            "globalTid": ENCODED,
-            "correlationId": pa.int64(),
-            "nameId": ENCODED,
-            "returnValue": pa.int64(),
-        },
-        rare=("returnValue",),
-    )
-    strings = Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()})
     return {
-        "nvtx": nvtx,
-        "runtime": runtime,
-        "strings": strings,
+        "nvtx": Request(nsight.NVTX, _NVTX_COLUMNS | _RARE_NVTX_COLUMNS, rare=tuple(_RARE_NVTX_COLUMNS)),
+        "runtime": Request(nsight.RUNTIME, _RUNTIME_COLUMNS, rare=("returnValue",)),
+        "strings": Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()}),
         "operators": operator_request(),
         **work_requests(),
         **graph_requests(),
     }
+
+
+class _Events(NamedTuple):
+    """The parts of a recording that come from the large tables; names are those of :class:`Recording`."""
+
+    ranges: pa.Table
+    launches: pa.Table
+    work: pa.Table
+    graph_nodes: pa.Table
+    graphs: pa.Table
+    failed: pa.Table
+    texts: list[str]
+    domains: list[str]
+    names: list[str]
+    inside_ns: Ints | None
 
 
 def _recording(
@@ -165,66 +167,65 @@ def _recording(
     tally: Tally,
     beside: ThreadPoolExecutor,
 ) -> Recording:
-    strings = tables.pop("strings")
-    threads, globals_ = global_threads(tables)
-    names = Names(strings)
-    launches, failed = launches_table(tables.pop("runtime"), globals_, names, tally)
-    operators = operators_of(tables.pop("operators"), globals_, names, tally)
-    launches = operators.launched_beside(launches)
-    work_rows = {name: tables.pop(name) for name in WORK_TABLES}
-    named = named_threads(tables["nvtx"], strings, globals_)
-    working = beside.submit(work_table, work_rows, globals_, names, tally)
-    del work_rows
-    ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, globals_, launches, tally)
-    work, inside_ns = operators.done_beside(working.result())
-    graph_nodes, graphs = graph_tables(tables, globals_)
-    losses = losses_said(file, globals_)
+    threads, ids = global_threads(tables)
+    named = named_threads(tables["nvtx"], tables["strings"], ids)
+    losses = reported_losses(file, ids)
     count(losses, tally)
     recording = Recording(
         source=source,
         threads=threads,
-        ranges=ranges,
-        launches=launches,
-        work=work,
-        graph_nodes=graph_nodes,
-        graphs=graphs,
-        failed=failed,
-        texts=texts,
-        domains=domains,
-        names=names.used,
+        **_events(tables, ids, tally, beside)._asdict(),
         process_names=_process_names(file, threads),
         devices=gpus(file),
         tally=tally,
-        from_the_start=processes_from_the_start(file, globals_, losses),
-        inside_ns=inside_ns,
+        from_the_start=processes_from_the_start(file, ids, losses),
     )
     if recorder_saw_every_graph(file, recording):
         recording = replace(recording, from_the_start=frozenset(range(len(threads.process_pid))))
-    found = ranks(file, recording, named, globals_)
-    return replace(recording, ranks=found, lacks=(*lacks(file, recording), *lacking(losses)))
+    return replace(
+        recording,
+        ranks=ranks(file, recording, named, ids),
+        lacks=(*lacks(file, recording), *lacking(losses)),
+    )
+
+
+def _events(tables: dict[str, pa.Table], ids: GlobalIds, tally: Tally, beside: ThreadPoolExecutor) -> _Events:
+    """Everything out of the large tables, which are taken out of the dict so that each is freed when it is used up."""
+    strings = tables.pop("strings")
+    names = Names(strings)
+    launches, failed = launches_table(tables.pop("runtime"), ids, names, tally)
+    operators = operators_of(tables.pop("operators"), ids, names, tally)
+    launches = operators.launched_beside(launches)
+    work_rows = {name: tables.pop(name) for name in WORK_TABLES}
+    device_work = beside.submit(work_table, work_rows, ids, names, tally)
+    del work_rows
+    ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, ids, launches, tally)
+    work, inside_ns = operators.done_beside(device_work.result())
+    graph_nodes, graphs = graph_tables(tables, ids)
+    return _Events(ranges, launches, work, graph_nodes, graphs, failed, texts, domains, names.used, inside_ns)
 
 
 def _lost_by_recorder(file: SqliteFile) -> int:
-    """Markers that are missing from a report of the embedded recorder, by its own count."""
+    """How many markers the embedded recorder reports as missing."""
     columns = nsight.RECORDER.c
     figures: dict[str, int] = dict(file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int)))
     return max(0, figures.get("markers_lost", 0))
 
 
 def _source(file: SqliteFile, digest: str) -> Source:
-    said: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for table in (nsight.EXPORT, nsight.EXPORT_BEFORE_3_4):
-        said |= dict(file.typed(table, (table.c.name, str), (table.c.value, str)))
+        versions |= dict(file.typed(table, (table.c.name, str), (table.c.value, str)))
     session = nsight.SESSION.c.utcEpochNs
     started: list[tuple[int]] = file.typed(nsight.SESSION, (session, int))
     return Source(
-        # A name that is no UTF-8 would not survive the manifest.
+        # The manifest can only hold UTF-8.
         name=os.fsencode(file.path.name).decode("utf-8", "replace"),
         size_bytes=file.path.stat().st_size,
         sha256=digest,
         format=NAME,
-        exporter=said.get("EXPORT_PRODUCT_VERSION"),
-        schema_version=said.get("EXPORT_SCHEMA_VERSION"),
+        exporter=versions.get("EXPORT_PRODUCT_VERSION"),
+        schema_version=versions.get("EXPORT_SCHEMA_VERSION"),
         started_utc_ns=next((at for (at,) in started[:1] if 0 <= at < LATEST_UTC_NS), None),
     )
 
@@ -233,7 +234,7 @@ def _process_names(file: SqliteFile, threads: Threads) -> dict[int, str]:
     seen = set(threads.process_pid.tolist())
     columns = nsight.PROCESSES.c
     rows = file.typed(nsight.PROCESSES, (columns.pid, int), (columns.name, str))
-    # Only the executable's own name: its folders are nobody's business.
+    # The name of the executable without its folders, which may be private.
     return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in rows if pid in seen}
 
 

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class DamagedRows(Exception):  # noqa: N818
-    """Rows that no profiler wrote; the text says which."""
+    """Rows that no profiler writes; the message names them."""
 
 
-def start_and_end(rows: pa.Table, table: sql.Table, what: str, tally: Tally) -> tuple[Ints, Ints]:
-    """The times of a table's rows; a row that ends before it starts gets no duration and is counted.
+def start_and_end(rows: pa.Table, table: sql.Table, subject: str, tally: Tally) -> tuple[Ints, Ints]:
+    """The times of a table's rows; a row that ends before it starts gets duration 0 and is counted.
 
     Args:
-        rows: Its rows.
+        rows: Rows of the table.
         table: The table.
-        what: What its rows are, in our words.
+        subject: What its rows are, for the tally.
         tally: Where losses are counted.
 
     Raises:
@@ -39,7 +39,7 @@ def start_and_end(rows: pa.Table, table: sql.Table, what: str, tally: Tally) -> 
     start, end = integers(rows, "start"), integers(rows, "end")
     if (backwards := int((end < start).sum())) == 0:
         return start, end
-    tally.add(what, ENDS_BEFORE_START, backwards)
+    tally.add(subject, ENDS_BEFORE_START, backwards)
     return start, np.maximum(start, end)
 
 
@@ -51,5 +51,5 @@ def nullable(values: Ints, type_: pa.DataType) -> pa.Array:
 
 
 def in_order(table: pa.Table, order: Rows) -> pa.Table:
-    """The rows of a table in another order; most reports are written in ours already."""
+    """The rows of a table in another order; most reports already have it."""
     return table if bool((order[1:] > order[:-1]).all()) else table.take(pa.array(order))

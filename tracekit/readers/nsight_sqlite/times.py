@@ -1,8 +1,8 @@
 """Rows of a report whose times cannot be true.
 
-No session lasts months, and none was recorded decades from now: a row that lies so far from the others has lost its
-time. It is left out and counted, before its time stretches the axis that all rows share. Times may count from the
-start of the session or from 1970; and a table that lies elsewhere as a whole has another clock and nothing absurd.
+No session lasts months, so a row that is that far away from all others has lost its time. It is dropped and counted,
+before it stretches the axis that all rows share. Times may count from the start of the session or from 1970; a table
+that is far away as a whole has another clock, which is not an error.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints
     from tracekit.causes import Tally
 
-#: No time comes near, be it since 1970: 73 years.
+#: Larger than any true time, even since 1970: 73 years.
 _LAST_NS = 1 << 61
-#: No two rows of a session are so far apart: 104 days.
+#: Longer than any session: 104 days.
 _FARTHEST_NS = 1 << 53
-#: What rows of these tables are, in our words; those of all others are device work.
+#: Subject in the tally for rows of these tables; all others are device work.
 _SUBJECTS = {
     "nvtx": "ranges",
     "runtime": "launches",
@@ -47,25 +47,25 @@ def credible(tables: dict[str, pa.Table], names: dict[str, str], tally: Tally) -
         tally: Where losses are counted.
 
     Raises:
-        DamagedRows: If that holds for several rows and for all rows of a table.
+        DamagedRows: If it holds for all rows of a table that has several.
     """
     bounds = [bound for table in tables.values() for bound in _bounds(table)]
     if not bounds or (max(bounds) - min(bounds) <= _FARTHEST_NS and max(map(abs, bounds)) < _LAST_NS):
         return tables
     middle = _middle([_starts(name, table) for name, table in tables.items()])
-    found = {}
+    kept = {}
     for name, table in tables.items():
         absurd = _absurd(name, table, middle)
         count = int(absurd.sum())
         if count > 1 and count == np.count_nonzero(_timed(name, table)):
-            raise DamagedRows(f"{names[name]} holds times that lie decades apart")
+            raise DamagedRows(f"{names[name]} has times that are months or years apart")
         tally.add(_SUBJECTS.get(name, "kernels"), ABSURD_TIME, count)
-        found[name] = table.filter(pa.array(~absurd)) if count else table
-    return found
+        kept[name] = table.filter(pa.array(~absurd)) if count else table
+    return kept
 
 
 def _absurd(name: str, table: pa.Table, middle: int) -> Flags:
-    """Which rows of a table are absurd; of those with another clock than most, by that clock."""
+    """Which rows of a table are absurd, by the table's own clock if it has another than most."""
     timed = _timed(name, table)
     absurd = _far(table, middle)
     if timed.sum() > 1 and bool(absurd[timed].all()):
@@ -74,7 +74,7 @@ def _absurd(name: str, table: pa.Table, middle: int) -> Flags:
 
 
 def _far(table: pa.Table, middle: int) -> Flags:
-    """Which rows have a time that no session around the middle has."""
+    """Which rows have a time too far from the middle for one session."""
     far = np.zeros(table.num_rows, dtype=bool)
     low, high = max(middle - _FARTHEST_NS, 1 - _LAST_NS), min(middle + _FARTHEST_NS, _LAST_NS - 1)
     for column in _columns(table):
@@ -84,7 +84,7 @@ def _far(table: pa.Table, middle: int) -> Flags:
 
 
 def _middle(starts: list[Ints]) -> int:
-    """The median of the times that may be true; of the two in the middle the one nearer to 0."""
+    """The median of the times that may be true; of two in the middle, the one nearer to 0."""
     times = np.concatenate(starts)
     times = times[(times > -_LAST_NS) & (times < _LAST_NS)]
     if not times.size:
@@ -100,7 +100,7 @@ def _starts(name: str, table: pa.Table) -> Ints:
 
 
 def _timed(name: str, table: pa.Table) -> Flags:
-    """Which rows are events of the run; those that name domains and threads may have any time."""
+    """Which rows are events of the run; rows that name domains and threads may have any time."""
     if name != "nvtx" or "eventType" not in table.column_names:
         return np.full(table.num_rows, "start" in table.column_names)
     return np.isin(integers(table, "eventType"), _RANGES)

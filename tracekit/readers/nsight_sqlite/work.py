@@ -67,9 +67,9 @@ WORK_TABLES: dict[str, tuple[sql.Table, int, dict[str, str]]] = {
 }
 _TYPES: Mapping[str, pa.DataType] = {column.name: column.type for column in WORK.columns}
 _ABI_VERSION = re.compile(r"_v\d+$")
-#: Return values of calls that did what they were asked for: success, and a query's answer "not ready".
+#: Return values that are no failure: success, and "not ready", the answer of queries.
 _NO_FAILURE = (0, 600)
-#: They end the capture of a CUDA graph also where they say that nothing came of it.
+#: They end a graph capture even if they return an error.
 _ENDS_EITHER_WAY = ("cudaStreamEndCapture", "cuStreamEndCapture")
 
 
@@ -85,20 +85,14 @@ def work_requests() -> dict[str, Request]:
 
 
 def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> tuple[pa.Table, pa.Table]:
-    """API calls that may have started work, without the rows that repeat one to carry its backtrace.
+    """API calls that may have launched work.
 
     Returns:
-        The calls, and those that failed, which started none.
+        The calls, and those that failed and so launched nothing.
     """
+    calls = _linked_calls(calls, tally)
     if not calls.num_rows:
         return LAUNCHES.empty(), LAUNCHES.empty()
-    if "eventClass" in calls.column_names:
-        backtrace = pc.equal(calls.column("eventClass"), nsight.BACKTRACE_CLASS).fill_null(False)  # noqa: FBT003
-        if pc.any(backtrace).as_py():
-            calls = calls.filter(pc.invert(backtrace))
-    if nameless := calls.column("correlationId").null_count:
-        calls = calls.filter(calls.column("correlationId").is_valid())
-        tally.add("launches", NO_CORRELATION_ID, nameless)
     start, end = start_and_end(calls, nsight.RUNTIME, "launches", tally)
     thread, name = ids.threads(calls.column("globalTid")), _call_names(calls, names)
     launches = LAUNCHES.table(
@@ -118,6 +112,20 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) 
     return launches.filter(pa.array(~failed)), launches.filter(pa.array(failed))
 
 
+def _linked_calls(calls: pa.Table, tally: Tally) -> pa.Table:
+    """The calls without rows that repeat one to carry its backtrace, and without those that no work can refer to."""
+    if not calls.num_rows:
+        return calls
+    if "eventClass" in calls.column_names:
+        backtrace = pc.equal(calls.column("eventClass"), nsight.BACKTRACE_CLASS).fill_null(False)  # noqa: FBT003
+        if pc.any(backtrace).as_py():
+            calls = calls.filter(pc.invert(backtrace))
+    if unlinked := calls.column("correlationId").null_count:
+        calls = calls.filter(calls.column("correlationId").is_valid())
+        tally.add("launches", NO_CORRELATION_ID, unlinked)
+    return calls
+
+
 def _call_names(calls: pa.Table, names: Names) -> Ints:
     if "nameId" not in calls.column_names:
         return np.full(calls.num_rows, -1)
@@ -125,7 +133,7 @@ def _call_names(calls: pa.Table, names: Names) -> Ints:
 
 
 def _failed(calls: pa.Table, name: Ints, names: Names) -> Flags:
-    """Which calls returned an error; where nothing is said of that, none."""
+    """Which calls returned an error; none if the report does not record return values."""
     if "returnValue" not in calls.column_names:
         return np.zeros(calls.num_rows, dtype=bool)
     failed = ~np.isin(integers(calls, "returnValue", null=0), _NO_FAILURE)
@@ -160,7 +168,7 @@ def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, tally: Tal
     if "copy_kind" in present.values():
         columns["copy_kind"] = _known_kinds(rows).astype(np.int32)
     if "graph_node_id" in present.values():
-        # Some writers say 0 for work outside of graphs.
+        # Some writers put 0 for work outside graphs.
         node = columns["graph_node_id"]
         columns["graph_node_id"] = pc.if_else(pc.equal(node, 0), pa.scalar(None, pa.int64()), node)
     return WORK.table(columns)
@@ -190,6 +198,6 @@ def _copy_names(rows: pa.Table, names: Names) -> Ints:
 
 
 def _known_kinds(rows: pa.Table) -> Ints:
-    """Directions of copies; a code that is not known counts as unknown."""
+    """Directions of copies; an undefined code counts as Unknown."""
     kinds = integers(rows, "copyKind", null=0)
     return np.where((kinds >= 0) & (kinds < len(COPY_KINDS)), kinds, 0)

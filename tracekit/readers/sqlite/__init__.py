@@ -1,5 +1,5 @@
 """SQLite files as such.
 
-``file`` opens and checks them, read-only; ``bulk`` and ``queries`` bring large tables straight into Arrow; ``pages``
-and ``records`` read the file's own pages where that is faster. Knows no report.
+``file`` opens them read-only; ``bulk`` reads large tables into Arrow, by ``pages`` and ``records`` from the file's own
+pages where possible, otherwise by ``queries``. Knows nothing of profilers.
 """

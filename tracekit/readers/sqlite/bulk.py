@@ -1,8 +1,11 @@
 """Declared columns of large tables into Arrow, on several cores.
 
-Integers and texts come straight out of the file's pages, whatever else there is out of queries; a table that is not
-plain comes out of queries altogether. Measured for 1 M kernels, 1 M launches and 1.7 M ranges (185 MB, seconds of one
-core): sqlite3 7.7, connectorx 2.9, queries through ADBC 2.1, pages 0.9, and 1.1 for SQLite merely to sum the columns.
+Integers and texts are decoded from the file's pages. Floats, and tables that are not plain (a primary key, a row that
+continues on another page, UTF-16), come out of queries. In a usual export that is only the table of strings.
+
+Measured for 1 M kernels, 1 M launches and 1.7 M ranges (185 MB), CPU seconds of a whole parse: 5.3 with pages, 18 if
+every table comes out of queries. Queries by a driver that hands Arrow to Python (ADBC) took 5.9 and 8.4, at the same
+peak of 1.1 GB: not worth two dependencies for tables that are rarely read this way.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import pyarrow.compute as pc
 from tracekit.errors import ReportError
 from tracekit.readers.sqlite.file import DAMAGED
 from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
-from tracekit.readers.sqlite.queries import ROWID, queries, run
+from tracekit.readers.sqlite.queries import ROWID, batches
 from tracekit.readers.sqlite.records import TEXTS, Asked, columns
 
 if TYPE_CHECKING:
@@ -48,8 +51,8 @@ class Request:
 
     Attributes:
         table: A declared table.
-        columns: For each column to be read, the Arrow type it is stored in; names that the file lacks are left out.
-        rare: Those of them that are left out too if they are null throughout.
+        columns: The columns to read with the Arrow types to store them in; columns that the file lacks are left out.
+        rare: Columns that are also left out if all their values are null.
     """
 
     table: sql.Table
@@ -64,8 +67,8 @@ class _Part:
     Attributes:
         arrays: Their columns; without those that are null throughout.
         rowid: Their rowids.
-        elsewhere: Columns that hold something but are neither integers nor texts.
-        beyond: How many values were too large for their column and became null.
+        elsewhere: Columns that are not empty but neither integers nor texts.
+        beyond: Number of values that were too large for their column and became null.
     """
 
     arrays: dict[str, pa.Array | pa.ChunkedArray]
@@ -88,7 +91,7 @@ class BulkReader:
 
         Args:
             requests: The reads by a name of the caller's.
-            progress: Told the share that is done.
+            progress: Called with the share that is done.
 
         Returns:
             A table for each name, rows in the order of their rowids; one that the file lacks has no columns.
@@ -110,7 +113,7 @@ class BulkReader:
         return tables
 
     def _begun(self, request: Request, stack: ExitStack) -> list[Future[_Part]] | None:
-        """Starts reading a table out of its pages; None if it does not lie there plainly."""
+        """Starts to read a table from its pages; None if that is not possible."""
         name = request.table.name
         layout = self.file.layout(name) if name in self.file.tables else None
         if layout is None:
@@ -131,20 +134,20 @@ class BulkReader:
             [name for name in present if _how(request.columns[name]) == how] for how in ("integers", "texts", "others")
         )
         at = layout.positions.__getitem__
-        found = columns(
+        decoded = columns(
             pages,
             leaf,
             Asked(tuple(map(at, integers)), tuple(map(at, texts)), tuple(map(at, others))),
         )
         arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
         beyond = 0
-        for name, (values, null) in zip(integers, found.integers, strict=True):
+        for name, (values, null) in zip(integers, decoded.integers, strict=True):
             if values is not None:
                 arrays[name], too_large = _as_type(pa.array(values, mask=null), request.columns[name])
                 beyond += too_large
-        arrays |= {name: text for name, text in zip(texts, found.texts, strict=True) if text is not None}
-        elsewhere = frozenset(name for name, some in zip(others, found.others, strict=True) if some)
-        return _Part(arrays, found.rowid, elsewhere, beyond)
+        arrays |= {name: text for name, text in zip(texts, decoded.texts, strict=True) if text is not None}
+        elsewhere = frozenset(name for name, filled in zip(others, decoded.others, strict=True) if filled)
+        return _Part(arrays, decoded.rowid, elsewhere, beyond)
 
     def _finished(self, request: Request, begun: list[Future[_Part]] | None) -> pa.Table:
         name = request.table.name
@@ -179,40 +182,30 @@ class BulkReader:
         return table
 
     def _queried(self, request: Request, names: list[str]) -> tuple[pa.Table, Ints]:
-        """Columns of a table out of queries, and the rowids of its rows; none if it has no such."""
+        """Columns of a table out of a query, and the rowids of its rows; empty if it has none."""
         types = {name: request.columns[name] for name in names}
         if (layout := self.file.layout(request.table.name)) and not layout.hides_rowid:
             types = {ROWID: pa.int64()} | types
-        texts = queries(self.file, request.table, types)
-        parts = list(self._pool.map(lambda text: self._part_of_query(request, text, types), texts))
-        table = _joined([part for part, _ in parts])
-        self.beyond += sum(beyond for _, beyond in parts)
-        if ROWID not in types:
-            return table, np.empty(0, dtype=np.int64)
-        return table.drop_columns([ROWID]), np.asarray(table.column(ROWID).to_numpy())
-
-    def _part_of_query(self, request: Request, text: str, types: Mapping[str, pa.DataType]) -> tuple[pa.Table, int]:
-        batches, beyond = [], 0
-        for batch in run(self.file, request.table.name, text, self._stop):
-            arrays = []
-            for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                stored, too_large = self._stored(f"{request.table.name}.{name}", array, types[name])
-                arrays.append(stored)
-                beyond += too_large
-            batches.append(pa.RecordBatch.from_arrays(arrays, names=batch.schema.names))
-        # Copied, since every column of the driver's keeps its whole batch in memory.
-        return pa.Table.from_batches(batches).combine_chunks(), beyond
+        columns: dict[str, list[pa.Array]] = {name: [] for name in types}
+        for arrays in batches(self.file, request.table, types):
+            for (name, type_), array in zip(types.items(), arrays, strict=True):
+                stored, too_large = self._stored(f"{request.table.name}.{name}", array, type_)
+                columns[name].append(stored)
+                self.beyond += too_large
+        whole = {name: pa.chunked_array(columns[name], type_) for name, type_ in types.items()}
+        rowid = np.asarray(whole.pop(ROWID, pa.chunked_array([], pa.int64())).to_numpy())
+        return pa.table(whole).unify_dictionaries().combine_chunks(), rowid
 
     def _stored(self, column: str, array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
         try:
             return _as_type(array, type_)
         except pa.ArrowInvalid as error:
-            problem = f"{column} holds values that are no {type_} ({error})"
+            problem = f"{column} has values that are not {type_} ({error})"
             raise ReportError(self.file.path, problem, DAMAGED) from None
 
 
 def _watched(begun: Mapping[str, list[Future[_Part]] | None], progress: Callable[[float], None]) -> None:
-    """Waits for all parts, telling how many are done; what went wrong is found when they are used."""
+    """Waits for all parts and reports progress; errors are raised later, when the parts are used."""
     parts = [future for futures in begun.values() for future in futures or ()]
     for done, future in enumerate(parts, 1):
         future.exception()
@@ -233,7 +226,7 @@ def _with_nulls(part: _Part, names: list[str], types: Mapping[str, pa.DataType])
 
 
 def _as_type(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
-    """The values as stored, and how many were too large for that and became null."""
+    """The values in their stored type, and how many were too large for it and became null."""
     if pa.types.is_dictionary(type_):
         if array.type != type_.value_type:
             raise pa.ArrowInvalid(f"found {array.type}")

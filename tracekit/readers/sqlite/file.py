@@ -1,7 +1,7 @@
-"""An open SQLite file: what real tables it has, and the rows of the small ones.
+"""An open SQLite file: its tables, and the rows of small ones.
 
-The file is opened read-only and immutable: no lock is taken, no ``-wal`` or ``-shm`` beside it is looked at or made,
-and a read-only disk will do.
+The file is opened read-only and immutable: no lock is taken, no ``-wal`` or ``-shm`` file is read or created, and a
+read-only disk is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
-DAMAGED = "the file is damaged or cut short; export the report again"
+DAMAGED = "the file is damaged or truncated; export the report again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class SqliteFile:
         """Opens the file.
 
         Raises:
-            ReportError: If SQLite cannot make sense of it.
+            ReportError: If SQLite cannot read it.
         """
         self.path = path
         self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        self._engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=NullPool)
+        self._engine = sql.create_engine("sqlite://", creator=self.connect, poolclass=NullPool)
         self._roots = self._root_pages()
-        #: The columns of every table, without those that are computed from others.
+        #: The columns of each table, without computed ones.
         self.tables: dict[str, frozenset[str]] = {
             name: frozenset(column for column, _, hidden in self._columns(name) if not hidden) for name in self._roots
         }
@@ -68,7 +68,8 @@ class SqliteFile:
         """Closes the file."""
         self._engine.dispose()
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
+        """A connection whose texts are never invalid: bytes that are not UTF-8 are replaced."""
         connection = sqlite3.connect(self.uri, uri=True)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         return connection
@@ -86,7 +87,7 @@ class SqliteFile:
         return self.rows(sql.select(info.c.name, info.c.pk, info.c.hidden), of=table)
 
     def layout(self, table: str) -> Layout | None:
-        """How the table's rows lie in the file; None if not simply column after column."""
+        """How the table's rows lie in the file; None if there is more to it than one column after the other."""
         columns = self._columns(table)
         if any(key or hidden for _, key, hidden in columns):
             return None
@@ -94,11 +95,11 @@ class SqliteFile:
 
     @property
     def has_unmerged_log(self) -> bool:
-        """Whether the file is written by way of a log that holds something; a stray log is none of ours."""
+        """Whether the file has a write-ahead log that is not empty; a stray log file does not count."""
         log = self.path.with_name(f"{self.path.name}-wal")
         with self.path.open("rb") as file:
-            by_log = file.read(_HEADER_BYTES)[18:19] == b"\x02"
-        return by_log and log.is_file() and log.stat().st_size > 0
+            uses_log = file.read(_HEADER_BYTES)[18:19] == b"\x02"
+        return uses_log and log.is_file() and log.stat().st_size > 0
 
     def has(self, table: sql.Table, *columns: str) -> bool:
         """Whether the file has the table with these columns."""

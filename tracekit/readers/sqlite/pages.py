@@ -28,7 +28,7 @@ _DEEPEST = 20
 
 
 class NotPlain(Exception):  # noqa: N818
-    """The table holds what only SQLite itself shall read."""
+    """The table holds something that only SQLite itself should read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def open_pages(path: Path) -> Iterator[Pages]:
     """Opens a file.
 
     Raises:
-        NotPlain: If its header is not that of a whole, ordinary database.
+        NotPlain: If the header is not that of a complete, ordinary database.
     """
     with path.open("rb", buffering=0) as file:
         header = file.read(_HEADER_BYTES)

@@ -1,8 +1,8 @@
 """Columns of a SQLite table straight out of its pages, thousands of rows at a time with NumPy.
 
-A row costs SQLite's interface some 50 ns a value, whichever library asks; decoding the pages themselves costs some
-10 ns, less than it takes SQLite to sum the columns. Only plain tables are read this way: whatever is damaged, unusual
-or merely doubtful raises :class:`~tracekit.readers.sqlite.pages.NotPlain`, and SQLite itself is asked. Numbers in
+Through SQLite's interface a value costs some 50 ns, whichever library asks; decoding the pages costs some 10 ns, less
+than SQLite needs to sum the columns. Only plain tables are read this way: whatever is damaged, unusual or merely
+doubtful raises :class:`~tracekit.readers.sqlite.pages.NotPlain`, and SQLite itself is asked. Numbers in
 comments are sections of https://sqlite.org/fileformat2.html.
 """
 
@@ -37,7 +37,7 @@ _SPILL = 35
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Positions of columns in a table: of integers, of texts, and of others that are only looked at."""
+    """Positions of columns in a table: integers, texts, and others that are only checked for content."""
 
     integers: tuple[int, ...]
     texts: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class Columns:
         integers: Values, 0 where they are null, and where they are; None for values that are all null or flags that
             are all false.
         texts: Texts; None if they are all null.
-        others: Of the columns that were only looked at, which hold anything.
+        others: Which of the other columns hold anything.
     """
 
     rowid: Ints
@@ -85,13 +85,13 @@ def columns(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
 
 def _joined(parts: list[Columns], at: int) -> tuple[Ints | None, Flags | None]:
     """A column of integers, all parts end to end."""
-    found = [(*part.integers[at], part.rowid.size) for part in parts]
-    if all(values is None for values, _, _ in found):
+    pieces = [(*part.integers[at], part.rowid.size) for part in parts]
+    if all(values is None for values, _, _ in pieces):
         return None, None
-    whole = np.concatenate([np.zeros(n, np.int64) if v is None else v for v, _, n in found])
-    if all(values is not None and null is None for values, null, _ in found):
+    whole = np.concatenate([np.zeros(n, np.int64) if v is None else v for v, _, n in pieces])
+    if all(values is not None and null is None for values, null, _ in pieces):
         return whole, None
-    return whole, np.concatenate([np.full(n, v is None) if null is None else null for v, null, n in found])
+    return whole, np.concatenate([np.full(n, v is None) if null is None else null for v, null, n in pieces])
 
 
 def _joined_texts(parts: list[Columns], at: int) -> pa.ChunkedArray | None:
@@ -143,21 +143,21 @@ def _decoded(data: Bytes, cells: tuple[Ints, Ints], longest: int, asked: Asked) 
     # Of a row longer than U - 35 the rest is on another page (1.6).
     if bool((end > edge).any()) or int(payload.max(initial=0)) > longest:
         raise NotPlain
-    found: dict[int, Any] = {}
+    decoded: dict[int, Any] = {}
     for position in range(max((*asked.integers, *asked.texts, *asked.others), default=-1) + 1):
         kind, length, at = _serial_type(data, at)
         if position in asked.integers:
-            found[position] = _integer(data, kind, body)
+            decoded[position] = _integer(data, kind, body)
         elif position in asked.texts:
-            found[position] = _text(data, kind, length, body)
+            decoded[position] = _text(data, kind, length, body)
         elif position in asked.others:
-            found[position] = bool(kind.any())
+            decoded[position] = bool(kind.any())
         body = body + length
     # The header must reach to the last column asked for, and the columns must lie within the row.
     if bool((at > start + header).any()) or bool((body > end).any()):
         raise NotPlain
     integers, texts, others = (
-        [found[position] for position in positions] for positions in (asked.integers, asked.texts, asked.others)
+        [decoded[position] for position in positions] for positions in (asked.integers, asked.texts, asked.others)
     )
     return Columns(rowid, integers, texts, others)
 

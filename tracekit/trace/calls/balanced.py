@@ -1,4 +1,7 @@
-"""What was called inside what on a thread that left ranges open, in those calls in which it did not."""
+"""Which modules call which, by the calls of a thread during which as much was popped as was pushed.
+
+For threads that left ranges open at other times.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +17,42 @@ if TYPE_CHECKING:
 
 
 def seen_inside(events: Iterable[Event]) -> Counter[tuple[int, int]]:
-    """What was called inside what, as in ``Known``, in calls and steps in which as much was popped as was pushed."""
-    found: Counter[tuple[int, int]] = Counter()
+    """Pairs as in ``Known.inside``, from calls and steps during which as much was popped as was pushed."""
+    pairs: Counter[tuple[int, int]] = Counter()
     pending: list[tuple[int, int]] = []
     stack: list[Event] = []
-    telling: list[Event] = []
+    marked: list[Event] = []
     outermost = 0
     for event in events:
         if not event.pushed:
-            pending = pending if _pop(stack, telling, event.domain) else []
+            pending = pending if _pop(stack, marked, event.domain) else []
             continue
-        if event.kind >= MODULE and (not telling or telling[0].name == event.name):
-            found.update(() if telling or len(stack) != outermost else pending)
-            if telling:
-                del stack[outermost:], telling[:]
+        if event.kind >= MODULE and (not marked or marked[0].name == event.name):
+            pairs.update(() if marked or len(stack) != outermost else pending)
+            if marked:
+                del stack[outermost:], marked[:]
             pending, outermost = [], len(stack)
         if event.kind >= MODULE:
-            calling = telling[-1] if telling and telling[-1].kind == MODULE else None
-            pending.append((calling.name if calling else OUTERMOST, event.name))
-            telling.append(event)
+            caller = marked[-1] if marked and marked[-1].kind == MODULE else None
+            pending.append((caller.name if caller else OUTERMOST, event.name))
+            marked.append(event)
         stack.append(event)
-    found.update(() if telling or len(stack) != outermost else pending)
-    return found
+    pairs.update(() if marked or len(stack) != outermost else pending)
+    return pairs
 
 
-def _pop(stack: list[Event], telling: list[Event], domain: int) -> bool:
-    """Pops the innermost of a domain; what others have above it goes, too. Whether no call or step did."""
-    whole = True
+def _pop(stack: list[Event], marked: list[Event], domain: int) -> bool:
+    """Pops the innermost range of a domain, with the ranges of other domains above it.
+
+    Returns:
+        Whether no call or step was among the latter.
+    """
+    balanced = True
     while stack:
         last = stack.pop()
-        if telling and telling[-1].row == last.row:
-            telling.pop()
-            whole &= last.domain == domain
+        if marked and marked[-1].row == last.row:
+            marked.pop()
+            balanced &= last.domain == domain
         if last.domain == domain:
             break
-    return whole
+    return balanced

@@ -1,7 +1,7 @@
 """Calls that two sets of hooks marked: one range directly inside another of the same text, for one call.
 
 A module that calls itself looks alike. But hooks that were registered twice mark every call twice, also those of the
-modules below, and nothing happens between the two.
+modules below, and nothing happens between the two ranges.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import depths
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ _FILLED = 0.9
 _MOST_TIMES = 4
 
 
-class Marked(NamedTuple):
-    """Ranges that are calls, in the order of (start, -end).
+class MarkedCalls(NamedTuple):
+    """Marked ranges that are no second ranges, by (start, -end).
 
     Attributes:
         start: Start on the axis.
@@ -43,46 +44,70 @@ class Marked(NamedTuple):
     launches: Ints
 
 
-def inner_of_doubles(marked: Marked) -> Flags:
+class _Callees(NamedTuple):
+    """Which path calls which, once for every call that is not itself an inner range; -1 for no caller's path."""
+
+    caller: Ints
+    callee: Ints
+
+
+def inner_of_doubles(calls: MarkedCalls) -> Flags:
     """Which ranges mark the same call as the range around them."""
-    parent = marked.parent
-    children = np.bincount(parent + 1, minlength=parent.size + 1)[1:]
-    around = np.append(marked.marker, -1)[parent]
-    inner: Flags = (parent >= 0) & (around == marked.marker) & (marked.path >= 0)
-    rows = np.flatnonzero(inner)
-    alone = (children[parent[rows]] == 1) & (marked.launches[rows] == marked.launches[parent[rows]])
-    inner[rows[~alone]] = False
+    inner = _alone_in_an_equal(calls)
     if not inner.any():
         return inner
-    doubled = _always_doubled(marked, inner)
-    found: Flags = inner & np.append(doubled, False)[marked.path]
-    return found
+    doubled = _always_doubled(calls, inner)
+    return np.asarray(inner & np.append(doubled, False)[calls.path])
 
 
-def _always_doubled(marked: Marked, inner: Flags) -> Flags:
+def _alone_in_an_equal(calls: MarkedCalls) -> Flags:
+    """Which ranges lie in a range of the same text with nothing else in it."""
+    parent = calls.parent
+    children = counts(parent, parent.size)
+    inner: Flags = (parent >= 0) & (np.append(calls.marker, -1)[parent] == calls.marker) & (calls.path >= 0)
+    rows = np.flatnonzero(inner)
+    alone = (children[parent[rows]] == 1) & (calls.launches[rows] == calls.launches[parent[rows]])
+    inner[rows[~alone]] = False
+    return inner
+
+
+def _always_doubled(calls: MarkedCalls, inner: Flags) -> Flags:
     """For every path whether all of its calls are doubled, and so are those of all modules called by it."""
-    paths = int(marked.path.max()) + 1
-    known = marked.path >= 0
-    times = np.zeros(paths, dtype=np.int64)
-    chain = depths(np.where(inner, marked.parent, -1))
-    np.maximum.at(times, marked.path[known], chain[known] + 1)
-    calls, inside = (np.bincount(marked.path[chosen], minlength=paths) for chosen in (known & ~inner, inner))
-    doubled: Flags = (inside > 0) & (times <= _MOST_TIMES) & (inside == (times - 1) * calls)
-    called = known & ~inner & (marked.parent >= 0)
-    caller, callee = np.append(marked.path, -1)[marked.parent[called]], marked.path[called]
+    outer = (calls.path >= 0) & ~inner
+    called = np.flatnonzero(outer & (calls.parent >= 0))
+    callees = _Callees(np.append(calls.path, -1)[calls.parent[called]], calls.path[called])
+    doubled = _every_call_doubled(calls, inner, outer)
     while True:
-        single = caller[(caller >= 0) & ~doubled[callee]]
+        single = callees.caller[(callees.caller >= 0) & ~doubled[callees.callee]]
         if not doubled[single].any():
             break
         doubled[single] = False
-    leaf = doubled.copy()
-    leaf[caller[caller >= 0]] = False
-    leaf[callee[np.append(doubled, False)[caller]]] = False
-    # Where modules that call others are doubled with them, hooks are: then they are of all modules.
-    rows = np.flatnonzero(inner)
-    certain = np.unique(marked.process[rows[(doubled & ~leaf)[marked.path[rows]]]])
-    rows = rows[~np.isin(marked.process[rows], certain)]
-    length, whole = (marked.end[at] - marked.start[at] for at in (rows, marked.parent[rows]))
-    loose = marked.path[rows[length < _FILLED * whole]]
-    doubled[loose[leaf[loose]]] = False
+    doubled[_loosely_filled(calls, inner, doubled, callees)] = False
     return doubled
+
+
+def _every_call_doubled(calls: MarkedCalls, inner: Flags, outer: Flags) -> Flags:
+    """For every path whether each of its calls is marked equally often, and more than once."""
+    paths = int(calls.path.max()) + 1
+    known = calls.path >= 0
+    times = np.zeros(paths, dtype=np.int64)
+    chain = depths(np.where(inner, calls.parent, -1))
+    np.maximum.at(times, calls.path[known], chain[known] + 1)
+    outers, inners = (np.bincount(calls.path[chosen], minlength=paths) for chosen in (outer, inner))
+    return np.asarray((inners > 0) & (times <= _MOST_TIMES) & (inners == (times - 1) * outers))
+
+
+def _loosely_filled(calls: MarkedCalls, inner: Flags, doubled: Flags, callees: _Callees) -> Ints:
+    """Paths that call nothing doubled and whose inner ranges leave room in the outer ones: such a module calls itself.
+
+    Where modules that call others are doubled with them, hooks are certain to be, in all modules of the process.
+    """
+    leaf = doubled.copy()
+    leaf[callees.caller[callees.caller >= 0]] = False
+    leaf[callees.callee[np.append(doubled, False)[callees.caller]]] = False
+    rows = np.flatnonzero(inner)
+    certain = np.unique(calls.process[rows[(doubled & ~leaf)[calls.path[rows]]]])
+    rows = rows[~np.isin(calls.process[rows], certain)]
+    length, room = (calls.end[at] - calls.start[at] for at in (rows, calls.parent[rows]))
+    loose = calls.path[rows[length < _FILLED * room]]
+    return loose[leaf[loose]]

@@ -1,7 +1,7 @@
-"""What can be right around a call or a step when it is pushed, among the ranges that are believed to be open.
+"""Candidates for the range right around a call or a step when it is pushed, among the ranges believed to be open.
 
-A module is called by the one above it in its path, by one that was seen to call it, or by nobody. Knows numbers alone:
-no texts, times or tables.
+A module is called by the one above it in its path, by one that was seen to call it, or by nobody. Works on numbers
+alone: no texts, times or tables.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections import Counter
 
-#: A range that says nothing of modules; a call whose place is not known; a call of a module; a step.
+#: Kinds: a range without a marker of modules; a call whose place is not known; a call of a module; a step.
 PLAIN, UNPLACED, MODULE, STEP = range(4)
-#: As the name of what is around an outermost call.
+#: Stands for the name of what is around an outermost call.
 OUTERMOST = -1
-#: Nothing is looked for further down the stack than this, so that work grows with the number of ranges alone.
+#: The stack is searched no further down than this, so that time grows with the number of ranges alone.
 DEEPEST = 128
 
 
@@ -24,12 +24,12 @@ class Event(NamedTuple):
     """A push or a pop.
 
     Attributes:
-        row: The range that was pushed, or that the profiler took to be ended by the pop.
+        row: Row of the range that was pushed, or that the profiler ended at the pop.
         pushed: Whether it is a push.
         kind: PLAIN, UNPLACED, MODULE or STEP.
-        name: Number of the module's path or of the style of steps; of other kinds OUTERMOST.
-        domain: Pushes and pops of one domain are a stack of their own.
-        second: Whether it tells the outputs of a call of that name, which has just ended.
+        name: Number of the path of the module, or of the style of steps; OUTERMOST for other kinds.
+        domain: The pushes and pops of each domain form a stack of their own.
+        second: Whether the range tells the outputs of a call of that name, which has just ended.
         ends: Whether the range has an end in the report.
     """
 
@@ -43,15 +43,15 @@ class Event(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of names.
+    """What is known about names.
 
     Attributes:
         above: For every name the nearest path above it that some module has, or OUTERMOST.
-        inside: How often, in calls that ended as recorded, the second of two names was called right inside the first,
-            or outermost.
-        often: Names that were called so often that all is known of what they call.
-        shared: Names that were called elsewhere than right below the path above.
-        strict: Whether ranges have been left open for certain, so that what was never seen is not believed.
+        inside: For (outer, inner) names how often, in calls that ended as recorded, the inner was called right inside
+            the outer, or outermost.
+        often: Names that were called so often that everything they call is known.
+        shared: Names that were also called elsewhere than right below the path above.
+        strict: Whether ranges were certainly left open, so that nesting that was never seen is not believed.
     """
 
     above: list[int]
@@ -69,11 +69,11 @@ class Frame:
         event: The event that pushed it.
         at: Position of that event.
         proof: Position of the last event that proves it open.
-        loose: Whether it proves nothing of the ranges around it.
-        apart: Whether it is outermost for certain, but perhaps not in the step around it.
-        sure: Place in the stack of what is around it, if only further out, for certain; -1 for nothing.
-        around: The call or step that is around it for certain.
-        perhaps: Of a step the position of the first pop that may have ended it.
+        loose: Whether it proves nothing about the ranges around it.
+        apart: Whether it is certainly outermost, but perhaps not in the step around it.
+        sure: Place in the stack of the innermost range that is certainly around it; -1 for none.
+        around: The call or step that is certainly right around it.
+        perhaps: For a step, the position of the first pop that may have ended it.
     """
 
     event: Event
@@ -87,12 +87,12 @@ class Frame:
 
 
 def places_around(stack: list[Frame], event: Event, known: Known) -> list[int]:
-    """Places in the stack of what may be right around a call or a step, innermost first; -1 for nothing."""
+    """Places in the stack of ranges that may be right around a call or a step, innermost first; -1 for none."""
     return (_around_step if event.kind == STEP else _around_call)(stack, event, known)
 
 
 def is_above(name: int, below: int, known: Known) -> bool:
-    """Whether the path of a name is above another, so that it is never called inside."""
+    """Whether the path of a name is above another, so that the former is never called inside the latter."""
     while (below := known.above[below]) != OUTERMOST:
         if below == name:
             return True
@@ -111,7 +111,7 @@ def _around_call(stack: list[Frame], event: Event, known: Known) -> list[int]:
     stranger = known.strict and not places and _is_stranger(event.name, stack[outside + 1 :], known)
     if above == OUTERMOST or (OUTERMOST, event.name) in known.inside or stranger:
         places.append(outside)
-    # A call that is open is believed to be around it unless that is known to be impossible.
+    # The innermost open call is believed to be around it unless that is impossible.
     if places and last > places[0]:
         caller = stack[places[0]].event if places[0] >= 0 else None
         if not _has_ended(stack[last].event, caller, event, known):
@@ -120,13 +120,13 @@ def _around_call(stack: list[Frame], event: Event, known: Known) -> list[int]:
 
 
 def _has_ended(call: Event, caller: Event | None, event: Event, known: Known) -> bool:
-    """Whether the innermost open call has ended when another is made that can be right inside an outer one.
+    """Whether the innermost open call has ended when a call begins that can be right inside an outer one.
 
     Args:
-        call: What pushed the innermost open call.
-        caller: What pushed the outer one, if that is not a step.
-        event: What pushes the other.
-        known: What is known of names.
+        call: The push of the innermost open call.
+        caller: The push of the outer one; None if there is none.
+        event: The push of the call that begins.
+        known: What is known about names.
     """
     if is_above(event.name, call.name, known):
         return True
@@ -139,7 +139,7 @@ def _has_ended(call: Event, caller: Event | None, event: Event, known: Known) ->
 
 
 def _around_step(stack: list[Frame], event: Event, known: Known) -> list[int]:
-    """No step is in another of its style, and in a call only if that has been seen."""
+    """A step is never inside a step of its style, and inside a call only if that was seen elsewhere."""
     places: list[int] = []
     outer = -1
     for place in range(len(stack) - 1, _lowest(stack) - 1, -1):
@@ -172,7 +172,7 @@ def _lowest(stack: list[Frame]) -> int:
 
 
 def _is_stranger(name: int, frames: list[Frame], known: Known) -> bool:
-    """Whether none of some calls is of the same model."""
+    """Whether no call among some frames is of the same model."""
     root = _root(name, known)
     calls = (frame.event.name for frame in frames[-DEEPEST:] if frame.event.kind == MODULE)
     return all(_root(call, known) != root for call in calls)

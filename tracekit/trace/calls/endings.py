@@ -1,8 +1,7 @@
-"""Where each range ended: as it was recorded, but on threads that have left ranges open.
+"""Endings of ranges: as recorded, except on threads that left ranges open.
 
-Such a thread is known by a range that has no end, or by a module or step inside itself;
-:mod:`tracekit.trace.calls.unwinding` then tells the ends from the order of its pushes and pops. On all others
-everything is as it was recorded.
+Such a thread is recognised by a range without an end, or by a module or step inside itself. There,
+:mod:`tracekit.trace.calls.unwinding` finds the ends from the order of pushes and pops.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.recording.axis import Timeline
+    from tracekit.recording.axis import ThreadAxis
     from tracekit.recording.tables import Recording
     from tracekit.trace.calls.pushes import Names, Pushes
     from tracekit.trace.calls.unwinding import Unwound
     from tracekit.trace.decoding import Decoded
 
-#: How often a thread is unwound anew because its pops say that the pushes were misunderstood.
+#: How often a thread is unwound again because its pops show that pushes were misunderstood.
 _MOST_ROUNDS = 8
-#: A module that was called so often has called what it calls.
+#: A module that was called this often has called everything that it ever calls.
 _OFTEN = 3
 _BEFORE_ALL = np.iinfo(np.int64).min
 
@@ -42,11 +41,11 @@ class Endings:
     """When ranges ended.
 
     Attributes:
-        end: Of every range of the recording, on the axis.
+        end: End of every range of the recording, on the axis.
         end_ns: The same as a time.
-        as_recorded: Whether these are the ends that were recorded.
-        doubts: Starts and ends on the axis of stretches in which it is not known what was open on the thread, and a
-            row of the ranges of that thread.
+        as_recorded: Whether all of these are the recorded ends.
+        doubts: Stretches in which it is not known what was open on a thread: starts and ends on the axis, and the row
+            of some range of that thread.
     """
 
     end: Ints
@@ -62,32 +61,32 @@ class Endings:
         return np.append(np.maximum.accumulate(until[order]), _BEFORE_ALL)[row] >= at
 
 
-def endings_of(recording: Recording, decoded: Decoded, line: Timeline) -> Endings:
-    """Tells when every range ended; calls and steps that were left open are counted."""
+def endings_of(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> Endings:
+    """Finds when every range ended, and counts the calls and steps that were left open."""
     names = names_of(decoded.markers)
-    pushes = pushes_of(recording, decoded, line, names)
-    suspects = np.unique(pushes.thread[contradicted(line, pushes, names)])
+    pushes = pushes_of(recording, decoded, axis, names)
+    suspects = np.unique(pushes.thread[contradicted(axis, pushes, names)])
     end_ns = integers(recording.ranges, "end_ns")
     none = np.empty(0, dtype=np.int64)
-    recorded = Endings(line.range_end, end_ns, as_recorded=True, doubts=(none, none, none))
+    recorded = Endings(axis.range_end, end_ns, as_recorded=True, doubts=(none, none, none))
     if not suspects.size:
         return recorded
-    threads = [_Thread.of(recording, line, pushes, names, one) for one in suspects.tolist()]
-    inside = seen_on(line, pushes, ~np.isin(pushes.thread, suspects))
+    threads = [_Thread.of(recording, axis, pushes, names, thread) for thread in suspects.tolist()]
+    inside = seen_on(axis, pushes, ~np.isin(pushes.thread, suspects))
     for thread in threads:
         inside += seen_inside(thread.events())
     known = _known(names, inside)
-    end, end_ns = line.range_end.copy(), end_ns.copy()
+    end, end_ns = axis.range_end.copy(), end_ns.copy()
     doubts = []
     for thread in threads:
-        found = _unwound(thread, known)
-        if found is None or not found.doubts:
+        unwinding = _unwound(thread, known)
+        if unwinding is None or not unwinding.doubts:
             continue
-        recording.tally.add("calls", LEFT_OPEN, found.left_open)
-        ended = np.array(list(found.ends.items()), dtype=np.int64)
-        end[ended[:, 0]] = thread.at[ended[:, 1]]
-        end_ns[ended[:, 0]] = thread.at_ns[ended[:, 1]]
-        doubts.append(thread.stretches(found.doubts))
+        recording.tally.add("calls", LEFT_OPEN, unwinding.left_open)
+        rows, events = np.array(list(unwinding.ends.items()), dtype=np.int64).T
+        end[rows] = thread.at[events]
+        end_ns[rows] = thread.at_ns[events]
+        doubts.append(thread.stretches(unwinding.doubts))
     if not doubts:
         return recorded
     since, until, row = np.concatenate(doubts, axis=1)
@@ -95,6 +94,7 @@ def endings_of(recording: Recording, decoded: Decoded, line: Timeline) -> Ending
 
 
 def _known(names: Names, inside: Counter[tuple[int, int]]) -> Known:
+    """What pairs of names, each called right inside the other, prove about the names."""
     above = names.above.tolist()
     called: Counter[int] = Counter()
     for (_, name), times in inside.items():
@@ -105,18 +105,18 @@ def _known(names: Names, inside: Counter[tuple[int, int]]) -> Known:
 
 
 class _Thread(NamedTuple):
-    """What one thread pushed and popped, in order.
+    """The pushes and pops of one thread, in order.
 
     Attributes:
-        row: The range that every event pushed, or was recorded to end.
+        row: Row of the range that the event pushed, or was recorded to end.
         pushed: Whether the event is a push.
-        kind: Of the range.
-        name: Of the range.
-        domain: Of the range.
-        second: Whether it is a second range of a call.
-        ends: Whether it has an end.
-        at: When it happened, on the axis; last, when the thread was last seen.
-        at_ns: The same as a time, without the last.
+        kind: Kind of the range.
+        name: Name of the range.
+        domain: Domain of the range.
+        second: Whether the range is the second range of a call.
+        ends: Whether the range has an end.
+        at: When the event happened, on the axis; one more entry for when the thread was last seen.
+        at_ns: The same as a time, without the last entry.
     """
 
     row: Rows
@@ -130,33 +130,25 @@ class _Thread(NamedTuple):
     at_ns: Ints
 
     @staticmethod
-    def of(recording: Recording, line: Timeline, pushes: Pushes, names: Names, thread: int) -> _Thread:
-        """The events of a thread. Ranges without duration contain nothing, and are left out."""
+    def of(recording: Recording, axis: ThreadAxis, pushes: Pushes, names: Names, thread: int) -> _Thread:
+        """The events of a thread; ranges without duration contain nothing and are ignored."""
         own = np.flatnonzero(pushes.thread == thread)
         rows = pushes.rows[own]
-        lasting = (line.range_end[rows] > line.range_start[rows]) | pushes.never_ended[own]
-        own, rows = own[lasting], rows[lasting]
-        order = _pushed_in_order(recording, line, pushes, names, own)
-        own, rows = own[order], rows[order]
-        popped = np.flatnonzero(~pushes.never_ended[own])
-        which = np.concatenate((np.arange(own.size), popped))
-        pushed = np.arange(which.size) < own.size
-        at = np.where(pushed, line.range_start[rows[which]], line.range_end[rows[which]])
-        order = np.lexsort((np.where(pushed, which, -which), pushed, at))
-        which, pushed, at = which[order], pushed[order], at[order]
-        row = rows[which]
+        own = own[(axis.range_end[rows] > axis.range_start[rows]) | pushes.never_ended[own]]
+        push, pushed, at = _events_in_order(axis, pushes, _pushed_in_order(recording, axis, pushes, names, own))
+        row = pushes.rows[push]
         start_ns, end_ns = (integers(recording.ranges, name)[row] for name in ("start_ns", "end_ns"))
-        launched = line.launch_end[integers(recording.launches, "thread") == thread]
-        last = max(int(line.range_end[rows].max()), int(launched.max(initial=at[-1])))
+        launch_end = axis.launch_end[integers(recording.launches, "thread") == thread]
+        last_seen = max(int(axis.range_end[row].max()), int(launch_end.max(initial=at[-1])))
         return _Thread(
             row=row,
             pushed=pushed,
-            kind=pushes.kind[own[which]],
-            name=pushes.name[own[which]],
+            kind=pushes.kind[push],
+            name=pushes.name[push],
             domain=integers(recording.ranges, "domain")[row],
-            second=pushes.second[own[which]],
-            ends=~pushes.never_ended[own[which]],
-            at=np.append(at, last),
+            second=pushes.second[push],
+            ends=~pushes.never_ended[push],
+            at=np.append(at, last_seen),
             at_ns=np.where(pushed, start_ns, end_ns),
         )
 
@@ -165,34 +157,51 @@ class _Thread(NamedTuple):
         return map(Event._make, zip(*(column.tolist() for column in self[:7]), strict=True))
 
     def stretches(self, between: list[tuple[int, int]]) -> Ints:
-        """Start, end and some row of the stretches between events."""
+        """Start and end of the stretches between events, and the row of some range of the thread."""
         since, until = np.array(between, dtype=np.int64).T
         return np.stack((self.at[since], self.at[until], np.full(since.size, self.row[0])))
 
 
-def _pushed_in_order(recording: Recording, line: Timeline, pushes: Pushes, names: Names, own: Rows) -> Rows:
-    """The order in which ranges of one thread were pushed; of those that began together the outer first.
+def _events_in_order(axis: ThreadAxis, pushes: Pushes, own: Rows) -> tuple[Rows, Flags, Ints]:
+    """Pushes and pops of ranges that are sorted by push, in the order in which they happened.
 
-    That is the longer one; of two of one extent a step, or the shorter path. A call without an end may be inside of a
-    step of another domain, however long it seems.
+    Returns:
+        For each event the position of its range in ``pushes``, whether it is a push, and its time on the axis.
+    """
+    popped = np.flatnonzero(~pushes.never_ended[own])
+    position = np.concatenate((np.arange(own.size), popped))
+    pushed = np.arange(position.size) < own.size
+    row = pushes.rows[own[position]]
+    at = np.where(pushed, axis.range_start[row], axis.range_end[row])
+    # At one time pops come before pushes; ranges pop in the reverse order of their pushes.
+    order = np.lexsort((np.where(pushed, position, -position), pushed, at))
+    return own[position[order]], pushed[order], at[order]
+
+
+def _pushed_in_order(recording: Recording, axis: ThreadAxis, pushes: Pushes, names: Names, own: Rows) -> Rows:
+    """Ranges of one thread in the order in which they were pushed; of those that began together the outer first.
+
+    The outer one is the longer; of two of one extent the step, or the one with the shorter path. A call without an end
+    may be inside a step of another domain, however long it seems.
     """
     rows = pushes.rows[own]
-    start, end = line.range_start[rows], line.range_end[rows].copy()
+    start, end = axis.range_start[rows], axis.range_end[rows].copy()
     steps = np.flatnonzero((pushes.kind[own] == STEP) & ~pushes.never_ended[own])
     if steps.size:
         step = steps[np.minimum(np.searchsorted(start[steps], start), steps.size - 1)]
         domain = integers(recording.ranges, "domain")[rows]
         inside = pushes.never_ended[own] & (start[step] == start) & (domain[step] != domain)
         end[inside] = np.minimum(end, end[step])[inside]
-    return np.lexsort((own, names.parts[pushes.name[own]], pushes.kind[own] != STEP, -end, start))
+    return own[np.lexsort((own, names.parts[pushes.name[own]], pushes.kind[own] != STEP, -end, start))]
 
 
 def _unwound(thread: _Thread, known: Known) -> Unwound | None:
-    """Unwinds a thread; anew where that shows what else is to be believed, or not."""
-    found = None
+    """Unwinds a thread, again while that proves something about its names that was not known before."""
+    unwinding = None
     for _ in range(_MOST_ROUNDS):
-        found = unwound(thread.events(), known)
-        if found is None or (found.proven <= known.strict and found.refuted <= known.inside.keys()):
+        unwinding = unwound(thread.events(), known)
+        if unwinding is None or (unwinding.proven <= known.strict and unwinding.refuted <= known.inside.keys()):
             break
-        known = known._replace(inside=known.inside + Counter(found.refuted), strict=known.strict or found.proven)
-    return found
+        inside = known.inside + Counter(unwinding.refuted)
+        known = known._replace(inside=inside, strict=known.strict or unwinding.proven)
+    return unwinding

@@ -1,6 +1,6 @@
-"""Where each call stands among the modules.
+"""The hierarchy of modules, and where each call stands in it.
 
-``modules`` strings it together: ``facts`` is what markers say of a module, ``contradictions`` and ``namesakes`` tell
-modules of one path apart, ``planting`` makes a tree of each process's modules, ``forests`` one hierarchy of all trees,
-with ``siblings`` in their order.
+``modules`` shows the way: ``places`` gives every call its path, ``namesakes`` tells modules of one path apart by their
+``facts`` and ``contradictions``, ``planting`` makes a tree of the modules of each process, ``forests`` one hierarchy of
+all trees, with ``siblings`` in order.
 """

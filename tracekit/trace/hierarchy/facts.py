@@ -1,6 +1,6 @@
-"""What markers say a module is, and whether two of them can speak of the same one.
+"""Facts about a module, as its markers state them, and whether two markers can be about the same module.
 
-A marker that says less (no class, no parameters) contradicts none. Knows no calls and no paths.
+A marker that states less (no class, no parameters) contradicts none. Knows no calls and no paths.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from tracekit.markers.base import ModuleMarker, Shape
 
 
-#: In place of a class or of settings of which several are told.
+#: In place of a class or of settings where markers state several.
 CONTRADICTED = ""
 
 
 class Facts(NamedTuple):
-    """What is said of a module.
+    """What markers state about a module.
 
     Attributes:
-        class_name: Its class, None if it is not told.
-        params: Its parameters; none may also mean that nothing is said of them.
+        class_name: Its class, or None.
+        params: Its parameters; empty also where markers do not tell them.
         static_params: Its settings as JSON, or None.
         some: Whether it may have further parameters, which could not be read.
     """
@@ -40,99 +40,109 @@ NOTHING = Facts()
 
 
 def facts_of(marker: ModuleMarker) -> Facts:
-    """What a marker says of its module."""
+    """The facts that a marker states."""
     some = bool(marker.params) and marker.cause is FIELD_SKIPPED
     return Facts(marker.class_name, marker.params, marker.static_params, some)
 
 
-def same(one: Facts, other: Facts) -> bool:
-    """Whether both can be said of one module of one process."""
-    if one.class_name != other.class_name and one.class_name and other.class_name:
+def same(left: Facts, right: Facts) -> bool:
+    """Whether both can be about one module of one process."""
+    if left.class_name != right.class_name and left.class_name and right.class_name:
         return False
-    if one.static_params != other.static_params and one.static_params and other.static_params:
+    if left.static_params != right.static_params and left.static_params and right.static_params:
         return False
-    if one.params == other.params or not one.params or not other.params:
+    if left.params == right.params or not left.params or not right.params:
         return True
-    ours, theirs = ({param.name: param for param in facts.params} for facts in (one, other))
-    if not (other.some or ours.keys() <= theirs.keys()):
+    left_params, right_params = ({param.name: param for param in facts.params} for facts in (left, right))
+    if not (right.some or left_params.keys() <= right_params.keys()):
         return False
-    if not (one.some or theirs.keys() <= ours.keys()):
+    if not (left.some or right_params.keys() <= left_params.keys()):
         return False
-    return all(_fit(ours[name], theirs[name]) for name in ours.keys() & theirs.keys())
+    return all(_fit(left_params[name], right_params[name]) for name in left_params.keys() & right_params.keys())
 
 
-def _fit(one: Param, other: Param) -> bool:
-    if one.dtype is not None and other.dtype is not None and one.dtype != other.dtype:
+def _fit(left: Param, right: Param) -> bool:
+    if left.dtype is not None and right.dtype is not None and left.dtype != right.dtype:
         return False
-    if one.shape is None or other.shape is None or _is_elsewhere(one) or _is_elsewhere(other):
+    if left.shape is None or right.shape is None or _is_elsewhere(left) or _is_elsewhere(right):
         return True
-    return len(one.shape) == len(other.shape) and all(
-        its == theirs or its is None or theirs is None for its, theirs in zip(one.shape, other.shape, strict=True)
+    return len(left.shape) == len(right.shape) and all(
+        size == other or size is None or other is None for size, other in zip(left.shape, right.shape, strict=True)
     )
 
 
 def _is_elsewhere(param: Param) -> bool:
-    """Whether it holds nothing at the moment, so that its shape says nothing: ZeRO leaves such behind."""
+    """Whether it is empty at the moment, as ZeRO leaves parameters behind, so that its shape proves nothing."""
     return param.shape is not None and 0 in param.shape
 
 
-def common(said: Iterable[Facts]) -> tuple[Facts, bool]:
-    """What all that is said of a module has in common, and whether it contradicts itself.
+def common(statements: Iterable[Facts]) -> tuple[Facts, bool]:
+    """What all statements about a module have in common, and whether they contradict each other.
 
-    What nobody contradicts stands. Where sizes differ they are None.
+    A fact that no statement contradicts stands. Sizes that differ become None.
     """
-    known = list(said)
+    known = list(statements)
     if len(known) == 1:
         return known[0], False
     classes = {facts.class_name for facts in known} - {None}
     settings = {facts.static_params for facts in known} - {None}
-    telling = [facts for facts in known if facts.params]
-    params, differ = _common_params(telling)
-    found = Facts(
+    with_params = [facts for facts in known if facts.params]
+    params, differ = _common_params(with_params)
+    facts = Facts(
         class_name=_only(classes) if classes else None,
         params=params,
         static_params=_only(settings) if settings else None,
-        some=any(facts.some for facts in telling),
+        some=any(facts.some for facts in with_params),
     )
-    return found, differ or len(classes - {CONTRADICTED}) > 1 or len(settings - {CONTRADICTED}) > 1
+    return facts, differ or len(classes - {CONTRADICTED}) > 1 or len(settings - {CONTRADICTED}) > 1
 
 
 def _only(words: set[str | None]) -> str | None:
     return next(iter(words)) if len(words) == 1 else CONTRADICTED
 
 
-def _common_params(telling: list[Facts]) -> tuple[tuple[Param, ...], bool]:
+def _common_params(statements: list[Facts]) -> tuple[tuple[Param, ...], bool]:
     by_name: dict[str, list[Param]] = {}
-    for facts in telling:
+    for facts in statements:
         for param in facts.params:
             by_name.setdefault(param.name, []).append(param)
-    complete = sum(not facts.some for facts in telling)
-    found, differ = [], False
-    for name, its in by_name.items():
-        if len(set(its)) == 1 and len(its) >= complete:
-            found.append(its[0])
-            continue
-        lacking = len(its) < complete
-        shapes = {param.shape for param in its if not _is_elsewhere(param)}
-        shape, unlike = _common_shape(shapes or {its[0].shape})
-        dtypes = {param.dtype for param in its}
-        found.append(Param(name, None if lacking else shape, _only(dtypes) or None))
-        differ |= lacking or unlike or len(dtypes - {None}) > 1
-    return tuple(found), differ
+    complete = sum(not facts.some for facts in statements)
+    params, differ = [], False
+    for versions in by_name.values():
+        param, unlike = _common_param(versions, lacking=len(versions) < complete)
+        params.append(param)
+        differ |= unlike
+    return tuple(params), differ
+
+
+def _common_param(versions: list[Param], *, lacking: bool) -> tuple[Param, bool]:
+    """What all versions of a parameter have in common, and whether they contradict each other.
+
+    Args:
+        versions: The parameter, as each statement has it.
+        lacking: Whether some statement that tells all parameters does not have it.
+    """
+    if len(set(versions)) == 1 and not lacking:
+        return versions[0], False
+    shapes = {param.shape for param in versions if not _is_elsewhere(param)}
+    shape, unlike = _common_shape(shapes or {versions[0].shape})
+    dtypes = {param.dtype for param in versions}
+    param = Param(versions[0].name, None if lacking else shape, _only(dtypes) or None)
+    return param, lacking or unlike or len(dtypes - {None}) > 1
 
 
 def _common_shape(shapes: set[Shape | None]) -> tuple[Shape | None, bool]:
-    """The dimensions that are the same in all, and whether some are not.
+    """The dimensions that are the same in all shapes, and whether some differ.
 
-    What is None may have been told in two ways before, so that it stays None.
+    None may stand for sizes that differed before, so it stays None.
     """
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
         return None, len(known) > 1
-    found: list[int | None] = []
+    common_sizes: list[int | None] = []
     differ = False
     for sizes in zip(*known, strict=True):
         distinct = set(sizes)
-        found.append(next(iter(distinct)) if len(distinct) == 1 else None)
+        common_sizes.append(next(iter(distinct)) if len(distinct) == 1 else None)
         differ |= len(distinct - {None}) > 1
-    return tuple(found), differ
+    return tuple(common_sizes), differ

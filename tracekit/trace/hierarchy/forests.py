@@ -1,8 +1,8 @@
-"""The modules of several processes, or reports, as one hierarchy: which are the same, in what order, by what names.
+"""Joins the modules of several processes, or reports, into one hierarchy: which are the same, their order and names.
 
-A path is one module, whichever processes it ran in: ranks hold parts of it, and say other sizes of these. Only where
-one process knows several modules of a path there are several: the second is ``top~2``, and so on, wherever no module
-is called so. The order of the processes, or reports, changes nothing.
+A path is one module in whichever processes it ran: ranks hold parts of it, of different sizes. Only where one process
+has several modules of a path are there several: the second is named ``top~2``, and so on; names that are taken are
+skipped. The order of the processes, or reports, changes nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _MOST_MODULES = 64
 
 @dataclass(slots=True)
 class Joint:
-    """A module of all of them.
+    """A module of the joint hierarchy.
 
     Attributes:
-        path: Its path, like no other.
-        place: The same without numbers that tell modules of one path apart.
+        path: Its unique path.
+        place: The path without the numbers that tell modules of one path apart.
         parent: Row of the module above, or -1.
-        same: Which modules it is.
+        same: The modules of the sources that it joins.
         facts: What they have in common.
-        differs: Whether they contradict each other, or nothing says which of several modules some of them are.
+        differs: Whether they contradict each other, or some of them may be another module of that path.
         subtree_end: Row after its last descendant.
     """
 
@@ -50,110 +50,123 @@ class Joint:
 
 def joined(roots: list[Tree]) -> list[Joint]:
     """The modules of all sources in pre-order."""
-    found: list[Joint] = []
+    joints: list[Joint] = []
     pending: list[tuple[int, str, Group] | int] = [*_reversed_siblings(roots, -1)]
     while pending:
         entry = pending.pop()
         if isinstance(entry, int):
-            found[entry].subtree_end = len(found)
+            joints[entry].subtree_end = len(joints)
             continue
         parent, name, group = entry
-        above = found[parent] if parent >= 0 else None
-        facts, differs = common(dict.fromkeys(one.facts for one in group.members))
-        row = len(found)
-        place = f"{above.place}.{group.name}" if above else group.name
-        path = f"{above.path}.{name}" if above else name
-        differs |= group.unclear or any(one.differs for one in group.members)
-        found.append(Joint(path, place, parent, group.members, facts, differs))
-        below = [one for member in group.members for one in member.below]
+        row = len(joints)
+        joints.append(_joint(name, group, parent, joints))
+        below = [tree for member in group.members for tree in member.below]
         pending.append(row)
         pending += _reversed_siblings(below, row)
-    return found
+    return joints
+
+
+def _joint(name: str, group: Group, parent: int, joints: list[Joint]) -> Joint:
+    above = joints[parent] if parent >= 0 else None
+    place = f"{above.place}.{group.name}" if above else group.name
+    path = f"{above.path}.{name}" if above else name
+    facts, differs = common(dict.fromkeys(tree.facts for tree in group.members))
+    differs |= group.unclear or any(tree.differs for tree in group.members)
+    return Joint(path, place, parent, group.members, facts, differs)
 
 
 def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, str, Group]]:
-    """What stands below one module, the last first."""
+    """The modules right below one module, last first: row of that module, name and group of each."""
     by_name: dict[str, list[Tree]] = {}
-    for one in trees:
-        by_name.setdefault(one.name, []).append(one)
+    for tree in trees:
+        by_name.setdefault(tree.name, []).append(tree)
     groups: list[Group] = []
     for name, members in by_name.items():
-        sources = len({one.source for one in members})
-        alone = sources == len(members)
-        groups += [Group(name, members)] if alone else _told_apart(name, members)
+        one_per_source = len({tree.source for tree in members}) == len(members)
+        groups += [Group(name, members)] if one_per_source else _groups_of_name(name, members)
     groups = in_order(groups, _spelled)
     return ((parent, name, group) for name, group in reversed([*zip(_names(groups), groups, strict=True)]))
 
 
 def _names(groups: list[Group]) -> list[str]:
-    """The names of siblings; a second one of a name has a number behind that makes it like no other."""
+    """The names of siblings; the second of a name gets a number that makes it unique."""
     taken = {group.name for group in groups}
-    often: Counter[str] = Counter()
+    count: Counter[str] = Counter()
     names = []
     for group in groups:
-        often[group.name] += 1
+        count[group.name] += 1
         name = group.name
-        if often[name] > 1:
-            while (name := f"{group.name}~{often[group.name]}") in taken:
-                often[group.name] += 1
+        if count[name] > 1:
+            while (name := f"{group.name}~{count[group.name]}") in taken:
+                count[group.name] += 1
             taken.add(name)
         names.append(name)
     return names
 
 
 def _below(root: Tree, path: str) -> Iterator[tuple[str, Facts]]:
-    """The paths of a module and all below it, with what is said of them; no path that stands for several modules."""
+    """Paths and facts of a module and all below it, without paths that stand for several modules."""
     pending = [(path, root)]
     while pending:
-        path, one = pending.pop()
-        yield path, one.facts
-        often = Counter(child.name for child in one.below)
-        pending += [(f"{path}.{c.name}", c) for c in one.below if often[c.name] == 1]
+        path, tree = pending.pop()
+        yield path, tree.facts
+        count = Counter(child.name for child in tree.below)
+        pending += [(f"{path}.{child.name}", child) for child in tree.below if count[child.name] == 1]
 
 
-def _told_apart(name: str, members: list[Tree]) -> list[Group]:
-    """The modules that several of one name are: those of different sources that can be the same are."""
-    if len({one.source for one in members}) == 1:
-        return [Group(name, [one]) for one in members]
-    numbers = _parts([dict(_below(one, name)) for one in members])
-    unclear = {id(one) for one, number in zip(members, numbers, strict=True) if number < 0}
-    return [Group(name, its, any(id(one) in unclear for one in its)) for its in _grouped(members, numbers)]
+def _groups_of_name(name: str, members: list[Tree]) -> list[Group]:
+    """Groups of modules of one name: modules of different sources are one if they can be."""
+    if len({tree.source for tree in members}) == 1:
+        return [Group(name, [tree]) for tree in members]
+    numbers = _parts([dict(_below(tree, name)) for tree in members])
+    unclear = {id(tree) for tree, number in zip(members, numbers, strict=True) if number < 0}
+    groups = _grouped(members, numbers)
+    return [Group(name, trees, any(id(tree) in unclear for tree in trees)) for trees in groups]
 
 
 def _grouped(members: list[Tree], numbers: list[int]) -> list[list[Tree]]:
-    """Those of one number together; two of one source stay apart, for there they are."""
+    """Puts modules of one number together; two of one source stay apart, since that source tells them apart."""
     groups: dict[tuple[int, int], list[Tree]] = {}
-    for one, number in zip(members, numbers, strict=True):
+    for tree, number in zip(members, numbers, strict=True):
         copy = 0
-        while any(other.source == one.source for other in groups.get((number, copy), ())):
+        while any(other.source == tree.source for other in groups.get((number, copy), ())):
             copy += 1
-        groups.setdefault((number, copy), []).append(one)
+        groups.setdefault((number, copy), []).append(tree)
     return list(groups.values())
 
 
 def _parts(evidence: list[dict[str, Facts]]) -> list[int]:
-    """A number for each, alike for those that can be the same module with all below; -1 for those that fit several."""
-    said: dict[str, dict[Facts, int]] = {}
-    for paths in evidence:
-        for path, facts in paths.items():
-            said.setdefault(path, {})[facts] = 0
-    numbers = {path: at for at, path in enumerate(sorted(said))}
-    for of_path in said.values():
-        distinct = sorted(of_path, key=repr)
-        of_path.update(zip(distinct, clusters(distinct, same), strict=True))
-    contested = {path for path, of_path in said.items() if max(of_path.values()) > 0}
+    """A number for each tree, the same for trees that can be one module with all below it; -1 if several fit.
+
+    Args:
+        evidence: For each tree its facts by path.
+    """
+    cluster = _clusters_by_path(evidence)
+    contested = {path: row for row, path in enumerate(sorted(cluster)) if max(cluster[path].values()) > 0}
     tokens = [
         {
-            numbers[path]: said[path][facts]
+            contested[path]: cluster[path][facts]
             for path, facts in paths.items()
-            if path in contested and said[path][facts] >= 0
+            if path in contested and cluster[path][facts] >= 0
         }
         for paths in evidence
     ]
-    found = parted(tokens, _MOST_MODULES)
-    return list(range(len(evidence))) if found is None else found
+    numbers = parted(tokens, _MOST_MODULES)
+    return list(range(len(evidence))) if numbers is None else numbers
+
+
+def _clusters_by_path(evidence: list[dict[str, Facts]]) -> dict[str, dict[Facts, int]]:
+    """For every path and each of its facts a number, the same for facts that do not contradict each other."""
+    cluster: dict[str, dict[Facts, int]] = {}
+    for paths in evidence:
+        for path, facts in paths.items():
+            cluster.setdefault(path, {})[facts] = 0
+    for of_path in cluster.values():
+        distinct = sorted(of_path, key=repr)
+        of_path.update(zip(distinct, clusters(distinct, same), strict=True))
+    return cluster
 
 
 def _spelled(group: Group) -> str:
-    """What is said of a module and those below, the same in whatever order the sources come."""
-    return repr(sorted({(p, repr(f)) for one in group.members for p, f in _below(one, "")}))
+    """The facts of a module and all below it as a text that does not depend on the order of the sources."""
+    return repr(sorted({(path, repr(facts)) for tree in group.members for path, facts in _below(tree, "")}))

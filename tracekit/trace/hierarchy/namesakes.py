@@ -1,8 +1,8 @@
-"""Different modules under one path: which calls are of which, by what their markers and those inside them say.
+"""Tells different modules under one path apart, by the markers of their calls and of the calls inside.
 
 Two models that were hooked with one prefix (draft and target) leave calls of the same paths. Outermost calls that
 contradict each other, themselves or in what they call, are of different modules, with all that they call. Only where
-one call holds both sides are the modules below it told apart instead. Knows no names: it numbers.
+one call contains both sides are the modules below it told apart instead. Modules have numbers here, not names.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays.groups import distinct, mixed
 from tracekit.arrays.intervals import by_level, subtree_ends
-from tracekit.arrays.slices import distinct
 from tracekit.trace.hierarchy.contradictions import clusters, parted
 from tracekit.trace.hierarchy.facts import same
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.trace.hierarchy.facts import Facts
 
-#: More modules than these under one path of one process are none: something in the markers changes all the time.
+#: More than these under one path of one process are not modules: something in the markers changes all the time.
 MOST_MODULES = 16
 
-#: Which one of several modules a path stands for: how many parts of the path are told apart, and its number there.
+#: Which of several modules a path stands for: pairs of how many parts the numbered path has, and the number.
 Numbers = tuple[tuple[int, int], ...]
 
 
@@ -34,13 +34,13 @@ class Called(NamedTuple):
     """Calls in pre-order.
 
     Attributes:
-        parent: The call around each one, or -1.
-        depth: How many are around it.
-        process: The process it ran in.
-        place: Which of the paths it stands at; that of the call around it where its own is not known.
+        parent: Row of the call around it, or -1.
+        depth: How many calls are around it.
+        process: Row of processes.
+        place: Row of the path it stands at; that of the call around it where its own is not known.
         placed: Whether its own place is known.
-        said: Which path its marker says; only modules of which one path is said are told apart.
-        facts: Which of the facts its marker says.
+        marked_path: Number of the path in its marker; only modules whose markers agree on it are told apart.
+        facts: Row of the facts that its marker states.
     """
 
     parent: Rows
@@ -48,17 +48,17 @@ class Called(NamedTuple):
     process: Ints
     place: Ints
     placed: Flags
-    said: Ints
+    marked_path: Ints
     facts: Ints
 
 
-class ToldApart(NamedTuple):
-    """Of which module each call is.
+class Namesakes(NamedTuple):
+    """Which of the modules of its path each call is of.
 
     Attributes:
-        which: For every call a place in ``numbers``.
-        numbers: What tells the modules of one path apart; the first is nothing.
-        unclear: Calls of a path that stands for several modules, of which they may be any.
+        which: For every call a position in ``numbers``.
+        numbers: What tells the modules of one path apart; the first entry is empty.
+        unclear: Which calls may be of any of several modules of their path.
     """
 
     which: Ints
@@ -67,12 +67,12 @@ class ToldApart(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Calls that tell something.
+    """Calls whose facts prove something.
 
     Attributes:
-        call: The call.
-        path: Number of its process, its path and what its marker says of that.
-        cluster: What it is one of.
+        call: Row of the call.
+        path: A number for its process, its path and the path in its marker together.
+        cluster: Number of the facts, the same for facts that agree.
     """
 
     call: Rows
@@ -83,53 +83,50 @@ class _Tokens(NamedTuple):
         return _Tokens(*(column[rows] for column in self))
 
 
-def told_apart(calls: Called, paths: Sequence[str], facts: Sequence[Facts]) -> ToldApart:
+def namesakes_of(calls: Called, paths: Sequence[str], facts: Sequence[Facts]) -> Namesakes:
     """Tells the modules of each path of each process apart."""
-    found = ToldApart(np.zeros(calls.parent.size, dtype=np.int64), [()], np.zeros(calls.parent.size, dtype=bool))
-    tokens = _telling(calls, len(paths), facts)
+    apart = Namesakes(np.zeros(calls.parent.size, dtype=np.int64), [()], np.zeros(calls.parent.size, dtype=bool))
+    tokens = _tokens(calls, len(paths), facts)
     if not tokens.call.size:
-        return found
+        return apart
     level, end = _levels(calls), subtree_ends(calls.parent, calls.depth)
     placed = np.flatnonzero(calls.placed)
     for items in by_level(level[placed]):
         if not tokens.call.size:
             break
         rows = placed[items]
-        at = np.searchsorted(rows, tokens.call, side="right") - 1
-        _hand_down(found, rows, _split_siblings(calls, paths, found, rows, (tokens, at)), end)
-        # What is below these calls is told apart with them, but for what one of them holds in two ways.
-        later = ~np.isin(tokens.call, rows) & ~found.unclear[tokens.call]
-        tokens = _contested(tokens.those(later), found.which)
-    return found
+        item = np.searchsorted(rows, tokens.call, side="right") - 1
+        _hand_down(apart, rows, _split_siblings(calls, paths, apart, rows, (tokens, item)), end)
+        # Modules below these calls are told apart with them, unless one call contains both sides of a contradiction.
+        later = ~np.isin(tokens.call, rows) & ~apart.unclear[tokens.call]
+        tokens = _contested(tokens.those(later), apart.which)
+    return apart
 
 
-def _telling(calls: Called, paths: int, facts: Sequence[Facts]) -> _Tokens:
-    """The calls of paths of which contradictory things are said in one process."""
-    rows = _said_differently(calls, paths)
-    words = int(calls.said.max(initial=0)) + 1
-    names, name = distinct(calls.place[rows] * words + calls.said[rows])
+def _tokens(calls: Called, paths: int, facts: Sequence[Facts]) -> _Tokens:
+    """The calls of paths whose facts contradict each other in one process."""
+    rows = _with_different_facts(calls, paths)
+    marked_paths = int(calls.marked_path.max(initial=0)) + 1
+    names, name = distinct(calls.place[rows] * marked_paths + calls.marked_path[rows])
     path = calls.process[rows].astype(np.int64) * names.size + name
-    keys, at = distinct(path * len(facts) + calls.facts[rows])
-    of_path, said = np.divmod(keys, len(facts))
+    keys, key = distinct(path * len(facts) + calls.facts[rows])
+    of_path, fact = np.divmod(keys, len(facts))
     cluster = np.full(keys.size, -1, dtype=np.int64)
     bounds = np.flatnonzero(np.diff(of_path, prepend=-1, append=-1))
     for low, high in pairwise(bounds.tolist()):
         if high - low > 1:
-            found = clusters([facts[one] for one in said[low:high].tolist()], same)
-            if max(found) > 0:
-                cluster[low:high] = found
-    tells = cluster[at] >= 0
-    return _Tokens(rows[tells], path[tells], cluster[at][tells])
+            numbers = clusters([facts[row] for row in fact[low:high].tolist()], same)
+            if max(numbers) > 0:
+                cluster[low:high] = numbers
+    contradicted = cluster[key] >= 0
+    return _Tokens(rows[contradicted], path[contradicted], cluster[key][contradicted])
 
 
-def _said_differently(calls: Called, paths: int) -> Rows:
-    """The calls of paths of which more than one thing is said, contradictory or not."""
+def _with_different_facts(calls: Called, paths: int) -> Rows:
+    """The calls of paths with more than one set of facts, contradictory or not."""
     rows = np.flatnonzero(calls.placed)
     place, facts = calls.place[rows], calls.facts[rows]
-    low, high = np.full(paths, np.iinfo(np.int64).max), np.full(paths, -1)
-    np.minimum.at(low, place, facts)
-    np.maximum.at(high, place, facts)
-    return rows[(low < high)[place]]
+    return rows[mixed(place, facts, paths)[place]]
 
 
 def _levels(calls: Called) -> Ints:
@@ -142,46 +139,43 @@ def _levels(calls: Called) -> Ints:
 
 
 def _contested(tokens: _Tokens, which: Ints) -> _Tokens:
-    """Those whose path is still said to be different things within one module."""
+    """The tokens of paths whose facts still contradict each other within one module."""
     if not tokens.call.size:
         return tokens
     keys, group = distinct(tokens.path * (int(which.max()) + 1) + which[tokens.call])
-    low, high = np.full(keys.size, np.iinfo(np.int64).max), np.full(keys.size, -1)
-    np.minimum.at(low, group, tokens.cluster)
-    np.maximum.at(high, group, tokens.cluster)
-    return tokens.those((low < high)[group])
+    return tokens.those(mixed(group, tokens.cluster, keys.size)[group])
 
 
 def _split_siblings(
-    calls: Called, paths: Sequence[str], found: ToldApart, rows: Rows, held: tuple[_Tokens, Rows]
+    calls: Called, paths: Sequence[str], apart: Namesakes, rows: Rows, inside: tuple[_Tokens, Rows]
 ) -> tuple[Ints, Ints]:
     """Numbers calls of one level that have the same module above them.
 
     Args:
         calls: All calls.
         paths: Their paths.
-        found: What is known from the levels above.
+        apart: What is known from the levels above.
         rows: The calls of this level.
-        held: What tells, and in which of them each lies.
+        inside: The tokens; and for each the position in ``rows`` of the call that it lies in.
 
     Returns:
-        For each of ``rows`` its number, -1 where it may have several; and how many parts of its path that numbers.
+        For each of ``rows`` its number, -1 where it may have several; and how many parts of its path have that number.
     """
-    tokens, at = held
-    family, domains = _families(paths, _siblings(calls, found.which, rows), calls.place[rows])
-    items, lying = (np.argsort(its, kind="stable") for its in (family, family[at]))
+    tokens, item = inside
+    family, lengths = _families(paths, _siblings(calls, apart.which, rows), calls.place[rows])
+    by_family, tokens_by_family = (np.argsort(column, kind="stable") for column in (family, family[item]))
     number, parts = np.zeros((2, rows.size), dtype=np.int64)
-    for one in np.unique(family[at]).tolist():
-        here = items[slice(*np.searchsorted(family[items], (one, one + 1)))]
-        mine = lying[slice(*np.searchsorted(family[at][lying], (one, one + 1)))]
-        numbered = _numbered(np.searchsorted(here, at[mine]), tokens.those(mine), here.size)
-        if numbered is not None:
-            number[here], parts[here] = numbered, domains[one]
+    for row in np.unique(family[item]).tolist():
+        members = by_family[slice(*np.searchsorted(family[by_family], (row, row + 1)))]
+        own = tokens_by_family[slice(*np.searchsorted(family[item][tokens_by_family], (row, row + 1)))]
+        numbers = _numbered(np.searchsorted(members, item[own]), tokens.those(own), members.size)
+        if numbers is not None:
+            number[members], parts[members] = numbers, lengths[row]
     return number, parts
 
 
 def _siblings(calls: Called, which: Ints, rows: Rows) -> Ints:
-    """A number for each call, alike for those below one module."""
+    """A number for each call, the same for those below one module."""
     above = np.append(calls.parent, -1)[rows]
     inside = above >= 0
     places, ways = int(calls.place.max()) + 2, int(which.max()) + 1
@@ -190,85 +184,91 @@ def _siblings(calls: Called, which: Ints, rows: Rows) -> Ints:
 
 
 def _families(paths: Sequence[str], group: Ints, place: Ints) -> tuple[Ints, list[int]]:
-    """The calls of each group that stand at one path or below it, where a call of the group stands.
+    """Splits the calls of each group into families: a path of the group with all paths of the group below it.
 
     Returns:
-        For each call its family, and for each family of how many parts the path is.
+        For each call the row of its family, and for each family how many parts its path has.
     """
-    keys, at = distinct(group * len(paths) + place)
-    pairs = [(key // len(paths), tuple(paths[key % len(paths)].split("."))) for key in keys.tolist()]
+    keys, key = distinct(group * len(paths) + place)
+    pairs = [(code // len(paths), tuple(paths[code % len(paths)].split("."))) for code in keys.tolist()]
     family = np.zeros(keys.size, dtype=np.int64)
-    domains: list[int] = []
+    lengths: list[int] = []
     last: tuple[int, tuple[str, ...]] | None = None
     for row in sorted(range(keys.size), key=pairs.__getitem__):
-        its, parts = pairs[row]
-        if last is None or (its, parts[: len(last[1])]) != last:
-            last = its, parts
-            domains.append(len(parts))
-        family[row] = len(domains) - 1
-    return family[at], domains
+        number, parts = pairs[row]
+        if last is None or (number, parts[: len(last[1])]) != last:
+            last = number, parts
+            lengths.append(len(parts))
+        family[row] = len(lengths) - 1
+    return family[key], lengths
 
 
-def _hand_down(found: ToldApart, rows: Rows, numbered: tuple[Ints, Ints], end: Rows) -> None:
-    """Gives the numbers of some calls to all that they call."""
+def _hand_down(apart: Namesakes, rows: Rows, numbered: tuple[Ints, Ints], end: Rows) -> None:
+    """Gives the numbers of some calls to everything that they call.
+
+    Args:
+        apart: What is known so far; changed in place.
+        rows: The calls.
+        numbered: The number of each, and how many parts of its path have that number.
+        end: For every call the row after its last descendant.
+    """
     number, parts = numbered
-    changed = np.flatnonzero(number)
-    step = np.zeros(found.which.size + 1, dtype=np.int64)
-    doubt = np.zeros(found.which.size + 1, dtype=np.int64)
-    known = {numbers: at for at, numbers in enumerate(found.numbers)}
-    for at in changed.tolist():
-        row = int(rows[at])
-        if number[at] < 0:
+    step = np.zeros(apart.which.size + 1, dtype=np.int64)
+    doubt = np.zeros(apart.which.size + 1, dtype=np.int64)
+    known = {numbers: row for row, numbers in enumerate(apart.numbers)}
+    for item in np.flatnonzero(number).tolist():
+        row = int(rows[item])
+        if number[item] < 0:
             doubt[row] += 1
             doubt[end[row]] -= 1
             continue
-        old = int(found.which[row])
-        numbers = (*found.numbers[old], (int(parts[at]), int(number[at])))
+        old = int(apart.which[row])
+        numbers = (*apart.numbers[old], (int(parts[item]), int(number[item])))
         new = known.setdefault(numbers, len(known))
-        if new == len(found.numbers):
-            found.numbers.append(numbers)
+        if new == len(apart.numbers):
+            apart.numbers.append(numbers)
         step[row] += new - old
         step[end[row]] += old - new
-    found.which[:] += np.cumsum(step[:-1])
-    found.unclear[:] |= np.cumsum(doubt[:-1]) > 0
+    apart.which[:] += np.cumsum(step[:-1])
+    apart.unclear[:] |= np.cumsum(doubt[:-1]) > 0
 
 
 def _numbered(item: Rows, tokens: _Tokens, items: int) -> Ints | None:
-    """The number of the module of each item, -1 where it may be several; None if all are of one.
+    """The number of the module of each item, -1 where it may have several; None if all have one.
 
     Args:
-        item: In which item each token lies.
-        tokens: What lies in the items.
+        item: The item that each token lies in.
+        tokens: The tokens in the items.
         items: How many items there are.
     """
     paths, path = distinct(tokens.path)
     cluster = _held_together(item, path, tokens.cluster)
     width = int(cluster.max(initial=0)) + 1
-    told = _sorted(item * (paths.size * width) + path * width + cluster)
-    item, token = np.divmod(told, paths.size * width)
+    codes = _sorted(item * (paths.size * width) + path * width + cluster)
+    item, token = np.divmod(codes, paths.size * width)
     kinds: dict[bytes, int] = {}
     bounds = np.searchsorted(item, np.arange(items + 1)).tolist()
     kind = [kinds.setdefault(token[low:high].tobytes(), len(kinds)) for low, high in pairwise(bounds)]
-    evidence = [dict(divmod(one, width) for one in np.frombuffer(text, dtype=token.dtype).tolist()) for text in kinds]
-    numbers = parted(evidence, MOST_MODULES)
+    statements = [dict(divmod(code, width) for code in np.frombuffer(text, token.dtype).tolist()) for text in kinds]
+    numbers = parted(statements, MOST_MODULES)
     if numbers is None or max(numbers) == 0:
         return None
     return np.array(numbers, dtype=np.int64)[kind]
 
 
 def _held_together(item: Rows, path: Ints, cluster: Ints) -> Ints:
-    """What is said of each path, as one thing if one item holds both."""
-    width = int(cluster.max(initial=0)) + 1
-    told = _sorted((item * (int(path.max(initial=0)) + 1) + path) * width + cluster)
-    where, what = np.divmod(told, width)
-    again = np.flatnonzero(where[1:] == where[:-1])
+    """Clusters of each token, merged where one item contains both."""
+    width, paths = int(cluster.max(initial=0)) + 1, int(path.max(initial=0)) + 1
+    codes = _sorted((item * paths + path) * width + cluster)
+    item_path, held = np.divmod(codes, width)
+    again = np.flatnonzero(item_path[1:] == item_path[:-1])
     if not again.size:
         return cluster
-    its = where[again] % (int(path.max(initial=0)) + 1)
-    pairs = np.unique(np.stack((its * width + what[again], its * width + what[again + 1])), axis=1)
-    first = np.arange((int(path.max(initial=0)) + 1) * width)
-    for one, other in pairs.T.tolist():
-        low, high = sorted((int(first[one]), int(first[other])))
+    base = item_path[again] % paths * width
+    pairs = np.unique(np.stack((base + held[again], base + held[again + 1])), axis=1)
+    first = np.arange(paths * width)
+    for left, right in pairs.T.tolist():
+        low, high = sorted((int(first[left]), int(first[right])))
         first[first == high] = low
     return np.asarray(first[path * width + cluster] - path * width)
 
@@ -276,5 +276,4 @@ def _held_together(item: Rows, path: Ints, cluster: Ints) -> Ints:
 def _sorted(codes: Ints) -> Ints:
     """The distinct codes in order."""
     codes = np.sort(codes)
-    found: Ints = codes[np.diff(codes, prepend=-1) != 0]
-    return found
+    return np.asarray(codes[np.diff(codes, prepend=-1) != 0])

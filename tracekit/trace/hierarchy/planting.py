@@ -1,4 +1,4 @@
-"""The modules of each process, out of its calls, as trees that can be joined."""
+"""Trees of the modules of each process, made from its calls, ready to be joined into one hierarchy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.slices import distinct
+from tracekit.arrays.groups import distinct, minima
 from tracekit.trace.hierarchy.facts import NOTHING, common
 from tracekit.trace.hierarchy.siblings import Tree
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     from tracekit.arrays.types import Ints, Rows
     from tracekit.trace.hierarchy.facts import Facts
-    from tracekit.trace.hierarchy.namesakes import Called, Numbers, ToldApart
+    from tracekit.trace.hierarchy.namesakes import Called, Namesakes, Numbers
 
 
 class Nodes(NamedTuple):
     """The modules that were called, each in its process.
 
     Attributes:
-        process: The process.
-        place: Which of the paths.
-        which: What tells it from other modules of that path there.
+        process: Row of processes.
+        place: Row of the paths.
+        which: Row of ``Namesakes.numbers``, which tell it from other modules of that path.
         first_ns: When it was first called.
-        first_call: Its first call.
+        first_call: Row of its first call.
         facts: What all its calls say of it together, and whether they contradict each other.
     """
 
@@ -38,43 +38,58 @@ class Nodes(NamedTuple):
     facts: list[tuple[Facts, bool]]
 
 
-def nodes_of(calls: Called, apart: ToldApart, rows: Rows, start_ns: Ints, facts: Sequence[Facts]) -> tuple[Nodes, Ints]:
-    """The modules of some calls, and for each of these its place among them."""
-    places, ways = int(calls.place.max(initial=0)) + 1, len(apart.numbers)
+def nodes_of(
+    calls: Called, namesakes: Namesakes, rows: Rows, start_ns: Ints, facts: Sequence[Facts]
+) -> tuple[Nodes, Ints]:
+    """The modules of some calls, and for each of these calls the row of its module.
+
+    Args:
+        calls: All calls.
+        namesakes: Which module of its path each call is of.
+        rows: The calls to look at.
+        start_ns: When each call began.
+        facts: The distinct facts.
+    """
+    places, ways = int(calls.place.max(initial=0)) + 1, len(namesakes.numbers)
     code = (calls.process[rows].astype(np.int64) * places + calls.place[rows]) * ways
-    keys, node = distinct(code + apart.which[rows])
-    first = np.full(keys.size, np.iinfo(np.int64).max)
-    np.minimum.at(first, node, start_ns[rows])
+    keys, node = distinct(code + namesakes.which[rows])
+    first = minima(node, start_ns[rows], keys.size)
     first_call = np.zeros(keys.size, dtype=np.int64)
     earliest = np.flatnonzero(start_ns[rows] == first[node])[::-1]
     first_call[node[earliest]] = rows[earliest]
     own = calls.placed[rows]
     pairs, _ = distinct(node[own] * len(facts) + calls.facts[rows[own]])
-    said: list[list[Facts]] = [[] for _ in range(keys.size)]
-    for one, which in np.stack(np.divmod(pairs, len(facts)), axis=1).tolist():
-        said[one].append(facts[which])
+    node_facts: list[list[Facts]] = [[] for _ in range(keys.size)]
+    for row, fact in np.stack(np.divmod(pairs, len(facts)), axis=1).tolist():
+        node_facts[row].append(facts[fact])
     process, place = np.divmod(keys // ways, places)
-    return Nodes(process, place, keys % ways, first, first_call, [*map(common, said)]), node
+    return Nodes(process, place, keys % ways, first, first_call, [*map(common, node_facts)]), node
 
 
 def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> list[Tree]:
-    """The roots of all processes, with all below and the containers between, in the order of first calls."""
+    """The roots of all processes with everything below them, containers included, in the order of first calls.
+
+    Args:
+        nodes: The modules that were called.
+        paths: The paths of places.
+        numbers: What tells the modules of one path apart.
+    """
     roots: list[Tree] = []
     known: dict[tuple[int, str, int], Tree] = {}
     process, place, which = (column.tolist() for column in nodes[:3])
     first_ns, first_call = nodes.first_ns.tolist(), nodes.first_call.tolist()
     for row in np.lexsort((nodes.first_call, nodes.first_ns)).tolist():
-        told = dict(numbers[which[row]])
+        number_at = dict(numbers[which[row]])
         above, siblings = -1 - process[row], roots
-        found: Tree | None = None
+        tree: Tree | None = None
         for parts, name in enumerate(paths[place[row]].split("."), 1):
-            key = (above, name, told.get(parts, 0))
-            if (found := known.get(key)) is None:
+            key = (above, name, number_at.get(parts, 0))
+            if (tree := known.get(key)) is None:
                 first = first_ns[row], first_call[row]
-                found = known[key] = Tree(name, process[row], -1, NOTHING, first=first)
-                siblings.append(found)
-            above, siblings = id(found), found.below
-        assert found is not None
-        found.row = row
-        found.facts, found.differs = nodes.facts[row]
+                tree = known[key] = Tree(name, process[row], -1, NOTHING, first=first)
+                siblings.append(tree)
+            above, siblings = id(tree), tree.below
+        assert tree is not None
+        tree.row = row
+        tree.facts, tree.differs = nodes.facts[row]
     return roots

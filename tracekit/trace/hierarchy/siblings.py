@@ -1,4 +1,4 @@
-"""The order of siblings in the hierarchy: natural to the reader, and the same in whatever order the sources come."""
+"""The order of siblings in the hierarchy: natural to the reader, and independent of the order of the sources."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _DIGITS = re.compile(r"(\d+)")
 
 @dataclass(slots=True)
 class Tree:
-    """A module as one process or report knows it, with those below.
+    """A module as one process or report knows it, with the modules below it.
 
     Attributes:
         name: Last part of its path, without a number that tells it from others.
-        source: Which process or report it is of.
-        row: Its number there; -1 of a container that is never called.
-        facts: What is said of it.
+        source: Number of the process or report.
+        row: Row of the module there; -1 for a container that is never called.
+        facts: What its markers say of it.
         differs: Whether its own calls contradict each other about it.
-        first: When it was first called, or one below it, by a clock that all sources share; None without one.
-        below: Those below, in the order of their first calls.
+        first: When it, or a module below it, was first called, by a clock that all sources share; None without one.
+        below: The modules below, in the order of their first calls.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Tree:
 
 @dataclass(slots=True)
 class Group:
-    """Modules of several sources that are one.
+    """Modules of several sources that are one and the same.
 
     Attributes:
         name: Their name.
         members: The modules.
-        unclear: Whether some of them could as well be other modules of that name.
+        unclear: Whether some of them could also be other modules of that name.
     """
 
     name: str
@@ -59,17 +59,17 @@ class Group:
     @property
     def first(self) -> tuple[int, int]:
         """When it was first called."""
-        return min(one.first for one in self.members if one.first is not None)
+        return min(tree.first for tree in self.members if tree.first is not None)
 
 
 def in_order(groups: list[Group], spelled: Callable[[Group], str]) -> list[Group]:
-    """Siblings by their first calls where one clock tells them all, else as each source has them.
+    """Siblings by their first calls if one clock times them all, else in the order of the sources.
 
     Args:
         groups: The siblings.
-        spelled: Tells those of one name apart.
+        spelled: A text that tells siblings of one name apart.
     """
-    timed = all(one.first is not None for group in groups for one in group.members)
+    timed = all(tree.first is not None for group in groups for tree in group.members)
     return _by_number(_by_time(groups)) if timed else _as_in_sources(groups, _keys(groups, spelled))
 
 
@@ -78,20 +78,21 @@ def _by_time(groups: list[Group]) -> list[Group]:
 
 
 def _by_number(groups: list[Group]) -> list[Group]:
-    """Numbered siblings by their numbers, unless one process called them in another order: stages of a pipeline."""
-    numbered = [at for at, group in enumerate(groups) if _is_number(group.name)]
-    seen: dict[int, list[tuple[tuple[int, int] | None, int]]] = {}
-    for at in numbered:
-        for one in groups[at].members:
-            seen.setdefault(one.source, []).append((one.first, int(one.name)))
-    for its in seen.values():
-        numbers = [number for _, number in sorted(its, key=lambda item: item[0] or (0, 0))]
+    """Numbered siblings by their numbers, unless a process called them in another order, as pipeline stages are."""
+    numbered = [place for place, group in enumerate(groups) if _is_number(group.name)]
+    by_source: dict[int, list[tuple[tuple[int, int] | None, int]]] = {}
+    for place in numbered:
+        for tree in groups[place].members:
+            by_source.setdefault(tree.source, []).append((tree.first, int(tree.name)))
+    for calls in by_source.values():
+        numbers = [number for _, number in sorted(calls, key=lambda call: call[0] or (0, 0))]
         if numbers != sorted(numbers):
             return groups
-    found = list(groups)
-    for at, group in zip(numbered, sorted((groups[at] for at in numbered), key=lambda one: int(one.name)), strict=True):
-        found[at] = group
-    return found
+    ordered = list(groups)
+    by_number = sorted((groups[place] for place in numbered), key=lambda group: int(group.name))
+    for place, group in zip(numbered, by_number, strict=True):
+        ordered[place] = group
+    return ordered
 
 
 def _is_number(name: str) -> bool:
@@ -99,7 +100,7 @@ def _is_number(name: str) -> bool:
 
 
 def _as_in_sources(groups: list[Group], keys: list[tuple[object, ...]]) -> list[Group]:
-    """Merges the orders of all sources; what no source orders goes by name, numbers by their size."""
+    """Merges the orders of all sources; siblings that no source orders go by name, numbers by their size."""
     after: list[set[int]] = [set() for _ in groups]
     waits = [0] * len(groups)
     for earlier, later in _neighbours(groups):
@@ -107,38 +108,37 @@ def _as_in_sources(groups: list[Group], keys: list[tuple[object, ...]]) -> list[
             after[earlier].add(later)
             waits[later] += 1
     by_name = sorted(range(len(groups)), key=keys.__getitem__)
-    rank = {at: number for number, at in enumerate(by_name)}
-    free = [rank[at] for at in by_name if not waits[at]]
-    found: dict[int, Group] = {}
+    rank = {place: number for number, place in enumerate(by_name)}
+    free = [rank[place] for place in by_name if not waits[place]]
+    ordered: dict[int, Group] = {}
     for first in by_name:
-        while free or first not in found:
-            # Where nothing is free any more, sources contradict each other: the first by name goes on.
-            at = by_name[heapq.heappop(free)] if free else first
-            found[at] = groups[at]
-            for later in after[at]:
+        while free or first not in ordered:
+            # Where nothing is free any more, sources contradict each other: continue with the first by name.
+            place = by_name[heapq.heappop(free)] if free else first
+            ordered[place] = groups[place]
+            for later in after[place]:
                 waits[later] -= 1
-            for later in (one for one in after[at] if not waits[one] and one not in found):
+            for later in (next_ for next_ in after[place] if not waits[next_] and next_ not in ordered):
                 heapq.heappush(free, rank[later])
-    return [*found.values()]
+    return [*ordered.values()]
 
 
 def _neighbours(groups: list[Group]) -> Iterable[tuple[int, int]]:
-    """What stands beside each other in one source."""
-    places: dict[int, list[tuple[int, int]]] = {}
-    for at, group in enumerate(groups):
-        for one in group.members:
-            places.setdefault(one.source, []).append((one.row, at))
-    for its in places.values():
-        order = [at for _, at in sorted(its)]
-        yield from pairwise(order)
+    """Pairs of groups that are next to each other in one source."""
+    by_source: dict[int, list[tuple[int, int]]] = {}
+    for place, group in enumerate(groups):
+        for tree in group.members:
+            by_source.setdefault(tree.source, []).append((tree.row, place))
+    for rows in by_source.values():
+        yield from pairwise([place for _, place in sorted(rows)])
 
 
 def _keys(groups: list[Group], spelled: Callable[[Group], str]) -> list[tuple[object, ...]]:
-    """By what siblings are ordered that no source orders; of one name, by what is said of them."""
-    often = Counter(group.name for group in groups)
-    return [(_natural(group.name), spelled(group) if often[group.name] > 1 else "") for group in groups]
+    """Sort keys of siblings that no source orders: their names and, for those of one name, their texts."""
+    count = Counter(group.name for group in groups)
+    return [(_natural(group.name), spelled(group) if count[group.name] > 1 else "") for group in groups]
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Numbers in a name count as such, and come before words."""
+    """A sort key by which numbers in a name sort by size, and before words."""
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _DIGITS.split(name) if part]

@@ -1,4 +1,4 @@
-"""Iterations of training or serving, and which of them work belongs to."""
+"""Steps: iterations of training or serving, and the step that each piece of host work belongs to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost, one_axis, parents
 from tracekit.causes import CAUSES, MODULE_UNCLEAR, STEPS_UNCLEAR
 from tracekit.markers.base import ModuleMarker, StepMarker
-from tracekit.trace.hierarchy.modules import NAMELESS_ROOT
+from tracekit.trace.hierarchy.places import NAMELESS_ROOT
 from tracekit.trace.steps.leading import led_steps
 from tracekit.trace.steps.roots import Outermost, is_part
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracekit.trace.calls.endings import Endings
     from tracekit.trace.decoding import Decoded
     from tracekit.trace.hierarchy.modules import Module
+    from tracekit.trace.steps.leading import Led
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Steps:
         end_ns: End.
         thread: Row of threads.
         process: Row of processes.
-        says: What the step's text says; a step made from calls of a root module has only a name.
-        apart: Threads that work for no other thread's step.
+        says: Marker of the step; a step made from calls of a root module has only a name.
+        apart: Threads that never work for a step of another thread.
     """
 
     start_ns: Ints
@@ -47,9 +48,9 @@ class Steps:
 
 
 def steps_of(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings) -> Steps:
-    """The ranges that mark steps; for a process that has none, the calls of the root that leads each loop.
+    """The ranges that mark steps; for a process without any, the calls of the root that leads each loop.
 
-    A backward pass is no step of its own, and a capture is none at all.
+    Neither a backward pass nor a graph capture is a step.
     """
     ranges = recording.ranges
     start, end = integers(ranges, "start_ns"), endings.end_ns
@@ -60,10 +61,8 @@ def steps_of(recording: Recording, decoded: Decoded, calls: Calls, endings: Endi
     marked = np.flatnonzero(decoded.rows(StepMarker)[marker] & same_thread)
     led = _unmarked(recording, decoded, calls, endings, np.unique(process[marked]))
     first, last = (np.concatenate((marked, rows)) for rows in (led.first, led.last))
-    says = [
-        *(said for row in marked.tolist() if isinstance(said := decoded.markers[marker[row]], StepMarker)),
-        *map(StepMarker, led.name),
-    ]
+    markers = (decoded.markers[number] for number in marker[marked].tolist())
+    says = [*(item for item in markers if isinstance(item, StepMarker)), *map(StepMarker, led.name)]
     order = np.lexsort((first, process[first], start[first]))
     first, last = first[order], last[order]
     says = [says[row] for row in order.tolist()]
@@ -71,13 +70,13 @@ def steps_of(recording: Recording, decoded: Decoded, calls: Calls, endings: Endi
 
 
 class _Unmarked(NamedTuple):
-    """Steps that nobody marked, by rows of the recording's ranges.
+    """Steps of processes that mark none, by rows of the recording's ranges.
 
     Attributes:
         first: The call that begins each step.
         last: The call that ends it.
-        name: What it is called.
-        apart: Threads that work for no other thread's step.
+        name: Name of each step.
+        apart: Threads that never work for a step of another thread.
     """
 
     first: Rows
@@ -86,92 +85,138 @@ class _Unmarked(NamedTuple):
     apart: Rows
 
 
-def _unmarked(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings, marking: Ints) -> _Unmarked:
-    """The steps of all processes but those that mark their own."""
-    thread, start = (integers(recording.ranges, name)[calls.range_row] for name in ("thread", "start_ns"))
-    end = endings.end_ns[calls.range_row]
-    process = recording.threads.process[thread]
-    forward = np.array([not _backward(found) for found in decoded.markers], dtype=bool)
-    asked = (calls.parent < 0) & calls.known & forward[calls.marker] & ~calls.captured
-    # A call that may be of any of several models may begin a step, or be a part of one.
-    unclear = (calls.parent < 0) & (calls.cause == CAUSES.index(MODULE_UNCLEAR)) & ~calls.known
-    doubtful = np.unique(process[unclear])
-    without = np.setdiff1d(doubtful, marking)
-    recording.tally.add("calls", STEPS_UNCLEAR, int(np.isin(process[asked], without).sum()))
-    places = _Places(decoded, calls)
-    first, last, apart = ([np.empty(0, np.int64)] for _ in range(3))
-    names: list[str] = []
-    for one in np.setdiff1d(process[asked], np.union1d(marking, doubtful)).tolist():
-        mine = process == one
-        rows = np.flatnonzero(mine & asked)
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        module = _one_on_all_threads(calls.modules, calls.module[rows], thread[rows])
-        outermost = Outermost(thread[rows], start[rows], end[rows], module)
-        parts = places.parts(np.flatnonzero(mine), np.unique(outermost.module))
-        led = led_steps(outermost, calls.modules, parts)
-        recording.tally.add("calls", STEPS_UNCLEAR, led.unclear)
-        first.append(calls.range_row[rows[led.first]])
-        last.append(calls.range_row[rows[led.last]])
-        names += led.name
-        apart.append(np.setdiff1d(np.flatnonzero(recording.threads.process == one), led.helping))
-    return _Unmarked(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
+class _OutermostCalls(NamedTuple):
+    """Calls of all processes, with what their steps are found from.
+
+    Attributes:
+        thread: Row of threads of every call.
+        process: Row of processes of every call.
+        start_ns: When it began.
+        end_ns: When it ended.
+        forward: Whether no other call encloses it, its module is known, and it may begin a step.
+        unclear: Whether no other call encloses it, and it may be of any of several modules.
+    """
+
+    thread: Ints
+    process: Ints
+    start_ns: Ints
+    end_ns: Ints
+    forward: Flags
+    unclear: Flags
+
+
+def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings) -> _OutermostCalls:
+    thread, start_ns = (integers(recording.ranges, name)[calls.range_row] for name in ("thread", "start_ns"))
+    forward = np.array([not _backward(marker) for marker in decoded.markers], dtype=bool)
+    outermost = calls.parent < 0
+    return _OutermostCalls(
+        thread=thread,
+        process=recording.threads.process[thread],
+        start_ns=start_ns,
+        end_ns=endings.end_ns[calls.range_row],
+        forward=outermost & calls.known & forward[calls.marker] & ~calls.captured,
+        unclear=outermost & (calls.cause == CAUSES.index(MODULE_UNCLEAR)) & ~calls.known,
+    )
 
 
 def _backward(marker: Marker) -> bool:
     return isinstance(marker, ModuleMarker) and marker.phase == "backward"
 
 
-def _said_path(module: Module) -> str:
-    """The path by which its markers call an outermost module, be it one of several of that path."""
-    return module.alias_of or module.path
+def _unmarked(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings, marking: Ints) -> _Unmarked:
+    """The steps of all processes but those that mark their own."""
+    candidates = _outermost_calls(recording, decoded, calls, endings)
+    process = candidates.process
+    # A call that may be of any of several models may begin a step, or be a part of one.
+    doubtful = np.unique(process[candidates.unclear])
+    without = np.isin(process[candidates.forward], np.setdiff1d(doubtful, marking))
+    recording.tally.add("calls", STEPS_UNCLEAR, int(without.sum()))
+    paths = _marked_paths(decoded, calls)
+    first, last, apart = ([np.empty(0, np.int64)] for _ in range(3))
+    names: list[str] = []
+    for number in np.setdiff1d(process[candidates.forward], np.union1d(marking, doubtful)).tolist():
+        rows, led = _led_in_process(calls, candidates, paths, number)
+        recording.tally.add("calls", STEPS_UNCLEAR, led.unclear)
+        first.append(calls.range_row[rows[led.first]])
+        last.append(calls.range_row[rows[led.last]])
+        names += led.name
+        apart.append(np.setdiff1d(np.flatnonzero(recording.threads.process == number), led.helping))
+    return _Unmarked(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
+
+
+def _led_in_process(calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, process: int) -> tuple[Rows, Led]:
+    """The outermost calls of a process by start, and its steps by positions in these."""
+    own = candidates.process == process
+    rows = np.flatnonzero(own & candidates.forward)
+    rows = rows[np.argsort(candidates.start_ns[rows], kind="stable")]
+    thread = candidates.thread[rows]
+    module = _one_on_all_threads(calls.modules, calls.module[rows], thread)
+    outermost = Outermost(thread, candidates.start_ns[rows], candidates.end_ns[rows], module)
+    parts = _parts(paths, calls.modules, np.flatnonzero(own), np.unique(module))
+    return rows, led_steps(outermost, calls.modules, parts)
 
 
 def _one_on_all_threads(modules: list[Module], module: Ints, thread: Ints) -> Ints:
-    """The modules of some calls, the first in place of others of its path that no thread calls beside it.
+    """The modules of some calls; of modules of one path, each called on threads of its own, the first stands for all.
 
     Threads that run models of their own in the same way run the same loop.
     """
     threads: dict[str, list[tuple[int, set[int]]]] = {}
-    for one in np.unique(module).tolist():
-        own = set(np.unique(thread[module == one]).tolist())
-        threads.setdefault(_said_path(modules[one]), []).append((one, own))
+    for row in np.unique(module).tolist():
+        own = set(np.unique(thread[module == row]).tolist())
+        threads.setdefault(_marked_path(modules[row]), []).append((row, own))
     same = np.arange(len(modules))
     for namesakes in threads.values():
         if sum(len(own) for _, own in namesakes) == len(set().union(*(own for _, own in namesakes))):
-            same[[one for one, _ in namesakes]] = namesakes[0][0]
+            same[[row for row, _ in namesakes]] = namesakes[0][0]
     return same[module]
 
 
-class _Places:
-    """What markers say of the places of calls."""
+def _marked_path(module: Module) -> str:
+    """The path in the markers of an outermost module, even if it is one of several of that path."""
+    return module.alias_of or module.path
 
-    def __init__(self, decoded: Decoded, calls: Calls) -> None:
-        self._calls = calls
-        numbers: dict[str, int] = {}
-        self._said = np.array(
-            [
-                numbers.setdefault(found.path, len(numbers)) if isinstance(found, ModuleMarker) else -1
-                for found in decoded.markers
-            ],
-            dtype=np.int64,
-        )[calls.marker]
-        self._paths = [*numbers]
-        outermost = np.where(calls.parent < 0, np.arange(calls.parent.size), 0)
-        around = self._said[np.maximum.accumulate(outermost)]
-        self._inside = (calls.parent >= 0) & (self._said != around)
 
-    def parts(self, rows: Rows, modules: Rows) -> Flags:
-        """For some modules whether each is a part of another that some of the calls are of; False for all others."""
-        known = rows[self._said[rows] >= 0]
-        called, inside = (
-            {self._paths[one] for one in np.unique(self._said[some]).tolist()}
-            for some in (known, known[self._inside[known]])
-        )
-        found = np.zeros(len(self._calls.modules), dtype=bool)
-        for row in modules.tolist():
-            path = _said_path(self._calls.modules[row])
-            found[row] = is_part("" if path == NAMELESS_ROOT else path, called, inside)
-        return found
+class _MarkedPaths(NamedTuple):
+    """The paths in the markers of calls.
+
+    Attributes:
+        names: The distinct paths.
+        path: For every call the row of its path, or -1.
+        inside: Whether it lies inside an outermost call of another path.
+    """
+
+    names: list[str]
+    path: Ints
+    inside: Flags
+
+
+def _marked_paths(decoded: Decoded, calls: Calls) -> _MarkedPaths:
+    numbers: dict[str, int] = {}
+    path = np.array(
+        [
+            numbers.setdefault(marker.path, len(numbers)) if isinstance(marker, ModuleMarker) else -1
+            for marker in decoded.markers
+        ],
+        dtype=np.int64,
+    )[calls.marker]
+    outermost = np.where(calls.parent < 0, np.arange(calls.parent.size), 0)
+    around = path[np.maximum.accumulate(outermost)]
+    return _MarkedPaths([*numbers], path, (calls.parent >= 0) & (path != around))
+
+
+def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: Rows) -> Flags:
+    """For every module whether it is a part of another module that some calls are of; False if it is no candidate."""
+    known = calls[paths.path[calls] >= 0]
+    called, inside = (
+        {paths.names[number] for number in np.unique(paths.path[rows]).tolist()}
+        for rows in (known, known[paths.inside[known]])
+    )
+    part = np.zeros(len(modules), dtype=bool)
+    for row in candidates.tolist():
+        path = _marked_path(modules[row])
+        part[row] = is_part("" if path == NAMELESS_ROOT else path, called, inside)
+    return part
 
 
 def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
@@ -182,47 +227,41 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
 
     Args:
         steps: The steps.
-        thread: Thread of every piece.
-        process: Process of every piece.
-        start_ns: Start.
-        end_ns: End.
+        thread: Row of threads of every piece.
+        process: Row of processes of every piece.
+        start_ns: When it began.
+        end_ns: When it ended.
     """
     own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
-    lent = np.flatnonzero(_without_overlap(steps)[steps.process]) if steps.process.size else np.empty(0, np.int64)
-    marking = np.zeros(
-        int(max(each.max(initial=0) for each in (thread, steps.thread, steps.apart))) + 1,
-        dtype=bool,
-    )
-    marking[steps.thread] = True
-    marking[steps.apart] = True
-    helper = np.flatnonzero(~marking[thread])
-    if lent.size and helper.size:
-        own[helper] = _innermost_in(steps, lent, steps.process, process[helper], start_ns[helper], end_ns[helper])
+    shared = np.flatnonzero(_without_overlap(steps)[steps.process]) if steps.process.size else np.empty(0, np.int64)
+    apart = np.union1d(steps.thread, steps.apart)
+    helping = np.flatnonzero(~np.isin(thread, apart))
+    if shared.size and helping.size:
+        own[helping] = _innermost_in(steps, shared, steps.process, process[helping], start_ns[helping], end_ns[helping])
     return own
 
 
-def _innermost_in(steps: Steps, rows: Ints, line: Ints, at: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The innermost of some steps on the same line (thread or process) that contains each piece."""
-    if not rows.size or not at.size:
-        return np.full(at.size, -1, dtype=np.int64)
+def _innermost_in(steps: Steps, rows: Ints, step_line: Ints, line: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """The innermost of some steps that contains each piece and is on the same line (thread or process)."""
+    if not rows.size or not line.size:
+        return np.full(line.size, -1, dtype=np.int64)
     start, end, first, last = one_axis(
-        [line[rows], line[rows], at, at],
+        [step_line[rows], step_line[rows], line, line],
         [steps.start_ns[rows], steps.end_ns[rows], start_ns, end_ns],
     )
     order = np.lexsort((-end, start))
     start, end = start[order], end[order]
-    found = innermost(start, end, parents(start, end)[0], first, last)
-    return np.append(rows[order], -1)[found]
+    return np.append(rows[order], -1)[innermost(start, end, parents(start, end)[0], first, last)]
 
 
 def _without_overlap(steps: Steps) -> Flags:
     """For every process whether steps of different threads are never open at once."""
-    apart = np.ones(int(steps.process.max()) + 1, dtype=bool)
+    without = np.ones(int(steps.process.max()) + 1, dtype=bool)
     for process in np.unique(steps.process).tolist():
         rows = np.flatnonzero(steps.process == process)
         if np.unique(steps.thread[rows]).size > 1:
-            apart[process] = not _threads_overlap(steps, rows)
-    return apart
+            without[process] = not _threads_overlap(steps, rows)
+    return without
 
 
 def _threads_overlap(steps: Steps, rows: Ints) -> bool:

@@ -1,8 +1,8 @@
-"""A dataset as one page to look at: a single HTML file that opens from disk and loads nothing.
+"""A dataset as one HTML page that opens from disk and loads nothing else.
 
-``contents`` gathers what analyses answer as plain data, a file for each part of the page; ``document`` puts it together
-with the template, the styles and the scripts in ``assets``, which draw it. Every figure on the page is one of an
-analysis, or a sum of such; what is too much for a page is left out by size, counted and named.
+``contents`` gathers the answers of analyses as plain data, one module per part of the page. ``document`` embeds that
+data with the template, styles and scripts in ``assets``, which draw it in the browser. Every figure on the page comes
+from an analysis, or is a sum of such figures. What is too much for a page is left out, smallest first, and counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was run, and how much of its time is accounted for."""
+"""What was recorded, and how much of its time is attributed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def title(dataset: Dataset) -> str:
-    """The dataset's name, for people."""
+    """The dataset's name for people."""
     return clipped(dataset.folder.resolve().name.removesuffix(SUFFIX))
 
 
 def about(dataset: Dataset) -> dict[str, Any]:
-    """What was run and recorded."""
+    """What was recorded, with what, and how much of it there is."""
     reports = dataset.manifest.get("reports", [dataset.manifest])
-    devices = Counter(clipped(device["name"]) for one in reports for device in one["devices"])
-    exporters = Counter(clipped(summary.exporter(one)) for one in reports)
+    devices = Counter(clipped(device["name"]) for report in reports for device in report["devices"])
+    exporters = Counter(clipped(summary.exporter(report)) for report in reports)
     return {
         "title": title(dataset),
         "tracekit": __version__,
@@ -34,23 +34,23 @@ def about(dataset: Dataset) -> dict[str, Any]:
         "total_ns": summary.total_ns(dataset),
         "rows": dataset.manifest["rows"],
         "steps": [{**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(dataset)][: limits.ROWS],
-        "sources": [clipped(one["source"]["name"]) for one in reports[: limits.ROWS]],
+        "sources": [clipped(report["source"]["name"]) for report in reports[: limits.ROWS]],
         "reports": len(dataset.reports),
         "devices": devices.most_common(limits.ROWS),
         "exporters": exporters.most_common(limits.ROWS),
-        "processes": sum(len(one["processes"]) for one in reports),
+        "processes": sum(len(report["processes"]) for report in reports),
     }
 
 
 def coverage(dataset: Dataset) -> dict[str, Any]:
-    """How much of the time has a module, by method and cause, and what to do about the rest.
+    """How much of the time is attributed, by method and cause, and what to do about the rest.
 
-    ``kernels`` are the rows of all reports together; ``others`` are those of what is no device work, and not known;
-    ``doubts`` say what the profiler may have lost.
+    Returns:
+        ``kernels``: rows of device work, reports summed; ``others``: rows of anything else that is not known;
+        ``doubts``: what the profiler may have lost; ``advice``: how to record more next time.
     """
-    found = coverage_by_cause.frame(dataset)
     keys = ["what", "cause", "known", "advice"]
-    summed = found.groupby(keys, sort=False, dropna=False)[["count", "time_ns"]].sum()
+    summed = coverage_by_cause.frame(dataset).groupby(keys, sort=False, dropna=False)[["count", "time_ns"]].sum()
     rows = [
         {**row, "cause": clipped(row["cause"]), "advice": clipped(row["advice"], limits.TEXT)}
         for row in records(summed.reset_index())

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tracekit.analyses.difference import Options, compare
-from tracekit.views.difference import by_module, changed_parts, folded, kernels_of, whole_steps
+from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
 from tracekit.views.page import limits
 from tracekit.views.page.about import title
 from tracekit.views.page.limits import clipped
@@ -19,25 +19,25 @@ _KERNELS = 8
 
 
 def changes(before: Dataset, after: Dataset) -> dict[str, Any]:
-    """Whole steps, and the modules that changed, those alike in one line, the most own change first.
+    """Whole steps, and the modules that changed, equal changes in one line, the largest own change first.
 
     Raises:
-        DatasetError: If one is of a run on a CPU and the other of one on a GPU.
+        DatasetError: If one dataset holds a run on a CPU and the other a run on a GPU.
     """
-    found = compare(before, after, Options())
-    rows = records(found.rows)
+    difference = compare(before, after, Options())
+    rows = records(difference.rows)
     changed = changed_parts(rows)
-    lines = sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
+    lines = by_own_change(changed)
     whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
-    inside = by_module(found)
+    kernels = by_module(difference)
     return {
         "before": title(before),
         "after": title(after),
-        "notes": [clipped(note, limits.TEXT) for note in found.notes],
+        "notes": [clipped(note, limits.TEXT) for note in difference.notes],
         "tally": dict(Counter(row["status"] for row in changed)),
         "same": sum(row["what"] != "step" and row["status"] == "same" for row in rows),
         "steps": [_line(line, []) for line in whole[: limits.ROWS]],
-        "lines": [_line(line, kernels_of(line, inside)) for line in lines[: limits.ROWS]],
+        "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
         "left_out": max(len(lines) - limits.ROWS, 0),
     }
 
@@ -51,7 +51,7 @@ def _line(line: dict[str, Any], kernels: list[dict[str, Any]]) -> dict[str, Any]
         "status": line["status"],
         "copies": len(line["copies"]),
         "own_change_ns": line["own_change_ns"],
-        "kernels": [{**_figures(one), "name": clipped(one["name"])} for one in kernels[:_KERNELS]],
+        "kernels": [{**_figures(kernel), "name": clipped(kernel["name"])} for kernel in kernels[:_KERNELS]],
         "kernels_left_out": max(len(kernels) - _KERNELS, 0),
     }
 

@@ -1,10 +1,10 @@
-"""All that a page shows, as plain data."""
+"""Everything that a page shows, as plain data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracekit.analyses import launches, roofline, steps as steps_by_time
+from tracekit.analyses import launches, roofline, steps as step_times
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.views.page.about import about, by_process, coverage, title
 from tracekit.views.page.changes import changes
@@ -17,57 +17,50 @@ from tracekit.views.page.steps import steps
 from tracekit.views.page.timeline import timelines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracekit.dataset.opening import Dataset
     from tracekit.progress import Progress
 
+#: How many times :func:`_parts` yields for one dataset, and for two.
+_ALONE, _COMPARED = 9, 10
+
 
 def contents(dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a dataset, part by part.
+    """The data of the page, part by part.
 
     Args:
         dataset: The dataset.
-        before: An earlier one to compare it with.
-        progress: Told how far this is.
-        options: What is said of devices and dtypes: keywords of the analysis ``roofline``.
+        before: An earlier dataset to compare it with.
+        progress: Called after each part.
+        options: Peaks of devices and dtypes: keyword arguments of the analysis ``roofline``.
 
     Raises:
         DatasetError: If a dataset cannot be read, or the two cannot be compared.
         UsageError: If a peak or dtype is not understood.
     """
-    told = _Stages(progress, 9 if before is None else 10)
-    found: dict[str, Any] = {"about": about(dataset), "coverage": coverage(dataset)}
-    told.next()
-    modules, host, frame = hierarchy(dataset), launches.frame(dataset), steps_by_time.frame(dataset)
-    told.next()
-    its = nodes(dataset, modules, host)
-    found["nodes"] = its.data
-    told.next()
-    found["kernels"] = kernels(dataset, modules, its)
-    told.next()
-    found["shapes"] = shapes(dataset, modules, its)
-    told.next()
-    found["timeline"] = timelines(dataset, modules, its, frame)
-    told.next()
-    found |= {"steps": steps(frame, dataset), "processes": by_process(dataset)}
-    told.next()
-    found |= {"idle": idle(dataset), "launched": launched(host)}
-    told.next()
-    found["roofline"] = roof(roofline.frame(dataset, **options), modules, its)
-    told.next()
+    data: dict[str, Any] = {}
+    count = _ALONE if before is None else _COMPARED
+    progress("gathering", 0.0)
+    for done, part in enumerate(_parts(dataset, before, options), 1):
+        data |= part
+        progress("gathering", done / count)
+    return data
+
+
+def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The parts of the page, each as soon as it is ready; tables that several parts need are read once."""
+    heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
+    yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
+    modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
+    yield {}
+    page_nodes = nodes(dataset, modules, by_module)
+    yield {"nodes": page_nodes.data}
+    yield {"kernels": kernels(dataset, modules, page_nodes)}
+    yield {"shapes": shapes(dataset, modules, page_nodes)}
+    yield {"timeline": timelines(dataset, modules, page_nodes, by_step)}
+    yield {"steps": steps(by_step, dataset), "processes": by_process(dataset)}
+    yield {"idle": idle(dataset), "launched": launched(by_module)}
+    yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before is not None:
-        found["changes"] = changes(before, dataset)
-        found["about"]["title"] = f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
-        told.next()
-    return found
-
-
-class _Stages:
-    """Counts parts of the work that are done."""
-
-    def __init__(self, progress: Progress, count: int) -> None:
-        self._progress, self._count, self._done = progress, count, 0
-        progress("gathering", 0.0)
-
-    def next(self) -> None:
-        self._done += 1
-        self._progress("gathering", self._done / self._count)
+        yield {"changes": changes(before, dataset)}

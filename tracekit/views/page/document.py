@@ -1,8 +1,7 @@
 """The page as one HTML file: template, styles, scripts and data, with nothing to be loaded.
 
-The page's policy lets only these styles and scripts, by their digests, have any effect, and nothing be fetched from
-anywhere. Names of modules and kernels are data: JSON without a letter that HTML gives a meaning to, put into the page
-as text alone.
+The page's Content-Security-Policy allows only these styles and scripts, by digest, and no requests at all. Names of
+modules and kernels are data: JSON without any character that means something in HTML, shown as text only.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
 
 _ASSETS = files("tracekit.views.page") / "assets"
-#: In the order in which they are read: each uses what stands before it.
+#: In the order in which they run: each uses only those before it.
 SCRIPTS = (
     "wording",
     "elements",
@@ -42,7 +41,7 @@ SCRIPTS = (
     "timeline",
     "timeline_moves",
     "roofline",
-    "waiting",
+    "idle",
     "theme",
     "main",
 )
@@ -57,13 +56,13 @@ def page(
     progress: Progress = silent,
     options: dict[str, Any] | None = None,
 ) -> bytes:
-    """The page of a dataset, compared with an earlier one if that is given.
+    """The page of a dataset, compared with an earlier one if there is one.
 
     Args:
         dataset: The dataset.
-        before: An earlier one.
-        progress: Told how far this is.
-        options: What is said of devices and dtypes: keywords of the analysis ``roofline``.
+        before: An earlier dataset.
+        progress: Called with the share that is done.
+        options: Peaks of devices and dtypes: keyword arguments of the analysis ``roofline``.
 
     Raises:
         DatasetError: If a dataset cannot be read, or the two cannot be compared.
@@ -73,7 +72,7 @@ def page(
 
 
 def document(data: dict[str, Any]) -> bytes:
-    """The page that shows what :func:`~tracekit.views.page.contents.contents` gathered."""
+    """The page of the data that :func:`~tracekit.views.page.contents.contents` gathered."""
     scripts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     script = f'(() => {{\n"use strict";\n{scripts}}})();\n'
     style = "".join(_asset(f"{name}.css") for name in STYLES)
@@ -89,7 +88,7 @@ def document(data: dict[str, Any]) -> bytes:
 
 
 def embedded(data: object) -> str:
-    """JSON that can stand in a script element: no letter of it ends the element or begins another."""
+    """JSON for a script element: no character in it can end the element or begin another."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPED)
 
@@ -99,5 +98,5 @@ def _asset(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """What a Content-Security-Policy knows a script or style by."""
+    """The digest by which a Content-Security-Policy allows a script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

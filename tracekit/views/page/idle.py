@@ -1,4 +1,4 @@
-"""Waiting on the page: when devices stood idle, and whose launches they waited for."""
+"""Idle time on the page: how long devices were idle, between which modules, and how many launches they waited for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _PAIRS = 50
 
 
 def idle(dataset: Dataset) -> dict[str, Any]:
-    """Idle time of each device, and between which modules most of it lies.
+    """Idle time of each device, and the pairs of modules between which most of it lies.
 
     Returns:
         ``devices``: ``report``, ``device``, ``gaps``, ``idle_ns``, ``share`` (of the time from first to last work),
-        ``longest_ns``; ``pairs``: the same by module ``before`` and ``after``; ``left_out`` pairs.
+        ``longest_ns``; ``pairs``: the same for each pair of modules, ``before`` and ``after`` the gap; ``left_out``:
+        how many pairs are not listed.
     """
-    found = gaps.frame(dataset)
-    sums = found.groupby(["report", "device"], sort=False, dropna=False).agg(
+    pairs = gaps.frame(dataset)
+    sums = pairs.groupby(["report", "device"], sort=False, dropna=False).agg(
         gaps=("gaps", "sum"),
         idle_ns=("idle_ns", "sum"),
         share=("share", "sum"),
@@ -33,8 +34,8 @@ def idle(dataset: Dataset) -> dict[str, Any]:
     )
     return {
         "devices": _shown(sums.reset_index(), limits.ROWS),
-        "pairs": _shown(found, _PAIRS),
-        "left_out": max(len(found) - _PAIRS, 0),
+        "pairs": _shown(pairs, _PAIRS),
+        "left_out": max(len(pairs) - _PAIRS, 0),
     }
 
 
@@ -47,8 +48,8 @@ def _shown(frame: pd.DataFrame, most: int) -> list[dict[str, Any]]:
     return rows
 
 
-def launched(found: pd.DataFrame) -> dict[str, int]:
-    """Sums of what the analysis ``launches`` answers: how many, host time, GPU time, how much of it launch-bound."""
+def launched(by_module: pd.DataFrame) -> dict[str, int]:
+    """Sums over the rows of the analysis ``launches``: number, host time, GPU time, and launch-bound GPU time."""
     names = (
         "launches",
         "launch_ns",
@@ -58,4 +59,4 @@ def launched(found: pd.DataFrame) -> dict[str, int]:
         "waiting_ns",
         "replayed_ns",
     )
-    return {name: int(found[name].sum()) for name in names}
+    return {name: int(by_module[name].sum()) for name in names}

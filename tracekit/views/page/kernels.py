@@ -1,4 +1,4 @@
-"""Kernels on the page: those of the most time, and how much each module and line spent on each."""
+"""Kernels on the page: those with the most time, and how much of it belongs to each module and line of the tree."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
     from tracekit.views.page.nodes import Nodes
 
-#: Work whose module is not on the page, nor one above it; -1 is work of no module.
+#: Node of work whose module is not on the page, nor any of its ancestors; -1 is the node of work without a module.
 _ELSEWHERE = -2
 _FIGURES = ("kernels", "gpu_time_ns", "mean_ns", "median_ns", "max_ns", "modules")
 
 
 def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
-    """Kernels by time, with their pairs.
+    """Kernels by time, and pairs of a node of the tree and a kernel that ran for it.
 
     Returns:
         ``name``, ``kind`` and figures of each kernel; ``left_out`` kernels and ``left_out_ns``; and two lists of pairs,
-        ``of_modules`` and ``of_lines``, with the columns ``node`` (-1 for work of no module, -2 for work of a module
-        that is not on the page), ``kernel``, ``kernels`` and ``gpu_time_ns``. Work of a module that is not on the page
-        belongs to the nearest one above it that is. Kernels that are on the page have all their pairs.
+        ``of_modules`` and ``of_lines``, with the columns ``node`` (-1 for work without a module, -2 for work of a
+        module that is not on the page), ``kernel``, ``kernels`` and ``gpu_time_ns``. Work of a module that is not on
+        the page counts for its nearest ancestor that is. Kernels on the page have all their pairs.
     """
-    found = kernels_by_time.frame(dataset)
+    by_time = kernels_by_time.frame(dataset)
     pairs = kernels_by_module.frame(dataset)
-    kernel, owner = _kernel_of(found, pairs), _owner_of(modules, pairs)
-    sides = {
+    kernel, owner = _kernel_of(by_time, pairs), _owner_of(modules, pairs)
+    by_node = {
         name: _pairs(pairs, kernel, _placed(owner, place))
         for name, place in (("of_modules", nodes.module), ("of_lines", nodes.line))
     }
-    count = min(len(found), limits.KERNELS, *(_fitting(side) for side in sides.values()))
-    shown, rest = found.head(count), found.iloc[count:]
+    count = min(len(by_time), limits.KERNELS, *map(_fitting, by_node.values()))
+    shown, rest = by_time.head(count), by_time.iloc[count:]
     values = shown[list(_FIGURES)].astype(object)
     return {
         "name": [None if name is None else clipped(name) for name in shown["name"]],
@@ -47,39 +47,40 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any
         **{name: values[name].tolist() for name in _FIGURES},
         "left_out": len(rest),
         "left_out_ns": int(rest["gpu_time_ns"].sum()),
-        **{name: _columns(side[side["kernel"] < count]) for name, side in sides.items()},
+        **{name: _columns(sums[sums["kernel"] < count]) for name, sums in by_node.items()},
     }
 
 
-def _kernel_of(found: pd.DataFrame, pairs: pd.DataFrame) -> Ints:
-    """The row of the kernel of each pair."""
-    keys = pd.MultiIndex.from_frame(found[["name", "kind"]].fillna(""))
-    wanted = pd.MultiIndex.from_frame(pairs[["name", "kind"]].fillna(""))
-    return np.asarray(keys.get_indexer(wanted), np.int64)
+def _kernel_of(by_time: pd.DataFrame, pairs: pd.DataFrame) -> Ints:
+    """For each pair the row of its kernel."""
+    kernels, of_pairs = (pd.MultiIndex.from_frame(frame[["name", "kind"]].fillna("")) for frame in (by_time, pairs))
+    return np.asarray(kernels.get_indexer(of_pairs), np.int64)
 
 
 def _owner_of(modules: Hierarchy, pairs: pd.DataFrame) -> Rows:
-    """The row of the module of each pair, -1 for none."""
+    """For each pair the row of its module, or -1."""
     row = {path: at for at, path in enumerate(modules.path)}
     return np.array([row.get(path, -1) for path in pairs["path"]], dtype=np.int64)
 
 
 def _placed(owner: Rows, place: Rows) -> Rows:
+    """For each pair the node on the page that its work counts for."""
     known = owner >= 0
-    found = np.full(owner.size, -1, dtype=np.int64)
-    found[known] = np.where(place[owner[known]] >= 0, place[owner[known]], _ELSEWHERE)
-    return found
+    node = np.full(owner.size, -1, dtype=np.int64)
+    node[known] = np.where(place[owner[known]] >= 0, place[owner[known]], _ELSEWHERE)
+    return node
 
 
 def _pairs(pairs: pd.DataFrame, kernel: Ints, node: Rows) -> pd.DataFrame:
+    """The pairs with their sums, by kernel and node."""
     work = pairs[["kernels", "gpu_time_ns"]].assign(node=node, kernel=kernel)
     return work.groupby(["kernel", "node"], sort=True).sum().reset_index()
 
 
 def _fitting(pairs: pd.DataFrame) -> int:
-    """How many kernels, from the first on, have no more pairs than fit."""
-    together = np.cumsum(np.bincount(pairs["kernel"])) if len(pairs) else np.empty(0)
-    return int(np.searchsorted(together, limits.PAIRS, side="right"))
+    """How many kernels, from the first on, have no more pairs than the page has room for."""
+    running = np.cumsum(np.bincount(pairs["kernel"])) if len(pairs) else np.empty(0)
+    return int(np.searchsorted(running, limits.PAIRS, side="right"))
 
 
 def _columns(pairs: pd.DataFrame) -> dict[str, list[int]]:

@@ -1,43 +1,41 @@
-"""How much of a dataset a page holds at most, whatever the dataset: it stays under 10 MB."""
+"""The most of everything that a page holds. Whatever the dataset, the page stays under 10 MB."""
 
 from __future__ import annotations
 
 from tracekit.views.wording import plain
 
-#: Modules, and lines of the folded tree.
+#: Modules, and lines of the tree.
 MODULES = 5_000
 #: Types of layers.
 TYPES = 500
 #: Kernels by name, and pairs of a module and a kernel.
 KERNELS = 500
 PAIRS = 40_000
-#: Pieces of work drawn of one step, steps, and names of the kernels in them.
+#: On the timeline: pieces of work in a drawing, drawings of steps (and of recordings), names of kernels, and streams.
 PIECES = 4_000
 STEPS = 16
 NAMES = 2_000
-#: Streams drawn of one step.
 STREAMS = 48
-#: Points of the roofline.
+#: Points on the roofline.
 ROOF_POINTS = 600
-#: Reasons why figures are not known.
+#: Reasons why figures of the roofline are unknown.
 NOTES = 6
 #: Rows of modules by shape.
 SHAPES = 6_000
-#: Bars of the overview of steps.
+#: Bars of steps.
 BARS = 600
 #: Rows of smaller tables.
 ROWS = 200
-#: Letters of a name, and of text made of several.
+#: Characters of a name, and of a longer text.
 NAME = 120
 TEXT = 400
 
 
-def clipped(text: str, letters: int = NAME) -> str:
-    """Text that can be shown: of a long one the begin and the end, without what is no letter."""
-    shown = plain(text if len(text) <= letters else _ends(text, letters))
-    return shown or "\N{WHITE SQUARE}"
+def clipped(text: str, most: int = NAME) -> str:
+    """Text for the page: without control characters, and of a long one only begin and end. An empty one is a square."""
+    return plain(text if len(text) <= most else _ends(text, most)) or "\N{WHITE SQUARE}"
 
 
-def _ends(text: str, letters: int) -> str:
-    half = (letters - 1) // 2
+def _ends(text: str, most: int) -> str:
+    half = (most - 1) // 2
     return f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half:]}"

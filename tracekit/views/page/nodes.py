@@ -1,7 +1,7 @@
-"""The hierarchy on the page: single modules, and the lines of the tree in which alike ones are folded.
+"""The hierarchy on the page: single modules, and the lines of the tree, in which equal layers are folded.
 
-Both are columns in pre-order. Those of the least time are left out of a large hierarchy, and what they took is counted
-at what is above them, so that the inclusive time of a node is its own, that of the nodes below and ``left_out_ns``.
+Both are columns in pre-order. Of a large hierarchy, the nodes with the least time are left out and counted at their
+parent, so that the inclusive time of a node is its own time, that of its children and ``left_out_ns``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tracekit.analyses import (
     modules as modules_by_time,
     tree as module_tree,
 )
-from tracekit.analyses.subtrees import summed
+from tracekit.arrays.groups import counts, sums
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 from tracekit.views.wording import records
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
 
-#: Sums of subtrees, which lines add up over their modules.
+#: Sums over subtrees, which a line adds up over its modules.
 _LAUNCHES = {
     "launches": "inclusive_launches",
     "launch_ns": "inclusive_launch_ns",
@@ -37,17 +37,19 @@ _LAUNCHES = {
     "waiting_ns": "inclusive_waiting_ns",
 }
 _SUMS = ("calls", "kernels", "self_ns", "inclusive_ns")
+#: Known of lines only.
+_OF_LINES = ("copies", "modules", "median_ns", "min_ns", "max_ns")
+#: Known of a single module only: these cannot be added up.
 _SINGLE = ("busy_ns", "steps", "step_mean_ns", "step_median_ns", "step_p95_ns")
 
 
 class Kept(NamedTuple):
-    """Which nodes of a forest in pre-order are on the page.
+    """The nodes of a forest in pre-order that are on the page.
 
     Attributes:
-        rows: Their rows, in pre-order.
-        place: For every row of the forest the place among them of itself, or else of the nearest that is above it;
-            -1 where there is none.
-        parent: For each of them the place of the one above, or -1.
+        rows: Their rows in the forest, in pre-order.
+        place: For each row of the forest, the index on the page of the node or of its nearest ancestor there, or -1.
+        parent: For each node on the page, the index of its parent there, or -1.
     """
 
     rows: Rows
@@ -56,12 +58,12 @@ class Kept(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """What is on the page, and where every module of the hierarchy is found there.
+    """The nodes on the page, and where to find each module of the hierarchy there.
 
     Attributes:
         data: Two lists of nodes, ``modules`` and ``lines``, and the ``types`` of layers, as plain data.
-        module: The place of every module among the modules on the page, or of one above it; -1 where there is none.
-        line: Its place among the lines, likewise.
+        module: For each module, the index among the modules on the page of itself or its nearest ancestor, or -1.
+        line: The same among the lines.
         rows: The modules that are on the page.
     """
 
@@ -72,18 +74,18 @@ class Nodes(NamedTuple):
 
 
 def kept(parent: Rows, inclusive: Ints, most: int) -> Kept:
-    """The nodes of the most time; a node that is kept has all those above it kept."""
-    # Of equals the first comes first, which in pre-order is the one above.
+    """The nodes with the most time, each with all its ancestors."""
+    # Of equal times the first comes first, which in pre-order is the ancestor.
     rows = np.sort(np.argsort(-inclusive, kind="stable")[:most])
-    place = np.full(inclusive.size, -1, dtype=np.int64)
-    place[rows] = np.arange(rows.size)
-    found = place.tolist()
+    own_place = np.full(inclusive.size, -1, dtype=np.int64)
+    own_place[rows] = np.arange(rows.size)
+    places = own_place.tolist()
     for row, above in enumerate(parent.tolist()):
-        if found[row] < 0 <= above:
-            found[row] = found[above]
-    place = np.array(found, dtype=np.int64)
-    above = parent[rows]
-    return Kept(rows, place, np.where(above >= 0, place[above], -1))
+        if places[row] < 0 <= above:
+            places[row] = places[above]
+    place = np.array(places, dtype=np.int64)
+    parents = parent[rows]
+    return Kept(rows, place, np.where(parents >= 0, place[parents], -1))
 
 
 def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> Nodes:
@@ -92,37 +94,52 @@ def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> Nodes
     Args:
         dataset: The dataset.
         modules: Its hierarchy.
-        launched: What the analysis ``launches`` answers.
+        launched: The answer of the analysis ``launches``.
     """
-    of_modules = _in_order(modules_by_time.frame(dataset), modules)
-    host = _in_order(launched, modules)[list(_LAUNCHES.values())]
-    figures = of_modules.assign(**{name: host[source] for name, source in _LAUNCHES.items()})
-    types, type_ = _types(dataset, modules)
-    single = kept(modules.parent, _ints(figures, "inclusive_ns"), limits.MODULES)
-    lines, members = module_tree.frame(dataset), module_tree.members(modules)
-    line_parent = _parents(lines["depth"].tolist())
-    folded = kept(line_parent, _ints(lines, "inclusive_ns"), limits.MODULES)
-    line = np.empty(len(modules.path), dtype=np.int64)
-    for at, rows in enumerate(members):
-        line[rows] = at
-    of_lines = _of_lines(lines, members, line, figures)
-    first = np.array([rows[0] for rows in members], dtype=np.int64)
-    own_line = folded.place[line] if line.size else line
+    figures = _figures(dataset, modules, launched)
+    types, type_of = _types(dataset, modules)
+    on_page = kept(modules.parent, _ints(figures, "inclusive_ns"), limits.MODULES)
+    lines, line_of = _lines(dataset, modules, figures, type_of)
     data = {
         "types": types,
-        "modules": _columns(figures, single, (modules.name, type_)) | {"line": own_line[single.rows].tolist()},
-        "lines": _columns(of_lines, folded, (list(lines["label"]), type_[first] if first.size else first)),
+        "modules": _columns(figures, on_page, modules.name, type_of) | {"line": line_of[on_page.rows].tolist()},
+        "lines": lines,
     }
-    return Nodes(data, single.place, own_line, single.rows)
+    return Nodes(data, on_page.place, line_of, on_page.rows)
+
+
+def _figures(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> pd.DataFrame:
+    """Times and launches of every module, in pre-order."""
+    times = _in_order(modules_by_time.frame(dataset), modules)
+    host = _in_order(launched, modules)
+    return times.assign(**{name: host[source] for name, source in _LAUNCHES.items()})
+
+
+def _lines(
+    dataset: Dataset, modules: Hierarchy, figures: pd.DataFrame, type_of: Rows
+) -> tuple[dict[str, list[Any]], Rows]:
+    """The lines of the tree, and for each module the index on the page of its line or of the nearest above it."""
+    lines, members = module_tree.frame(dataset), module_tree.members(modules)
+    on_page = kept(_parents(lines["depth"].tolist()), _ints(lines, "inclusive_ns"), limits.MODULES)
+    line_of = np.empty(len(modules.path), dtype=np.int64)
+    for line, rows in enumerate(members):
+        line_of[rows] = line
+    first = np.array([rows[0] for rows in members], dtype=np.int64)
+    columns = _columns(
+        _line_figures(lines, first, line_of, figures),
+        on_page,
+        list(lines["label"]),
+        type_of[first] if first.size else first,
+    )
+    return columns, on_page.place[line_of] if line_of.size else line_of
 
 
 def _types(dataset: Dataset, modules: Hierarchy) -> tuple[list[dict[str, Any]], Rows]:
-    """Types of layers, the most own time first, and the place of each module's among them, -1 for one left out."""
-    named, code = modules_by_class.types(modules)
-    found = modules_by_class.frame(dataset).head(limits.TYPES)
-    rows = records(found)
-    order = {(row["class_name"], row["name"]): at for at, row in enumerate(rows)}
-    place = np.array([order.get(key, -1) for key in named], dtype=np.int64)
+    """Types of layers, the most own time first, and for each module the index of its type, -1 for one left out."""
+    keys, code = modules_by_class.layer_types(modules)
+    rows = records(modules_by_class.frame(dataset).head(limits.TYPES))
+    index = {(row["class_name"], row["name"]): at for at, row in enumerate(rows)}
+    place = np.array([index.get(key, -1) for key in keys], dtype=np.int64)
     for row in rows:
         for name in ("class_name", "name"):
             row[name] = None if row[name] is None else clipped(row[name])
@@ -130,58 +147,54 @@ def _types(dataset: Dataset, modules: Hierarchy) -> tuple[list[dict[str, Any]], 
 
 
 def _in_order(frame: pd.DataFrame, modules: Hierarchy) -> pd.DataFrame:
-    """The rows of modules, in pre-order; a row of no module is left out."""
-    # pandas would look up long paths in an array as wide as the longest of them.
+    """The rows of modules, in pre-order, without the row of unattributed work."""
+    # A dict, since pandas looks up strings in an array as wide as the longest of them.
     row = {path: at for at, path in enumerate(frame["path"])}
     return frame.iloc[[row[path] for path in modules.path]].reset_index(drop=True)
 
 
 def _parents(depth: list[int]) -> Rows:
     """The row above each row of a forest in pre-order, or -1."""
-    found: list[int] = []
-    above: list[int] = []
+    parents: list[int] = []
+    ancestors: list[int] = []
     for row, level in enumerate(depth):
-        del above[level:]
-        found.append(above[-1] if above else -1)
-        above.append(row)
-    return np.array(found, dtype=np.int64)
+        del ancestors[level:]
+        parents.append(ancestors[-1] if ancestors else -1)
+        ancestors.append(row)
+    return np.array(parents, dtype=np.int64)
 
 
-def _of_lines(lines: pd.DataFrame, members: list[list[int]], line: Rows, figures: pd.DataFrame) -> pd.DataFrame:
-    """Lines with what can be added up over their modules; what cannot is that of a module alone, or missing."""
-    first = [rows[0] for rows in members]
+def _line_figures(lines: pd.DataFrame, first: Rows, line_of: Rows, figures: pd.DataFrame) -> pd.DataFrame:
+    """Figures of lines: sums over their modules. What has no sum is known only for lines of a single module."""
     alone = lines["modules"].to_numpy() == 1
-    sums = {name: summed(line, _ints(figures, name), len(lines)) for name in _LAUNCHES}
+    added = {name: sums(line_of, _ints(figures, name), len(lines)) for name in _LAUNCHES}
     single = {name: figures[name].iloc[first].reset_index(drop=True).where(alone) for name in _SINGLE}
-    return lines.assign(**sums, **single)
+    return lines.assign(**added, **single)
 
 
-def _columns(figures: pd.DataFrame, chosen: Kept, said: tuple[list[str], Ints]) -> dict[str, list[Any]]:
-    """The figures of the nodes that are kept."""
-    names, types = said
-    found = figures.iloc[chosen.rows]
-    numbers = [*_SUMS, *_LAUNCHES, *_SINGLE]
-    folds = ["copies", "modules", "median_ns", "min_ns", "max_ns"]
-    shown = found[[*numbers, *(name for name in folds if name in found)]]
+def _columns(figures: pd.DataFrame, on_page: Kept, names: list[str], types: Ints) -> dict[str, list[Any]]:
+    """Names, parents, types and figures of the nodes on the page."""
+    columns = [*_SUMS, *_LAUNCHES, *_SINGLE, *(name for name in _OF_LINES if name in figures)]
+    shown = figures[columns].iloc[on_page.rows]
     values = shown.astype(object).where(shown.notna(), None)
     return {
-        "name": [clipped(names[row]) for row in chosen.rows.tolist()],
-        "parent": chosen.parent.tolist(),
-        "type": types[chosen.rows].tolist(),
+        "name": [clipped(names[row]) for row in on_page.rows.tolist()],
+        "parent": on_page.parent.tolist(),
+        "type": types[on_page.rows].tolist(),
         **{str(name): values[name].tolist() for name in values},
-        **_left_out(chosen, _ints(figures, "inclusive_ns"), _ints(figures, "self_ns")),
+        **_left_out(on_page, _ints(figures, "inclusive_ns"), _ints(figures, "self_ns")),
     }
 
 
-def _left_out(chosen: Kept, inclusive: Ints, own: Ints) -> dict[str, list[int]]:
-    """How many nodes below each are not on the page, but for those below another one, and their time."""
-    count = chosen.rows.size
+def _left_out(on_page: Kept, inclusive: Ints, own: Ints) -> dict[str, list[int]]:
+    """How many nodes below each node on the page are left out, and their time; each counts at its nearest ancestor."""
+    count = on_page.rows.size
     gone = np.ones(inclusive.size, dtype=bool)
-    gone[chosen.rows] = False
-    below = np.where(chosen.parent >= 0, inclusive[chosen.rows], 0)
-    rest = inclusive[chosen.rows] - own[chosen.rows] - summed(chosen.parent, below, count)
+    gone[on_page.rows] = False
+    below = np.where(on_page.parent >= 0, inclusive[on_page.rows], 0)
+    rest = inclusive[on_page.rows] - own[on_page.rows] - sums(on_page.parent, below, count)
     return {
-        "left_out": summed(np.where(gone, chosen.place, -1), None, count).tolist(),
+        "left_out": counts(np.where(gone, on_page.place, -1), count).tolist(),
         "left_out_ns": rest.tolist(),
     }
 

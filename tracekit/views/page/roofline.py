@@ -1,4 +1,4 @@
-"""The roofline on the page: how near each module comes to what its device can do."""
+"""The roofline on the page: how close each module comes to the limits of its device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tracekit.views.page.limits import clipped
 from tracekit.views.wording import count, percent, records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
 
     from tracekit.analyses.subtrees import Hierarchy
@@ -22,21 +24,22 @@ _PEAKS = ["dtype", "peak_tflops_per_s", "peak_gb_per_s"]
 _SHOWN = ("dtype", "self_ns", "tflops_per_s", "gb_per_s", "flops_per_byte", "roof_share", "bound")
 _WORDS = ("dtype", "bound")
 _ROOFS = 8
-_NO_BYTES = "the bytes it moves: markers tell no dtypes (--dtype bfloat16 says them), or several kernels run in turn"
+_NO_BYTES = "no bytes, since markers record no dtypes (assume one with --dtype bfloat16) or a call runs several kernels"
+_NO_PEAKS = "The device's peaks are unknown: name them with --peak bfloat16=989 --peak memory=3350 (TFLOP/s, GB/s)."
 
 
 def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
-    """Modules with their FLOPs and traffic against the peaks of their devices.
+    """FLOP/s and bytes/s of modules, beside the peaks of their devices.
 
     Args:
-        frame: What the analysis ``roofline`` answers.
+        frame: The answer of the analysis ``roofline``.
         modules: The hierarchy.
-        nodes: What of it is on the page.
+        nodes: Its nodes on the page.
 
     Returns:
         ``points``: rows of the modules whose FLOPs and bytes are known, the most own time first, with ``module``,
-        their place among the modules on the page; those of no FLOPs are limited by memory alone and cannot be drawn.
-        ``roofs``: the peaks, each once; ``notes``: what is missing, and what to do.
+        their index among the modules on the page. Modules without any FLOPs are limited by memory alone: they are in
+        the table but not on the chart. ``roofs``: the peaks, each once; ``notes``: what is unknown, and what to do.
     """
     worked = frame[frame["self_ns"] > 0].replace([np.inf, -np.inf], np.nan)
     known = worked[worked[_POINT].notna().all(axis=1)]
@@ -44,48 +47,52 @@ def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any
     peaks = known[_PEAKS].dropna(subset=_PEAKS[1:]).drop_duplicates().head(_ROOFS)
     place = dict(zip(modules.path, nodes.module.tolist(), strict=True))
     points = [
-        {
-            "path": clipped(row["path"], limits.TEXT),
-            "module": place.get(row["path"], -1),
-            **{name: _plain(name, row[name]) for name in _SHOWN},
-        }
+        {"path": clipped(row["path"], limits.TEXT), "module": place.get(row["path"], -1), **_figures(row, _SHOWN)}
         for row in records(known.head(limits.ROOF_POINTS))
     ]
-    roofs = [{name: _plain(name, row[name]) for name in _PEAKS} for row in records(peaks)]
+    roofs = [_figures(row, _PEAKS) for row in records(peaks)]
     return {"points": points, "roofs": roofs, "notes": _notes(worked, known, peaks)}
 
 
-def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - a cell of any column
-    return clipped(str(value)) if name in _WORDS and value is not None else value
+def _figures(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: clipped(str(row[name])) if name in _WORDS and row[name] is not None else row[name] for name in names}
 
 
 def _notes(worked: pd.DataFrame, known: pd.DataFrame, peaks: pd.DataFrame) -> list[str]:
-    """What is on the chart, what is not, and why."""
-    whole, own = _sum(worked), _sum(known)
+    """What the chart shows, what it lacks, and why."""
+    return [
+        _shown_note(worked, known),
+        *_unknown_notes(worked, worked.drop(known.index)),
+        *([] if len(peaks) else [_NO_PEAKS]),
+    ]
+
+
+def _shown_note(worked: pd.DataFrame, known: pd.DataFrame) -> str:
     if not len(known):
-        notes = ["Of no module both FLOPs and bytes are known."]
-    else:
-        share = percent(own / whole) if whole else percent(0.0)
-        many = count(len(known), "module")
-        notes = [
-            f"FLOPs and bytes are known of {many} with {share} of the modules' own time, which is a circle's area. "
-            "A circle is where all calls of a module are on the whole; its share of the roof is of each call's own. "
-            "What multiplies no matrices is in the table alone."
-        ]
-    unknown = worked.drop(known.index)
-    # Where its own FLOPs are known, the reason is that of a module below.
-    causes = unknown.groupby(unknown["unknown"].where(unknown["flops"].isna(), _NO_BYTES))
-    longest = sorted(causes, key=lambda one: -_sum(one[1]))
-    for cause, rows in longest[: limits.NOTES]:
-        time = percent(_sum(rows) / whole) if whole else percent(0.0)
-        notes.append(clipped(f"Not known: {time} of that time, {cause}", limits.TEXT))
-    if (more := len(longest) - limits.NOTES) > 0:
-        notes.append(f"and for {count(more, 'more reason')}: tracekit show roofline")
-    if not len(peaks):
-        notes.append(
-            "What the device can do is not known: say it with --peak bfloat16=989 --peak memory=3350 (TFLOP/s, GB/s)."
-        )
-    return notes
+        return "No module has both FLOPs and bytes known."
+    share = percent(_share(_sum(known), _sum(worked)))
+    return (
+        f"FLOPs and bytes are known for {count(len(known), 'module')} with {share} of all self time. "
+        "Position: average over calls; area: self time; share of the roof: call by call. "
+        "Modules without matrix products are only in the table."
+    )
+
+
+def _unknown_notes(worked: pd.DataFrame, unknown: pd.DataFrame) -> list[str]:
+    """Why figures are unknown, a note for each of the reasons that concern the most time."""
+    # Where a module's own FLOPs are known, the reason in the row is that of a module below it.
+    reasons = unknown.groupby(unknown["unknown"].where(unknown["flops"].isna(), _NO_BYTES))
+    by_time = sorted(reasons, key=lambda reason: -_sum(reason[1]))
+    notes = [
+        clipped(f"Unknown for {percent(_share(_sum(rows), _sum(worked)))} of self time: {reason}", limits.TEXT)
+        for reason, rows in by_time[: limits.NOTES]
+    ]
+    more = len(by_time) - limits.NOTES
+    return [*notes, f"{count(more, 'more reason')}: tracekit show roofline"] if more > 0 else notes
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
 
 
 def _sum(frame: pd.DataFrame) -> int:

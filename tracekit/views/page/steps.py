@@ -1,4 +1,4 @@
-"""Steps on the page: what they cost, by kind and batch size, and those whose work is drawn."""
+"""Steps on the page: what they cost, by kind and batch size, and which of them the timeline draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 class Chosen(NamedTuple):
-    """A step to draw: its row among the steps, and why this one."""
+    """A step to draw.
+
+    Attributes:
+        row: Its row in the answer of the analysis ``steps``.
+        why: ``median``, ``slowest`` or ``first`` of its kind.
+    """
 
     row: int
     why: str
@@ -28,57 +33,62 @@ def steps(frame: pd.DataFrame, dataset: Dataset) -> dict[str, Any]:
     """What steps cost.
 
     Args:
-        frame: What the analysis ``steps`` answers.
+        frame: The answer of the analysis ``steps``.
         dataset: The dataset.
 
     Returns:
-        ``phases``: rows by kind and batch size; ``bars``: the steps in their order, ``gpu_time_ns``, ``kind`` (place
-        among ``kinds``) and ``step`` (its row); of more steps than there is room for, the slowest of some neighbours.
+        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``gpu_time_ns``, ``kind`` (index
+        into ``kinds``) and ``step`` (its row). Of more steps than there is room for, neighbours share a bar, which is
+        that of the slowest.
     """
-    found = records(phases.frame(dataset))
-    for row in found:
+    rows = records(phases.frame(dataset))
+    for row in rows:
         row["kind"] = row["kind"] and clipped(row["kind"])
-    slowest = _slowest(frame["gpu_time_ns"].to_numpy("int64"), limits.BARS)
-    kinds = list(dict.fromkeys(_kind(kind) for kind in frame["kind"]))
-    place = {kind: at for at, kind in enumerate(kinds)}
-    said = frame.iloc[slowest]
+    kinds = list(dict.fromkeys(map(_kind, frame["kind"])))
     return {
-        "phases": found[: limits.ROWS],
-        "phases_left_out": max(len(found) - limits.ROWS, 0),
+        "phases": rows[: limits.ROWS],
+        "phases_left_out": max(len(rows) - limits.ROWS, 0),
         "count": len(frame),
         "kinds": [clipped(kind) for kind in kinds[: limits.ROWS]],
-        "bars": {
-            "step": slowest.tolist(),
-            "gpu_time_ns": said["gpu_time_ns"].tolist(),
-            "kind": [min(place[_kind(kind)], limits.ROWS) for kind in said["kind"]],
-        },
+        "bars": _bars(frame, kinds),
+    }
+
+
+def _bars(frame: pd.DataFrame, kinds: list[str]) -> dict[str, list[int]]:
+    shown = _slowest(frame["gpu_time_ns"].to_numpy("int64"), limits.BARS)
+    index = {kind: at for at, kind in enumerate(kinds)}
+    steps = frame.iloc[shown]
+    return {
+        "step": shown.tolist(),
+        "gpu_time_ns": steps["gpu_time_ns"].tolist(),
+        "kind": [min(index[_kind(kind)], limits.ROWS) for kind in steps["kind"]],
     }
 
 
 def chosen(frame: pd.DataFrame) -> list[Chosen]:
-    """The steps worth drawing: of each kind (and report) the median, the slowest and the first by GPU time.
+    """The steps to draw: of each kind (and report) the median and the slowest by GPU time, and the first.
 
-    Of two in the middle the faster one is drawn. The first one is the median of the most frequent kind. Steps without
-    work are none.
+    Of two steps in the middle, the faster is the median. The median of the most frequent kind comes first. Steps
+    without work are ignored.
     """
     worked = frame.assign(row=np.arange(len(frame)))[frame["kernels"] > 0]
     keys = [name for name in ("report", "kind") if name in worked.columns]
     groups = [group for _, group in worked.groupby(keys, sort=False, dropna=False)]
     groups.sort(key=len, reverse=True)
-    found: dict[int, Chosen] = {}
+    steps: dict[int, Chosen] = {}
     for why in ("median", "slowest", "first"):
         for group in groups:
             row = _of_group(group, why)
-            found.setdefault(row, Chosen(row, why))
-    return list(found.values())[: limits.STEPS]
+            steps.setdefault(row, Chosen(row, why))
+    return list(steps.values())[: limits.STEPS]
 
 
-def said(frame: pd.DataFrame, one: Chosen) -> dict[str, Any]:
-    """What is known of a step that is drawn."""
-    row = records(frame.iloc[[one.row]])[0]
+def described(frame: pd.DataFrame, step: Chosen) -> dict[str, Any]:
+    """A step that is drawn: its row, and why it was chosen."""
+    row = records(frame.iloc[[step.row]])[0]
     for name in ("report", "name"):
         row[name] = row.get(name) and clipped(row[name])
-    return row | {"kind": clipped(_kind(row["kind"])), "row": one.row, "why": one.why}
+    return row | {"kind": clipped(_kind(row["kind"])), "row": step.row, "why": step.why}
 
 
 def _of_group(group: pd.DataFrame, why: str) -> int:
@@ -93,7 +103,7 @@ def _kind(kind: str | None) -> str:
 
 
 def _slowest(time: np.ndarray[Any, np.dtype[np.int64]], most: int) -> np.ndarray[Any, Any]:
-    """At most so many rows in their order, each the slowest of its neighbours."""
+    """At most ``most`` rows in order, each the slowest of a group of neighbours."""
     if time.size <= most:
         return np.arange(time.size)
     group = np.arange(time.size) * most // time.size

@@ -1,4 +1,4 @@
-"""Work on the page as it ran: of some steps and of whole recordings, on streams side by side."""
+"""The timeline on the page: the work of some steps, and of whole recordings, on streams side by side."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tracekit.analyses.devices import kernels as device_work, report_codes, steps_of
-from tracekit.analyses.subtrees import Pairs, integers, summed, united
-from tracekit.arrays.intervals import lanes
+from tracekit.analyses.subtrees import Pairs, united
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, grouped, sums
 from tracekit.arrays.labels import labels
+from tracekit.arrays.lanes import lanes
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
-from tracekit.views.page.steps import chosen, said
+from tracekit.views.page.steps import chosen, described
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +31,7 @@ _OPERATOR = "cpu_op"
 
 
 class _Work(NamedTuple):
-    """Pieces of work, in columns; ``stream`` is their place among the streams."""
+    """Pieces of work, in columns; ``stream`` is an index into the streams."""
 
     start: Ints
     end: Ints
@@ -43,7 +45,7 @@ class _Work(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """All work of a dataset; ``streams`` says what each of them is, ``names`` what work is called."""
+    """All work of a dataset. ``streams`` describes each stream; ``work.name`` is an index into ``names``."""
 
     work: _Work
     step: Rows
@@ -56,26 +58,29 @@ def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.Data
     """The work of chosen steps, and of each whole recording.
 
     Returns:
-        ``names`` of work, and ``drawn``: for each what it is (``step``; null for a whole recording), ``report``,
-        ``start_ns``, ``span_ns``, ``work`` (pieces in all), ``streams`` (what they are and how many ``lanes`` they
-        need), ``left_out`` streams, and the columns of ``pieces``: ``start_ns`` (after the first), ``length_ns``,
-        ``stream``, ``lane``, ``module``, ``line``, ``name`` (-1 for one that is not listed), ``count`` (pieces of work
-        that it stands for) and ``ns`` (their time). Neighbours share one where there are too many, which has the module
-        and the name of the most time.
+        ``names`` of work, and ``drawn``, a list of drawings: ``step`` (null for a whole recording), ``report``,
+        ``start_ns``, ``span_ns``, ``work`` (how many pieces of work ran), ``streams`` (what they are, and how many
+        ``lanes`` each needs), ``left_out`` (how many streams are not drawn), and ``pieces`` in columns: ``start_ns``
+        (from the start of the drawing), ``length_ns``, ``stream``, ``lane``, ``module``, ``line``, ``name`` (-1 if not
+        listed), ``count`` (pieces of work that are drawn as one) and ``ns`` (their time). Where there are too many
+        pieces, neighbours are drawn as one, with the module and the name that took the most of their time.
     """
     source = _source(dataset, modules)
     drawn = []
-    for one in chosen(steps):
-        about = said(steps, one)
-        rows = np.flatnonzero(source.step == one.row)
-        drawn.append({"step": about, "report": about["report"], **_drawn(source, rows, nodes)})
-    reports: list[str | None] = [*dataset.reports] or [None]
-    for at, report in enumerate(reports[: limits.STEPS]):
+    for choice in chosen(steps):
+        step = described(steps, choice)
+        rows = np.flatnonzero(source.step == choice.row)
+        drawn.append({"step": step, "report": step["report"], **_drawn(source, rows, nodes)})
+    for at, report in enumerate(_reports(dataset)[: limits.STEPS]):
         rows = np.flatnonzero(source.report == at)
-        named = None if report is None else clipped(report)
         if rows.size:
-            drawn.append({"step": None, "report": named, **_drawn(source, rows, nodes)})
-    return {"names": _named(source.names, [its["pieces"] for its in drawn]), "drawn": drawn}
+            drawn.append({"step": None, "report": report, **_drawn(source, rows, nodes)})
+    return {"names": _listed(source.names, [drawing["pieces"] for drawing in drawn]), "drawn": drawn}
+
+
+def _reports(dataset: Dataset) -> list[str | None]:
+    """Names of the reports; None for the only one."""
+    return [clipped(name) for name in dataset.reports] or [None]
 
 
 def _source(dataset: Dataset, modules: Hierarchy) -> _Source:
@@ -90,28 +95,23 @@ def _source(dataset: Dataset, modules: Hierarchy) -> _Source:
 
 
 def _streams(dataset: Dataset, table: pa.Table, report: Rows) -> tuple[Rows, list[dict[str, Any]]]:
-    """The stream of each row, a thread where there is no device, and what each is."""
+    """For each row the index of its stream, or on the host of its thread; and what each stream is."""
     kinds = labels(table, "kind")
     on_host = np.isin(kinds.code, kinds.of(_OPERATOR))
-    tid = np.where(on_host, integers(table, "tid", missing=-1), -1)
-    parts = [report, *(integers(table, name, missing=-1) for name in _WHERE), tid]
-    code = np.zeros(table.num_rows, dtype=np.int64)
-    for part in parts:
-        _, dense = np.unique(part, return_inverse=True)
-        _, code = np.unique(code * (int(dense.max(initial=0)) + 1) + dense, return_inverse=True)
-    _, first = np.unique(code, return_index=True)
-    keys = ["report", *_WHERE, "tid"]
-    values = [part[first].tolist() for part in parts]
+    tid = np.where(on_host, integers(table, "tid"), -1)
+    parts = [report, *(integers(table, name) for name in _WHERE), tid]
+    code, first = grouped(parts)
+    reports = _reports(dataset)
     streams = [
-        {key: None if key != "report" and one < 0 else one for key, one in zip(keys, row, strict=True)}
-        for row in zip(*values, strict=True)
+        {"report": reports[at]}
+        | {key: None if id_ < 0 else id_ for key, id_ in zip([*_WHERE, "tid"], ids, strict=True)}
+        for at, *ids in zip(*(part[first].tolist() for part in parts), strict=True)
     ]
-    named: list[str | None] = [clipped(name) for name in dataset.reports] or [None]
-    return code, [{**one, "report": named[one["report"] or 0]} for one in streams]
+    return code, streams
 
 
 def _drawn(source: _Source, rows: Rows, nodes: Nodes) -> dict[str, Any]:
-    """Some of the work, as it is drawn."""
+    """One drawing: the work in some rows."""
     whole = source.work.of(rows)
     streams, local = np.unique(whole.stream, return_inverse=True)
     shown, place = _most_used(local, whole.ns, streams.size)
@@ -119,9 +119,22 @@ def _drawn(source: _Source, rows: Rows, nodes: Nodes) -> dict[str, Any]:
     begin = int(work.start.min())
     pieces, count = _merged(work, limits.PIECES)
     lane = lanes(pieces.stream, pieces.start, pieces.end)
-    deep = np.zeros(shown.size, dtype=np.int64)
-    np.maximum.at(deep, pieces.stream, lane + 1)
-    said = [source.streams[one] for one in streams[shown].tolist()]
+    lane_counts = np.zeros(shown.size, dtype=np.int64)
+    np.maximum.at(lane_counts, pieces.stream, lane + 1)
+    return {
+        "start_ns": begin,
+        "span_ns": int(pieces.end.max()) - begin,
+        "work": int(rows.size),
+        "streams": [
+            {**source.streams[stream], "lanes": lane_count}
+            for stream, lane_count in zip(streams[shown].tolist(), lane_counts.tolist(), strict=True)
+        ],
+        "left_out": int(streams.size - shown.size),
+        "pieces": _columns(pieces, begin, lane, count, nodes),
+    }
+
+
+def _columns(pieces: _Work, begin: int, lane: Rows, count: Ints, nodes: Nodes) -> dict[str, list[int]]:
     columns = {
         "start_ns": pieces.start - begin,
         "length_ns": pieces.end - pieces.start,
@@ -133,19 +146,12 @@ def _drawn(source: _Source, rows: Rows, nodes: Nodes) -> dict[str, Any]:
         "module": _placed(pieces.module, nodes.module),
         "line": _placed(pieces.module, nodes.line),
     }
-    return {
-        "start_ns": begin,
-        "span_ns": int(pieces.end.max()) - begin,
-        "work": int(rows.size),
-        "streams": [{**one, "lanes": many} for one, many in zip(said, deep.tolist(), strict=True)],
-        "left_out": int(streams.size - shown.size),
-        "pieces": {name: column.tolist() for name, column in columns.items()},
-    }
+    return {name: column.tolist() for name, column in columns.items()}
 
 
 def _most_used(stream: Rows, ns: Ints, count: int) -> tuple[Rows, Rows]:
-    """The streams of the most time that there is room for, in order, and the place of each among them, or -1."""
-    time = summed(stream, ns, count)
+    """The streams with the most time, in order, and for each stream its index among them, or -1."""
+    time = sums(stream, ns, count)
     shown = np.sort(np.argsort(-time, kind="stable")[: limits.STREAMS])
     place = np.full(count, -1, dtype=np.int64)
     place[shown] = np.arange(shown.size)
@@ -153,14 +159,14 @@ def _most_used(stream: Rows, ns: Ints, count: int) -> tuple[Rows, Rows]:
 
 
 def _placed(module: Rows, place: Rows) -> Rows:
-    """Where modules are found on the page; -1 for none."""
-    found = np.full(module.size, -1, dtype=np.int64)
-    found[module >= 0] = place[module[module >= 0]]
-    return found
+    """The index on the page of each piece's module, -1 for none."""
+    node = np.full(module.size, -1, dtype=np.int64)
+    node[module >= 0] = place[module[module >= 0]]
+    return node
 
 
 def _merged(work: _Work, most: int) -> tuple[_Work, Ints]:
-    """At most about so many pieces, and how many each stands for: those that begin close together are one."""
+    """At most about ``most`` pieces, and how many each stands for; those that begin close together become one."""
     if work.start.size <= most:
         return work, np.ones(work.start.size, dtype=np.int64)
     begin = int(work.start.min())
@@ -178,25 +184,25 @@ def _merged(work: _Work, most: int) -> tuple[_Work, Ints]:
         _main(group, work.module, work.ns),
         _main(group, work.name, work.ns),
     )
-    return merged, summed(group, None, size)
+    return merged, counts(group, size)
 
 
 def _main(group: Rows, value: Rows, ns: Ints) -> Rows:
-    """For each group the value that took the most time."""
-    sums = united(Pairs(group, value + 1, ns), int(value.max()) + 2)
-    order = np.lexsort((-sums.value, sums.node))
-    first = np.searchsorted(sums.node[order], np.arange(int(group.max()) + 1))
-    found: Rows = sums.group[order][first] - 1
-    return found
+    """For each group, the value that took the most time."""
+    pairs = united(Pairs(group, value, ns))
+    order = np.lexsort((-pairs.value, pairs.node))
+    first = np.searchsorted(pairs.node[order], np.arange(int(group.max()) + 1))
+    main: Rows = pairs.group[order][first]
+    return main
 
 
-def _named(words: list[str], drawn: list[dict[str, list[int]]]) -> list[str]:
-    """The names of pieces that are drawn, the most frequent first; the pieces get their places for their codes."""
+def _listed(names: list[str], drawn: list[dict[str, list[int]]]) -> list[str]:
+    """The most frequent names of pieces; ``name`` in the pieces becomes the index among these, or -1."""
     used = [code for pieces in drawn for code in pieces["name"]]
-    codes, often = np.unique(np.array(used, np.int64), return_counts=True)
-    listed = codes[np.argsort(-often, kind="stable")][: limits.NAMES]
-    place = np.full(len(words), -1, dtype=np.int64)
-    place[listed] = np.arange(listed.size)
+    codes, times = np.unique(np.array(used, np.int64), return_counts=True)
+    listed = codes[np.argsort(-times, kind="stable")][: limits.NAMES]
+    index = np.full(len(names), -1, dtype=np.int64)
+    index[listed] = np.arange(listed.size)
     for pieces in drawn:
-        pieces["name"] = place[np.array(pieces["name"], np.int64)].tolist()
-    return [clipped(words[code]) for code in listed.tolist()]
+        pieces["name"] = index[np.array(pieces["name"], np.int64)].tolist()
+    return [clipped(names[code]) for code in listed.tolist()]

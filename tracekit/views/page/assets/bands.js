@@ -1,10 +1,10 @@
-// Above the kernels of a stream, the modules that they ran for: a band from the first kernel of a run to its last.
+// Bands above the kernels of a stream: the modules that they ran for, each from its first kernel in a row to its last.
 
 const MOST_BANDS = 4;
 
-// Levels of the hierarchy at which the pieces of a stream differ, each as runs of one module.
+// The levels of the hierarchy at which the pieces of a stream differ, each as runs of one module.
 function bandsOf(pieces, rows) {
-  const order = [...rows].sort((one, other) => pieces.start_ns[one] - pieces.start_ns[other]);
+  const order = [...rows].sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]);
   const paths = order.map((row) => lineage(pieces.module[row]));
   const deepest = Math.max(0, ...paths.map((path) => path.length));
   const levels = [];

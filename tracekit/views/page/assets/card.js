@@ -1,4 +1,4 @@
-// What is known of one module: its figures, the kernels inside, and the shapes that it was called with.
+// The card of one module: its figures, its kernels, and the shapes of its inputs.
 
 const CARD_ROWS = 6;
 
@@ -6,18 +6,18 @@ function cardFacts(node) {
   const each = node.median_ns !== undefined && node.modules > 1
     ? `${duration(node.median_ns)} (${duration(node.min_ns)} to ${duration(node.max_ns)})` : "";
   const step = node.step_median_ns === null || node.step_median_ns === undefined ? "" : `${duration(node.step_median_ns)} (p95 ${duration(node.step_p95_ns)})`;
-  const bound = node.launched_ns ? `${percent(shareOf(node.launch_bound_ns, node.launched_ns))} of what it launched` : "";
+  const bound = node.launched_ns ? `${percent(shareOf(node.launch_bound_ns, node.launched_ns))} of launched work` : "";
   return facts([
-    ["itself", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.inclusive_ns))})` : ""],
+    ["self", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.inclusive_ns))})` : ""],
     ["busy", node.busy_ns ? duration(node.busy_ns) : ""],
-    ["one of them", each],
-    ["in a step, median", step],
+    ["each, median", each],
+    ["per step, median", step],
     ["calls", integer(node.calls)],
-    [`${WORDS.works} of its own`, node.kind === "module" ? integer(node.kernels) : ""],
-    ["launches", node.launches ? `${integer(node.launches)}, ${duration(node.launch_ns)} of the host` : ""],
-    ["blocked in launches", node.blocked_ns ? `${duration(node.blocked_ns)} of the host` : ""],
+    [`own ${WORDS.works}`, node.kind === "module" ? integer(node.kernels) : ""],
+    ["launches", node.launches ? `${integer(node.launches)}, ${duration(node.launch_ns)} host time` : ""],
+    ["blocked in launches", node.blocked_ns ? `${duration(node.blocked_ns)} host time` : ""],
     ["launch-bound", bound],
-    ["device waited for it", node.waiting_ns ? duration(node.waiting_ns) : ""],
+    ["device waited", node.waiting_ns ? duration(node.waiting_ns) : ""],
   ]);
 }
 
@@ -30,7 +30,7 @@ function cardKernels(node) {
     el("span", { class: "figures" }, `${duration(row.gpu_time_ns)} \u00b7 ${grouped(row.kernels)} \u00d7`),
     bar(shareOf(row.gpu_time_ns, node.inclusive_ns))));
   const others = rows.slice(CARD_ROWS).reduce((sum, row) => sum + row.gpu_time_ns, rest);
-  const more = others > 0 ? el("li", { class: "muted" }, `others ${duration(others)}`) : null;
+  const more = others > 0 ? el("li", { class: "muted" }, `others: ${duration(others)}`) : null;
   return el("div", {}, el("h4", {}, `Top ${WORDS.works}`), el("ul", { class: "inside" }, ...shown, more));
 }
 
@@ -40,10 +40,10 @@ function cardShapes(node) {
   const rows = shapes.module.flatMap((module, at) => (module === node.index ? [rowOf(shapes, at)] : []));
   if (!rows.length) return null;
   const more = rows[0].rows - rows.length;
-  const others = more ? el("li", { class: "muted" }, `and ${grouped(more)} more: tracekit show shapes`) : null;
-  return el("div", {}, el("h4", {}, "By shapes of inputs"), el("ul", { class: "inside" }, ...rows.map((row) => el("li", {},
+  const others = more ? el("li", { class: "muted" }, `${grouped(more)} more: see tracekit show shapes`) : null;
+  return el("div", {}, el("h4", {}, "By input shapes"), el("ul", { class: "inside" }, ...rows.map((row) => el("li", {},
     el("span", { class: "path" }, row.inputs, row.phase && row.phase !== "forward" ? el("span", { class: "muted" }, ` ${row.phase}`) : ""),
-    el("span", { class: "figures" }, [duration(row.gpu_time_ns), `${grouped(row.calls)} \u00d7`, row.gpu_ns_per_token ? `${duration(row.gpu_ns_per_token)} a token` : ""].filter(Boolean).join(" \u00b7 ")))), others));
+    el("span", { class: "figures" }, [duration(row.gpu_time_ns), `${grouped(row.calls)} \u00d7`, row.gpu_ns_per_token ? `${duration(row.gpu_ns_per_token)} per token` : ""].filter(Boolean).join(" \u00b7 ")))), others));
 }
 
 function kernelName(at) {

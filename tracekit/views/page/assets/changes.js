@@ -1,4 +1,4 @@
-// What changed since another dataset: whole steps, then modules, each with the kernels that changed inside.
+// Changes since another dataset: whole steps, then modules, each with its kernels that changed.
 
 const FIRST_CHANGES = 12;
 const STATUS = { slower: "worse", added: "worse", faster: "better", gone: "better", same: "same", unlike: "same" };
@@ -13,11 +13,11 @@ function timeText(ns) {
 }
 
 function numberText(row) {
-  const [before, after] = [row.before_kernels ?? 0, row.after_kernels ?? 0].map((one) => grouped(Number(one.toPrecision(10))));
+  const [before, after] = [row.before_kernels ?? 0, row.after_kernels ?? 0].map((number) => grouped(Number(number.toPrecision(10))));
   return before === after ? before : `${before} \u2192 ${after}`;
 }
 
-// From the middle to the right if slower, to the left if faster.
+// A bar from the middle: to the right if slower, to the left if faster.
 function changeBar(row, most) {
   const share = Math.min(Math.abs(row.change_ns) / most, 1) * 50;
   const worse = row.change_ns > 0;
@@ -34,17 +34,17 @@ function kernelChanges(row) {
 }
 
 function changeName(row) {
-  const often = row.copies > 1 ? el("span", { class: "times" }, `${grouped(row.copies)} \u00d7`) : null;
+  const copies = row.copies > 1 ? el("span", { class: "times" }, `${grouped(row.copies)} \u00d7`) : null;
   const shapes = row.shapes ? el("span", { class: "muted" }, ` ${row.shapes}`) : null;
-  return el("div", {}, el("span", { class: "path" }, ...breakable(row.path)), often, shapes, kernelChanges(row));
+  return el("div", {}, el("span", { class: "path" }, ...breakable(row.path)), copies, shapes, kernelChanges(row));
 }
 
 function addChanges() {
-  const found = DATA.changes;
-  if (!found) return;
-  const rows = [...found.steps, ...found.lines];
+  const { changes } = DATA;
+  if (!changes) return;
+  const rows = [...changes.steps, ...changes.lines];
   const most = Math.max(...rows.map((row) => Math.abs(row.change_ns)), 1);
-  const table = (shown) => plainTable(`Changes from ${found.before} to ${found.after}, per step`, [
+  const table = (shown) => plainTable(`Changes from ${changes.before} to ${changes.after}, per step`, [
     ["per step", changeName],
     ["before", (row) => timeText(row.before_ns), true],
     ["after", (row) => timeText(row.after_ns), true],
@@ -56,10 +56,10 @@ function addChanges() {
   const place = el("div", { class: "changed" }, table(rows.slice(0, FIRST_CHANGES)));
   const all = rows.length > FIRST_CHANGES ? el("button", { type: "button" }, `Show ${counted(rows.length - FIRST_CHANGES, "more change")}`) : null;
   all?.addEventListener("click", () => { place.replaceChildren(table(rows)); all.remove(); });
-  const chips = Object.entries(found.tally).map(([status, count]) => el("span", { class: `status ${STATUS[status]}` }, `${grouped(count)} ${status}`));
-  const notes = found.notes.map((note) => el("p", { class: "muted" }, note));
-  const more = found.left_out ? el("p", { class: "muted" }, `and ${counted(found.left_out, "smaller change")}: tracekit diff shows all`) : null;
-  const said = found.lines.length ? null : el("p", {}, "No module changed beyond the spread between steps.");
-  section("changes", el("p", { class: "chips" }, el("span", {}, `${found.before} \u2192 ${found.after}`), ...chips,
-    el("span", { class: "muted" }, `${counted(found.same, "module and shape", "modules and shapes")} the same`)), ...notes, said, place, all, more);
+  const chips = Object.entries(changes.tally).map(([status, count]) => el("span", { class: `status ${STATUS[status]}` }, `${grouped(count)} ${status}`));
+  const notes = changes.notes.map((note) => el("p", { class: "muted" }, note));
+  const more = changes.left_out ? el("p", { class: "muted" }, `${counted(changes.left_out, "smaller change")} not shown: see tracekit diff`) : null;
+  const none = changes.lines.length ? null : el("p", {}, "No module changed by more than the spread between steps.");
+  section("changes", el("p", { class: "chips" }, el("span", {}, `${changes.before} \u2192 ${changes.after}`), ...chips,
+    el("span", { class: "muted" }, `${counted(changes.same, "module and shape", "modules and shapes")} unchanged`)), ...notes, none, place, all, more);
 }

@@ -24,7 +24,7 @@ const TYPE_TONES = (() => {
   });
 })();
 
-// What markers say that a module is; "" where they say nothing.
+// A module's class as recorded by markers, or "".
 function className(node) {
   return node.type?.class_name ?? "";
 }
@@ -33,23 +33,23 @@ function typeName(type) {
   return type ? type.class_name ?? type.name : "";
 }
 
-// The tone of a module's own work.
+// The tone of a module's own kernels.
 function ownTone(node) {
   if (node.kind === "unknown" || node.kind === "cause") return "tone-unknown";
   return TYPE_TONES[node.typeIndex] ?? NEUTRAL;
 }
 
-// What mostly holds other modules has no colour: that is for where time was spent.
+// Modules that mostly contain others have no colour: colour shows where time was spent.
 function toneOf(node) {
   return node.kind === "module" && node.self_ns < MOSTLY_OWN * node.inclusive_ns ? NEUTRAL : ownTone(node);
 }
 
-// Of work that has no module, where nothing has: by its name, the most frequent first.
+// Without any modules, the tone of a kernel is that of its name; the most frequent names have one.
 function nameTone(name) {
   return TREES.modules.nodes.length || name < 0 || name >= TONES ? "tone-unknown" : `tone-${name}`;
 }
 
-// What the styles say the tones are, for the canvas.
+// The colours of the style sheet, for the canvas.
 function palette() {
   const styles = getComputedStyle(document.documentElement);
   const names = [...Array(TONES).keys()].map((tone) => `tone-${tone}`).concat(NEUTRAL, "tone-unknown");

@@ -1,4 +1,5 @@
-// What Python gathered, and the hierarchy as trees: of single modules, and of lines in which alike ones are folded.
+// The data that Python embedded, and the hierarchy as two trees: of single modules, and of lines, in which equal layers
+// are folded.
 
 const DATA = JSON.parse(byId("data").textContent);
 const WORDS = DATA.about.words;
@@ -32,12 +33,12 @@ class Node {
     return this.typeIndex >= 0 ? TYPES[this.typeIndex] : null;
   }
 
-  // Its index and the one after its last descendant among the tree's nodes, which stand in pre-order.
+  // The range of indexes of its subtree: the tree's nodes are in pre-order.
   get reach() {
     return this.kind === "all" ? [-2, Infinity] : [this.index, this.end];
   }
 
-  // Whether work of that owner (an index among the nodes, or -1 for no module) is in this subtree.
+  // Whether work of an owner (an index of a node, or -1 for no module) is in this subtree.
   holds(owner) {
     return owner >= this.reach[0] && owner < this.reach[1];
   }
@@ -51,7 +52,7 @@ function rowOf(columns, at) {
   return row;
 }
 
-// All work: the modules in pre-order, what is left out of them, and what has no module, by cause.
+// All work: modules in pre-order, modules that are left out, and work without a module, by cause.
 function treeOf(columns) {
   const tree = { nodes: [], all: null };
   const all = new Node(tree, "all", -2, `All ${WORDS.device} time`, { ...NO_FIGURES, inclusive_ns: TOTAL });
@@ -79,8 +80,8 @@ function addUnknown(all) {
   unknown.parent = all;
   all.children.push(unknown);
   for (const row of causes) {
-    const its = { ...NO_FIGURES, kernels: row.count, inclusive_ns: row.time_ns, self_ns: row.time_ns, end: 0, advice: row.advice };
-    const cause = new Node(all.tree, "cause", UNKNOWN, row.cause, its);
+    const own = { ...NO_FIGURES, kernels: row.count, inclusive_ns: row.time_ns, self_ns: row.time_ns, end: 0, advice: row.advice };
+    const cause = new Node(all.tree, "cause", UNKNOWN, row.cause, own);
     cause.parent = unknown;
     unknown.children.push(cause);
   }
@@ -99,7 +100,7 @@ function addLeftOut(node) {
 const TREES = { lines: treeOf(DATA.nodes.lines), modules: treeOf(DATA.nodes.modules) };
 const FOLDS = TREES.lines.nodes.length < TREES.modules.nodes.length;
 
-// The same place in the other tree, or the nearest above it.
+// The same module in the other tree, or its nearest ancestor there.
 function counterpart(node, mode) {
   const tree = TREES[mode];
   if (node.tree === tree) return node;
@@ -112,18 +113,18 @@ function counterpart(node, mode) {
   return tree.nodes[at] ?? (node.parent ? counterpart(node.parent, mode) : tree.all);
 }
 
-// Kernels of a subtree, those of the most time first, and the time of all that are not listed.
+// Kernels of a subtree, the most time first, and the time of kernels that are not listed.
 function kernelsOf(node) {
   const pairs = node.tree === TREES.lines ? DATA.kernels.of_lines : DATA.kernels.of_modules;
-  const found = new Map();
+  const byKernel = new Map();
   let rest = node.inclusive_ns;
   pairs.node.forEach((owner, at) => {
     if (!node.holds(owner)) return;
-    const its = found.get(pairs.kernel[at]) ?? { kernel: pairs.kernel[at], kernels: 0, gpu_time_ns: 0 };
-    its.kernels += pairs.kernels[at];
-    its.gpu_time_ns += pairs.gpu_time_ns[at];
+    const sums = byKernel.get(pairs.kernel[at]) ?? { kernel: pairs.kernel[at], kernels: 0, gpu_time_ns: 0 };
+    sums.kernels += pairs.kernels[at];
+    sums.gpu_time_ns += pairs.gpu_time_ns[at];
     rest -= pairs.gpu_time_ns[at];
-    found.set(its.kernel, its);
+    byKernel.set(sums.kernel, sums);
   });
-  return { rows: [...found.values()].sort((one, other) => other.gpu_time_ns - one.gpu_time_ns), rest };
+  return { rows: [...byKernel.values()].sort((left, right) => right.gpu_time_ns - left.gpu_time_ns), rest };
 }

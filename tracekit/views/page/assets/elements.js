@@ -1,8 +1,8 @@
-// Elements out of names, properties and children. Text is only ever text: no markup is made of data.
+// Elements from names, attributes and children. Data becomes text nodes only, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function dressed(element, attributes, children) {
+function assembled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -13,24 +13,24 @@ function dressed(element, attributes, children) {
 }
 
 function el(name, attributes = {}, ...children) {
-  return dressed(document.createElement(name), attributes, children);
+  return assembled(document.createElement(name), attributes, children);
 }
 
 function svg(name, attributes = {}, ...children) {
-  return dressed(document.createElementNS(SVG, name), attributes, children);
+  return assembled(document.createElementNS(SVG, name), attributes, children);
 }
 
 function byId(id) {
   return document.getElementById(id);
 }
 
-// Places what is drawn. The page's policy allows no style attributes, but does allow this.
+// Sets styles. The page's policy forbids style attributes, but allows this.
 function styled(element, styles) {
   for (const [name, value] of Object.entries(styles)) element.style.setProperty(name, value);
   return element;
 }
 
-// A path with places to break at.
+// A path that may be broken at dots and underscores.
 function breakable(path) {
   return path.split(/(?<=[._])/).flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
 }
@@ -45,9 +45,9 @@ function swatch(tone) {
   return el("span", { class: `swatch ${tone}`, "aria-hidden": "true" });
 }
 
-// Says something to who cannot see it.
+// Tells screen readers what changed.
 function announce(text) {
-  byId("said").textContent = text;
+  byId("announcement").textContent = text;
 }
 
 function section(id, ...children) {
@@ -57,7 +57,7 @@ function section(id, ...children) {
   return place;
 }
 
-// A name and what it is, one below the other.
+// A list of names and values.
 function facts(pairs) {
   return el(
     "dl",

@@ -1,4 +1,4 @@
-// The hierarchy as an icicle: what is below a module stands below it, as wide as the time that it took with all below.
+// The hierarchy as an icicle: submodules are drawn below their module, each as wide as the time of its subtree.
 
 const ROW_PX = 34;
 const ABOVE_PX = 26;
@@ -9,7 +9,7 @@ const LABEL_PX = 34;
 
 const icicle = { cells: [], above: 0, place: null, focused: null };
 
-// Where each node that can be seen is drawn: those above the selected one as wide as all, then what is below it.
+// Where to draw each visible node: ancestors of the selected node over the full width, then its subtree.
 function layout(width) {
   const { node } = selection;
   const cells = node.ancestors.slice(-MOST_ABOVE).map((above, depth) => ({ node: above, depth, left: 0, width, above: true }));
@@ -25,7 +25,7 @@ function layout(width) {
 }
 
 function below({ node, depth, left, width }) {
-  const found = [];
+  const cells = [];
   const scale = node.inclusive_ns ? width / node.inclusive_ns : 0;
   let at = left;
   let small = { count: 0, ns: 0 };
@@ -33,27 +33,27 @@ function below({ node, depth, left, width }) {
     const wide = child.inclusive_ns * scale;
     if (wide < NARROWEST_PX) small = { count: small.count + 1, ns: small.ns + child.inclusive_ns };
     else {
-      found.push({ node: child, depth: depth + 1, left: at, width: wide });
+      cells.push({ node: child, depth: depth + 1, left: at, width: wide });
       at += wide;
     }
   }
   if (small.ns * scale >= 1) {
-    found.push({ node, small, depth: depth + 1, left: at, width: small.ns * scale });
+    cells.push({ node, small, depth: depth + 1, left: at, width: small.ns * scale });
     at += small.ns * scale;
   }
   if (node.children.length && node.self_ns * scale >= 1) {
-    found.push({ node, own: true, depth: depth + 1, left: at, width: node.self_ns * scale });
+    cells.push({ node, own: true, depth: depth + 1, left: at, width: node.self_ns * scale });
   }
-  return found;
+  return cells;
 }
 
 function nodeLabel(node) {
-  const often = node.modules > 1 ? `, ${counted(node.modules, "module")}` : "";
+  const copies = node.modules > 1 ? `, ${counted(node.modules, "module")}` : "";
   const type = className(node);
-  return `${node.name}${type && `, ${type}`}${often}: ${duration(node.inclusive_ns)}, ${percent(node.share)} of ${WORDS.device} time`;
+  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.inclusive_ns)}, ${percent(node.share)} of ${WORDS.device} time`;
 }
 
-// Rows above the selected one are lower than the others.
+// Rows of ancestors are less high than the others.
 function topOf(depth) {
   const above = Math.min(depth, icicle.above);
   return above * ABOVE_PX + (depth - above) * ROW_PX;
@@ -63,8 +63,7 @@ function cellOf(cell) {
   const { node, depth, left, width } = cell;
   const box = { left: `${left}px`, top: `${topOf(depth)}px`, width: `${Math.max(width - 1, 1)}px` };
   if (cell.own || cell.small) {
-    const said = cell.own ? "self" : `${counted(cell.small.count, "narrow one")}`;
-    const title = cell.own ? `${node.name} itself: ${duration(node.self_ns)}` : `${said} below ${node.name}: ${duration(cell.small.ns)}`;
+    const title = cell.own ? `${node.name}, self: ${duration(node.self_ns)}` : `${counted(cell.small.count, "small module")} in ${node.name}: ${duration(cell.small.ns)}`;
     const tone = cell.own ? `own ${ownTone(node)}` : "tone-small";
     const isNamed = width > LABEL_PX && cell.own;
     return styled(el("div", { class: `cell ${tone} ${isNamed ? "" : "narrow"}`, title, "aria-hidden": "true" }, isNamed ? "self" : ""), box);
@@ -82,7 +81,7 @@ function cellOf(cell) {
   return styled(item, box);
 }
 
-// A name for a node that differs from those of others in the page.
+// An id of a node that is unique on the page.
 function treeIndex(node) {
   return node.kind === "module" ? node.index : `${node.kind}-${node.parent?.index ?? "all"}-${node.parent?.children.indexOf(node) ?? 0}`;
 }
@@ -107,9 +106,9 @@ function drawIcicle() {
   drawCrumbs();
 }
 
-// One cell is in the order of the Tab key: the others are reached with the arrows.
+// The Tab key reaches one cell; arrow keys move to the others.
 function rove(node, focus = true) {
-  const cell = icicle.cells.find((one) => one.element && one.node === node) ?? icicle.cells[0];
+  const cell = icicle.cells.find((candidate) => candidate.element && candidate.node === node) ?? icicle.cells[0];
   icicle.focused?.element?.setAttribute("tabindex", "-1");
   icicle.focused = cell;
   cell.element.setAttribute("tabindex", "0");
@@ -137,9 +136,9 @@ function visibleChild(node) {
   return node.children.find((child) => icicle.cells.some((cell) => cell.element && cell.node === child));
 }
 
-// The next one of the same row.
+// The next cell in the same row.
 function beside(cell, step) {
-  const row = icicle.cells.filter((one) => one.element && one.depth === cell.depth).sort((one, other) => one.left - other.left);
+  const row = icicle.cells.filter((candidate) => candidate.element && candidate.depth === cell.depth).sort((left, right) => left.left - right.left);
   return row[row.indexOf(cell) + step]?.node;
 }
 
@@ -154,7 +153,7 @@ function onIcicleKey(event) {
   event.preventDefault();
 }
 
-// Only where the pointer itself moves: what a click draws anew under it is not looked at.
+// Only if the pointer itself moved: a click redraws the cells below it, which fires this event too.
 function onIcicleMove(event) {
   if (!event.movementX && !event.movementY) return;
   const item = event.target.closest("[role=treeitem]");
@@ -166,7 +165,7 @@ function addIcicle() {
   if (FOLDS) {
     const fold = el("input", { type: "checkbox", role: "switch", id: "fold", checked: true });
     fold.addEventListener("change", () => setMode(fold.checked ? "lines" : "modules"));
-    byId("fold-place").append(el("label", { for: "fold" }, fold, " fold layers that are alike"));
+    byId("fold-place").append(el("label", { for: "fold" }, fold, " fold equal layers"));
   }
   icicle.place.addEventListener("mousemove", onIcicleMove);
   icicle.place.addEventListener("mouseleave", () => show(null));

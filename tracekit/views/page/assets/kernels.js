@@ -1,4 +1,4 @@
-// The table of kernels: of all, or of the module that is looked at.
+// The table of kernels: all, or those of the selected module.
 
 let kernelTable = null;
 let kernelQuery = "";
@@ -7,7 +7,7 @@ const ALL_ONLY = () => selection.node.kind !== "all";
 const KERNEL_COLUMNS = [
   { name: "name", title: WORDS.work, of: (row) => row.name, cell: (row) => el("span", { class: "path" }, ...breakable(row.name)) },
   { name: "kind", title: "kind", of: (row) => row.kind, as: (kind) => kind },
-  { name: "kernels", title: "times", number: true, of: (row) => row.kernels, as: integer },
+  { name: "kernels", title: "count", number: true, of: (row) => row.kernels, as: integer },
   { name: "gpu_time_ns", title: "time", number: true, of: (row) => row.gpu_time_ns, as: duration },
   { name: "share", title: "share", number: true, of: (row) => row.share, cell: (row) => el("span", { class: "share" }, percent(row.share), bar(row.share)) },
   { name: "mean_ns", title: "mean", number: true, of: (row) => row.gpu_time_ns / row.kernels, as: duration },
@@ -20,11 +20,11 @@ function drawKernels() {
   const { node } = selection;
   const { rows, rest } = kernelsOf(node);
   const whole = node.inclusive_ns;
-  const found = rows.map((row) => ({ ...rowOf(DATA.kernels, row.kernel), name: kernelName(row.kernel), kind: DATA.kernels.kind[row.kernel],
+  const kernels = rows.map((row) => ({ ...rowOf(DATA.kernels, row.kernel), name: kernelName(row.kernel), kind: DATA.kernels.kind[row.kernel],
     kernels: row.kernels, gpu_time_ns: row.gpu_time_ns, share: shareOf(row.gpu_time_ns, whole) }));
-  const left = rest > 0 && DATA.kernels.left_out ? `${duration(rest)} in others, of the ${counted(DATA.kernels.left_out, WORDS.work)} of least time` : "";
+  const left = rest > 0 && DATA.kernels.left_out ? `${duration(rest)} in ${WORDS.works} not listed (the ${grouped(DATA.kernels.left_out)} with the least time)` : "";
   const where = node.kind === "all" ? "" : `inside ${node.path}`;
-  kernelTable.setRows(found.filter((row) => !kernelQuery || matches(kernelQuery, row.name)), [where, left].filter(Boolean).join(" \u00b7 "));
+  kernelTable.setRows(kernels.filter((row) => !kernelQuery || matches(kernelQuery, row.name)), [where, left].filter(Boolean).join(" \u00b7 "));
 }
 
 function addKernels() {

@@ -1,11 +1,11 @@
-// Puts the page together, part by part; a part of which there is nothing stays away.
+// Assembles the page. Sections without data stay hidden.
 
 function addNavigation() {
-  const shown = [...document.querySelectorAll("main > section:not([hidden])")].filter((one) => one.querySelector("h2"));
-  byId("navigation").append(...shown.map((one) => el("a", { href: `#${one.id}` }, one.dataset.short)));
+  const shown = [...document.querySelectorAll("main > section:not([hidden])")].filter((section) => section.querySelector("h2"));
+  byId("navigation").append(...shown.map((section) => el("a", { href: `#${section.id}` }, section.dataset.short)));
 }
 
-// "/" goes to the search, as in other tools.
+// "/" focuses the search, as in other tools.
 function onPageKey(event) {
   const typing = event.target.matches("input, select, textarea");
   if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,4 +1,4 @@
-// How far from the device's limits each module is: work by memory traffic, both axes logarithmic.
+// The roofline: FLOP/s of modules by FLOPs per byte, on logarithmic axes, below the peaks of the device.
 
 const ROOF = { width: 900, height: 420, left: 64, right: 20, top: 16, bottom: 46 };
 
@@ -27,13 +27,13 @@ function roofAxes({ x, y, x0, x1, y0, y1 }) {
     svg("text", { x: ROOF.left, y: ROOF.top - 4, class: "axis" }, "TFLOP/s")];
 }
 
-// Up to where memory limits, then flat.
+// The limit: rising where memory limits, then flat.
 function roofLine(roof, { x, y, x0, x1, y0 }) {
   const bend = (roof.peak_tflops_per_s * 1000) / roof.peak_gb_per_s;
   const low = Math.max(10 ** x0, (10 ** y0 * 1000) / roof.peak_gb_per_s);
   const points = [[low, (low * roof.peak_gb_per_s) / 1000], [bend, roof.peak_tflops_per_s], [10 ** x1, roof.peak_tflops_per_s]];
   const name = `${roof.dtype ? `${roof.dtype}: ` : ""}${figure(roof.peak_tflops_per_s)} TFLOP/s, ${figure(roof.peak_gb_per_s)} GB/s`;
-  return [svg("polyline", { points: points.map(([one, other]) => `${x(one)},${y(other)}`).join(" "), class: "roof" }),
+  return [svg("polyline", { points: points.map(([flops, rate]) => `${x(flops)},${y(rate)}`).join(" "), class: "roof" }),
     svg("text", { x: ROOF.width - ROOF.right, y: y(roof.peak_tflops_per_s) - 6, "text-anchor": "end", class: "roof-name" }, name)];
 }
 
@@ -51,14 +51,14 @@ function chooseModule(point) {
 }
 
 function roofTable(points) {
-  const table = new SortedTable({ id: "roofline-table", caption: "Modules against the device's limits", sort: "self_ns", pageRows: FEW_ROWS, columns: [
+  const table = new SortedTable({ id: "roofline-table", caption: "Modules by FLOP/s and GB/s", sort: "self_ns", pageRows: FEW_ROWS, columns: [
     { name: "path", title: "module", of: (row) => row.path, cell: (row) => el("button", { type: "button", class: "path link", onclick: () => chooseModule(row) }, ...breakable(row.path)) },
     { name: "dtype", title: "dtype", of: (row) => row.dtype, as: (dtype) => dtype ?? "" },
     { name: "self_ns", title: "self", number: true, of: (row) => row.self_ns, as: duration },
     { name: "tflops_per_s", title: "TFLOP/s", number: true, of: (row) => row.tflops_per_s, as: figure },
     { name: "gb_per_s", title: "GB/s", number: true, of: (row) => row.gb_per_s, as: figure },
     { name: "flops_per_byte", title: "FLOPs per byte", number: true, of: (row) => row.flops_per_byte, as: figure },
-    { name: "roof_share", title: "of the roof", number: true, of: (row) => row.roof_share, as: percent },
+    { name: "roof_share", title: "share of roof", number: true, of: (row) => row.roof_share, as: percent },
     { name: "bound", title: "bound by", of: (row) => row.bound, as: (bound) => bound ?? "" },
   ] });
   table.setRows(points);
@@ -66,22 +66,21 @@ function roofTable(points) {
 }
 
 function addRoofline() {
-  const found = DATA.roofline;
-  if (!found) return;
-  const { points, roofs, notes } = found;
-  const said = notes.map((note) => el("p", { class: "muted" }, note));
+  if (!DATA.roofline) return;
+  const { points, roofs, notes } = DATA.roofline;
+  const paragraphs = notes.map((note) => el("p", { class: "muted" }, note));
   if (!points.length) {
-    section("roofline", ...said);
+    section("roofline", ...paragraphs);
     return;
   }
-  const drawn = points.filter((point) => point.tflops_per_s > 0).sort((one, other) => other.self_ns - one.self_ns);
+  const drawn = points.filter((point) => point.tflops_per_s > 0).sort((left, right) => right.self_ns - left.self_ns);
   if (!drawn.length) {
-    section("roofline", ...said, roofTable(points));
+    section("roofline", ...paragraphs, roofTable(points));
     return;
   }
   const scales = roofScales(drawn, roofs);
   const most = Math.max(...drawn.map((point) => point.self_ns), 1);
-  const chart = svg("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, class: "chart", role: "img", "aria-label": "Roofline: the table below has its figures" },
+  const chart = svg("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, class: "chart", role: "img", "aria-label": "Roofline chart; the table below has the same figures" },
     ...roofAxes(scales), ...roofs.flatMap((roof) => roofLine(roof, scales)), ...drawn.map((point) => roofPoint(point, scales, most)));
-  section("roofline", ...said, chart, roofTable(points));
+  section("roofline", ...paragraphs, chart, roofTable(points));
 }

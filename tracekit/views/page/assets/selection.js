@@ -1,9 +1,9 @@
-// Which module is looked at: one place, told to all parts of the page.
+// The selected module: one state, which all parts of the page listen to.
 
 const selection = {
   mode: FOLDS ? "lines" : "modules",
   node: TREES[FOLDS ? "lines" : "modules"].all,
-  shown: null, // what the pointer or the focus is on, if that is another one
+  shown: null, // the module under the pointer or focus, if it is another one
 };
 const listeners = { selected: [], shown: [] };
 
@@ -38,7 +38,7 @@ function setMode(mode) {
   for (const listener of listeners.selected) listener();
 }
 
-// Whether work of these owners, an index in each tree, belongs to what is selected.
+// Whether work of an owner (its index in either tree) is in the selected subtree.
 function isSelected(module, line) {
   return selection.node.holds(selection.mode === "lines" ? line : module);
 }

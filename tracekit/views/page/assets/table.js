@@ -1,12 +1,12 @@
-// Tables that sort by a click on a heading, show a page of rows at a time, and can be taken away as CSV.
+// Tables that are sorted by a click on a heading, show a page of rows at a time, and can be saved as CSV.
 
 const PAGE_ROWS = 20;
 const FEW_ROWS = 10;
 
-// columns: { name, title, of: row → value, as: value → text, cell: row → node or text, number, hidden }.
+// columns: { name, title, help, of: row → value, as: value → text, cell: row → node or text, number, hidden: () → bool }.
 class SortedTable {
   constructor({ id, caption, columns, sort, pageRows = PAGE_ROWS, rowProperties = () => ({}) }) {
-    Object.assign(this, { id, columns, pageRows, rowProperties, rows: [], page: 0 });
+    Object.assign(this, { id, caption, columns, pageRows, rowProperties, rows: [], page: 0 });
     this.sort = { name: sort, down: true };
     this.head = el("tr");
     this.body = el("tbody");
@@ -25,13 +25,13 @@ class SortedTable {
   }
 
   get sorted() {
-    const column = this.shownColumns.find((one) => one.name === this.sort.name) ?? this.shownColumns[0];
+    const column = this.shownColumns.find((shown) => shown.name === this.sort.name) ?? this.shownColumns[0];
     const direction = this.sort.down ? -1 : 1;
     const keyed = this.rows.map((row, at) => [column.of(row), at, row]);
     const missing = (value) => value === null || value === undefined || Number.isNaN(value);
-    keyed.sort(([one, first], [other, second]) => {
-      if (missing(one) || missing(other)) return missing(one) - missing(other) || first - second;
-      const order = typeof one === "string" ? COLLATOR.compare(one, other) : one - other;
+    keyed.sort(([left, first], [right, second]) => {
+      if (missing(left) || missing(right)) return missing(left) - missing(right) || first - second;
+      const order = typeof left === "string" ? COLLATOR.compare(left, right) : left - right;
       return direction * order || first - second;
     });
     return keyed.map(([, , row]) => row);
@@ -53,7 +53,7 @@ class SortedTable {
     const rows = this.sorted.slice(from, from + this.pageRows);
     this.body.replaceChildren(...rows.map((row) => el("tr", this.rowProperties(row), ...columns.map((column) =>
       this.cell(column, row)))));
-    if (!rows.length) this.body.append(el("tr", {}, el("td", { colspan: columns.length, class: "nothing" }, this.note || "nothing of that kind")));
+    if (!rows.length) this.body.append(el("tr", {}, el("td", { colspan: columns.length, class: "nothing" }, ["no matching rows", this.note].filter(Boolean).join(" \u00b7 "))));
     this.drawPager(from, rows.length);
   }
 
@@ -72,17 +72,17 @@ class SortedTable {
   drawPager(from, count) {
     const total = this.rows.length;
     const turn = (by) => { this.page += by; this.draw(); };
-    const said = total > this.pageRows ? `${grouped(from + 1)}\u2013${grouped(from + count)} of ${grouped(total)}` : counted(total, "row");
+    const range = total > this.pageRows ? `${grouped(from + 1)}\u2013${grouped(from + count)} of ${grouped(total)}` : counted(total, "row");
     this.pager.replaceChildren(...[
-      el("span", { class: "muted" }, total && this.note ? `${said} \u00b7 ${this.note}` : said),
+      el("span", { class: "muted" }, total && this.note ? `${range} \u00b7 ${this.note}` : range),
       el("span", { class: "spacer" }),
       total > this.pageRows ? el("button", { type: "button", disabled: from === 0, onclick: () => turn(-1) }, "Previous") : null,
       total > this.pageRows ? el("button", { type: "button", disabled: from + count >= total, onclick: () => turn(1) }, "Next") : null,
-      total ? el("button", { type: "button", onclick: () => this.save(), "aria-label": `Save ${this.id} as CSV` }, "CSV") : null,
+      total ? el("button", { type: "button", onclick: () => this.save(), "aria-label": `Save as CSV: ${this.caption}` }, "CSV") : null,
     ].filter(Boolean));
   }
 
-  // All rows, in the order shown, with plain numbers.
+  // All rows in the order shown, with unformatted numbers.
   save() {
     const quoted = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
     const lines = this.sorted.map((row) => this.shownColumns.map((column) => quoted(String(column.of(row) ?? ""))).join(","));
@@ -95,7 +95,7 @@ class SortedTable {
 
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-// A table of few rows, in the order given. columns: [title, row → shown, whether it is a number, whether the title is not seen].
+// A short table that is not sorted. columns: [title, row → cell, is it a number?, is the title for screen readers only?].
 function plainTable(caption, columns, rows) {
   const cells = (row) => columns.map(([, of, isNumber]) => el("td", { class: isNumber ? "number" : "words" }, of(row)));
   const head = columns.map(([title, , isNumber, isUnseen]) =>
@@ -114,7 +114,7 @@ function searchField(label, id, onsearch) {
   return field;
 }
 
-// Whether all words of a query are in a text.
+// Whether a text contains all words of a query.
 function matches(query, text) {
   return query.split(/\s+/).every((word) => text.toLowerCase().includes(word));
 }

@@ -1,20 +1,20 @@
-// Light or dark: what the system says, until told otherwise.
+// Light or dark: as the system prefers, until the button is used.
 
 function isDark() {
-  const told = document.documentElement.dataset.theme;
-  return told ? told === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function addTheme() {
   const button = byId("theme");
-  const tell = () => {
+  const update = () => {
     button.setAttribute("aria-pressed", String(isDark()));
     redraw();
   };
   button.addEventListener("click", () => {
     document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-    tell();
+    update();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
-  tell();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+  update();
 }

@@ -1,4 +1,4 @@
-// Work as it ran: of one step, or of a whole recording. Drawn on a canvas, with a text beside it.
+// The timeline: the work of one step or of a whole recording, drawn on a canvas, with the same as a table.
 
 const AXIS_PX = 22;
 const TITLE_PX = 18;
@@ -11,27 +11,27 @@ const STREAM = WORDS.device === "CPU" ? "thread" : "stream";
 
 const timeline = { drawn: null, rows: [], from: 0, to: 1, piece: null, pending: false, height: 0 };
 
-function drawnName(one) {
-  const { step } = one;
-  const report = one.report ? `${one.report}: ` : "";
-  if (!step) return `${report}the whole recording, ${duration(one.span_ns)}`;
-  const batch = step.batch_size === null ? "" : `, batch ${step.batch_size}`;
-  return `${report}${step.why} ${step.kind} step (number ${step.index}${batch}), ${duration(step.gpu_time_ns)} of ${WORDS.device} time`;
+function drawingName(drawing) {
+  const { step } = drawing;
+  const report = drawing.report ? `${drawing.report}: ` : "";
+  if (!step) return `${report}whole recording, ${duration(drawing.span_ns)}`;
+  const batch = step.batch_size === null ? "" : `, batch size ${step.batch_size}`;
+  return `${report}${step.why} ${step.kind} step (index ${step.index}${batch}), ${duration(step.gpu_time_ns)} ${WORDS.device} time`;
 }
 
 function streamName(stream) {
-  const said = [stream.report, stream.device === null ? null : `device ${stream.device}`, stream.stream === null ? null : `stream ${stream.stream}`,
+  const parts = [stream.report, stream.device === null ? null : `device ${stream.device}`, stream.stream === null ? null : `stream ${stream.stream}`,
     stream.tid === null ? null : `thread ${stream.tid}`, stream.pid === null ? null : `process ${stream.pid}`];
-  return said.filter((part) => part !== null).join(", ") || "device";
+  return parts.filter((part) => part !== null).join(", ") || "device";
 }
 
-// From top to bottom: of each stream its name, the modules, and its lanes of kernels.
+// Rows from top to bottom: for each stream its name, bands of modules, and lanes of kernels.
 function rowsOf(drawn) {
   const rows = [];
   let top = AXIS_PX;
   const { pieces } = drawn;
   drawn.streams.forEach((stream, at) => {
-    const own = pieces.stream.flatMap((its, piece) => (its === at ? [piece] : []));
+    const own = pieces.stream.flatMap((stream, piece) => (stream === at ? [piece] : []));
     rows.push({ kind: "title", top, text: streamName(stream) });
     top += TITLE_PX;
     for (const runs of drawn.work === pieces.name.length ? bandsOf(pieces, own) : []) {
@@ -41,7 +41,7 @@ function rowsOf(drawn) {
     const lanes = Array.from({ length: stream.lanes }, () => []);
     for (const piece of own) lanes[pieces.lane[piece]].push(piece);
     for (const lane of lanes) {
-      rows.push({ kind: "lane", top, high: LANE_PX, pieces: lane.sort((one, other) => pieces.start_ns[one] - pieces.start_ns[other]) });
+      rows.push({ kind: "lane", top, high: LANE_PX, pieces: lane.sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]) });
       top += LANE_PX;
     }
     top += GAP_PX;
@@ -53,28 +53,28 @@ function rowsOf(drawn) {
 function choose(at) {
   const drawn = DATA.timeline.drawn[at];
   Object.assign(timeline, { drawn, rows: rowsOf(drawn), from: 0, to: Math.max(drawn.span_ns, 1), piece: null });
-  tellTimeline();
+  describeTimeline();
   redraw();
 }
 
-function tellTimeline() {
+function describeTimeline() {
   const { drawn } = timeline;
   const { pieces } = drawn;
-  const merged = drawn.work > pieces.name.length ? `; neighbours are drawn as one, ${counted(pieces.name.length, "piece")} in all` : "";
-  const left = drawn.left_out ? `; ${counted(drawn.left_out, STREAM)} of least time not drawn` : "";
+  const merged = drawn.work > pieces.name.length ? `; neighbours are merged into ${counted(pieces.name.length, "box", "boxes")}` : "";
+  const left = drawn.left_out ? `; ${counted(drawn.left_out, STREAM)} with the least time not drawn` : "";
   const text = `${counted(drawn.work, WORDS.work)} in ${duration(drawn.span_ns)} on ${counted(drawn.streams.length, STREAM)}${merged}${left}.`;
-  byId("timeline-said").textContent = text;
-  byId("canvas").setAttribute("aria-label", `Timeline: ${drawnName(drawn)}. ${text} Arrow keys go from one to the next, plus and minus zoom.`);
-  const order = pieces.start_ns.map((_, at) => at).sort((one, other) => pieces.start_ns[one] - pieces.start_ns[other]).slice(0, TEXT_ROWS);
-  byId("timeline-rows").replaceChildren(plainTable(`The first ${TEXT_ROWS} pieces of work`, [
+  byId("timeline-summary").textContent = text;
+  byId("canvas").setAttribute("aria-label", `Timeline: ${drawingName(drawn)}. ${text} Arrow keys select, plus and minus zoom.`);
+  const order = pieces.start_ns.map((_, at) => at).sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]).slice(0, TEXT_ROWS);
+  byId("timeline-rows").replaceChildren(plainTable(`The first ${TEXT_ROWS} ${WORDS.works}`, [
     ["start", (at) => duration(pieces.start_ns[at]), true], ["length", (at) => duration(pieces.length_ns[at]), true],
-    [WORDS.work, (at) => pieceName(at)], ["module", (at) => pieceModule(at)], ["on", (at) => streamName(drawn.streams[pieces.stream[at]])],
+    [WORDS.work, (at) => pieceName(at)], ["module", (at) => pieceModule(at)], [STREAM, (at) => streamName(drawn.streams[pieces.stream[at]])],
   ], order));
 }
 
 function pieceName(at) {
   const { pieces } = timeline.drawn;
-  return DATA.timeline.names[pieces.name[at]] ?? `a ${WORDS.work} not named here`;
+  return DATA.timeline.names[pieces.name[at]] ?? `other ${WORDS.work}`;
 }
 
 function pieceModule(at) {
@@ -114,7 +114,7 @@ function paintAxis({ pen, tones, width, x }) {
   }
 }
 
-// 1, 2 or 5 times a power of ten, not less than what is given.
+// 1, 2 or 5 times a power of ten, at least the given value.
 function tickStep(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
   return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least);

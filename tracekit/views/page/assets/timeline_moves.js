@@ -1,4 +1,4 @@
-// Moving in the timeline: pointer, wheel and keys, and what is told of the piece of work that they are on.
+// Moving on the timeline with pointer, wheel and keys, and the text about the piece of work that they point at.
 
 const SHORTEST_NS = 200;
 const DRAGGED_PX = 3;
@@ -51,12 +51,12 @@ function pieceText(at) {
   return [
     count > 1 ? `${counted(count, WORDS.work)}, mostly ${pieceName(at)}` : pieceName(at),
     pieceModule(at),
-    `${duration(pieces.ns[at])}${pieces.ns[at] === pieces.length_ns[at] ? "" : ` of ${duration(pieces.length_ns[at])}`}, from ${duration(pieces.start_ns[at])} on`,
+    `${duration(pieces.ns[at])}${pieces.ns[at] === pieces.length_ns[at] ? "" : ` within ${duration(pieces.length_ns[at])}`}, starts at ${duration(pieces.start_ns[at])}`,
   ];
 }
 
 function runText({ node, start, end }) {
-  return [node.path, className(node), `${duration(end - start)} from first to last, from ${duration(start)} on`].filter(Boolean);
+  return [node.path, className(node), `${duration(end - start)} from first to last ${WORDS.work}, starts at ${duration(start)}`].filter(Boolean);
 }
 
 function tip(lines, event) {
@@ -79,7 +79,7 @@ function onHover(event) {
   tip(piece !== null ? pieceText(piece) : run && runText(run), event);
 }
 
-// To the next piece of work in its lane, or to the lane above or below.
+// Selects the next piece of work in its lane, or in the lane above or below.
 function stepTo(byPiece, byLane) {
   const lanes = timeline.rows.filter((row) => row.kind === "lane" && row.pieces.length);
   let lane = Math.max(lanes.findIndex((row) => row.pieces.includes(timeline.piece)), 0);
@@ -125,7 +125,7 @@ function onMove(event) {
   move();
 }
 
-// The wheel scrolls the page until the timeline has the focus, or with Ctrl.
+// The wheel zooms if the timeline has the focus, or with Ctrl; otherwise it scrolls the page.
 function onWheel(event) {
   if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 800);
   else if (event.ctrlKey || document.activeElement === event.currentTarget) zoom(1.0015 ** event.deltaY, timeAt(event));
@@ -164,7 +164,7 @@ function addTimeline() {
   if (!drawn.length) return;
   byId("timeline").hidden = false;
   const chooser = byId("drawn");
-  chooser.append(...drawn.map((one, at) => el("option", { value: String(at) }, one.report ? drawnName(one) : capital(drawnName(one)))));
+  chooser.append(...drawn.map((drawing, at) => el("option", { value: String(at) }, drawing.report ? drawingName(drawing) : capital(drawingName(drawing)))));
   chooser.addEventListener("change", () => choose(Number(chooser.value)));
   const canvas = byId("canvas");
   canvas.addEventListener("mousemove", onHover);

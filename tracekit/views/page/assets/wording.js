@@ -1,9 +1,9 @@
-// Numbers as people read them, letter for letter as the terminal writes them (tracekit/views/wording.py).
+// Numbers for people, written exactly as in the terminal (tracekit/views/wording.py).
 
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "\u00b5s"], [1, "ns"]];
 const SHOWN_AS_ZERO = 0.0005;
 
-// A tie goes to the even digit, as in Python; JavaScript alone would round it up. 60 digits tell a tie exactly.
+// Ties round to the even digit, as in Python; JavaScript would round them up. 60 digits show a tie exactly.
 function tied(exact, digits) {
   const figures = exact.replace(/^[-0.]+|\./g, "");
   return /^50*$/.test(figures.slice(digits)) && Number(figures[digits - 1]) % 2 === 0;
@@ -36,7 +36,7 @@ function duration(ns) {
   return `${ns < 999.5 * size ? precise(ns / size, 3) : grouped(fixed(ns / size, 0))} ${unit}`;
 }
 
-// A share as a percentage: 12.3 %; what rounds to nothing or to all is not called so.
+// A share as a percentage: 12.3 %. Only exactly nothing is 0.0 %, only exactly all is 100.0 %.
 function percent(share) {
   if (share === null || Number.isNaN(share)) return "";
   if (share > 0 && share < SHOWN_AS_ZERO) return "<0.1 %";
@@ -44,15 +44,15 @@ function percent(share) {
   return `${fixed(share * 100, 1)} %`;
 }
 
-function signed(value, word) {
-  return `${value < 0 ? "-" : "+"}${word(Math.abs(value))}`;
+function signed(value, format) {
+  return `${value < 0 ? "-" : "+"}${format(Math.abs(value))}`;
 }
 
 function integer(number) {
   return number === null ? "" : grouped(number);
 }
 
-// A number of no unit, three digits.
+// A number without a unit, three digits.
 function figure(number) {
   if (number === null) return "";
   return Math.abs(number) >= 999.5 ? grouped(fixed(number, 0)) : precise(number, 3);
@@ -62,7 +62,7 @@ function counted(number, singular, plural = `${singular}s`) {
   return `${grouped(number)} ${number === 1 ? singular : plural}`;
 }
 
-// A part of a whole, 0 where that is nothing.
+// A part of a whole; 0 of an empty whole.
 function shareOf(part, whole) {
   return whole ? part / whole : 0;
 }

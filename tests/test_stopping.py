@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tracekit.dataset.stopping import stopped_once
+from tracekit.files import stopped_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,7 +1,7 @@
-// Idle devices, and the processes that used them.
+// Idle time of devices, and the processes that used them.
 
 function deviceName(row) {
-  const device = row.device === null ? (WORDS.device === "CPU" ? "CPU" : "device not told") : `device ${row.device}`;
+  const device = row.device === null ? (WORDS.device === "CPU" ? "CPU" : "unknown device") : `device ${row.device}`;
   return row.report ? `${row.report}, ${device}` : device;
 }
 
@@ -10,21 +10,21 @@ function addIdle() {
   if (!pairs.length) return;
   const several = devices.length > 1 ? [plainTable("Idle time by device", [
     ["device", deviceName], ["gaps", (row) => integer(row.gaps), true], ["idle", (row) => duration(row.idle_ns), true],
-    ["of its time", (row) => percent(row.share), true], ["longest", (row) => duration(row.longest_ns), true],
+    ["share of time", (row) => percent(row.share), true], ["longest", (row) => duration(row.longest_ns), true],
   ], devices)] : [];
   const table = new SortedTable({ id: "idle-table", caption: "Idle time by the modules before and after", sort: "idle_ns", pageRows: FEW_ROWS, columns: [
     ...(devices.length > 1 ? [{ name: "device", title: "device", of: deviceName, as: (name) => name }] : []),
-    { name: "before", title: "after work of", of: (row) => row.before, cell: (row) => el("span", { class: "path" }, ...breakable(row.before ?? "no module")) },
-    { name: "after", title: "before work of", of: (row) => row.after, cell: (row) => el("span", { class: "path" }, ...breakable(row.after ?? "no module")) },
+    { name: "before", title: "after module", of: (row) => row.before, cell: (row) => el("span", { class: "path" }, ...breakable(row.before ?? "no module")) },
+    { name: "after", title: "before module", of: (row) => row.after, cell: (row) => el("span", { class: "path" }, ...breakable(row.after ?? "no module")) },
     { name: "gaps", title: "gaps", number: true, of: (row) => row.gaps, as: integer },
     { name: "idle_ns", title: "idle", number: true, of: (row) => row.idle_ns, as: duration },
-    { name: "share", title: "of its time", number: true, of: (row) => row.share, as: percent },
+    { name: "share", title: "share of time", number: true, of: (row) => row.share, as: percent },
     { name: "median_ns", title: "median", number: true, of: (row) => row.median_ns, as: duration },
     { name: "longest_ns", title: "longest", number: true, of: (row) => row.longest_ns, as: duration },
   ] });
   table.setRows(pairs);
   if (WORDS.device === "CPU") byId("idle").querySelector("h2").textContent = "Between operators";
-  const more = left ? [el("p", { class: "muted" }, `and ${counted(left, "pair")} of less idle time: tracekit show gaps has all`)] : [];
+  const more = left ? [el("p", { class: "muted" }, `${counted(left, "more pair")} with less idle time: see tracekit show gaps`)] : [];
   section("idle", ...several, table.element, ...more);
 }
 
@@ -36,9 +36,9 @@ function addProcesses() {
   const columns = [
     ["report", (row) => row.report ?? ""], ["rank", (row) => String(row.rank ?? ""), true], ["process", (row) => String(row.pid ?? ""), true],
     ["device", (row) => String(row.device ?? ""), true], [WORDS.works, (row) => integer(row.kernels), true],
-    ["time", (row) => duration(row.gpu_time_ns), true], ["bar", (row) => bar(row.gpu_time_ns / most), false, true], ["accounted for", (row) => percent(row.known), true],
+    ["time", (row) => duration(row.gpu_time_ns), true], ["bar", (row) => bar(row.gpu_time_ns / most), false, true], ["attributed", (row) => percent(row.known), true],
   ];
   const needed = { report: "report", rank: "rank", device: "device" };
-  const more = left ? [el("p", { class: "muted" }, `and ${grouped(left)} more: tracekit show processes has all`)] : [];
+  const more = left ? [el("p", { class: "muted" }, `${grouped(left)} more: see tracekit show processes`)] : [];
   section("processes", plainTable(`${WORDS.device} time by process`, columns.filter(([title]) => !needed[title] || any(needed[title])), rows), ...more);
 }

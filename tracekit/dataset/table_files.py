@@ -1,4 +1,4 @@
-"""The files of a dataset's tables: where each report's rows lie, which parse they are of, and those of a subtree."""
+"""The files of a dataset's tables: where the rows of each report lie, and how those of one subtree are read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays.columns import integers
 from tracekit.schema import CATEGORY, Column
 
 if TYPE_CHECKING:
@@ -14,49 +15,49 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-#: What a file says of itself: the key of its id.
+#: Key of a file's id in its metadata.
 FILE_ID = b"tracekit.id"
 REPORT = "report"
-#: Column of all tables but one that tells a row's report, where there are several.
-REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report it is from.")
+#: Column of all tables but one that names a row's report, in datasets of several reports.
+REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report that the row is from.")
 
 
 class TableFile(NamedTuple):
-    """The rows of one report, whose name is None where there is one only."""
+    """The rows of one report; its name is None if the dataset has only one."""
 
     rows: pq.ParquetFile
     report: str | None
 
 
 def part_of(folder: Path, table: str, report: str) -> Path:
-    """Where a table's rows of one of several reports lie."""
+    """The file of a table's rows of one of several reports."""
     return folder / f"{table}.parquet" / f"{REPORT}={report}" / "part-0.parquet"
 
 
 def id_of(metadata: pq.FileMetaData) -> str | None:
-    """The id that a file carries."""
-    found = (metadata.metadata or {}).get(FILE_ID)
-    return None if found is None else found.decode("utf-8", "replace")
+    """The id of a table's file."""
+    value = (metadata.metadata or {}).get(FILE_ID)
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 def unmarked(table: pa.Table) -> pa.Table:
-    """The rows without the id of their file, which they may leave."""
+    """The rows without the id of their file."""
     kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != FILE_ID}
-    # Without columns, a table would forget how many rows it has.
+    # Without columns, pyarrow would drop the number of rows.
     return table.replace_schema_metadata(kept) if table.num_columns else table
 
 
 def named(table: pa.Table, report: str | None) -> pa.Table:
-    """The rows with the name of their report, if the dataset has several."""
+    """The rows with a column ``report``, if the dataset has several reports."""
     if report is None:
         return table
-    same = pa.array(np.zeros(table.num_rows, np.int32))
-    named = pa.DictionaryArray.from_arrays(same, pa.array([report], pa.string()))
-    return table.append_column(REPORT_COLUMN.field(), named)
+    codes = pa.array(np.zeros(table.num_rows, np.int32))
+    names = pa.DictionaryArray.from_arrays(codes, pa.array([report], pa.string()))
+    return table.append_column(REPORT_COLUMN.field(), names)
 
 
 def between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
-    """The rows whose module is in [low, high), out of the row groups that can hold some."""
+    """The rows whose module is in [low, high); row groups without such modules are not read."""
     leaves = [file.schema.column(leaf).path for leaf in range(file.metadata.num_columns)]
     position = leaves.index("module_id")
     groups = [
@@ -65,11 +66,11 @@ def between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa
         if _may_hold(file.metadata.row_group(group).column(position).statistics, low, high)
     ]
     table = file.read_row_groups(groups, columns=list(dict.fromkeys([*columns, "module_id"])))
-    module = np.asarray(table.column("module_id").fill_null(-1))
+    module = integers(table, "module_id")
     inside = np.flatnonzero((module >= low) & (module < high))
-    # Sorted tables hold a subtree in one piece.
-    whole = inside.size and inside[-1] - inside[0] + 1 == inside.size
-    rows = table.slice(inside[0], inside.size) if whole else table.take(pa.array(inside))
+    # In sorted tables a subtree is one slice.
+    is_slice = inside.size and inside[-1] - inside[0] + 1 == inside.size
+    rows = table.slice(inside[0], inside.size) if is_slice else table.take(pa.array(inside))
     return rows.select(columns)
 
 

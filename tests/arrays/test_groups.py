@@ -1,0 +1,74 @@
+"""What groups of rows have in number, in sum, at most and in common, against plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, strategies as st
+
+from tracekit.arrays.groups import agreed, counts, distinct, grouped, maxima, minima, mixed, sums, sums_by
+
+ROWS = st.lists(st.tuples(st.integers(-1, 4), st.integers(-(2**60), 2**60)), max_size=30)
+GROUPS = 6
+
+
+def columns(rows: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    both = np.array(rows, np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def by_group(rows: list[tuple[int, int]]) -> list[list[int]]:
+    return [[value for group, value in rows if group == one] for one in range(GROUPS)]
+
+
+@given(ROWS)
+def test_every_group_has_its_count_and_sum(rows: list[tuple[int, int]]) -> None:
+    group, value = columns(rows)
+    assert counts(group, GROUPS).tolist() == [len(values) for values in by_group(rows)]
+    assert sums(group, value // 64, GROUPS).tolist() == [sum(v // 64 for v in values) for values in by_group(rows)]
+
+
+@given(ROWS)
+def test_every_group_has_its_least_and_greatest_value(rows: list[tuple[int, int]]) -> None:
+    group, value = columns(rows)
+    bounds = np.iinfo(np.int64)
+    assert minima(group, value, GROUPS).tolist() == [min(values, default=bounds.max) for values in by_group(rows)]
+    assert maxima(group, value, GROUPS).tolist() == [max(values, default=bounds.min) for values in by_group(rows)]
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(0, 2)), max_size=12))
+def test_a_value_is_agreed_where_all_rows_have_it(rows: list[tuple[int, int]]) -> None:
+    group, value = columns(rows)
+    expected = [values[0] if len(set(values)) == 1 else -7 for values in by_group(rows)]
+    assert agreed(group, value, GROUPS, missing=-7).tolist() == expected
+    assert mixed(group, value, GROUPS).tolist() == [len(set(values)) > 1 for values in by_group(rows)]
+
+
+@given(st.lists(st.integers(0, 2**40), max_size=20))
+def test_distinct_codes_come_in_order_with_the_place_of_each_entry(codes: list[int]) -> None:
+    keys, place = distinct(np.array(codes, np.int64))
+    assert keys.tolist() == sorted(set(codes))
+    assert keys[place].tolist() == codes
+
+
+def test_few_codes_are_told_apart_like_many() -> None:
+    keys, place = distinct(np.array([3, 0, 3, 7]))
+    assert (keys.tolist(), place.tolist()) == ([0, 3, 7], [1, 0, 1, 2])
+
+
+PAIRS = st.lists(st.tuples(st.integers(-2, 2), st.integers(-(2**63), 2**63 - 1)), max_size=20)
+
+
+@given(PAIRS)
+def test_rows_are_one_group_if_all_their_columns_are_equal(rows: list[tuple[int, int]]) -> None:
+    found = grouped(columns(rows))
+    ordered = sorted(set(rows))
+    assert found.group.tolist() == [ordered.index(row) for row in rows]
+    assert found.first.tolist() == [rows.index(row) for row in ordered]
+
+
+@given(PAIRS)
+def test_values_are_added_up_by_several_keys_however_far_these_spread(rows: list[tuple[int, int]]) -> None:
+    ones = np.ones(len(rows), np.int64)
+    keys, (count,) = sums_by(columns(rows), (ones,))
+    assert list(zip(*(key.tolist() for key in keys), strict=True)) == sorted(set(rows))
+    assert count.tolist() == [rows.count(row) for row in sorted(set(rows))]

@@ -1,0 +1,25 @@
+"""Ids are found wherever they stand, and values are taken by position."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, strategies as st
+
+from tracekit.arrays.lookups import lookup, positions
+
+IDS = st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=12)
+
+
+@given(IDS, IDS)
+def test_an_id_is_found_at_its_position_or_not_at_all(ids: list[int], others: list[int]) -> None:
+    wanted = [*others, *ids[::-1]]
+    expected = [ids.index(one) if one in ids else -1 for one in wanted]
+    assert positions(np.array(wanted, np.int64), np.array(ids, np.int64)).tolist() == expected
+    in_order = sorted(ids)
+    expected = [in_order.index(one) if one in ids else -1 for one in wanted]
+    assert positions(np.array(wanted, np.int64), np.array(in_order, np.int64)).tolist() == expected
+
+
+def test_a_row_of_minus_one_is_missing() -> None:
+    assert lookup(np.array([5, 6]), np.array([1, -1, 0]), missing=-9).tolist() == [6, -9, 5]
+    assert lookup(np.empty(0, np.int64), np.array([-1])).tolist() == [-1]

@@ -1,0 +1,97 @@
+"""What cannot be read from pages comes out of a query, value by value the same."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sql
+
+from tracekit.errors import ReportError
+from tracekit.readers.sqlite import queries
+from tracekit.readers.sqlite.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
+from tracekit.readers.sqlite.file import SqliteFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TABLE = sql.Table(
+    "t",
+    sql.MetaData(),
+    *(sql.Column(name, type_) for name, type_ in (("a", sql.Integer), ("b", sql.Text), ("c", sql.Float))),
+)
+TYPES = {"a": pa.int64(), "b": ENCODED_TEXT, "c": pa.float64()}
+LONG = "CREATE TABLE t (a, b, c); INSERT INTO t VALUES (0, printf('%.*c', 9000, 'x'), 0)"
+WAYS = {
+    "plain": "CREATE TABLE t (a, b, c)",
+    "a text that goes on on another page": LONG,
+    "another encoding": "PRAGMA encoding='UTF-16le'; CREATE TABLE t (a, b, c)",
+    "a primary key": "CREATE TABLE t (a INTEGER PRIMARY KEY, b, c)",
+    "no rowid": "CREATE TABLE t (a INTEGER PRIMARY KEY, b, c) WITHOUT ROWID",
+    "a column called rowid": "CREATE TABLE t (a, b, c, rowid)",
+    "a computed column": "CREATE TABLE t (a, b, c, d AS (a + 1))",
+    "an index over all columns": "CREATE TABLE t (a, b, c); CREATE INDEX i ON t (c, b, a)",
+    "a log": "PRAGMA journal_mode=WAL; CREATE TABLE t (a, b, c)",
+}
+ROWS = [(1, "ä", 0.5), (2, None, None), (2**62, "", -1.0), (-5, "x" * 100, 1e300), (7, "ä", 2.0)]
+
+
+def read(path: Path, types: dict[str, pa.DataType] = TYPES) -> tuple[pa.Table, int]:
+    with SqliteFile(path) as file:
+        reader = BulkReader(file)
+        return reader.read({"t": Request(TABLE, types)}, lambda _: None)["t"], reader.beyond
+
+
+def written(path: Path, script: str, rows: list[tuple[object, ...]] = ROWS) -> Path:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(script)
+        db.executemany("INSERT INTO t (a, b, c) VALUES (?, ?, ?)", rows)
+        db.commit()
+    return path
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("batch_rows", [1, 2, 16_384])
+def test_however_a_table_lies_in_its_file_its_rows_are_the_same(
+    tmp_path: Path, way: str, batch_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_BATCH_ROWS", batch_rows)
+    table, beyond = read(written(tmp_path / "rows.sqlite", WAYS[way]))
+    assert {name: str(type_) for name, type_ in zip(table.schema.names, table.schema.types, strict=True)} == {
+        name: str(type_) for name, type_ in TYPES.items()
+    }
+    rows = [tuple(row.values()) for row in table.to_pylist() if row["a"]]
+    assert (sorted(rows) if "KEY" in WAYS[way] else rows) == (sorted(ROWS) if "KEY" in WAYS[way] else ROWS)
+    assert beyond == 0
+
+
+def test_a_table_without_rows_has_columns_of_their_types(tmp_path: Path) -> None:
+    table, _ = read(written(tmp_path / "rows.sqlite", WAYS["a primary key"], []))
+    assert table.schema.types == list(TYPES.values())
+
+
+def test_numbers_too_large_become_null_and_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.sqlite", WAYS["a primary key"])
+    table, beyond = read(path, {"a": pa.int32()})
+    assert sorted(table.column("a").to_pylist(), key=str) == [-5, 1, 2, 7, None]
+    assert beyond == 1
+
+
+def test_texts_are_never_invalid_and_numbers_among_them_count_as_their_digits(tmp_path: Path) -> None:
+    odd = "INSERT INTO t VALUES (0, CAST(x'61ff' AS TEXT), 0), (0, 7, 0)"
+    script = ";".join((WAYS["a computed column"], odd))
+    table, _ = read(written(tmp_path / "rows.sqlite", script, []))
+    assert table.column("b").to_pylist() == ["a\ufffd", "7"]
+
+
+@pytest.mark.parametrize("value", [1.5, 1.0, "text", b"bytes"], ids=["a fraction", "a float", "a text", "bytes"])
+@pytest.mark.parametrize("type_", [pa.int64(), pa.int32(), ENCODED], ids=["int64", "int32", "id"])
+def test_what_is_not_an_integer_is_refused_by_the_name_of_its_column(
+    tmp_path: Path, value: object, type_: pa.DataType
+) -> None:
+    path = written(tmp_path / "rows.sqlite", WAYS["a computed column"], [(1, "", 0.0), (value, "", 0.0)])
+    with pytest.raises(ReportError, match=r"t\.a has values that are not int"):
+        read(path, {"a": type_})

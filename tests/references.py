@@ -1,0 +1,125 @@
+"""Reference sections of READMEs, generated from the code that they describe.
+
+A generated block stands in any README.md of the project between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+``python -m tests.references`` writes all blocks anew; ``tests/test_references.py`` fails if one is out of date.
+
+To add a block: write a function that returns its Markdown, add it to ``BLOCKS``, put the two comment lines into the
+README, and run the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.analyses import ANALYSES
+from tracekit.causes import CAUSES
+from tracekit.cli import COMMANDS
+from tracekit.dataset.opening import REPORT_COLUMN, UNITED
+from tracekit.tables import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tracekit.cli.base import Command
+    from tracekit.schema import TableSpec
+
+ROOT = Path(__file__).parents[1]
+_BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def tables() -> str:
+    """The promised tables with all columns."""
+    report = (
+        f"A dataset of several reports has one more column in every table except `{UNITED}`: "
+        f"`{REPORT_COLUMN.name}`, {REPORT_COLUMN.doc[0].lower()}{REPORT_COLUMN.doc[1:]}"
+    )
+    return "\n\n".join([*(_table_reference(table.SPEC) for table in TABLES), report])
+
+
+def _table_reference(spec: TableSpec) -> str:
+    columns = ([f"`{column.name}`", f"`{column.type_name}`", column.doc] for column in spec.columns)
+    return f"### {spec.name}\n\n{spec.doc}\n\n{markdown_table(['Column', 'Type', 'Meaning'], columns)}"
+
+
+def causes() -> str:
+    """The causes that a coverage table can name."""
+    rows = ([f"`{cause.name}`", cause.doc, cause.advice] for cause in CAUSES)
+    return markdown_table(["Cause", "What happened", "What to do"], rows)
+
+
+def commands() -> str:
+    """The commands with all their arguments."""
+    return "\n\n".join(map(_command_reference, COMMANDS))
+
+
+def _command_reference(command: Command) -> str:
+    parser = argparse.ArgumentParser(add_help=False)
+    command.arguments(parser)
+    rows = ([f"`{_spelling(action)}`", _help(parser, action)] for action in parser._actions)
+    title = f"### tracekit {command.NAME}\n\n{command.HELP[0].upper()}{command.HELP[1:]}."
+    return f"{title}\n\n{markdown_table(['Argument', 'Meaning'], rows)}"
+
+
+def _spelling(action: argparse.Action) -> str:
+    """How an argument is written: ``REPORT ...``, ``[TABLE]``, ``-o REPORT, --out REPORT``, ``-f, --force``."""
+    name = str(action.metavar or action.dest)
+    if not action.option_strings:
+        return {"+": f"{name} ...", "?": f"[{name}]"}.get(str(action.nargs), name)
+    value = "" if action.nargs == 0 else f" {name}"
+    return ", ".join(f"{option}{value}" for option in action.option_strings)
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    return parser._get_formatter()._expand_help(action)
+
+
+def questions() -> str:
+    """The analyses, each with the question that it answers."""
+    rows = ([f"`{analysis.NAME}`", (analysis.__doc__ or "").partition("\n")[0]] for analysis in ANALYSES)
+    return markdown_table(["Name", "Question"], rows)
+
+
+#: Markdown by the name of its block.
+BLOCKS: dict[str, Callable[[], str]] = {
+    "causes": causes,
+    "commands": commands,
+    "questions": questions,
+    "tables": tables,
+}
+
+
+def markdown_table(names: list[str], rows: Iterable[list[str]]) -> str:
+    """A Markdown table; bars inside cells are escaped."""
+    lines = [names, ["---"] * len(names), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def readmes() -> list[Path]:
+    """The README of the project and of every room."""
+    return [
+        ROOT / "README.md",
+        *sorted(path for room in ("tracekit", "tests") for path in (ROOT / room).rglob("README.md")),
+    ]
+
+
+def block_names(text: str) -> list[str]:
+    """The names of the generated blocks in a text."""
+    return [match[2] for match in _BLOCK.finditer(text)]
+
+
+def updated(text: str) -> str:
+    """The text with every generated block as the code has it now."""
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{BLOCKS[match[2]]()}\n\n{match[3]}", text)
+
+
+def main() -> None:
+    """Writes all generated blocks anew."""
+    for path in readmes():
+        path.write_text(updated(path.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Files and folders appear whole at their place, or leave it as it was; stopping twice disturbs no cleanup."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.command import contents
+from tests.test_package import loaded_by
+from tracekit.files import UNFINISHED, parents_made, remedy_of, whole_file, whole_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STOPS = [KeyboardInterrupt, SystemExit, ZeroDivisionError, OSError]
+
+
+def refuse() -> None:
+    raise PermissionError("not yours")
+
+
+def test_a_file_replaces_what_was_there_when_it_is_complete(tmp_path: Path) -> None:
+    place = tmp_path / "page.html"
+    place.write_text("old")
+    with whole_file(place, synced=True) as partial:
+        partial.write_text("new")
+        assert place.read_text() == "old"
+        assert list(tmp_path.glob(UNFINISHED)) == [partial]
+    assert contents(tmp_path) == {"page.html": b"new"}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_file_that_is_not_completed_vanishes(stop: type[BaseException], tmp_path: Path) -> None:
+    place = tmp_path / "page.html"
+    place.write_text("old")
+    with pytest.raises(stop), whole_file(place) as partial:  # noqa: PT012
+        partial.write_text("half")
+        raise stop
+    assert contents(tmp_path) == {"page.html": b"old"}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_folder_that_is_not_completed_vanishes(stop: type[BaseException], tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    place.mkdir()
+    (place / "old").write_text("old")
+    with pytest.raises(stop), whole_folder(place) as partial:  # noqa: PT012
+        (partial / "half").write_text("half")
+        raise stop
+    assert contents(tmp_path) == {"run": None, "run/old": b"old"}
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_the_place_is_looked_at_again_before_it_is_taken(whole: type, tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), whole(tmp_path / "out", refuse) as partial:  # noqa: PT012
+        if not partial.exists():
+            partial.write_text("complete")
+    assert contents(tmp_path) == {}
+
+
+def test_folders_above_are_made_and_go_again_if_the_block_fails(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    place = tmp_path / "kept" / "a" / "b" / "out"
+    with pytest.raises(OSError, match="full"), parents_made(place):  # noqa: PT012
+        assert place.parent.is_dir()
+        raise OSError("full")
+    assert contents(tmp_path) == {"kept": None}
+    with parents_made(place):
+        place.write_text("x")
+    assert place.read_text() == "x"
+
+
+def test_threads_that_write_one_file_at_once_leave_one_of_theirs(tmp_path: Path) -> None:
+    place, together = tmp_path / "cached", threading.Barrier(4)
+
+    def write(content: int) -> None:
+        with whole_file(place) as partial:
+            together.wait(10)
+            partial.write_bytes(bytes([content]) * 1000)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert len(set(place.read_bytes())) == 1
+    assert os.listdir(tmp_path) == ["cached"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space or choose another"),
+        (errno.ENOENT, "create its folder or choose another"),
+        (errno.EACCES, "make its folder writable or choose another"),
+        (errno.ENAMETOOLONG, "choose another"),
+    ],
+)
+def test_what_to_do_depends_on_why_the_system_refused(number: int, remedy: str) -> None:
+    assert remedy_of(OSError(number, os.strerror(number)), "choose another") == remedy
+
+
+def test_it_loads_nothing_but_python(tmp_path: Path) -> None:
+    more = {name.partition(".")[0] for name in loaded_by("import tracekit.files") - loaded_by("import tracekit")}
+    assert not more & {"numpy", "pyarrow", "pandas", "sqlalchemy"}

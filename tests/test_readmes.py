@@ -1,0 +1,193 @@
+"""The READMEs, of the project and of its rooms: their code runs, their commands parse, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tracekit
+from tests.command import ROOT, command
+from tracekit.analyses import ANALYSES, classes
+from tracekit.cli import COMMANDS, _parser, _split_at_dashes
+from tracekit.tables import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FRONT = ROOT / "README.md"
+README = FRONT.read_text("utf-8")
+TOPS = [ROOT / name for name in ("tracekit", "notebooks", "data", "tests")]
+READMES = [FRONT, *sorted(path for top in TOPS for path in top.rglob("README.md"))]
+NAMES = [str(path.relative_to(ROOT)) for path in READMES]
+ROOMS = {path.parent.name for path in (ROOT / "tracekit").glob("*/__init__.py")}
+#: The front page is read in two minutes.
+MOST_BYTES = 12_000
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_COMMAND = re.compile(r"^(?:\.venv/bin/)?tracekit .*")
+
+
+def block(name: str, path: Path = FRONT) -> str:
+    """The fenced block under the comment of that name."""
+    matched = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", path.read_text("utf-8"), re.DOTALL)
+    assert matched, f"no block {name}"
+    return matched.group(1)
+
+
+def fenced(path: Path, language: str) -> list[str]:
+    return [code for kind, code in _FENCED.findall(path.read_text("utf-8")) if kind == language]
+
+
+def commands(path: Path) -> Iterator[str]:
+    """Its whole commands of tracekit, in blocks and in the text; those with placeholders in brackets are forms."""
+    text = path.read_text("utf-8")
+    lines = [line for code in fenced(path, "bash") for line in re.split(r"\n|&&", code)]
+    inline = re.findall(r"`([^`\n]+)`", _FENCED.sub("", text))
+    for line in (text.strip().replace("\\|", "|") for text in [*lines, *inline]):
+        if _COMMAND.match(line) and not re.search(r"[\[…|]|\.\.\.", line):
+            yield line.partition(" #")[0].removeprefix(".venv/bin/").strip()
+
+
+def is_mention(line: str) -> bool:
+    """Whether it only names a command, or one of its questions, without what that works on."""
+    names = line.split()[1:]
+    questions = {analysis.NAME for analysis in ANALYSES}
+    return names[:1] in [[one.NAME] for one in COMMANDS] and (
+        not names[1:] or (len(names) == 2 and names[1] in questions)
+    )
+
+
+def exit_code(line: str) -> int:
+    """What reading the arguments of a command ends with."""
+    options, _ = _split_at_dashes(shlex.split(line)[1:])
+    try:
+        _parser().parse_args(options)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def anchors(path: Path) -> set[str]:
+    """The names that links may give to its headings."""
+    headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", path.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", READMES, ids=NAMES)
+def test_every_link_leads_to_a_file_and_a_heading_that_exist(path: Path) -> None:
+    for link in _LINK.findall(_FENCED.sub("", path.read_text("utf-8"))):
+        if link.startswith("http"):
+            continue
+        target, _, anchor = link.partition("#")
+        file = (path.parent / target).resolve() if target else path
+        assert file.exists(), link
+        assert not anchor or anchor in anchors(file), link
+
+
+@pytest.mark.parametrize("path", READMES, ids=NAMES)
+def test_every_command_is_one_that_tracekit_takes(path: Path) -> None:
+    assert [line for line in commands(path) if not is_mention(line) and exit_code(line)] == []
+
+
+def test_commands_are_looked_for_in_blocks_and_in_text() -> None:
+    assert {"tracekit demo", "tracekit show --list", "tracekit doctor", "tracekit parse run.sqlite"} <= {
+        *commands(ROOT / "README.md")
+    }
+
+
+def test_no_text_of_the_project_installs_the_unrelated_tracekit_from_pypi() -> None:
+    kinds = {".py", ".md", ".toml", ".ipynb", ".js", ".html", ""}
+    files = [FRONT, ROOT / "pyproject.toml", *(file for top in (*TOPS, ROOT / ".ci") for file in top.rglob("*"))]
+    texts = {file: file.read_text("utf-8") for file in files if file.is_file() and file.suffix in kinds}
+    assert len(texts) > len(READMES)
+    assert not [str(file) for file, text in texts.items() if re.search(r"install[^\n]{0,20}[ '\"]tracek" + "it", text)]
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+class TestCode:
+    """All Python in all READMEs, from top to bottom of each, beside the dataset of the first command."""
+
+    @pytest.fixture(scope="class")
+    def demo(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        folder = tmp_path_factory.mktemp("demo")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            run = block("demo").strip().rpartition("tracekit ")[2]
+            assert command(*run.split()).code == 0
+        return folder
+
+    @pytest.fixture
+    def names(self) -> dict[str, Any]:
+        """What the texts around the code take for granted: a model, its inputs, a dataset."""
+        import torch
+
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        batches = [torch.randn(2, 4) for _ in range(2)]
+        return {"torch": torch, "model": model, "batches": batches, "x": batches[0]}
+
+    @pytest.mark.parametrize("path", [path for path in READMES if fenced(path, "python")], ids=str)
+    def test_runs(self, path: Path, demo: Path, names: dict[str, Any], monkeypatch) -> None:
+        monkeypatch.chdir(demo)
+        names["dataset"] = tracekit.load("demo.tracekit")
+        for code in fenced(path, "python"):
+            exec(compile(code, str(path), "exec"), names)
+
+    def test_of_the_front_page_prints_modules(self, demo: Path, monkeypatch, capsys) -> None:
+        monkeypatch.chdir(demo)
+        exec(compile(block("python"), "README.md", "exec"), {})
+        assert "LlamaForCausalLM.model.layers" in capsys.readouterr().out
+
+    def test_of_plain_pandas_finds_the_classes_that_the_analysis_finds(self, demo: Path, monkeypatch, capsys) -> None:
+        monkeypatch.chdir(demo)
+        exec(compile(block("pandas", ROOT / "tracekit/analyses/README.md"), "README.md", "exec"), {})
+        expected = classes.frame(tracekit.load("demo.tracekit")).nlargest(3, "self_ns")
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]] == [*expected.class_name]
+
+    def test_of_the_compiled_backend_computes(self, names: dict[str, Any]) -> None:
+        import torch
+
+        names["model"] = torch.nn.ReLU()
+        exec(compile(block("compile", ROOT / "tracekit/capture/compile/README.md"), "README.md", "exec"), names)
+        with torch.no_grad():
+            assert names["model"](torch.tensor([-1.0, 2.0])).tolist() == [0, 2]
+
+
+def test_the_front_page_is_short() -> None:
+    assert len(README.encode()) <= MOST_BYTES
+
+
+def test_its_tables_are_the_tables_there_are() -> None:
+    section = README.split("## Ask in pandas", 1)[1].split("## ", 1)[0]
+    assert sorted(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == sorted(table.SPEC.name for table in TABLES)
+
+
+def test_it_names_exactly_the_rooms_that_exist_and_each_has_a_readme() -> None:
+    section = README.split("## Rooms", 1)[1].split("## ", 1)[0]
+    assert set(re.findall(r"^\| \[(\w+)\]\(tracekit/\1/README.md\)", section, re.MULTILINE)) == ROOMS
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_a_room_s_readme_names_every_module_in_it(room: str) -> None:
+    folder = ROOT / "tracekit" / room
+    text = (folder / "README.md").read_text("utf-8")
+    parts = {
+        path.name.removesuffix(".py")
+        for path in folder.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert not [part for part in sorted(parts - {"__init__"}) if not re.search(rf"\b{part}\b", text)]
+
+
+@pytest.mark.parametrize("name", ["demo", "tests"])
+def test_each_of_its_two_commands_is_one_line(name: str) -> None:
+    assert block(name).strip().count("\n") == 0
+
+
+def test_the_changelog_knows_this_version() -> None:
+    assert f"### {tracekit.__version__}" in README

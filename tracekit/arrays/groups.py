@@ -1,0 +1,138 @@
+"""Rows by group: numbering groups, and the count, sum, least, greatest or common value of each.
+
+A row names its group by a number from 0 on. Rows of group -1 are in no group and are ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracekit.arrays.types import Flags, Ints, Rows
+
+#: Up to this many codes beyond the number of rows, an array of flags is faster than sorting.
+_SPARE_CODES = 1 << 16
+#: Keys whose combinations are fewer than this fit into one 64-bit number.
+_ONE_NUMBER = 2**62
+
+
+class Grouping(NamedTuple):
+    """The groups that rows form.
+
+    Attributes:
+        group: The group of every row.
+        first: The first row of every group.
+    """
+
+    group: Rows
+    first: Rows
+
+
+def distinct(codes: Ints) -> tuple[Ints, Rows]:
+    """The distinct codes in ascending order, and for each entry its place among them.
+
+    Args:
+        codes: Numbers from 0 on.
+    """
+    size = int(codes.max(initial=0)) + 1
+    if size > codes.size + _SPARE_CODES:
+        keys, group = np.unique(codes, return_inverse=True)
+        return keys, group
+    used = np.zeros(size, dtype=bool)
+    used[codes] = True
+    return np.flatnonzero(used), (np.cumsum(used) - 1)[codes]
+
+
+def grouped(columns: Sequence[Ints]) -> Grouping:
+    """Groups of rows that are equal in every column, in ascending order of the columns' values.
+
+    Args:
+        columns: At least one column of any integers.
+    """
+    group = np.zeros(columns[0].size, dtype=np.int64)
+    for column in columns:
+        _, code = np.unique(column, return_inverse=True)
+        _, group = np.unique(group * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
+    _, first = np.unique(group, return_index=True)
+    return Grouping(group, first)
+
+
+def counts(group: Rows, groups: int) -> Ints:
+    """The number of rows of each group."""
+    number: Ints = np.bincount(group + 1, minlength=groups + 1)[1:]
+    return number
+
+
+def sums(group: Rows, values: Ints, groups: int) -> Ints:
+    """The sum of the values of each group."""
+    total = np.zeros(groups + 1, dtype=np.int64)
+    np.add.at(total, group, values)
+    return total[:groups]
+
+
+def minima(group: Rows, values: Ints, groups: int) -> Ints:
+    """The least value of each group; the largest int64 of an empty one."""
+    value = np.full(groups + 1, np.iinfo(np.int64).max)
+    np.minimum.at(value, group, values)
+    return value[:groups]
+
+
+def maxima(group: Rows, values: Ints, groups: int) -> Ints:
+    """The greatest value of each group; the smallest int64 of an empty one."""
+    value = np.full(groups + 1, np.iinfo(np.int64).min)
+    np.maximum.at(value, group, values)
+    return value[:groups]
+
+
+def agreed(group: Rows, values: Ints, groups: int, missing: int = -1) -> Ints:
+    """The value that all rows of a group have; ``missing`` where they differ or there are none."""
+    low, high = minima(group, values, groups), maxima(group, values, groups)
+    return np.where(low == high, high, missing)
+
+
+def mixed(group: Rows, values: Ints, groups: int) -> Flags:
+    """Which groups have rows of different values."""
+    differ: Flags = minima(group, values, groups) < maxima(group, values, groups)
+    return differ
+
+
+def sums_by(keys: Sequence[Ints], values: Sequence[Ints]) -> tuple[list[Ints], list[Ints]]:
+    """The distinct combinations of keys in ascending order, and the sums of each value over their rows.
+
+    Args:
+        keys: Columns that name the group of each row together.
+        values: Columns to add up.
+    """
+    if not keys[0].size:
+        return [np.empty(0, np.int64)] * len(keys), [np.empty(0, np.int64)] * len(values)
+    order, fresh = _ordered(_as_one(keys))
+    first = np.flatnonzero(fresh)
+    starts = order[first]
+    return [key[starts] for key in keys], [np.add.reduceat(column[order], first) for column in values]
+
+
+def _ordered(keys: Sequence[Ints]) -> tuple[Rows, Flags]:
+    """The stable order of rows by several keys, the first key first; and where in it another combination begins."""
+    order = np.argsort(keys[0], kind="stable") if len(keys) == 1 else np.lexsort(tuple(reversed(keys)))
+    fresh = np.zeros(order.size, dtype=bool)
+    fresh[0] = True
+    for key in (key[order] for key in keys):
+        fresh[1:] |= key[1:] != key[:-1]
+    return order, fresh
+
+
+def _as_one(keys: Sequence[Ints]) -> Sequence[Ints]:
+    """The keys as a single one of the same order, if it fits 64 bits: that sorts several times faster."""
+    lows = [int(key.min()) for key in keys]
+    spans = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if math.prod(spans) >= _ONE_NUMBER:
+        return keys
+    code = np.zeros(keys[0].size, dtype=np.int64)
+    for key, low, span in zip(keys, lows, spans, strict=True):
+        code = code * span + (key.astype(np.int64) - low)
+    return [code]

@@ -1,0 +1,76 @@
+"""What commands that record share: torch must be there, and the report must have a place."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from typing import TYPE_CHECKING
+
+from tracekit.errors import CaptureError
+from tracekit.files import hidden_beside, reason_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Suffixes of what nsys itself writes beside the report.
+_NATIVE = (".nsys-rep", ".qdrep", ".qdstrm")
+_ELSEWHERE = "choose another place with -o"
+INSTALL_TORCH = "pip install torch nvtx"
+
+
+def require_torch() -> None:
+    """Checks that torch can be imported.
+
+    Raises:
+        CaptureError: If it cannot.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise CaptureError(f"recording a model needs torch: {INSTALL_TORCH}")
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        reason = " ".join(str(error).split())
+        message = f"torch is installed but cannot be imported ({reason}); reinstall it"
+        raise CaptureError(message) from None
+
+
+def report_place(path: Path, *, force: bool) -> Path:
+    """Where a report can be written; its suffix is ``.sqlite``. Checked before anything runs.
+
+    Raises:
+        CaptureError: If nothing can be written there, or a file there must not be replaced.
+    """
+    if path.name in {"", ".."}:
+        raise CaptureError(f"{path}: is not a file name; {_ELSEWHERE}")
+    report = path if path.suffix == ".sqlite" else path.with_name(f"{path.name}.sqlite")
+    _check_name(report)
+    _check_existing(report, force=force)
+    _check_folder(report.parent)
+    return report
+
+
+def _check_name(report: Path) -> None:
+    """While the report is written its name is longer, which a file system may refuse."""
+    try:
+        hidden_beside(report).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        message = f"{report}: cannot be written ({reason_of(error)}); {_ELSEWHERE}"
+        raise CaptureError(message) from None
+
+
+def _check_existing(report: Path, *, force: bool) -> None:
+    for place in (report, *(report.with_suffix(suffix) for suffix in _NATIVE)):
+        if place.is_dir():
+            raise CaptureError(f"{place}: already exists and is a folder; {_ELSEWHERE}")
+        if place.exists() and not force:
+            raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise CaptureError(f"{folder}: is not a folder; create it or {_ELSEWHERE}")
+    if not os.access(folder, os.W_OK):
+        raise CaptureError(f"{folder}: is not writable; {_ELSEWHERE}")

@@ -1,0 +1,176 @@
+"""Files and folders that are written whole or not at all: datasets, exports, pages, reports, cached code.
+
+What is written grows under a hidden name beside its place and takes the place when it is complete. If anything goes
+wrong before that, Ctrl-C included, it is removed and whatever was at the place stays as it was. Knows nothing of what
+the files hold, and raises only :class:`OSError`: callers turn that into an error with advice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+    from types import FrameType
+
+    #: Raises the caller's error if something is at the place that must not be replaced.
+    Check = Callable[[], object]
+
+#: How the hidden names of unfinished files and folders can be found.
+UNFINISHED = ".*.partial-*"
+_ADVICE = {
+    errno.ENOENT: "create its folder",
+    errno.EACCES: "make its folder writable",
+    errno.EPERM: "make its folder writable",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "free some space",
+    None: "free some space",  # libraries may not say
+}
+#: Ctrl-C, the polite kill, and a terminal that closes, which Windows does not know.
+_STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+def nothing_to_check() -> None:
+    """For places where anything may be replaced."""
+
+
+def hidden_beside(place: Path, state: str = "partial") -> Path:
+    """A hidden name in the same folder, different each time: threads, processes and machines may share a folder."""
+    return place.with_name(f".{place.name}.{state}-{os.urandom(4).hex()}")
+
+
+def reason_of(error: OSError) -> str:
+    """Why the system refused, on one line."""
+    return " ".join(str(error.strerror or error).split())
+
+
+def remedy_of(error: OSError, elsewhere: str) -> str:
+    """What to do about it, such as ``free some space or choose another folder``, where the latter is ``elsewhere``."""
+    advice = _ADVICE.get(error.errno)
+    return f"{advice} or {elsewhere}" if advice else elsewhere
+
+
+@contextmanager
+def whole_file(place: Path, check: Check = nothing_to_check, *, synced: bool = False) -> Iterator[Path]:
+    """A path to write to that replaces ``place`` when the block ends, and is removed when the block raises.
+
+    Args:
+        place: Where the file belongs.
+        check: Called just before the file takes its place: writing takes time, and others write too.
+        synced: Whether the content must be on the disk before the file takes its place.
+    """
+    partial = hidden_beside(place)
+    try:
+        yield partial
+        if synced:
+            _sync(partial)
+        check()
+        partial.replace(place)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def whole_folder(place: Path, check: Check = nothing_to_check) -> Iterator[Path]:
+    """An empty folder to fill that replaces ``place`` when the block ends, and is removed when the block raises.
+
+    Args:
+        place: Where the folder belongs.
+        check: Called just before the folder takes its place.
+    """
+    partial = hidden_beside(place)
+    try:
+        partial.mkdir()
+        yield partial
+        check()
+        _replace_folder(partial, place)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+@contextmanager
+def parents_made(place: Path) -> Iterator[None]:
+    """Makes the folders above ``place``, and removes those it made if the block raises."""
+    missing = [above for above in place.parents if not above.exists()]
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for above in missing:
+            with suppress(OSError):
+                above.rmdir()
+        raise
+
+
+@contextmanager
+def stopped_once() -> Iterator[None]:
+    """Lets the first signal stop the block and ignores later ones until its cleanup is done: people press Ctrl-C twice.
+
+    Only signals whose handler is Python code are guarded, and only in the main thread, where Python delivers them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    current = {number: signal.getsignal(number) for number in _STOPPING}
+    handlers = {number: handler for number, handler in current.items() if callable(handler)}
+
+    def first(number: int, frame: FrameType | None) -> None:
+        _handle(handlers, _ignored)
+        handlers[signal.Signals(number)](number, frame)
+        _handle(handlers, first)  # the handler did not raise: the block goes on
+
+    _handle(handlers, first)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _replace_folder(partial: Path, place: Path) -> None:
+    """Moves a folder to a place; what was there comes back if that fails."""
+    old = hidden_beside(place, "old")
+    try:
+        if place.exists():
+            place.rename(old)
+        partial.rename(place)
+    except BaseException:  # also when stopped between the two
+        if old.exists() and not place.exists():
+            old.rename(place)
+        _remove(old)  # still there if another process took the place first
+        raise
+    _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder, also if the run is stopped just then."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _handle(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in numbers:
+        signal.signal(number, handler)
+
+
+def _ignored(_number: int, _frame: FrameType | None) -> None:
+    pass

@@ -1,0 +1,139 @@
+"""Columns of calls before they have their place in the hierarchy: from marked ranges to nested calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.intervals import nesting_order, parents
+from tracekit.causes import CAUSES, ENDED_ELSEWHERE, LEFT_OPEN, MODULE_UNREADABLE
+from tracekit.trace.calls.doubled import MarkedCalls, inner_of_doubles
+from tracekit.trace.decoding import paths_of
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.causes import Cause
+    from tracekit.markers.base import Marker
+    from tracekit.recording.axis import ThreadAxis
+    from tracekit.trace.calls.endings import Endings
+    from tracekit.trace.calls.second_ranges import SecondRanges
+    from tracekit.trace.calls.spans import Spans
+
+
+class CallColumns(NamedTuple):
+    """Calls by (start, -end); the columns are those of :class:`~tracekit.trace.calls.calls.Calls`."""
+
+    range_row: Rows
+    start: Ints
+    end: Ints
+    marker: Rows
+    outputs: Rows
+    cause: Rows
+
+    def chosen(self, rows: Flags | Rows) -> CallColumns:
+        """Some of the calls."""
+        return CallColumns(*(column[rows] for column in self))
+
+
+class Forest(NamedTuple):
+    """How calls nest.
+
+    Attributes:
+        parent: Row of the enclosing call, or -1.
+        depth: How many calls enclose it.
+    """
+
+    parent: Rows
+    depth: Rows
+
+
+def with_outputs(spans: Spans, seconds: SecondRanges) -> CallColumns:
+    """Every span as a call, with the marker of the second range that tells its outputs."""
+    outputs = np.full(spans.start.size, -1, dtype=np.int64)
+    rows = np.flatnonzero(seconds.call >= 0)
+    outputs[seconds.call[rows]] = seconds.marker[rows]
+    cause = np.full(spans.start.size, CAUSES.index(MODULE_UNREADABLE))
+    return CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, cause)
+
+
+def once_each(calls: CallColumns, spans: Spans, second: Flags, markers: list[Marker]) -> tuple[CallColumns, Forest]:
+    """Leaves out second ranges, and the inner ranges of calls that are marked twice.
+
+    Args:
+        calls: The spans as calls.
+        spans: The spans.
+        second: Which of them are second ranges.
+        markers: The decoded markers.
+    """
+    kept = ~second
+    row = np.append(np.cumsum(kept) - 1, -1)
+    forest = Forest(row[spans.parent][kept], spans.depth[kept])
+    calls, process = calls.chosen(kept), spans.process[kept]
+    path = np.append(paths_of(markers), -1)[calls.marker]
+    inner = inner_of_doubles(
+        MarkedCalls(
+            start=calls.start,
+            end=calls.end,
+            parent=forest.parent,
+            marker=calls.marker,
+            process=process,
+            path=np.where(path < 0, -1, path + process * (path.max(initial=0) + 1)),
+            launches=(spans.launched_until - spans.launched_before)[kept],
+        )
+    )
+    return _without(inner, calls, forest) if inner.any() else (calls, forest)
+
+
+def _without(inner: Flags, calls: CallColumns, forest: Forest) -> tuple[CallColumns, Forest]:
+    """Leaves out the inner of doubled ranges; the outer ones keep their outputs."""
+    # From the inside out, so that of many ranges the outermost learns the outputs that any of them tells.
+    for row in np.flatnonzero(inner)[::-1].tolist():
+        outer = forest.parent[row]
+        if calls.outputs[outer] < 0:
+            calls.outputs[outer] = calls.outputs[row]
+    calls = calls.chosen(~inner)
+    return calls, Forest(*parents(calls.start, calls.end))
+
+
+def with_unknown(
+    calls: CallColumns, forest: Forest, axis: ThreadAxis, endings: Endings, elsewhere: Rows
+) -> tuple[CallColumns, Forest]:
+    """Adds calls of unknown modules, so that launches inside them are given to nobody else.
+
+    Args:
+        calls: The calls.
+        forest: How they nest.
+        axis: The recording's ranges on one axis.
+        endings: When these ended.
+        elsewhere: Rows of marked ranges that ended on another thread.
+    """
+    unknown = [
+        _of_no_module(ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
+        _of_no_module(LEFT_OPEN, *_doubtful_stretches(endings, calls)),
+    ]
+    if not any(part.start.size for part in unknown):
+        return calls, forest
+    calls = CallColumns(*(np.concatenate(columns) for columns in zip(calls, *unknown, strict=True)))
+    # Calls of one extent keep their order: the later one is inside.
+    calls = calls.chosen(nesting_order(calls.start, calls.end))
+    return calls, Forest(*parents(calls.start, calls.end))
+
+
+def _of_no_module(cause: Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
+    none = np.full(start.size, -1, dtype=np.int64)
+    return CallColumns(range_row, start, end, none, none, np.full(start.size, CAUSES.index(cause), dtype=np.int64))
+
+
+def _doubtful_stretches(endings: Endings, calls: CallColumns) -> tuple[Ints, Ints, Rows]:
+    """Stretches in which it is not known what was open, cut where calls begin and end: start, end, row of ranges."""
+    since, until, row = endings.doubts
+    if not since.size:
+        return since, until, row
+    order = np.argsort(since, kind="stable")
+    since, until, row = since[order], until[order], row[order]
+    reach = np.maximum.accumulate(until)
+    edges = np.unique(np.concatenate((calls.start, calls.end, since, until)))
+    at = np.searchsorted(since, edges[:-1], side="right") - 1
+    inside = (at >= 0) & (reach[at] >= edges[1:])
+    return edges[:-1][inside], edges[1:][inside], row[at[inside]]

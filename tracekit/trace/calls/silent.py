@@ -1,0 +1,70 @@
+"""Second ranges that tell no outputs: they say what the call's range says, without its tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.trace.calls.equal_pairs import with_equal_pairs
+from tracekit.trace.calls.neighbours import after_other_work, last_call_of_path
+from tracekit.trace.calls.wording import says_less
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Rows
+    from tracekit.markers.base import Marker
+    from tracekit.trace.calls.spans import Spans
+    from tracekit.trace.calls.wording import Wording
+
+
+def with_silent(
+    spans: Spans, wording: Wording, before: Rows, seconds: tuple[Flags, Rows], markers: list[Marker]
+) -> tuple[Flags, Rows]:
+    """Adds second ranges that tell no outputs.
+
+    Args:
+        spans: The spans.
+        wording: What their markers say.
+        before: For every span the sibling before it, or -1.
+        seconds: Which spans are second ranges by their outputs, and for each the call that it closes, or -1.
+        markers: The decoded markers.
+    """
+    second, call = seconds
+    closed = np.zeros(call.size + 1, dtype=bool)
+    closed[call] = True
+    # A span that has a second range of its own is a call.
+    silent = np.flatnonzero(wording.quiet & ~spans.encloses & ~closed[:-1])
+    if not silent.size:
+        return second, call
+    candidate = _candidates(spans, wording, before, second, silent)
+    candidate[closed[candidate]] = -1
+    brief = np.zeros(call.size, dtype=bool)
+    followed = silent[candidate[silent] >= 0]
+    brief[followed] = says_less(spans.marker[followed], spans.marker[candidate[followed]], markers)
+    brief &= _mostly_closed(spans, wording, second | brief, np.where(brief, candidate, call))
+    seconds = second | brief, np.where(brief, candidate, call)
+    return with_equal_pairs(spans, wording, candidate, seconds)
+
+
+def _candidates(spans: Spans, wording: Wording, before: Rows, second: Flags, silent: Rows) -> Rows:
+    """For every silent span the call of the same path right before it, or -1; -1 for all others."""
+    candidate = np.full(before.size, -1, dtype=np.int64)
+    candidate[silent] = before[silent]
+    fits = (candidate >= 0) & ~second[candidate] & (wording.path[candidate] == wording.path)
+    candidate[~fits] = -1
+    missed = silent[candidate[silent] < 0]
+    empty = wording.quiet & (spans.start == spans.end)
+    candidate[missed] = last_call_of_path(spans, second | empty, wording.path, missed)
+    candidate[after_other_work(spans, candidate)] = -1
+    return candidate
+
+
+def _mostly_closed(spans: Spans, wording: Wording, second: Flags, call: Rows) -> Flags:
+    """Which spans are of processes in which at least half of the calls that tell tensors have a second range."""
+    closed = np.zeros(call.size + 1, dtype=bool)
+    closed[call] = True
+    calls = wording.placed & ~wording.quiet & ~second & ~spans.excused
+    processes = int(spans.process.max(initial=0)) + 1
+    balance = np.zeros(processes, dtype=np.int64)
+    np.add.at(balance, spans.process[calls], np.where(closed[:-1][calls], 1, -1))
+    return np.asarray((balance >= 0)[spans.process])

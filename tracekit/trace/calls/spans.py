@@ -1,0 +1,114 @@
+"""Spans: ranges with module markers, and what happened before, inside and after them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import nesting_order, parents
+from tracekit.markers.base import ModuleMarker, StepMarker, Unreadable
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.markers.base import Marker
+    from tracekit.recording.axis import ThreadAxis
+    from tracekit.recording.tables import Recording
+    from tracekit.trace.calls.endings import Endings
+    from tracekit.trace.decoding import Decoded
+
+
+class Spans(NamedTuple):
+    """Marked ranges that ended on their thread, by (start, -end), outer ones first.
+
+    Attributes:
+        range_row: Row of the recording's ranges.
+        start: Start on the axis.
+        end: End on the axis.
+        thread: Row of threads.
+        process: Row of processes.
+        marker: Row of the decoded markers.
+        parent: The span around it, or -1.
+        depth: How many spans are around it.
+        encloses: Whether a call or the launch of some work lies inside.
+        launched_before: How many launches of work began before it began.
+        launched_until: How many launches of work began before it ended.
+        steps_before: How many marked steps began before it began.
+        steps_until: How many marked steps began before it ended.
+        excused: Whether it was left open or never ended, so that a second range may be missing.
+    """
+
+    range_row: Rows
+    start: Ints
+    end: Ints
+    thread: Rows
+    process: Rows
+    marker: Rows
+    parent: Rows
+    depth: Ints
+    encloses: Flags
+    launched_before: Ints
+    launched_until: Ints
+    steps_before: Ints
+    steps_until: Ints
+    excused: Flags
+
+
+def spans_of(
+    recording: Recording, decoded: Decoded, axis: ThreadAxis, endings: Endings, marker: Ints, works: Flags
+) -> Spans:
+    """Finds the marked ranges.
+
+    Args:
+        recording: The recording.
+        decoded: Its markers.
+        axis: Its ranges and launches on one axis.
+        endings: When its ranges ended.
+        marker: Row of the marker of every range.
+        works: Which launches put work on the device, or into a graph.
+    """
+    marked = decoded.rows(ModuleMarker, Unreadable)[marker] & axis.ends_here
+    rows = _outer_first(np.flatnonzero(marked), axis, endings, marker, decoded.markers)
+    start, end = axis.range_start[rows], endings.end[rows]
+    parent, depth = parents(start, end)
+    thread = integers(recording.ranges, "thread")[rows]
+    work_start = axis.launch_start[works]
+    step_start = np.sort(axis.range_start[decoded.rows(StepMarker)[marker] & axis.ends_here])
+    launched_before, launched_until = np.searchsorted(work_start, start), np.searchsorted(work_start, end)
+    never_ended = np.asarray(recording.ranges.column("open"))[rows]
+    return Spans(
+        range_row=rows,
+        start=start,
+        end=end,
+        thread=thread,
+        process=recording.threads.process[thread],
+        marker=marker[rows],
+        parent=parent,
+        depth=depth,
+        encloses=(launched_until > launched_before) | _with_a_call_inside(start, end, parent),
+        launched_before=launched_before,
+        launched_until=launched_until,
+        steps_before=np.searchsorted(step_start, start),
+        steps_until=np.searchsorted(step_start, end),
+        excused=never_ended | endings.in_doubt(end),
+    )
+
+
+def _outer_first(rows: Ints, axis: ThreadAxis, endings: Endings, marker: Ints, markers: list[Marker]) -> Ints:
+    """Orders ranges of the very same extent by their paths: the shorter path is the outer call."""
+    if not endings.as_recorded:
+        rows = rows[nesting_order(axis.range_start[rows], endings.end[rows])]
+    start, end = axis.range_start[rows], endings.end[rows]
+    if not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
+        return rows
+    parts = [len(item.path.split(".")) if isinstance(item, ModuleMarker) else 0 for item in markers]
+    return rows[np.lexsort((rows, np.asarray(parts, dtype=np.int64)[marker[rows]], -end, start))]
+
+
+def _with_a_call_inside(start: Ints, end: Ints, parent: Rows) -> Flags:
+    inside = np.zeros(start.size, dtype=bool)
+    # With a coarse clock, an empty range right after a call seems to lie at the end of the call.
+    behind = (start == end) & (end[parent] == end)
+    inside[parent[(parent >= 0) & ~behind]] = True
+    return inside

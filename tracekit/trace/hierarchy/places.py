@@ -1,0 +1,132 @@
+"""Places: where each call stands in the hierarchy, whatever its marker says.
+
+A shared module carries the name under which it was registered first. So a marker's own path is believed only below the
+call that encloses it; elsewhere the module stands where it ran, under its own last name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.intervals import by_level
+from tracekit.causes import NESTED_TOO_DEEP
+from tracekit.markers.base import ModuleMarker
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints
+    from tracekit.causes import Tally
+    from tracekit.markers.base import Marker
+
+#: Path of a root module that was registered with an empty name.
+NAMELESS_ROOT = "(root)"
+DEEPEST_PLACE = 512
+
+
+class Nested(NamedTuple):
+    """Calls, in the order of their starts on each thread.
+
+    Attributes:
+        parent: Row of the enclosing call, or -1.
+        depth: How many calls enclose each one.
+        marker: Row of the markers, or -1; a call without a ModuleMarker is one of an unknown module.
+        process: Row of processes.
+        start_ns: When each began.
+    """
+
+    parent: Ints
+    depth: Ints
+    marker: Ints
+    process: Ints
+    start_ns: Ints
+
+
+class Places(NamedTuple):
+    """Where calls stand.
+
+    Attributes:
+        paths: The distinct paths of places.
+        path: For every call the row of the path it stands at; that of the call around it where its own is not known.
+        placed: Whether the call has a place of its own.
+    """
+
+    paths: list[str]
+    path: Ints
+    placed: Flags
+
+
+def place(above: tuple[str, str] | None, path: str) -> str:
+    """The place of a call.
+
+    Args:
+        above: Place of the enclosing call and the path in its marker; None outside of every call.
+        path: The path in the call's own marker.
+    """
+    if above is None:
+        return path or NAMELESS_ROOT
+    enclosing, enclosing_path = above
+    below = f"{enclosing_path}." if enclosing_path else ""
+    if path.startswith(below) and path != enclosing_path:
+        return f"{enclosing}.{path[len(below) :]}"
+    return f"{enclosing}.{path.rsplit('.', 1)[-1] or NAMELESS_ROOT}"
+
+
+def places_of(calls: Nested, markers: list[Marker], tally: Tally) -> Places:
+    """Finds the place of every call.
+
+    Args:
+        calls: The calls.
+        markers: The distinct markers.
+        tally: Where calls that nest too deeply are counted.
+    """
+    table = _PlaceTable(markers, tally)
+    at = _placed(calls, len(markers), table)
+    paths = list(dict.fromkeys(path for path, _ in table.pairs))
+    number = {path: row for row, path in enumerate(paths)}
+    path = np.array([number[path] for path, _ in table.pairs] + [-1], dtype=np.int64)[at]
+    known = np.array([isinstance(marker, ModuleMarker) for marker in markers] + [False])[calls.marker]
+    return Places(paths, path, known & (at != np.append(at, -1)[calls.parent]))
+
+
+def _placed(calls: Nested, markers: int, table: _PlaceTable) -> Ints:
+    """For every call the row of its place in the table; a call of an unknown module passes on the place above it."""
+    at = np.full(calls.parent.size, -1, dtype=np.int64)
+    for rows in by_level(calls.depth):
+        above = np.where(calls.parent[rows] >= 0, at[calls.parent[rows]], -1)
+        keys, key, counts = np.unique(
+            (above + 1) * (markers + 1) + calls.marker[rows] + 1, return_inverse=True, return_counts=True
+        )
+        places = [
+            table.row(code // (markers + 1) - 1, code % (markers + 1) - 1, count)
+            for code, count in zip(keys.tolist(), counts.tolist(), strict=True)
+        ]
+        at[rows] = np.asarray(places, dtype=np.int64)[key]
+    return at
+
+
+class _PlaceTable:
+    """The distinct places of calls with the paths in their markers, filled level by level."""
+
+    def __init__(self, markers: list[Marker], tally: Tally) -> None:
+        self._markers = markers
+        self._tally = tally
+        self._row: dict[tuple[str, str], int] = {}
+        self.pairs: list[tuple[str, str]] = []
+
+    def row(self, above: int, marker: int, calls: int) -> int:
+        """The row of the place of a marker's call (-1: none) below the place ``above`` (-1: none)."""
+        item = self._markers[marker] if marker >= 0 else None
+        if not isinstance(item, ModuleMarker):
+            return above
+        path = place(self.pairs[above] if above >= 0 else None, item.path)
+        if above >= 0 and path.count(".") >= DEEPEST_PLACE:
+            self._tally.add("calls", NESTED_TOO_DEEP, calls)
+            return above
+        # Below a region that names its class only, paths continue the one around the region.
+        around = self.pairs[above][1] if above >= 0 else ""
+        pair = (path, around if item.class_only else item.path)
+        if pair not in self._row:
+            self._row[pair] = len(self.pairs)
+            self.pairs.append(pair)
+        return self._row[pair]
