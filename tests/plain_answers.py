@@ -359,6 +359,7 @@ def steps(plain: Plain) -> Iterable[Row]:
             "busy_ns": busy(plain, rows),
             "gpu_ns_per_token": ratio(total(rows), step["tokens"] or 0),
             "kernels": len(rows),
+            "compile_ns": 0,  # no simulated program compiles
         }
 
 

@@ -82,9 +82,17 @@ def questions() -> str:
     return markdown_table(["Name", "Question"], rows)
 
 
+def changes() -> str:
+    """What may change between two calls of a compiled model, from the table that tests hold it to."""
+    from tests.capture.compile import changes as rows
+
+    return rows.table()
+
+
 #: Markdown by the name of its block.
 BLOCKS: dict[str, Callable[[], str]] = {
     "causes": causes,
+    "changes": changes,
     "commands": commands,
     "questions": questions,
     "tables": tables,

@@ -63,7 +63,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
         flops.FORMULAS,
         {"base", "dtypes", "judging", "kernels", "operators", "peaks", "tensors"},
     ),
-    "markers": (markers.DIALECTS, {"base", "fields", "literal", "spelling"}),
+    "markers": (markers.DIALECTS, {"base", "fields", "literal", "phases", "spelling"}),
     "readers": (readers.READERS, {"base", "foreign", "sqlite"}),
     "tables": (tables.TABLES, {"base"}),
 }

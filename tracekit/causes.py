@@ -1,12 +1,12 @@
 """Counted causes: what could not be attributed or read, why, and what to do about it.
 
-Every loss has a name here. A stage that has to leave something out counts it in a :class:`Tally`, so nothing is
-dropped silently.
+Every loss has a name here. A stage that has to leave something out counts it in a
+:class:`~tracekit.recording.tally.Tally`, so nothing is dropped silently.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,18 @@ MANAGED_MEMORY = Cause(
 OUTSIDE_MODULES = Cause(
     "outside_modules",
     "No marked module was running on that thread when it was launched, or during the graph capture of its node.",
-    "mark more modules, or accept it: optimizer, sampling, data copies and backward passes run outside forward calls",
+    "mark more modules, or accept it: sampling, losses and copies run outside forward calls; so do backward passes and "
+    "optimizers, which tracekit capture --backward tells apart",
 )
+COMPILATION = Cause(
+    "compilation",
+    "It ran while Dynamo, AOTAutograd or Inductor compiled, so it is not the model's own work.",
+    "record after the first calls of each input shape: more --warmup, or --warmup and --steps for a program that runs "
+    "its own steps",
+)
+BACKWARD = Cause("backward", "A backward pass outside marked modules launched it.", "record with --backward")
+OPTIMIZER = Cause("optimizer", "An optimizer launched it, for no module alone.", "accept it")
+DATA_LOADING = Cause("data_loading", "A DataLoader launched it.", "accept it, or let its workers do it (num_workers)")
 GRAPH_NOT_EXPANDED = Cause(
     "graph_not_expanded",
     "The CUDA graph was traced as a whole; the kernels inside it were not recorded.",
@@ -74,6 +84,11 @@ MODULE_UNCLEAR = Cause(
     "give each model a prefix of its own when marking it",
 )
 
+RECOMPUTED = Cause(
+    "recomputed",
+    "A backward pass ran it again (activation checkpointing), between calls of marked modules and in none of them.",
+    "checkpoint modules instead of functions: checkpoint(layer, x) runs the layer's markers again, too",
+)
 LEFT_OPEN = Cause(
     "left_open",
     "A forward raised and its range was never closed. Kernels: work launched after the last event that surely belongs "
@@ -98,10 +113,7 @@ NO_NAME = Cause(
     "mark the modules with tracekit.capture.layer_markers, which keeps keyword arguments separate",
 )
 FIELD_SKIPPED = Cause("marker_field_skipped", "A field of the marker has an unexpected form and was ignored.")
-FIELD_CUT = Cause(
-    "marker_cut",
-    "The marker omits fields that would have made it too long, and says so.",
-)
+FIELD_CUT = Cause("marker_cut", "The marker omits fields that would have made it too long, and says so.")
 DIMENSION_UNKNOWN = Cause(
     "dimension_unknown",
     "A dimension in the marker is a symbol, not a number; the dimension and everything computed from it are null.",
@@ -148,6 +160,12 @@ LOST_BY_RECORDER = Cause(
     "The embedded recorder opened a range that torch.profiler did not record.",
     "record fewer steps at a time (--steps), or use --engine nsys",
 )
+FUSED_PATH_OFF = Cause(
+    "fused_path_off",
+    "Markers inside a layer switched off the fused path that torch would have taken (nn.TransformerEncoderLayer in "
+    "eval), so other operators ran than without markers.",
+    "record again with --keep-fused, which marks such a layer as one call",
+)
 API_OVERLAP = Cause(
     "api_calls_overlap",
     "API calls on one thread overlap too deeply; their work is missing from the GPU projection of ranges.",
@@ -170,19 +188,13 @@ ABSURD_TIME = Cause(
 #: Rows of a report that are neither ranges nor launches; nothing is lost by leaving them out.
 MARK = Cause("mark", "An NVTX mark: a point in time, so no work runs inside it.", loss=False)
 RAW_EVENT = Cause(
-    "raw_event",
-    "The begin or end event of an NVTX range, which nsys keeps beside the complete range.",
-    loss=False,
+    "raw_event", "The begin or end event of an NVTX range, which nsys keeps beside the complete range.", loss=False
 )
 OTHER_EVENT = Cause(
-    "other_event",
-    "An NVTX event that names a category, thread, stream or the like, or destroys a domain.",
-    loss=False,
+    "other_event", "An NVTX event that names a category, thread, stream or the like, or destroys a domain.", loss=False
 )
 NO_CORRELATION_ID = Cause(
-    "no_correlation_id",
-    "An API call without a correlation id; no work can be linked to it.",
-    loss=False,
+    "no_correlation_id", "An API call without a correlation id; no work can be linked to it.", loss=False
 )
 FAILED_CALL = Cause("failed_call", "An API call that returned an error and so launched no work.", loss=False)
 #: What the profiler itself reports as not recorded.
@@ -233,10 +245,15 @@ CAUSES: tuple[Cause, ...] = (
     IMPOSSIBLE_LAUNCH,
     MANAGED_MEMORY,
     OUTSIDE_MODULES,
+    COMPILATION,
+    BACKWARD,
+    OPTIMIZER,
+    DATA_LOADING,
     GRAPH_NOT_EXPANDED,
     GRAPH_UNMAPPED,
     MODULE_UNREADABLE,
     MODULE_UNCLEAR,
+    RECOMPUTED,
     LEFT_OPEN,
     ENDED_ELSEWHERE,
     TOO_LONG,
@@ -254,6 +271,7 @@ CAUSES: tuple[Cause, ...] = (
     ENDS_BEFORE_START,
     API_OVERLAP,
     LOST_BY_RECORDER,
+    FUSED_PATH_OFF,
     NEVER_ENDED,
     TOO_LARGE,
     RANK_CONTRADICTED,
@@ -276,16 +294,3 @@ ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 REPORT = "report"
 #: Suffixes of subjects: rows that were lost, and rows that are not needed and were left out.
 LOSSES, LEFT_OUT = ": losses", ": left out"
-
-
-@dataclass(slots=True)
-class Tally:
-    """Losses counted while a report is read: ``counts[subject, cause] = number``."""
-
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    def add(self, subject: str, cause: Cause, count: int = 1) -> None:
-        """Counts more losses of one cause; a count of 0 adds no entry."""
-        if count:
-            key = (subject, cause.name)
-            self.counts[key] = self.counts.get(key, 0) + int(count)

@@ -50,6 +50,21 @@ def make():
 def loop():
     make()[0](torch.zeros(3, 4))
 """
+#: Two layers with attention, as PyTorch offers it.
+ATTENTIVE = """
+import torch
+from torch import nn
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+    def forward(self, x):
+        return x + nn.functional.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1))
+
+def make():
+    return nn.Sequential(Layer(), Layer()).eval(), torch.zeros(3, 4, 8)
+"""
 SPLIT = ("--compile", "--split", "tracekit_test::attend")
 
 
@@ -111,6 +126,22 @@ def test_an_operator_of_no_such_form_is_a_wrong_call(place: Place, target: str) 
     assert "'attend' is not an operator; expected ns::op" in said
 
 
+@pytest.mark.parametrize("operator", ["aten::nosuch", "nosuch::operator", "tracekit_test::attend.other"])
+def test_an_operator_that_the_model_does_not_run_is_an_error_that_lists_those_it_runs(
+    place: Place, target: str, operator: str
+) -> None:
+    said = one_line(place.capture(*SPLIT, "--split", operator, "--no-cache", f"{target}:make"))
+    assert f"no operator {operator} to split the model at; it runs aten::linear, tracekit_test::attend" in said
+
+
+def test_a_model_is_split_at_a_function_that_is_no_operator_by_itself(place: Place) -> None:
+    place.write(ATTENTIVE, "attentive.py")
+    split = ("--compile", "--no-cache", "--split", "aten::scaled_dot_product_attention")
+    outcome = place.capture(*split, "-o", "out.sqlite", "attentive.py:make")
+    assert outcome.code == 0, outcome
+    assert "compiled 5 pieces" in outcome.err
+
+
 def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
     place: Place, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,3 +168,14 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
     figures = run(load(f"{target}:make"), Settings(compiling=compiling), Window(), nullcontext())
     assert (at_opening[0]["backend_compilations"], at_opening[0]["graphs_captured"]) == (2, 0)
     assert (figures["backend_compilations"], figures["graphs_captured"]) == (2, 2)
+
+
+@pytest.mark.parametrize("engine", ["torch", pytest.param("nsys", marks=pytest.mark.nsys)])
+def test_operators_of_compiled_pieces_are_marked(place: Place, target: str, engine: str) -> None:
+    options = ("--ops", "--steps", 1, "--no-cache", "--engine", engine, "-o", "out.sqlite")
+    outcome = place.capture(*SPLIT, *options, f"{target}:make")
+    assert outcome.code == 0, outcome
+    assert "compiled 3 pieces" in outcome.err
+    ranges = tracekit.parse(place.folder / "out.sqlite").ranges(["text", "marker"])
+    assert (ranges.marker == "piece").sum() == 3
+    assert ranges.text.str.startswith("tracekit_test::attend").any()

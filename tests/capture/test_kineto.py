@@ -20,11 +20,13 @@ from tests.needs import REPORTS
 from tests.nsys import nsys
 from tracekit.capture import machine
 from tracekit.capture.kineto import rows_of, short_name
+from tracekit.markers.phases import phase_of
 from tracekit.nsight import file as nsight_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.capture.kineto_traces import Event
     from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.traces]
@@ -160,12 +162,15 @@ def test_what_was_launched_in_a_range_is_projected_from_it(name: str, folder: Pa
         if event.category in {"cuda_runtime", "cuda_driver"}
     }
     expected = Counter()
-    for outer in (event for event in events(name) if event.category == "user_annotation"):
+    work = [
+        (event, launched.get(event.args["correlation"], (None, 0, 0)))
+        for event in events(name)
+        if event.category in WORK
+    ]
+    for outer in filter(_is_range, events(name)):
         inside = [
             event
-            for event in events(name)
-            if event.category in WORK
-            for thread, start, end in [launched.get(event.args["correlation"], (None, 0, 0))]
+            for event, (thread, start, end) in work
             if thread == outer.thread and outer.start <= start and end <= outer.end
         ]
         began = min((event.start for event in inside), default=None)
@@ -175,6 +180,11 @@ def test_what_was_launched_in_a_range_is_projected_from_it(name: str, folder: Pa
     columns = ["text", "start_ns", "end_ns", "gpu_op_count", "gpu_start_ns", "gpu_end_ns"]
     found = parsed(name, folder).table("ranges", columns).to_pylist()
     assert Counter(tuple(row.values()) for row in found) == expected
+
+
+def _is_range(event: Event) -> bool:
+    """Annotations are ranges, and so are operators that tell a phase of the program."""
+    return event.category == "user_annotation" or (event.category == "cpu_op" and phase_of(event.name) is not None)
 
 
 def stats(path: Path, *reports: str) -> list[dict[str, str]]:
@@ -205,7 +215,7 @@ def test_nvidias_own_statistics_find_the_same_in_it(name: str, folder: Path) -> 
     assert sum(int(row["Duration (ns)"]) for row in work) == sum(
         event.end - event.start for event in events(name) if event.category in WORK
     )
-    ranges = sum(event.category == "user_annotation" for event in events(name))
+    ranges = sum(map(_is_range, events(name)))
     assert len(stats(path, "nvtx_pushpop_trace", "nvtxpptrace")) == ranges
     projected = [row for row in parsed(name, folder).table("ranges").to_pylist() if row["gpu_op_count"]]
     said = stats(path, "nvtx_gpu_proj_trace", "nvtxgpuproj")
@@ -242,3 +252,36 @@ def test_a_users_range_that_looks_like_one_of_ours_is_the_users(tmp_path: Path) 
     made = rows_of({"traceEvents": said}, ["ours"], 7)
     assert [made.strings[row["textId"]] for row in made.ranges] == [*names[:4], "ours"]
     assert made.numbered == 1
+
+
+def test_an_evaluation_begins_with_its_node_if_hooks_open_a_range_before() -> None:
+    def event(category: str, name: str, start: int, end: int) -> dict[str, object]:
+        return {"ph": "X", "cat": category, "name": name, "tid": 1, "ts": float(start), "dur": float(end - start)}
+
+    engine = "autograd::engine::evaluate_function"
+    found = [
+        event("user_annotation", "tracekit:0", 0, 22),
+        event("cpu_op", f"{engine}: MulBackward0", 10, 18),
+        event("cpu_op", "MulBackward0", 12, 16),
+        event("cpu_op", f"{engine}: MulBackward0", 20, 40),
+        event("user_annotation", "tracekit:1", 23, 60),
+        event("cpu_op", "MulBackward0", 25, 35),
+    ]
+    rows = rows_of({"traceEvents": found}, ("a", "b"), 1)
+    assert [(row["start"], row["end"]) for row in rows.operators] == [
+        (10_000, 18_000),
+        (12_000, 16_000),
+        (25_000, 40_000),
+        (25_000, 35_000),
+    ]
+
+
+def test_operators_that_tell_a_phase_are_ranges_where_a_gpu_worked() -> None:
+    def event(category: str, name: str, **args: object) -> dict[str, object]:
+        return {"ph": "X", "cat": category, "name": name, "ts": 1.0, "dur": 2.0, "tid": 7, "args": args}
+
+    operators = [event("cpu_op", name) for name in ("aten::mm", "compile_file (dynamo_timed)")]
+    kernel = event("kernel", "gemm", device=0, stream=7, correlation=3)
+    for recorded, expected in ((operators, []), ([*operators, kernel], ["compile_file (dynamo_timed)"])):
+        rows = rows_of({"traceEvents": recorded}, [], 7)
+        assert [rows.strings[row["textId"]] for row in rows.tables()["NVTX_EVENTS"]] == expected

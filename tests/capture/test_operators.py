@@ -73,3 +73,24 @@ def test_results_are_those_of_the_bare_operators() -> None:
     expected = model(x)
     with operator_markers(Listed()):
         assert torch.equal(model(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compiled_code_runs_compiled_and_the_operators_that_it_calls_are_marked(fullgraph: bool) -> None:
+    torch._dynamo.reset()
+    ran: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> object:
+        def run(*args: torch.Tensor) -> object:
+            ran.append(len(args))
+            return graph.forward(*args)
+
+        return run
+
+    compiled, to = torch.compile(nn.Linear(4, 8), backend=backend, fullgraph=fullgraph), Listed()
+    with torch.no_grad(), operator_markers(to):
+        for _ in range(2):
+            compiled(torch.zeros(2, 4))
+    assert len(ran) == 2
+    assert [found["name"] for found in operators(to)].count("aten::addmm") == 2

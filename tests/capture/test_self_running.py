@@ -262,3 +262,52 @@ def test_a_fork_of_the_program_writes_no_report_of_its_own(place: Place) -> None
     assert outcome.out == "child\n3\n"
     assert outcome.err.count("report: ") == 1
     assert counts(tracekit.parse(place.folder / "main.sqlite"))["Net"] == 2
+
+
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+
+class Deep(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.embed = nn.Linear(4, 4)
+        self.layers = nn.ModuleList([Net() for _ in range(2)])
+        for layer in self.layers:
+            layer.head = nn.Linear(4, 4)
+        self.reentrant = reentrant
+    def forward(self, x):
+        x = self.embed(x).sin()
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=self.reentrant).tanh()
+        return x
+"""
+
+
+def phases(dataset: Dataset) -> dict[str, dict[str, int]]:
+    """Number of calls by module and phase."""
+    found = dataset.calls(["module", "phase"])
+    calls = found.groupby([found.module.astype(str), found.phase.astype(str)]).size()
+    return {module: calls[module].to_dict() for module in calls.index.get_level_values(0)}
+
+
+def test_the_first_backward_pass_of_a_root_is_marked_too(place: Place) -> None:
+    dataset = captured(place, "net = Net()\nfor _ in range(4): net(x).sum().backward()", "--backward")
+    modules = ("Net", "Net.encoder", "Net.encoder.0", "Net.encoder.1", "Net.head")
+    assert phases(dataset) == {module: {"forward": 4, "backward": 4} for module in modules}
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("backward", [True, False])
+def test_layers_that_run_again_are_told_apart(place: Place, reentrant: bool, backward: bool) -> None:
+    place.write(f"{TOP}{CHECKPOINTED}", "deep.py")
+    body = f"from deep import Deep\nnet = Deep({reentrant})\nfor _ in range(3): net(x).sum().backward()"
+    dataset = captured(place, body, *(["--backward"] if backward else []))
+    once = {"forward": 3} | ({"backward": 3} if backward else {})
+    layers = [f"Deep.layers.{layer}{part}" for layer in (0, 1) for part in ("", ".encoder", ".encoder.0", ".head")]
+    found = phases(dataset)
+    assert {name: found[name] for name in ("Deep", "Deep.embed")} == dict.fromkeys(("Deep", "Deep.embed"), once)
+    assert {name: found[name] for name in layers} == dict.fromkeys(layers, once | {"recompute": 3})
+    assert len(dataset.steps()) == 3
+    calls = dataset.calls(["phase", "parent_call_id", "call_id"]).set_index("call_id")
+    above = calls.parent_call_id.dropna().map(calls.phase)
+    assert (above == calls.phase[above.index]).all()

@@ -159,6 +159,14 @@ def test_nothing_found_is_said(folder: Path) -> None:
     assert "no matching rows" in show("tree", folder, "--top", 0).out
 
 
+def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", "launch 1 20 30 #1\nkernel 1 40 140 #1 gemm")
+    folder = tracekit.parse(path).folder
+    for name in ("tree", "modules", "classes", "shapes"):
+        assert "no matching rows: no module calls were recorded" in " ".join(show(name, folder).out.split())
+    assert show("steps", folder).out.strip() == "no matching rows"
+
+
 WRONG = {
     "no such analysis": (["colours", "DIR"], 2, "there is no analysis colours; expected one of tree, "),
     "a name misspelt": (["clases", "DIR"], 2, "there is no analysis clases; did you mean classes?"),

@@ -19,7 +19,7 @@ PLAIN = (
     "cudaMalloc retry",
     "loss.backward",
     "a range of the user's own",
-    "Optimizer.step#SGD.step",
+    "Optimizer of the user",
     "{ForeignNode[conv1.weight + (Unnamed Layer* 0) [Shuffle]...(Unnamed Layer* 9)]}",
     '{"model_config": {"emit_nvtx": true}}',
     "{'Modul': 'top.fc1'}",

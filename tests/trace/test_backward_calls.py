@@ -59,3 +59,118 @@ def test_a_backward_pass_is_no_step_of_its_own(parsed: Callable[..., Dataset]) -
         top   0         100
         """,
     )
+
+
+RECOMPUTED = """
+range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
+range  1   10   90 {"Module": "top.a", "Class": "Block", "Inputs": [[2, 3]]}
+range  1   20   40 {"Module": "top.a.b", "Class": "Linear", "Inputs": [[2, 3]]}
+launch 1   25   30 #1 cudaLaunchKernel
+range  1  200  500 {"Module": "top", "Class": "Net", "Phase": "backward"}
+range  1  210  480 {"Module": "top.a", "Class": "Block", "Phase": "backward"}
+range  1  220  400 {"Module": "top.a.b", "Class": "Linear", "Phase": "backward"}
+range  1  230  300 {"Module": "top.a", "Class": "Block", "Inputs": [[2, 3]], "Phase": "recompute"}
+range  1  240  260 {"Module": "top.a.b", "Class": "Linear", "Inputs": [[2, 3]], "Phase": "recompute"}
+launch 1  245  250 #2 cudaLaunchKernel
+range  1  260  261 {"Module": "top.a.b", "Class": "Linear", "Outputs": [[2]]}
+launch 1  270  280 #3 cudaLaunchKernel
+launch 1  310  320 #4 cudaLaunchKernel
+launch 1  410  420 #5 cudaLaunchKernel
+kernel 1   40   60 #1 gemm
+kernel 1  300  302 #2 gemm
+kernel 1  310  314 #3 gelu
+kernel 1  320  328 #4 gemm_backward
+kernel 1  430  446 #5 gelu_backward
+"""
+
+
+def test_what_runs_again_for_a_backward_pass_stands_at_its_own_path_and_is_no_part_of_that_pass(
+    parsed: Callable[..., Dataset],
+) -> None:
+    dataset = parsed(RECOMPUTED)
+    check(
+        dataset,
+        "calls",
+        """
+        module   phase      occurrence  parent_call_id  inputs    outputs  kernel_count  gpu_time_ns  gpu_self_time_ns
+        top      forward    1           -               [[2, 3]]  -        1             20           0
+        top      backward   1           -               -         -        2             24           0
+        top.a    forward    1           0               [[2, 3]]  -        1             20           0
+        top.a    backward   1           1               -         -        2             24           16
+        top.a    recompute  1           -               [[2, 3]]  -        2             6            4
+        top.a.b  forward    1           2               [[2, 3]]  -        1             20           20
+        top.a.b  backward   1           3               -         -        1             8            8
+        top.a.b  recompute  1           4               [[2, 3]]  [[2]]    1             2            2
+        """,
+    )
+    check(
+        dataset,
+        "modules",
+        """
+        path
+        top
+        top.a
+        top.a.b
+        """,
+    )
+
+
+def test_what_runs_again_for_a_backward_pass_is_no_step(parsed: Callable[..., Dataset]) -> None:
+    lines = """
+    range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
+    range  1  200  300 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]], "Phase": "recompute"}
+    launch 1   25   30 #1 cudaLaunchKernel
+    kernel 1   40   60 #1 gemm
+    """
+    check(
+        parsed(lines),
+        "steps",
+        """
+        name  start_ns  end_ns
+        top   0         100
+        """,
+    )
+
+
+def test_what_runs_again_between_marked_calls_is_nobody_s(parsed: Callable[..., Dataset]) -> None:
+    dataset = parsed(
+        """
+        range  1  200  500 {"Module": "top.a", "Class": "Block", "Phase": "backward"}
+        range  1  220  400 {"Module": "top.a.c", "Class": "Linear", "Phase": "backward"}
+        range  1  230  250 {"Module": "top.a.b", "Class": "Linear", "Inputs": [[2, 3]], "Phase": "recompute"}
+        launch 1  235  240 #1 cudaLaunchKernel
+        launch 1  260  270 #2 cudaLaunchKernel
+        range  1  280  300 {"Module": "top.a.c", "Class": "Linear", "Inputs": [[2, 3]], "Phase": "recompute"}
+        launch 1  285  290 #3 cudaLaunchKernel
+        launch 1  310  320 #4 cudaLaunchKernel
+        launch 1  410  420 #5 cudaLaunchKernel
+        kernel 1  300  302 #1 gemm
+        kernel 1  310  314 #2 add
+        kernel 1  320  328 #3 gemm
+        kernel 1  330  346 #4 gemm_backward
+        kernel 1  430  462 #5 add_backward
+        """
+    )
+    check(
+        dataset,
+        "kernels",
+        """
+        name           module   cause
+        add_backward   top.a    -
+        gemm           top.a.c  -
+        gemm_backward  top.a.c  -
+        gemm           top.a.b  -
+        add            -        recomputed
+        """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
+        module   phase      parent_call_id  gpu_time_ns
+        top.a    backward   -               48
+        top.a.c  backward   0               16
+        top.a.c  recompute  -               8
+        top.a.b  recompute  -               2
+        """,
+    )

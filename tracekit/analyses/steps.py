@@ -33,12 +33,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per step: ``report`` (only in a dataset of several), ``step_id``, ``kind``, ``index``, ``batch_size``,
-        ``tokens``; ``host_ns`` (from its start to its end on the host), ``gpu_time_ns`` (sum of the work launched in
-        it), ``busy_ns`` (time in which a device ran any of it, over all devices), ``gpu_ns_per_token`` (NaN if its
-        tokens are unknown), ``kernels``; ``rank``, ``pid``, ``name``.
+        ``tokens``; ``host_ns`` (from its start to its end on the host, without compilation), ``gpu_time_ns`` (sum of
+        the work launched in it), ``busy_ns`` (time in which a device ran any of it, over all devices),
+        ``gpu_ns_per_token`` (NaN if its tokens are unknown), ``kernels``, ``compile_ns`` (host time in which its
+        process compiled models); ``rank``, ``pid``, ``name``.
     """
     size = (REPORT, *_SIZE) if dataset.reports else _SIZE
-    steps = dataset.whole.table("steps", [*size, *_ORIGIN, "start_ns", "end_ns"])
+    steps = dataset.whole.table("steps", [*size, *_ORIGIN, "start_ns", "end_ns", "compile_ns"])
     answer = pd.DataFrame({**_columns(steps, size), **_figures(dataset, steps), **_columns(steps, _ORIGIN)})
     if dataset.root is None:
         return answer
@@ -59,10 +60,12 @@ def _figures(dataset: Dataset, steps: pa.Table) -> dict[str, object]:
     work = kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
     step, on_axis, count = steps_of(dataset, work), axis(dataset, work), steps.num_rows
     time = sums(step, integers(work, "dur_ns"), count)
+    compiling = integers(steps, "compile_ns")
     return {
-        "host_ns": integers(steps, "end_ns") - integers(steps, "start_ns"),
+        "host_ns": integers(steps, "end_ns") - integers(steps, "start_ns") - compiling,
         "gpu_time_ns": time,
         "busy_ns": union(step, on_axis.start, on_axis.end, count),
         "gpu_ns_per_token": ratio(time, np.maximum(integers(steps, "tokens", null=0), 0)),
         "kernels": counts(step, count),
+        "compile_ns": compiling,
     }

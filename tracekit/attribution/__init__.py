@@ -42,7 +42,10 @@ def _count_updated(evidence: Evidence) -> None:
 
 
 def _owners(evidence: Evidence) -> Owners:
-    """Asks one method after the other; work in calls of unknown modules has a cause instead of an owner."""
+    """Asks one method after the other. Work in calls of unknown modules has a cause instead of an owner.
+
+    So has what compiling a model ran: it is not the work of the module whose first call compiled it.
+    """
     pieces = evidence.recording.work.num_rows
     call = np.full(pieces, -1, dtype=np.int64)
     method = np.full(pieces, -1, dtype=np.int8)
@@ -50,6 +53,7 @@ def _owners(evidence: Evidence) -> Owners:
         pending = np.flatnonzero(call < 0)
         call[pending] = owners = module.owners(evidence, pending)
         method[pending[owners >= 0]] = position
+    call[evidence.compiled] = -1
     unknown = np.append(evidence.calls.module, -1)[call] < 0
     return Owners(
         call=np.where(unknown, -1, call).astype(np.int32),

@@ -9,14 +9,19 @@ import numpy as np
 from tracekit.arrays.columns import integers
 from tracekit.causes import (
     AMBIGUOUS_LAUNCH,
+    BACKWARD,
     CAUSES,
+    COMPILATION,
+    DATA_LOADING,
     GRAPH_NOT_EXPANDED,
     GRAPH_UNMAPPED,
     IMPOSSIBLE_LAUNCH,
     MANAGED_MEMORY,
     NO_LAUNCH,
+    OPTIMIZER,
     OUTSIDE_MODULES,
 )
+from tracekit.markers import phases
 from tracekit.recording.tables import COPY_KINDS, MEMCPY
 from tracekit.trace.replay import is_whole_graph
 
@@ -25,6 +30,14 @@ if TYPE_CHECKING:
     from tracekit.causes import Cause
     from tracekit.trace.evidence import Evidence
 
+#: What a phase says of work that no module launched.
+_OF_PHASE = {
+    phases.COMPILE: COMPILATION,
+    phases.BACKWARD: BACKWARD,
+    phases.RECOMPUTE: BACKWARD,
+    phases.OPTIMIZER: OPTIMIZER,
+    phases.DATA: DATA_LOADING,
+}
 #: Kinds of copies that moved pages of managed memory, as CUPTI reports them.
 _UNIFIED = [kind for kind, label in enumerate(COPY_KINDS) if label.startswith("Unified")]
 
@@ -36,7 +49,7 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
         evidence: What is known about the recording.
         call: The call of each piece, whether its module is known or not; -1 for none.
     """
-    launched = evidence.launched
+    launched, phase = evidence.launched, evidence.phase_of_work
     cases: list[tuple[Flags, Cause]] = [
         (is_whole_graph(evidence.recording), GRAPH_NOT_EXPANDED),
         (evidence.origin_known, OUTSIDE_MODULES),
@@ -45,6 +58,7 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
         (launched.ambiguous, AMBIGUOUS_LAUNCH),
         (launched.impossible, IMPOSSIBLE_LAUNCH),
         (launched.launch < 0, NO_LAUNCH),
+        *((phase == code, cause) for code, cause in _OF_PHASE.items()),
     ]
     positions = [CAUSES.index(cause) for _, cause in cases]
     otherwise = CAUSES.index(OUTSIDE_MODULES)

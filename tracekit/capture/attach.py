@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from tracekit.capture.backward import BackwardMarks
 from tracekit.capture.emit import nothing
 from tracekit.capture.marks import WRAPPED, Marks
 
@@ -37,21 +38,21 @@ class Attached(NamedTuple):
     remove_after: Callable[[], object]
 
 
-class _MarkedCompiledCall:
-    """A module's compiled call with marks around it."""
+class _MarkedCall:
+    """A module's compiled or fused call with marks around it."""
 
-    def __init__(self, module: nn.Module, marks: AnyMarks, compiled: Callable[..., Any]) -> None:
+    def __init__(self, module: nn.Module, marks: AnyMarks, called: Callable[..., Any]) -> None:
         self.module = module
         self.marks: AnyMarks | None = marks
-        self.compiled = compiled
+        self.called = called
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the module
         if (marks := self.marks) is None:
-            return self.compiled(*args, **kwargs)
+            return self.called(*args, **kwargs)
         output = None
         marks.before(self.module, args, kwargs)
         try:
-            output = self.compiled(*args, **kwargs)
+            output = self.called(*args, **kwargs)
         finally:
             marks.after(self.module, args, output)
         return output
@@ -59,31 +60,57 @@ class _MarkedCompiledCall:
     def restore(self) -> None:
         """Takes the marks off. If others have wrapped this call since, it stays and only passes calls on."""
         self.marks = None
-        if getattr(self.module, _CALL, None) is self:
-            setattr(self.module, _CALL, self.compiled)
+        if getattr(self.module, _CALL, None) is not self:
+            return
+        if self.called == self.module._call_impl:
+            delattr(self.module, _CALL)
+        else:
+            setattr(self.module, _CALL, self.called)
 
 
 def attach(module: nn.Module, marks: AnyMarks) -> Attached:
     """Puts marks on a module."""
     if (compiled := getattr(module, _CALL, None)) is not None and WRAPPED not in module._modules:
-        call = _MarkedCompiledCall(module, marks, compiled)
-        setattr(module, _CALL, call)
-        return Attached(marks, call.restore, nothing)
+        return _attach_around(module, marks, compiled)
     before = module.register_forward_pre_hook(marks.before, with_kwargs=True)
     after = module.register_forward_hook(marks.after, always_call=True)
     return Attached(marks, before.remove, after.remove)
 
 
+def attach_around(module: nn.Module, marks: AnyMarks) -> Attached:
+    """Puts marks around a module's call without hooks: torch takes some fused paths only where there are none."""
+    return _attach_around(module, marks, getattr(module, _CALL, None) or module._call_impl)
+
+
+def _attach_around(module: nn.Module, marks: AnyMarks, called: Callable[..., Any]) -> Attached:
+    call = _MarkedCall(module, marks, called)
+    setattr(module, _CALL, call)
+    return Attached(marks, call.restore, nothing)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile runs a module's call, and so the modules inside it."""
+    call = getattr(module, _CALL, None)
+    while isinstance(call, _MarkedCall):
+        call = call.called
+    return WRAPPED in module._modules or (call is not None and call != module._call_impl)
+
+
 def marks_on(module: nn.Module) -> Iterator[Marks]:
-    """The marks on a module."""
+    """The marks of calls on a module."""
+    return (marks for marks in all_marks_on(module) if isinstance(marks, Marks))
+
+
+def all_marks_on(module: nn.Module) -> Iterator[Marks | BackwardMarks]:
+    """The marks on a module, in the order in which they run before a call."""
     for hook in module._forward_pre_hooks.values():
-        if isinstance(marks := getattr(hook, "__self__", None), Marks):
+        if isinstance(marks := getattr(hook, "__self__", None), Marks | BackwardMarks):
             yield marks
     call = getattr(module, _CALL, None)
-    while isinstance(call, _MarkedCompiledCall):
-        if isinstance(call.marks, Marks):
+    while isinstance(call, _MarkedCall):
+        if isinstance(call.marks, Marks | BackwardMarks):
             yield call.marks
-        call = call.compiled
+        call = call.called
 
 
 def modules_of(model: nn.Module, prefix: str) -> Iterator[tuple[str, int, nn.Module]]:

@@ -1,9 +1,12 @@
 """Backward markers: a range around the part of a backward pass that belongs to a call of a module.
 
-Autograd runs nodes, not modules, in its own order. During a module's forward, we attach the innermost call to the
-autograd node that made each input and output. When such a node runs backward, on any thread, we open the ranges of its
-call and of the calls around it, and close all others. Nodes in between belong to the call that is open. Nothing is
-added to the autograd graph, so models that change tensors in place keep working.
+Autograd runs nodes, not modules, in its own order. While a module runs forward, we note the sequence numbers of the
+nodes that it makes (:mod:`tracekit.capture.passes`). Before a backward pass runs, we put hooks on the nodes before
+which the call changes, and take them off at its end. The hooks open the ranges of that call and of the calls around
+it, on whatever thread, and close all others.
+
+Torch's own operator ranges (``emit_nvtx``) begin before a node's hooks run and end after them, so pushed ranges would
+not nest with them. While torch emits them, we start and end ranges instead, which need not nest.
 """
 
 from __future__ import annotations
@@ -11,88 +14,176 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary, ref
 
 import torch
+from torch._C._profiler import ActiveProfilerType
 from torch.autograd import Variable
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
 from tracekit.capture.emit import Nowhere, close_down_to
-from tracekit.capture.marks import Switch, unwrapped
+from tracekit.capture.marks import Switch, pickled_as_nothing, unwrapped
+from tracekit.capture.passes import NodeOwners, plan, unwatch, watch
 from tracekit.capture.tensors import all_tensors
 from tracekit.markers import spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import nn
     from torch.autograd.graph import Node
+    from torch.utils.hooks import RemovableHandle
 
-    from tracekit.capture.emit import Emitter
+    from tracekit.capture.emit import Emitter, Lane
+    from tracekit.capture.passes import Plan
 
 _LOG = logging.getLogger("tracekit.capture")
-_OWNED = "tracekit"
-
-
-class _Thread(threading.local):
-    """The forward calls that run on this thread, and the calls whose backward ranges are open on it."""
-
-    def __init__(self) -> None:
-        self.forward: list[_Call] = []
-        self.backward: list[_Call] = []
+_TAG = "tracekit"
+_MARKS = attrgetter("marks")
 
 
 class _Call:
-    """A forward call. ``chain`` holds the calls around it, outermost first, then the call itself."""
+    """A forward call. ``around`` holds the calls around it, outermost first."""
 
-    __slots__ = ("chain", "marks", "opener")
+    __slots__ = ("around", "marks", "opener")
 
     def __init__(self, marks: BackwardMarks, opener: Callable[[], object], parent: _Call | None) -> None:
         self.marks = marks
         self.opener = opener
-        self.chain: tuple[_Call, ...] = (*(parent.chain if parent else ()), self)
+        self.around: tuple[_Call, ...] = () if parent is None else (*parent.around, parent)
+
+
+class _Thread(threading.local):
+    """What runs on this thread.
+
+    Attributes:
+        forward: Forward calls, outermost first.
+        backward: Calls whose backward ranges are open, outermost first.
+        ends: What ends each of these ranges.
+        line: Whose nodes this thread makes.
+        passes: For each backward pass that was started on this thread, how many forward calls ran before it.
+    """
+
+    def __init__(self, lines: list[ref[NodeOwners[_Call]]]) -> None:
+        self.forward: list[_Call] = []
+        self.backward: list[_Call] = []
+        self.ends: list[Callable[[], object]] = []
+        self.line = NodeOwners[_Call]()
+        self.passes: list[int] = []
+        lines.append(ref(self.line, lines.remove))
+
+    @property
+    def current(self) -> _Call | None:
+        """The innermost call that runs, forward or backward."""
+        forward, backward = self.forward, self.backward
+        if backward and len(forward) <= (self.passes[-1] if self.passes else 0):
+            return backward[-1]
+        return forward[-1] if forward else None
 
 
 class BackwardTrack:
-    """The state that the backward marks of one model share."""
+    """The state that all backward marks of one emitter share."""
 
-    def __init__(self, switch: Switch, emitter: Emitter) -> None:
-        self.switch = switch
+    def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
-        self.thread = _Thread()
+        self._lines: list[ref[NodeOwners[_Call]]] = []
+        self.thread = _Thread(self._lines)
+        self._marked = 0
+        self._several_threads = False
+        self._start: Callable[[str], Callable[[], object]] | None = None
 
-    def own(self, value: object, call: _Call | None) -> None:
-        """Assigns the nodes that made some tensors to a call (or to none), unless they are assigned already."""
+    def marked(self, more: int) -> None:
+        """Counts marked modules; passes are watched while there are any."""
+        before, self._marked = self._marked, self._marked + more
+        if before == 0:
+            watch(self._begin)
+        elif self._marked == 0:
+            unwatch(self._begin)
+            self._switch_to(None)
+
+    def tag(self, value: object) -> None:
+        """Records on the nodes of some tensors that this thread made them."""
         try:
             for tensor in all_tensors(value) or ():
-                node = tensor.grad_fn
-                if node is not None and _OWNED not in (notes := _notes(node)):
-                    notes[_OWNED] = True
-                    node.register_prehook(partial(self._enter, call.chain if call else ()))
-        except Exception:  # noqa: BLE001 - arguments that we cannot search must not end the user's run
+                if (node := tensor.grad_fn) is not None:
+                    _notes(node)[_TAG] = self.thread.line
+        except Exception:  # noqa: BLE001 - outputs that we cannot search must not end the user's run
             _LOG.debug("cannot mark a call's backward pass", exc_info=True)
 
-    def settle(self) -> None:
-        """Closes all backward ranges of this thread."""
-        while self.thread.backward:
-            self._close(self.thread.backward.pop())
+    def _begin(self, roots: Sequence[Node], *, whole: bool) -> Callable[[], object]:
+        """Prepares a backward pass that this thread starts; returns what ends it."""
+        thread = self.thread
+        running = thread.backward[-1] if thread.backward else None
+        self._start = getattr(self.emitter, "start", None) if _operators_push_ranges() else None
+        steps = self._plan(roots, whole=whole)
+        handles = [_first_hook(node, partial(self._enter, call)) for node, call in steps.changes()]
+        last = steps.last()
+        if len(last) > 1:
+            handles += [node.register_hook(self._leave) for node in last]
+        thread.passes.append(len(thread.forward))
+        return partial(self._end, handles, running)
 
-    def _enter(self, chain: tuple[_Call, ...], _gradients: object) -> None:
-        open_ = self.thread.backward
-        if not self.switch.on:
-            chain = ()
+    def _end(self, handles: list[Any], running: _Call | None) -> None:
+        """Ends a backward pass: what ran backward before it goes on."""
+        for handle in handles:
+            handle.remove()
+        self._switch_to(running)
+        self.thread.passes.pop()
+        self.thread.line.note(self.thread.current)
+
+    def _plan(self, roots: Sequence[Node], *, whole: bool) -> Plan[_Call]:
+        """The nodes of a pass. If several threads made nodes, only some are known to be of a certain thread."""
+        used = [line for known in list(self._lines) if (line := known()) is not None and line.used]
+        self._several_threads |= len(used) > 1
+        if not self._several_threads:
+            return plan(roots if used else (), used[0] if used else None, None, whole=whole)
+        # In the middle of another pass, this thread ran forward again what it now runs backward.
+        line = self.thread.line if torch._C._current_graph_task_id() >= 0 else None
+        return plan(roots, line, _tag, whole=whole)
+
+    def _enter(self, call: _Call | None, _gradients: object) -> None:
+        thread = self.thread
+        if thread.passes:
+            self._switch_to(call)
+        else:
+            outermost = thread.backward[:1]
+            self._switch_to(call)
+            if thread.backward[:1] != outermost:
+                # On a thread of the engine's own, only the engine can tell us that the pass has ended.
+                Variable._execution_engine.queue_callback(self._leave)
+        # What this node makes is the call's: to be run forward again, or to be differentiated again.
+        thread.line.note(call)
+
+    def _leave(self, *_gradients: object) -> None:
+        self._switch_to(None)
+
+    def _switch_to(self, call: _Call | None) -> None:
+        """Opens the backward ranges of a call and of those around it, and closes all others of this thread."""
+        chain = (*call.around, call) if call is not None and call.marks.switch.on else ()
+        thread = self.thread
+        open_, ends = thread.backward, thread.ends
         shared = 0
-        while shared < min(len(open_), len(chain)) and open_[shared] is chain[shared]:
+        for opened, entry in zip(open_, chain):  # noqa: B905 - as far as both reach
+            if opened is not entry:
+                break
             shared += 1
         while len(open_) > shared:
-            self._close(open_.pop())
-        if chain and not shared:
-            Variable._execution_engine.queue_callback(self.settle)
-        for call in chain[shared:]:
-            open_.append(call)
-            self.emitter.lane.open.append(call)
-            call.opener()
+            open_.pop()
+            ends.pop()()
+        for entry in chain[shared:]:
+            open_.append(entry)
+            ends.append(self._opened(entry))
+
+    def _opened(self, call: _Call) -> Callable[[], object]:
+        """Opens the backward range of a call; returns what ends it."""
+        if self._start is not None:
+            return self._start(call.marks.text)
+        self.emitter.lane.open.append(call)
+        call.opener()
+        return partial(self._close, call)
 
     def _close(self, call: _Call) -> None:
         opened = self.emitter.lane.open
@@ -102,6 +193,21 @@ class BackwardTrack:
             self.emitter.close()
 
 
+_tracks: WeakValueDictionary[Lane, BackwardTrack] = WeakValueDictionary()
+
+
+def backward_track(emitter: Emitter) -> BackwardTrack:
+    """The state that backward marks of this emitter share."""
+    if (track := _tracks.get(emitter.lane)) is None:
+        track = _tracks[emitter.lane] = BackwardTrack(emitter)
+    return track
+
+
+def _operators_push_ranges() -> bool:
+    """Whether torch pushes an NVTX range for every operator."""
+    return torch._C._autograd._profiler_type() == ActiveProfilerType.NVTX
+
+
 def _notes(node: Node) -> dict[object, object]:
     """The metadata dict of a node; torch's type stubs declare it as a method."""
     metadata: Any = node.metadata
@@ -109,10 +215,26 @@ def _notes(node: Node) -> dict[object, object]:
     return notes
 
 
+def _first_hook(node: Node, hook: Callable[[object], None]) -> RemovableHandle:
+    """Puts a hook on a node, to run before all others: what the user's hooks compute belongs to the node's call."""
+    handle = node.register_prehook(hook)
+    hooks = handle.hooks_dict_ref() or {}
+    for number in list(hooks)[:-1]:
+        hooks[number] = hooks.pop(number)
+    return handle
+
+
+def _tag(node: Node) -> NodeOwners[_Call] | None:
+    line = _notes(node).get(_TAG)
+    return line if isinstance(line, NodeOwners) else None
+
+
 class BackwardMarks:
     """The forward hooks that prepare one module's backward ranges."""
 
-    def __init__(self, path: str, track: BackwardTrack) -> None:
+    def __init__(self, path: str, track: BackwardTrack, switch: Switch) -> None:
+        self.switch = switch
+        self.text = ""
         self._path = path
         self._track = track
         self._opener: Callable[[], object] | None = None
@@ -121,38 +243,36 @@ class BackwardMarks:
         return _silent()
 
     @override
-    def __reduce__(self) -> tuple[Callable[[], BackwardMarks], tuple[()]]:
-        return _silent, ()
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled_as_nothing()
 
-    def before(self, module: nn.Module, args: object, kwargs: object) -> None:
-        """Assigns the nodes that made the inputs to the call around: when they run backward, this call is over."""
-        if is_dynamo_compiling():
+    def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
+        """Notes that nodes are this call's from now on."""
+        if is_dynamo_compiling() or not self.switch.on:
             return
-        forward = self._track.thread.forward
-        if not forward and torch._C._current_graph_task_id() < 0:
-            self._track.settle()
-        parent = forward[-1] if forward else None
-        if self._track.switch.on:
-            self._track.own((args, kwargs), parent)
+        thread = self._track.thread
         if self._opener is None:
-            text = spelling.backward(self._path, type(unwrapped(module)).__name__)
-            self._opener = self._track.emitter.opener(text)
-        forward.append(_Call(self, self._opener, parent))
+            self.text = spelling.backward(self._path, type(unwrapped(module)).__name__)
+            self._opener = self._track.emitter.opener(self.text)
+        call = _Call(self, self._opener, thread.current)
+        thread.forward.append(call)
+        thread.line.note(call)
 
-    def after(self, _module: nn.Module, _args: object, output: Any) -> None:  # noqa: ANN401 - as the module
-        """Assigns the nodes that made the outputs to this call: when they run backward, its part begins."""
+    def after(self, _module: nn.Module, _args: object, output: object) -> None:
+        """Notes that nodes are of the call around from now on."""
         if is_dynamo_compiling():
             return
-        forward = self._track.thread.forward
-        index = next((index for index in range(len(forward))[::-1] if forward[index].marks is self), None)
-        if index is None:
+        thread = self._track.thread
+        forward = thread.forward
+        if self not in map(_MARKS, reversed(forward)):
             return
-        call = forward[index]
-        del forward[index:]
-        if self._track.switch.on:
-            self._track.own(output, call)
+        while forward.pop().marks is not self:  # inner calls that an interrupt ended
+            pass
+        thread.line.note(thread.current)
+        if not forward:
+            self._track.tag(output)
 
 
 def _silent() -> BackwardMarks:
     """Marks that do nothing, for copies of a marked module: nobody could take real ones off again."""
-    return BackwardMarks("", BackwardTrack(Switch(on=False), Nowhere()))
+    return BackwardMarks("", BackwardTrack(Nowhere()), Switch(on=False))

@@ -19,6 +19,7 @@ from tracekit.capture.graphs import on_graph_capture
 from tracekit.capture.operators import operator_markers
 from tracekit.capture.run import Settings, exit_code, run
 from tracekit.capture.schedule import attempt, wait_for_gpu
+from tracekit.capture.training import data_markers
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight.nsys import WINDOW
 
@@ -69,11 +70,12 @@ def main(argument: str) -> int:
     """Runs the target that the parent asks for. Returns the target's exit code."""
     spec, arguments, settings, outcome_file = json.loads(argument)
     window = NvtxWindow()
-    outcome: dict[str, object] = {"warnings": window.warnings}
+    figures: dict[str, int] = {}
+    outcome: dict[str, object] = {"warnings": window.warnings, "figures": figures}
     code, process = 1, os.getpid()  # 1 is Python's own exit code for exceptions that are not caught below
     try:
         nvtx_emitter()  # raises where nvtx is missing, before the target runs
-        outcome["figures"] = _run_target(spec, tuple(arguments), _settings(settings), window)
+        _run_target(spec, tuple(arguments), _settings(settings), window, figures)
         code = 0
     except TracekitError as error:
         outcome |= {"problem": str(error), "usage": isinstance(error, UsageError)}
@@ -95,11 +97,13 @@ def _settings(values: dict[str, Any]) -> Settings:
     return Settings(**(values | restored))
 
 
-def _run_target(spec: str, arguments: tuple[str, ...], settings: Settings, window: NvtxWindow) -> dict[str, int]:
+def _run_target(
+    spec: str, arguments: tuple[str, ...], settings: Settings, window: NvtxWindow, figures: dict[str, int]
+) -> None:
     operators = operator_markers() if settings.ops else nullcontext()
     # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
-    with on_graph_capture(window.open):
-        return run(target.load(spec, arguments), settings, window, operators)
+    with on_graph_capture(window.open), data_markers():
+        run(target.load(spec, arguments), settings, window, operators, figures)
 
 
 def _write_outcome(path: Path, outcome: dict[str, object]) -> None:

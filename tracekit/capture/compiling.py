@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tracekit.capture.compile import CompiledModel
+    from tracekit.capture.compile import CompiledModel, PiecewiseBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class Compiling:
         """Whether CUDA graphs will be captured."""
         return bool(self.cudagraph_sizes) and torch.cuda.is_available()
 
-    def compiled(self, model: nn.Module) -> CompiledModel:
-        """The compiled model; its first call traces and compiles it.
+    def piecewise(self) -> PiecewiseBackend:
+        """The backend that compiles the model. Ask it for its missing operators; it does not warn of them.
 
         Raises:
             UsageError: If a setting is invalid.
         """
         from tracekit.capture.compile import (  # noqa: PLC0415 - Dynamo and Inductor are slow to import
             CompileConfig,
-            compile_model,
+            PiecewiseBackend,
         )
 
         config = CompileConfig(
@@ -62,7 +62,16 @@ class Compiling:
             cache_dir=Path(self.cache_dir) if self.cache_dir else _user_cache(),
             use_cache=self.use_cache,
         )
-        return compile_model(model, config)
+        backend = PiecewiseBackend(config)
+        backend.warns = False
+        return backend
+
+
+def compiled(model: nn.Module, backend: PiecewiseBackend) -> CompiledModel:
+    """The compiled model; its first call traces and compiles it."""
+    from tracekit.capture.compile import compile_model  # noqa: PLC0415 - as above
+
+    return compile_model(model, backend.config, backend=backend)
 
 
 @contextmanager

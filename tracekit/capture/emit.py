@@ -115,8 +115,7 @@ class Nvtx:
             domain = object.__new__(lib.Domain)
             domain.handle = lib.DomainHandle(None)
             lib.Domain.__init__(domain, None)
-            attributes = domain.get_event_attributes
-            attributes("tracekit")
+            attributes = _attributes_of(lib, domain)
             push, close = lib.push_range, partial(lib.pop_range, domain.handle)
         except (ImportError, AttributeError, TypeError):
             self._connect_by_public_names(nvtx)
@@ -133,6 +132,20 @@ class Nvtx:
             message = f"the installed nvtx package is not supported ({error}); {KNOWN_NVTX}"
             raise UsageError(message) from error
         self._text_starter = lambda text: partial(nvtx.end_range, nvtx.start_range(text))
+
+
+def _attributes_of(lib: Any, domain: Any) -> Callable[[str], Any]:  # noqa: ANN401 - have no types
+    """What makes a range's attributes. The package's own function keeps every text until the process ends."""
+
+    def attributes(text: str) -> object:
+        return lib.EventAttributes(lib.RegisteredString(domain.handle, text), "blue")
+
+    try:
+        attributes("tracekit")
+    except (AttributeError, TypeError):  # as in 0.2.16
+        domain.get_event_attributes("tracekit")
+        return domain.get_event_attributes  # type: ignore[no-any-return]
+    return attributes
 
 
 def _ended_by(end: Callable[..., object], started: object) -> Callable[[], object]:

@@ -7,15 +7,17 @@ uses other names, the answer is "not known", never an error.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
+from torch.optim import Optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
 _CALL = nn.Module._call_impl.__code__
+_HOOKED_STEPS = Optimizer.profile_hook_step.__code__.co_filename
 
 
 def kwargs_of_hooked_call() -> dict[str, object] | None:
@@ -31,6 +33,36 @@ def kwargs_of_hooked_call() -> dict[str, object] | None:
 def running_calls(module: nn.Module) -> int:
     """How many calls of a module are running on this thread. No hook sees the end of an interrupted call."""
     return sum(frame.f_code is _CALL and frame.f_locals.get("self") is module for frame in _callers())
+
+
+def running_steps(optimizer: Optimizer) -> int:
+    """How many steps of an optimizer are running on this thread, one inside the other where classes are derived.
+
+    No hook sees the end of an interrupted step.
+    """
+    hooked = (frame for frame in _callers() if frame.f_code.co_filename == _HOOKED_STEPS)
+    return sum(frame.f_code.co_name == "wrapper" and frame.f_locals.get("self") is optimizer for frame in hooked)
+
+
+class FailedCall(NamedTuple):
+    """The innermost module call that an exception passed through."""
+
+    module: nn.Module
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+
+
+def failed_call(error: BaseException) -> FailedCall | None:
+    """The innermost call of a module in an exception's traceback. Exceptions do not name modules."""
+    innermost = None
+    trace = error.__traceback__
+    while trace is not None:
+        names = trace.tb_frame.f_locals if trace.tb_frame.f_code is _CALL else {}
+        module, args, kwargs = (names.get(name) for name in ("self", "args", "kwargs"))
+        if isinstance(module, nn.Module) and isinstance(args, tuple) and isinstance(kwargs, dict):
+            innermost = FailedCall(module, args, kwargs)
+        trace = trace.tb_next
+    return innermost
 
 
 def dynamo_began_ns() -> int | None:

@@ -7,10 +7,12 @@ our own ranges are numbers that stand for texts (:mod:`tracekit.capture.recorder
 from __future__ import annotations
 
 import re
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from tracekit.capture.evaluations import Evaluations
 from tracekit.capture.rows import COPY_LABELS, MEMORY_LABELS, Rows, global_tid
+from tracekit.markers.phases import phase_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 NUMBERED = "tracekit:"
 
 _NUMBERED = re.compile(rf"{NUMBERED}(\d{{1,9}})", re.ASCII)
+#: Names that Kineto passes on as they are. It calls others "unknown", leaves quotes in them unescaped, or writes a
+#: slash for a backslash.
+_UNHARMED = re.compile(r'(?!unknown$)[^"/\\\x00-\x1f\x7f-\U0010ffff]+')
 _PUSH_POP = 59
 _RUNTIME, _DRIVER = 0, 1
 #: Nsight's numbers by Kineto's names: ``Memcpy HtoD (Pageable -> Device)``.
@@ -36,28 +41,28 @@ def rows_of(
     pid: int,
     *,
     ops: bool = False,
-    names: Mapping[Span, str] | None = None,
+    names: Callable[[], Mapping[Span, str]] = dict,
 ) -> Rows:
     """Converts the trace of one process.
 
     Args:
-        trace: Kineto's Chrome trace.
+        trace: Kineto's Chrome trace; its events may be an iterator.
         texts: The texts that the numbers of our own ranges stand for.
         pid: The process id.
         ops: Whether every operator also becomes a range, spelled as ``emit_nvtx`` spells it.
-        names: Names of annotations by their times since the trace's base: in its trace, Kineto garbles names that
-            are not plain ASCII.
+        names: Returns the names of annotations by their times since the trace's base; called only if there are names
+            that Kineto garbled, as it does if they are not plain ASCII.
     """
-    return _Converter(texts, pid, names or {}, ops=ops).converted(trace)
+    return _Converter(texts, pid, names, ops=ops).converted(trace)
 
 
 class _Converter:
     """Collects rows, with one method per category of Kineto's events."""
 
-    def __init__(self, texts: Sequence[str], pid: int, names: Mapping[Span, str], *, ops: bool) -> None:
-        self._zero_ns = 0
+    def __init__(self, texts: Sequence[str], pid: int, names: Callable[[], Mapping[Span, str]], *, ops: bool) -> None:
         self._names = names
         self._rows = Rows()
+        self._evaluations = Evaluations()
         self._ids: dict[str, int] = {}
         self._texts = texts
         self._pid = pid
@@ -74,25 +79,25 @@ class _Converter:
 
     def converted(self, trace: Row) -> Rows:
         """The rows of a trace."""
-        events = [
-            (self._by_category[event["cat"]], event)
-            for event in trace["traceEvents"]
-            if event.get("ph") == "X" and event.get("cat") in self._by_category
-        ]
-        self._zero_ns = min((_ns(event["ts"]) for _, event in events), default=0)
-        for convert, event in events:
-            start = _ns(event["ts"]) - self._zero_ns
-            convert(event, {"start": start, "end": start + _ns(event.get("dur", 0))})
+        first_ns: int | None = None
+        for event in trace["traceEvents"]:
+            convert = self._by_category.get(event.get("cat")) if event.get("ph") == "X" else None
+            if convert is not None:
+                start = _ns(event["ts"])
+                first_ns = start if first_ns is None else min(first_ns, start)
+                convert(event, {"start": start, "end": start + _ns(event.get("dur", 0))})
         rows = self._rows
+        self._evaluations.begin_with_their_nodes(rows.operators, self._ids)
+        zero_ns = rows.count_from(first_ns or 0)
         rows.threads = self._threads()
         rows.strings = list(self._ids)
-        rows.started_utc_ns = int(trace.get("baseTimeNanoseconds", 0)) + self._zero_ns
+        rows.started_utc_ns = int(trace.get("baseTimeNanoseconds", 0)) + zero_ns
         return rows
 
     def _threads(self) -> list[Row]:
         """The threads that have events. Kineto knows no names; the main thread's id is that of the process."""
         rows = self._rows
-        tids = {row["globalTid"] for table in (rows.ranges, rows.api_calls, rows.operators) for row in table}
+        tids = {tid for table in (rows.ranges, rows.api_calls, rows.operators) for tid in table.values("globalTid")}
         main, other = self._id("main thread"), self._id("thread")
         return [
             {"nameId": main if tid & 0xFFFFFF == self._pid else other, "priority": 0, "globalTid": tid}
@@ -112,23 +117,35 @@ class _Converter:
         return self._texts[number] if number < len(self._texts) else None
 
     def _range(self, event: Row, span: Row, text: str | None = None) -> None:
-        if text is None and (text := self._marker_text(event["name"])) is not None:
-            self._rows.numbered += 1
+        ours = text is None and (text := self._marker_text(event["name"])) is not None
         if text is None:
-            times = (self._zero_ns + span["start"], self._zero_ns + span["end"])
-            text = self._names.get(times, event["name"])
+            text = self._annotation_name(event["name"], span)
         if event.get("args", {}).get("finished", True) is False:
             span = span | {"end": None}
-        row = {"eventType": _PUSH_POP, "textId": self._id(text), "domainId": 0}
-        self._rows.ranges.append(span | row | self._tid(event))
+        self._rows.ranges.append(self._range_row(event, span, text))
+        if ours:
+            self._rows.numbered += 1
+            self._evaluations.range_added(self._rows.ranges)
+
+    def _range_row(self, event: Row, span: Row, text: str) -> Row:
+        return span | {"eventType": _PUSH_POP, "textId": self._id(text), "domainId": 0} | self._tid(event)
+
+    def _annotation_name(self, name: str, span: Row) -> str:
+        return name if _UNHARMED.fullmatch(name) else self._names().get((span["start"], span["end"]), name)
 
     def _operator(self, event: Row, span: Row) -> None:
-        if self._marker_text(event["name"]) is not None:
+        rows, name, copies = self._rows, event["name"], None
+        if self._marker_text(name) is not None:
             self._range(event, span)
             return
-        self._rows.operators.append(span | {"nameId": self._id(event["name"])} | self._tid(event))
+        rows.operators.append(span | {"nameId": self._id(name)} | self._tid(event))
         if self._ops:
+            copies = rows.ranges
             self._range(event, span, _operator_text(event))
+        elif _tells_phase(name):
+            copies = rows.phases
+            copies.append(self._range_row(event, span, name))
+        self._evaluations.operator_added(name, rows.operators, copies)
 
     def _api_call(self, kind: int, event: Row, span: Row) -> None:
         row = {"eventClass": kind, "nameId": self._id(event["name"]), "returnValue": 0}
@@ -198,6 +215,11 @@ def short_name(name: str) -> str:
             kept.append(letter)
     words = "".join(kept).split("::")[-1].split()
     return words[-1] if words and not angles else name
+
+
+@lru_cache(maxsize=4_096)
+def _tells_phase(name: str) -> bool:
+    return phase_of(name) is not None
 
 
 def _ns(microseconds: float) -> int:

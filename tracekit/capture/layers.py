@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import nn
 from torch.compiler import is_dynamo_compiling
-from torch.jit._script import RecursiveScriptModule
-from torch.jit._trace import TopLevelTracedModule
 
-from tracekit.capture.attach import attach, marks_on, modules_of
-from tracekit.capture.backward import BackwardMarks, BackwardTrack
+from tracekit.capture.attach import attach, attach_around, marks_on, modules_of
+from tracekit.capture.backward import BackwardMarks, backward_track
 from tracekit.capture.emit import default_emitter
+from tracekit.capture.fused import FusedPathWatch, can_fuse
+from tracekit.capture.inventory import inventory, takes_hooks
 from tracekit.capture.marks import Marks, Switch
 from tracekit.errors import UsageError
 from tracekit.markers.fields import is_path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tracekit.capture.attach import Attached
+    from tracekit.capture.backward import BackwardTrack
     from tracekit.capture.emit import Emitter, Lane
 
 _LOG = logging.getLogger("tracekit.capture")
@@ -46,14 +48,25 @@ class LayerMarkers:
         paths: Dotted names of the marked modules, in model order.
     """
 
-    def __init__(self, switch: Switch, track: BackwardTrack | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, prefix: str, selection: _Selection, switch: Switch, track: BackwardTrack | None
+    ) -> None:
         self.paths: list[str] = []
+        #: Modules by what became of them, counted when the markers are taken off; see capture/inventory.py.
+        self.inventory: Counter[str] = Counter()
+        #: Whether a warning is logged if no call was marked.
+        self.warns = True
+        self._model = ref(model)
+        self._prefix = prefix
+        self._selection = selection
         self._switch = switch
         self._track = track
         self._marked: list[tuple[Marks, Attached]] = []
         self._all: list[Marks] = []
-        self._backward: list[Attached] = []
+        self._beside: list[Attached] = []
         self._refused: list[str] = []
+        self._fused: set[str] = set()
+        self._watches: list[FusedPathWatch] = []
 
     @property
     def enabled(self) -> bool:
@@ -75,11 +88,18 @@ class LayerMarkers:
         """
         return [marks.path for marks in self._all if not marks.called] + self._refused
 
+    @property
+    def fused_paths_off(self) -> int:
+        """How many layers would have run their fused path, but for the markers inside them."""
+        return sum(watch.switched_off for watch in self._watches)
+
     def remove(self) -> None:
         """Takes the markers off. Ranges of calls that still run in other threads are closed when those calls end."""
         marked, self._marked = self._marked, []
+        if marked or self._refused:
+            self._count_modules()
         self._warn_if_none_ran(marked)
-        self._remove_backward()
+        self._remove_beside()
         for marks, attached in marked:
             attached.remove_before()
             marks.abandon()
@@ -87,8 +107,12 @@ class LayerMarkers:
             if not marks.lane.holds(marks):
                 attached.remove_after()
 
+    def _count_modules(self) -> None:
+        if (model := self._model()) is not None:
+            self.inventory = inventory(model, set(self._all), self._selection.includes, self._fused, self._prefix)
+
     def _warn_if_none_ran(self, marked: list[tuple[Marks, Attached]]) -> None:
-        if marked and self.enabled and not any(marks.called for marks, _ in marked):
+        if marked and self.warns and self.enabled and not any(marks.called for marks, _ in marked):
             _LOG.warning(
                 "no call of %r or the modules below it was marked (%d modules): none of them ran, or all ran inside a "
                 "region that was compiled after the markers were put on",
@@ -96,13 +120,14 @@ class LayerMarkers:
                 len(marked),
             )
 
-    def _remove_backward(self) -> None:
-        backward, self._backward = self._backward, []
-        for attached in backward:
+    def _remove_beside(self) -> None:
+        beside, self._beside = self._beside, []
+        for attached in beside:
             attached.remove_before()
             attached.remove_after()
-        if self._track is not None:
-            self._track.settle()
+        backward = sum(isinstance(attached.marks, BackwardMarks) for attached in beside)
+        if self._track is not None and backward:
+            self._track.marked(-backward)
 
     def __enter__(self) -> Self:
         return self
@@ -110,19 +135,32 @@ class LayerMarkers:
     def __exit__(self, *_exception: object) -> None:
         self.remove()
 
-    def put_on(self, module: nn.Module, path: str, emitter: Emitter, *, root: bool) -> None:
+    def put_on(self, module: nn.Module, path: str, emitter: Emitter, *, level: int) -> None:
         """Marks one more module, unless it already has marks for the same emitter."""
-        if isinstance(module, RecursiveScriptModule) and not isinstance(module, TopLevelTracedModule):
+        if not takes_hooks(module):
             self._refused.append(path)
             return
         if any(marks.lane is emitter.lane for marks in marks_on(module)):
             return
+        fuses = can_fuse(module)
+        keep_fused = fuses and self._selection.keep_fused
+        put = attach_around if keep_fused else attach
         if self._track is not None:
-            self._backward.append(attach(module, BackwardMarks(path, self._track)))
-        marks = Marks(path, self._switch, emitter, root=root)
+            self._beside.append(put(module, BackwardMarks(path, self._track, self._switch)))
+            self._track.marked(1)
+        if keep_fused:
+            self._fused.add(path)
+        elif fuses:
+            self._watches.append(watch := FusedPathWatch(self._switch))
+            self._beside.append(attach(module, watch))
+        marks = Marks(path, self._switch, emitter, root=level == 0)
         self._all.append(marks)
-        self._marked.append((marks, attach(module, marks)))
+        self._marked.append((marks, put(module, marks)))
         self.paths.append(path)
+
+    def is_inside_fused(self, path: str) -> bool:
+        """Whether a module is inside a layer that is marked as one call."""
+        return bool(self._fused) and any(path.startswith(f"{fused}.") for fused in self._fused)
 
 
 def layer_markers(  # noqa: PLR0913 - by keyword
@@ -133,6 +171,7 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     depth: int | None = None,
     enabled: bool = True,
     backward: bool = False,
+    keep_fused: bool = False,
     emitter: Emitter | None = None,
 ) -> LayerMarkers:
     """Marks every call of every module of a model.
@@ -153,6 +192,8 @@ def layer_markers(  # noqa: PLR0913 - by keyword
         enabled: Whether marking starts at once.
         backward: Whether to mark backward passes too: the part that belongs to each call. Costs a few microseconds
             more per call.
+        keep_fused: Whether to mark layers whose fused path hooks would switch off (``nn.TransformerEncoderLayer`` in
+            eval) as one call, with no markers inside them.
         emitter: Where the markers go. Defaults to NVTX.
 
     Raises:
@@ -162,11 +203,11 @@ def layer_markers(  # noqa: PLR0913 - by keyword
         raise UsageError(f"prefix: {prefix!r} is not a module path; expected a dotted name such as top.encoder")
     target = default_emitter() if emitter is None else emitter
     switch = Switch(on=enabled)
-    markers = LayerMarkers(switch, BackwardTrack(switch, target) if backward else None)
-    selection = _selection(skip, depth)
+    selection = _selection(skip, depth, keep_fused=keep_fused)
+    markers = LayerMarkers(model, prefix, selection, switch, backward_track(target) if backward else None)
     for path, level, module in modules_of(model, prefix):
-        if selection.includes(path, level, module):
-            markers.put_on(module, path, target, root=level == 0)
+        if selection.includes(path, level, module) and not markers.is_inside_fused(path):
+            markers.put_on(module, path, target, level=level)
     return markers
 
 
@@ -176,6 +217,7 @@ class _Selection(NamedTuple):
     skipped_types: tuple[type[nn.Module], ...]
     skipped_patterns: tuple[str, ...]
     depth: int | None
+    keep_fused: bool
 
     def includes(self, path: str, level: int, module: nn.Module) -> bool:
         if self.depth is not None and level > self.depth:
@@ -184,11 +226,11 @@ class _Selection(NamedTuple):
         return not by_name and not isinstance(module, self.skipped_types)
 
 
-def _selection(skip: Iterable[type[nn.Module] | str], depth: int | None) -> _Selection:
+def _selection(skip: Iterable[type[nn.Module] | str], depth: int | None, *, keep_fused: bool) -> _Selection:
     items = list(skip)
     types = tuple(item for item in items if isinstance(item, type))
     patterns = tuple(item for item in items if isinstance(item, str))
-    return _Selection(types, patterns, depth)
+    return _Selection(types, patterns, depth, keep_fused)
 
 
 class MarkedCall:

@@ -11,10 +11,13 @@ would show wrong times. To Dynamo both hooks are empty, by a constant that costs
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._C import _current_graph_task_id as _graph_task
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
@@ -36,17 +39,26 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("tracekit.capture")
 #: ``torch.compile(module)`` returns a new module that holds the original under this name.
 WRAPPED = "_orig_mod"
-#: Above this many combinations of shapes, a module forgets the earlier ones.
-_MOST_TEXTS = 4_096
+#: Above this many combinations of shapes, a module forgets the earlier ones; above this many texts, all modules of a
+#: model do. A text takes about 1 kB.
+_MOST_TEXTS, _MOST_TEXTS_OF_ALL = 4_096, 65_536
 
 
 class Switch:
-    """Turns all marks of one :class:`~tracekit.capture.layers.LayerMarkers` on and off."""
+    """Turns all marks of one :class:`~tracekit.capture.layers.LayerMarkers` on and off, and counts their texts.
 
-    __slots__ = ("on",)
+    Attributes:
+        on: Whether calls are marked.
+        texts: Texts that are remembered, of this generation.
+        generation: How often the modules were to forget all earlier texts.
+    """
+
+    __slots__ = ("generation", "on", "texts")
 
     def __init__(self, *, on: bool) -> None:
         self.on = on
+        self.texts = 0
+        self.generation = 0
 
 
 class Marks:
@@ -57,10 +69,12 @@ class Marks:
         "call_openers",
         "called",
         "close",
+        "generation",
         "lane",
         "leave",
         "opener",
         "path",
+        "recompute_openers",
         "result_openers",
         "root",
         "switch",
@@ -71,10 +85,12 @@ class Marks:
         self.path = path
         self.root = root
         self.switch = switch
+        self.generation = switch.generation
         self.lane = emitter.lane
         self.close = emitter.close
         self.opener = emitter.opener
         self.call_openers: dict[object, Callable[[], object]] = {}
+        self.recompute_openers: dict[object, Callable[[], object]] = {}
         self.result_openers: dict[object, Callable[[], object]] = {}
         self.unmarked = Unmarked()
         #: Whether any call has been marked.
@@ -86,8 +102,8 @@ class Marks:
         return silent()
 
     @override
-    def __reduce__(self) -> tuple[Callable[[], Marks], tuple[()]]:
-        return silent, ()
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled_as_nothing()
 
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         """Opens the range of a call."""
@@ -105,10 +121,12 @@ class Marks:
                 key = (tensor.shape, tensor.dtype, tensor.device)
             else:
                 key = call_key(args, kwargs or {})
-            opener = self.call_openers.get(key) or self._new_call_opener(module, key)
+            openers = self.recompute_openers if _graph_task() >= 0 else self.call_openers
+            opener = openers.get(key) or self._new_call_opener(module, key, openers)
         except Exception:  # noqa: BLE001 - arguments that we cannot describe must not end the user's run
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
-            opener = self.opener(spelling.call(self.path, type(unwrapped(module)).__name__, inputs=None))
+            class_name = type(unwrapped(module)).__name__
+            opener = self.opener(spelling.call(self.path, class_name, inputs=None, phase=_phase()))
             self.called = True
         opened.append(self)
         opener()
@@ -150,6 +168,7 @@ class Marks:
     def forget(self) -> None:
         """Drops the cached texts: parameters may have changed."""
         self.call_openers.clear()
+        self.recompute_openers.clear()
         self.result_openers.clear()
 
     def _forget_interrupted(self, module: Module) -> None:
@@ -170,7 +189,9 @@ class Marks:
         opened.pop()
         return False
 
-    def _new_call_opener(self, module: Module, key: Described | CallKey) -> Callable[[], object]:
+    def _new_call_opener(
+        self, module: Module, key: Described | CallKey, openers: dict[object, Callable[[], object]]
+    ) -> Callable[[], object]:
         self.called = True
         module = unwrapped(module)
         args, kwargs = key if len(key) == 2 else ((key,), ())  # noqa: PLR2004 - a CallKey, or one tensor's three fields
@@ -181,16 +202,40 @@ class Marks:
             inputs=marker_tensors(args),
             kwargs={name: marker_tensors(tensors) for name, tensors in kwargs},
             static_params=settings_of(module),
+            phase=_phase(),
         )
-        return _remembered(self.call_openers, key, self.opener(text))
+        return self._remembered(openers, key, self.opener(text))
 
     def _new_result_opener(self, module: Module, key: Described | Tensors) -> Callable[[], object]:
         if key == ():
-            return _remembered(self.result_openers, key, nothing)
+            return self._remembered(self.result_openers, key, nothing)
         tensors = (key,) if key and isinstance(key[0], torch.Size) else key
         path = self.path.replace("(input)", "(output)")
         text = spelling.result(path, type(unwrapped(module)).__name__, marker_tensors(tensors))
-        return _remembered(self.result_openers, key, self.opener(text))
+        return self._remembered(self.result_openers, key, self.opener(text))
+
+    def _remembered(
+        self, texts: dict[object, Callable[[], object]], key: object, opener: Callable[[], object]
+    ) -> Callable[[], object]:
+        switch = self.switch
+        if len(texts) >= _MOST_TEXTS or self.generation != switch.generation:
+            self.forget()
+            self.generation = switch.generation
+        switch.texts += 1
+        if switch.texts >= _MOST_TEXTS_OF_ALL:
+            switch.texts = 0
+            switch.generation += 1
+        texts[key] = opener
+        return opener
+
+
+def pickled_as_nothing() -> tuple[object, ...]:
+    """How marks are pickled: as a pair of hooks that do nothing, made of Python's own classes.
+
+    A model saved while it is marked can so be loaded where tracekit is not installed.
+    """
+    nothing_done = nullcontext().__exit__
+    return SimpleNamespace, (), {"before": nothing_done, "after": nothing_done}
 
 
 def silent() -> Marks:
@@ -198,13 +243,13 @@ def silent() -> Marks:
     return Marks("", Switch(on=False), Nowhere())
 
 
-def _remembered(
-    texts: dict[object, Callable[[], object]], key: object, opener: Callable[[], object]
-) -> Callable[[], object]:
-    if len(texts) >= _MOST_TEXTS:
-        texts.clear()
-    texts[key] = opener
-    return opener
+def in_backward_pass() -> bool:
+    """Whether this thread is running a node of a backward pass: a module that is called now runs once more."""
+    return _graph_task() >= 0
+
+
+def _phase() -> str | None:
+    return "recompute" if in_backward_pass() else None
 
 
 def _params(module: Module) -> list[Param]:

@@ -51,6 +51,12 @@ class _Operators(TorchDispatchMode):
         self._emitter = emitter
         self._number = count(1)
 
+    @classmethod
+    @override
+    def ignore_compile_internals(cls) -> bool:
+        """Lets torch.compile compile while operators are marked; else it would run everything eagerly, in silence."""
+        return True
+
     @override
     def __torch_dispatch__(
         self,

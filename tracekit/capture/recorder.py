@@ -6,13 +6,11 @@ clock. In the profiler, a range's name is a number; its text is kept here, compl
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import threading
 import time
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -22,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import new_lane
 from tracekit.capture.kineto import NUMBERED, rows_of
+from tracekit.capture.kineto_file import trace_in
 from tracekit.capture.schedule import wait_for_gpu
 from tracekit.errors import CaptureError
 from tracekit.nsight.nsys import passing_folder
@@ -29,17 +28,13 @@ from tracekit.nsight.nsys import passing_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracekit.capture.rows import Row, Rows, Span
+    from tracekit.capture.rows import Rows, Span
 
 
 _PROFILER_IN_USE = (
     "nothing was recorded, because the program uses torch.profiler itself and only one profiler can run at a time; "
     "remove it from the program, or record with --engine nsys"
 )
-
-
-#: An annotation's name in Kineto's trace. Kineto does not escape quotes in it.
-_QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
 
 
 class _Guards(threading.local):
@@ -107,6 +102,8 @@ class Recorder:
         self._profile: profile | None = None
         self._open = False
         self._opened = 0
+        #: A program's threads may open and close the window at the same time.
+        self._changing = threading.RLock()
         self.windows = 0
 
     @property
@@ -121,6 +118,10 @@ class Recorder:
 
     def open(self) -> None:
         """Begins to record. Drops what an earlier window recorded."""
+        with self._changing:
+            self._begin()
+
+    def _begin(self) -> None:
         self.close()
         self._profile = _new_profile(record_shapes=self._ops)
         self.emitter.opened = count()
@@ -128,6 +129,8 @@ class Recorder:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         with self._timed("start_ns"):
             self._profile.start()
+        if (inner := self._profile.profiler) is not None:
+            inner.acc_events = False  # else it makes a Python object of every event as soon as it stops
         self.windows += 1
         self._open = True
 
@@ -137,6 +140,10 @@ class Recorder:
         Raises:
             CaptureError: If the program's own profiler ended ours.
         """
+        with self._changing:
+            self._end()
+
+    def _end(self) -> None:
         if self._open and self._profile is not None:
             self._open = False
             if not torch.autograd.profiler._is_profiler_enabled:
@@ -156,8 +163,8 @@ class Recorder:
             path = folder / "trace.json"
             if self._profile is not None:
                 self._profile.export_chrome_trace(str(path))
-            trace = _loaded(path.read_bytes())
-            names = self._annotation_names(int(trace.get("baseTimeNanoseconds", 0)))
+            trace = trace_in(path)
+            names = cache(partial(self._annotation_names, trace["baseTimeNanoseconds"]))
             rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops, names=names)
         self.figures |= {
             "markers": rows.numbered,
@@ -192,21 +199,4 @@ def _new_profile(*, record_shapes: bool) -> profile:
         record_shapes=record_shapes,
         acc_events=True,
         experimental_config=_ExperimentalConfig(profile_all_threads=True),
-    )
-
-
-def _loaded(content: bytes) -> Row:
-    """Kineto's Chrome trace. If quotes in names make it invalid JSON, annotations get empty names.
-
-    Raises:
-        CaptureError: If it is invalid JSON for another reason.
-    """
-    for text in (content, _QUOTED.sub(rb"\1\2", content)):
-        try:
-            trace: Row = json.loads(text)
-        except ValueError:
-            continue
-        return trace
-    raise CaptureError(
-        "torch.profiler wrote a trace that is not valid JSON; record with --engine nsys, or use another torch release"
     )

@@ -13,10 +13,11 @@ from weakref import WeakSet
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tracekit.capture.attach import marks_on
+from tracekit.capture.attach import all_marks_on
 from tracekit.capture.emit import Unmarked, default_emitter
 from tracekit.capture.frames import kwargs_of_hooked_call
-from tracekit.capture.marks import Marks, unwrapped
+from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
+from tracekit.capture.training import EvaluationMarkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +37,14 @@ class RootMarkers:
 
     def __init__(
         self,
-        called: Callable[[nn.Module], object],
+        called: Callable[[bool], object],
         put_on: Callable[[nn.Module, str], LayerMarkers],
     ) -> None:
         """Prepares the markers.
 
         Args:
-            called: Called at every call of the first root, before its range is opened.
+            called: Called at every call from outside all modules, before its range is opened, with whether it is one
+                of the first root.
             put_on: Marks a root under a prefix, as :func:`layer_markers` does.
         """
         self.handles: list[LayerMarkers] = []
@@ -52,6 +54,7 @@ class RootMarkers:
         self._known: WeakSet[nn.Module] = WeakSet()
         self._names: dict[str, int] = {}
         self._first: nn.Module | None = None
+        self._evaluation = EvaluationMarkers()
 
     def __enter__(self) -> Self:
         self._watching.enter_context(warnings.catch_warnings())
@@ -76,23 +79,29 @@ class RootMarkers:
         opened = default_emitter().lane.open
         if opened and isinstance(opened[-1], Marks | Unmarked):
             return
-        if module is self._first:
-            self._called(module)
-        elif module not in self._known:
+        if not in_backward_pass():
+            if self._first is None:
+                self._first = module
+            self._called(module is self._first)
+            self._evaluation.called(module)
+        if module not in self._known:
             self._mark(module, args)
 
     def _mark(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._first is None:
-            self._first = module
-            self._called(module)
         self._known.update(module.modules())
         self.handles.append(self._put_on(module, self._name(module)))
         # This call's hooks were collected before our marks were among them.
-        for marks in marks_on(module):
-            marks.before(module, args, kwargs_of_hooked_call())
+        kwargs = kwargs_of_hooked_call()
+        for marks in all_marks_on(module):
+            marks.before(module, args, kwargs)
 
     def _name(self, module: nn.Module) -> str:
-        """The name of its class, with a number for later roots of the same class."""
+        """The name of its class, with a number for later roots of the same class.
+
+        Roots that hold nothing, such as a loss made anew for every call, share a name: they are all alike.
+        """
         name = type(unwrapped(module)).__name__
+        if not module._modules and not module._parameters and not module._buffers:
+            return name
         self._names[name] = self._names.get(name, 0) + 1
         return name if self._names[name] == 1 else f"{name}_{self._names[name]}"

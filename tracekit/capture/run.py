@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from tracekit.capture.compiling import compile_figures, without_graph_captures
+from tracekit.capture.compiling import compile_figures, compiled, without_graph_captures
+from tracekit.capture.inventory import FIGURE, MARKED
 from tracekit.capture.layers import SKIPPED, layer_markers
 from tracekit.capture.marks import unwrapped
 from tracekit.capture.roots import RootMarkers
 from tracekit.capture.schedule import Schedule
 from tracekit.capture.steps import on_step, step
-from tracekit.capture.target import errors_in_one_line
+from tracekit.capture.target import errors_in_one_line, join_threads
 from tracekit.capture.tensors import all_tensors
+from tracekit.capture.training import OptimizerMarkers
 from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Defaults for a target that returns a model and its inputs.
 STEPS, WARMUP = 5, 2
+#: Steps before the recording that must have been timed for their median to be told; the first does not count.
+_TIMED = 3
 _EXPECTED = "expected (model, inputs), or None from a function that runs steps itself"
 
 
@@ -45,6 +52,7 @@ class Settings:
         backward: Whether to mark backward passes and, where the target returns a model, to run them.
         skip: Patterns of dotted names that get no markers.
         depth: Modules more than this many levels below the model get no markers.
+        keep_fused: Whether layers whose fused path hooks would switch off are marked as one call.
         compiling: How to compile the model; None runs it as it is.
     """
 
@@ -54,12 +62,17 @@ class Settings:
     backward: bool = False
     skip: tuple[str, ...] = ()
     depth: int | None = None
+    keep_fused: bool = False
     compiling: Compiling | None = None
 
     def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
         """Marks a model as these settings say."""
         skip: list[type[nn.Module] | str] = [*SKIPPED, *self.skip]
-        return layer_markers(model, prefix, skip=skip, depth=self.depth, backward=self.backward)
+        markers = layer_markers(
+            model, prefix, skip=skip, depth=self.depth, backward=self.backward, keep_fused=self.keep_fused
+        )
+        markers.warns = False  # the command says it, for all models together
+        return markers
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +88,33 @@ class _Program:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
+class _Marking:
+    """Puts the markers on a program's models and remembers them, so that their modules can be counted at its end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._handles: list[LayerMarkers] = []
+
+    def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
+        """Marks a model as the settings say."""
+        self._handles.append(handle := self._settings.put_on(model, prefix))
+        return handle
+
+    def figures(self) -> dict[str, int]:
+        """How many modules ran marked and, by cause, unmarked. Known once the markers are taken off."""
+        counts: Counter[str] = Counter({MARKED: 0})
+        for handle in self._handles:
+            counts.update(handle.inventory)
+        figures = {FIGURE(name): count for name, count in counts.items()}
+        return figures | {"fused_paths_off": sum(handle.fused_paths_off for handle in self._handles)}
+
+
 def run(
-    target: Target, settings: Settings, window: Window, operators: AbstractContextManager[object]
+    target: Target,
+    settings: Settings,
+    window: Window,
+    operators: AbstractContextManager[object],
+    figures: dict[str, int] | None = None,
 ) -> dict[str, int]:
     """Runs a target to its end.
 
@@ -85,24 +123,28 @@ def run(
         settings: What to record.
         window: Opened and closed around the recorded part.
         operators: Entered while the target runs.
+        figures: Receives the figures as they become known; it holds them even if the target fails or exits.
 
     Returns:
-        Where the target returned a model: the time of an iteration before and during the recording, in nanoseconds.
+        The figures: modules marked and unmarked, by cause, and, where the target returned a model, the median time of
+        an iteration before and during the recording, in nanoseconds.
 
     Raises:
         CaptureError: If the target fails, or nothing in it could be recorded.
     """
+    figures = {} if figures is None else figures
+    marking = _Marking(settings)
     try:
         with operators:
             if settings.compiling is not None:
                 program = _program(target.spec, _result_to_compile(target))
-                return _run_compiled_steps(program, target, settings, window)
-            result = _called_with_root_markers(target, settings, window)
-            if result is None:
-                return {}
-            return _run_steps(_program(target.spec, result), target, settings, window)
+                figures |= _run_compiled_steps(program, target, settings, window, marking)
+            elif (result := _called_with_root_markers(target, settings, window, marking)) is not None:
+                figures |= _run_steps(_program(target.spec, result), target, settings, window, marking)
     finally:
         window.close()
+        figures |= marking.figures()
+    return figures
 
 
 def exit_code(leaving: SystemExit) -> int:
@@ -113,18 +155,43 @@ def exit_code(leaving: SystemExit) -> int:
     return 1
 
 
-def _called_with_root_markers(target: Target, settings: Settings, window: Window) -> object:
+class _StepStarts:
+    """What begins a step of a program that runs its own: a marked step, else an optimizer, else its first root."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.optimizers = OptimizerMarkers(self._optimizer_runs_model)
+
+    def marked_step(self) -> None:
+        """A step that the program marks begins."""
+        self._schedule.taken_over(step)
+        self._schedule.begins(step)
+
+    def outermost_call(self, of_first_root: bool) -> None:  # noqa: FBT001 - the only argument
+        """A call from outside all modules begins."""
+        # The profiler must not be started or stopped inside a range of its own, as torch has around an optimizer.
+        if self.optimizers.step_ended() and self._schedule.by is not step and not self.optimizers.stepping:
+            self._schedule.taken_over(OptimizerMarkers, begun=1)
+            self._schedule.begins(OptimizerMarkers)
+        elif of_first_root:
+            self._schedule.begins(RootMarkers)
+
+    def _optimizer_runs_model(self) -> None:
+        if self._schedule.by is None:  # an optimizer that calls the model itself, as LBFGS does
+            self._schedule.begins(OptimizerMarkers)
+
+
+def _called_with_root_markers(target: Target, settings: Settings, window: Window, marking: _Marking) -> object:
     """Calls the target, marks the models that it runs, and returns its result."""
     warmup = target.warmup if settings.warmup is None else settings.warmup
     schedule = Schedule(window, warmup, settings.steps)
 
-    def begin_step() -> None:
-        schedule.taken_over(step)
-        schedule.begins(step)
-
-    roots = RootMarkers(lambda _: schedule.begins(RootMarkers), settings.put_on)
-    with roots, on_step(begin_step), errors_in_one_line(target.spec, target.file):
-        result = target.call()
+    starts = _StepStarts(schedule)
+    roots = RootMarkers(starts.outermost_call, marking.put_on)
+    with roots, starts.optimizers, on_step(starts.marked_step), errors_in_one_line(target.spec, target.file):
+        before = set(threading.enumerate())
+        if (result := target.call()) is None:
+            join_threads(before)
     if result is None and not schedule.opened:
         end = f"ended after {schedule.begun} of {warmup} warm-up steps" if schedule.begun else "called no module"
         raise CaptureError(f"{target.spec}: {end}, so nothing was recorded; {_EXPECTED}")
@@ -149,7 +216,9 @@ def _program(spec: str, result: object) -> _Program:
     if isinstance(inputs, Mapping):
         kwargs = {str(name): value for name, value in inputs.items()}
         return _Program(model, model, kwargs=kwargs)
-    args = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    # A namedtuple is one argument: a batch with names.
+    several = isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields")
+    args = tuple(inputs) if several else (inputs,)
     return _Program(model, model, args)
 
 
@@ -159,35 +228,46 @@ def _type_name(result: object) -> str:
     return f"an object of type {type(result).__name__}"
 
 
-def _run_steps(program: _Program, target: Target, settings: Settings, window: Window) -> dict[str, int]:
+def _run_steps(
+    program: _Program, target: Target, settings: Settings, window: Window, marking: _Marking
+) -> dict[str, int]:
     """Runs the warm-up, opens the window, and runs the steps to record."""
     warmup = WARMUP if settings.warmup is None else settings.warmup
     steps = STEPS if settings.steps is None else settings.steps
     name = type(unwrapped(program.marked)).__name__
-    figures = {}
-    with settings.put_on(program.marked, name), errors_in_one_line(target.spec, target.file):
-        for _ in range(warmup):
-            figures["step_before_ns"] = _timed(program, settings)
+    with marking.put_on(program.marked, name), errors_in_one_line(target.spec, target.file):
+        before_ns = [_timed(program, settings) for _ in range(warmup)]
         window.open()
-        recorded_ns = 0
+        recorded_ns = []
         for _ in range(steps):
             with step(kind="train" if settings.backward else None):
-                recorded_ns += _timed(program, settings)
-        figures["step_recorded_ns"] = recorded_ns // max(1, steps)
-    return figures
+                recorded_ns.append(_timed(program, settings))
+    return _step_figures(before_ns, recorded_ns)
 
 
-def _run_compiled_steps(program: _Program, target: Target, settings: Settings, window: Window) -> dict[str, int]:
+def _step_figures(before_ns: list[int], recorded_ns: list[int]) -> dict[str, int]:
+    """Median times of a step. The first call is left out, because it also sets things up."""
+    times_ns = {"step_before_ns": before_ns[1:], "step_recorded_ns": recorded_ns}
+    least = {"step_before_ns": _TIMED, "step_recorded_ns": 1}
+    return {name: int(median(times)) for name, times in times_ns.items() if len(times) >= least[name]}
+
+
+def _run_compiled_steps(
+    program: _Program, target: Target, settings: Settings, window: Window, marking: _Marking
+) -> dict[str, int]:
     """As :func:`_run_steps`, with the model compiled. Graph captures happen inside the window, compiling outside."""
     compiling = settings.compiling
     assert compiling is not None
     before = compile_figures()
-    compiled = replace(program, model=compiling.compiled(program.model), marked=program.model)
+    backend = compiling.piecewise()
+    program = replace(program, model=compiled(program.model, backend), marked=program.model)
     with errors_in_one_line(target.spec, target.file), without_graph_captures():
-        _timed(compiled, settings)
+        _timed(program, settings)
+    if backend.missing_operators:
+        raise CaptureError(f"{target.spec}: {backend.missing_operators}")
     if compiling.captures_graphs:
         window.open()
-    figures = _run_steps(compiled, target, settings, window)
+    figures = _run_steps(program, target, settings, window, marking)
     after = compile_figures()
     no_gpu = bool(compiling.cudagraph_sizes) and not compiling.captures_graphs
     return figures | {name: after[name] - before[name] for name in after} | {"no_gpu": int(no_gpu)}

@@ -51,15 +51,18 @@ class Schedule:
     Attributes:
         begun: Iterations that have begun.
         opened: Whether the window was opened.
+        by: Who announces the iterations.
     """
 
     def __init__(self, window: Window, warmup: int = 0, steps: int | None = None) -> None:
         self.begun = 0
         self.opened = False
+        self.by: object = None
         self._window = window
         self._warmup = warmup
-        self._last = None if steps is None else warmup + steps
-        self._by: object = None
+        self._steps = steps
+        self._beyond: int | None = None
+        self._closed = False
 
     def begins(self, by: object) -> None:
         """An iteration begins. If several parts of a program announce iterations, only the first one counts.
@@ -67,19 +70,36 @@ class Schedule:
         Args:
             by: Who announces it.
         """
-        if self._by is None:
-            self._by = by
-        if self._by is not by:
+        if self.by is None:
+            self.by = by
+        if self.by is not by:
             return
         self.begun += 1
-        if self._last is not None and self.begun > self._last:
-            self._window.close()
-        elif self.begun > self._warmup and not self.opened:
-            self.opened = True
+        if not self.opened and self.begun > self._warmup:
+            self.opened, self._closed = True, False
+            self._ends_after(self.begun)
             self._window.open()
+        elif self._beyond is not None and self.begun >= self._beyond:
+            self._closed = True
+            self._window.close()
 
-    def taken_over(self, by: object) -> None:
-        """From now on, only this announcer counts; it knows the iterations better than the earlier one."""
-        if self._by is not by:
-            self._by = by
-            self.begun = 0
+    def taken_over(self, by: object, begun: int = 0) -> None:
+        """From now on, only this announcer counts; it knows the iterations better than the earlier one.
+
+        If the window was opened or closed too early because of that, it is opened again.
+
+        Args:
+            by: Who announces them.
+            begun: How many of its iterations have begun.
+        """
+        if self.by is by:
+            return
+        self.by = by
+        self.begun = begun
+        if begun and (begun <= self._warmup or self._closed):
+            self.opened = False
+        self._ends_after(self._warmup + 1)
+
+    def _ends_after(self, first: int) -> None:
+        """The window ends before the iteration that follows the last one to record, counted from ``first``."""
+        self._beyond = None if self._steps is None else first + self._steps

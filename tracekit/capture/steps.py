@@ -89,6 +89,7 @@ class Step:
         emitter: Emitter,
     ) -> None:
         self.index: int | None = None
+        self._ended = False
         self._name = name
         self._kind = kind
         self._sizes = sizes
@@ -103,11 +104,20 @@ class Step:
             for listener in _listeners:
                 listener()
         opener = self._emitter.opener(spelling.step(self._name, self.index, self._kind, self._sizes))
+        self._close_ended()
         self._emitter.lane.open.append(self)
         opener()
         return self
 
+    def _close_ended(self) -> None:
+        """Closes steps of this thread that another thread ended, as only this one can close them."""
+        opened = self._emitter.lane.open
+        while opened and isinstance(ended := opened[-1], Step) and ended._ended:
+            opened.pop()
+            self._emitter.close()
+
     def __exit__(self, *_exception: object) -> None:
+        self._ended = True
         self._counter.end(self._requester)
         opened = self._emitter.lane.open
         if self in opened:

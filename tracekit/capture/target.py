@@ -11,21 +11,31 @@ import importlib.util
 import inspect
 import runpy
 import sys
+import threading
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracekit.capture.attach import marks_on
+from tracekit.capture.frames import failed_call
+from tracekit.capture.marks import unwrapped
+from tracekit.capture.tensors import call_key, marker_tensors
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from tracekit.capture.tensors import Tensors
+
 DEMO = "demo"
 EXPECTED = "expected FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, FILE.py or demo"
 _MOST_CHARACTERS = 300
+#: Above this many functions, a message does not list them.
+_MOST_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,8 @@ def errors_in_one_line(spec: str, file: str) -> Iterator[None]:
     except CaptureError:
         raise
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        message = f"{spec}: raised {error_line(error, file)}; run it without tracekit for the full traceback"
+        place = "".join(f" in {call}" for call in [_failed_call(error)] if call)
+        message = f"{spec}: raised {error_line(error, file)}{place}; run it without tracekit for the full traceback"
         raise CaptureError(message) from None
 
 
@@ -96,12 +107,57 @@ def error_line(error: BaseException, file: str) -> str:
     candidates = [frame for frame in frames if Path(frame.filename).name == Path(file).name] or frames
     message = " ".join(str(error).split())
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    if len(text) > _MOST_CHARACTERS:
-        text = f"{text[:_MOST_CHARACTERS]}…"
+    text = _cut(text)
     if not candidates:
         return text
     frame = candidates[-1]
     return f"{text} ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
+
+
+@contextmanager
+def _threads_joined() -> Iterator[None]:
+    """At the end of the block, waits for the threads that it started, as Python does before it exits.
+
+    Not for daemon threads, and not after Ctrl-C.
+    """
+    before = set(threading.enumerate())
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        join_threads(before)
+        raise
+    join_threads(before)
+
+
+def join_threads(before: set[threading.Thread]) -> None:
+    """Waits for all threads but these and daemons, also for those that begin meanwhile."""
+    while running := [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]:
+        for thread in running:
+            thread.join()
+
+
+def _failed_call(error: BaseException) -> str:
+    """``Net.layers.3 (Linear) with inputs [2, 4] float32``: the innermost module call that raised, if one did."""
+    if (call := failed_call(error)) is None:
+        return ""
+    name = type(unwrapped(call.module)).__name__
+    paths = [marks.path for marks in marks_on(call.module) if marks.path]
+    positional, by_name = call_key(call.args, call.kwargs)
+    texts = [_shapes(positional), *(f"{name}={_shapes(tensors)}" for name, tensors in by_name)]
+    given = ", ".join(text for text in texts if text)
+    place = f"{paths[0]} ({name})" if paths else name
+    return place + (f" with inputs {_cut(given)}" if given else "")
+
+
+def _shapes(tensors: Tensors) -> str:
+    described = marker_tensors(tensors) or ()
+    return ", ".join(f"{shape} {kind.rpartition(' ')[0]}" for shape, kind in described)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def _file(place: str) -> str:
@@ -138,9 +194,9 @@ def _from_package(place: str) -> ModuleType:
 def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
     function: Any = module
     for part in name.split("."):
-        function = getattr(function, part, None)
-    if function is None:
-        raise CaptureError(f"{place}: has no function {name}; {EXPECTED}")
+        around, function = function, getattr(function, part, None)
+        if function is None:
+            raise CaptureError(f"{place}: has no function {name}; {_functions_like(part, around)}")
     if not callable(function):
         raise CaptureError(f"{place}: {name} is not a function; {EXPECTED}")
     try:
@@ -153,11 +209,27 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _functions_like(name: str, around: object) -> str:
+    """What to do about a name that does not exist: the names that are close to it, or the functions that do exist."""
+    own = getattr(around, "__name__", None)
+    functions = [
+        key
+        for key, item in getattr(around, "__dict__", {}).items()
+        if inspect.isfunction(item) and not key.startswith("_") and item.__module__ == own
+    ]
+    if close := get_close_matches(name, functions, n=3):
+        return f"did you mean {' or '.join(close)}?"
+    if functions and len(functions) <= _MOST_NAMES:
+        return f"it has {', '.join(functions)}"
+    return EXPECTED
+
+
 def _script(place: str, arguments: tuple[str, ...]) -> None:
     before = sys.argv
     sys.argv = [place, *arguments]
     sys.path.insert(0, str(Path(place).resolve().parent))
     try:
-        runpy.run_path(place, run_name="__main__")
+        with _threads_joined():
+            runpy.run_path(place, run_name="__main__")
     finally:
         sys.argv = before

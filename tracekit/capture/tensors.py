@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,7 +82,7 @@ def _parts(item: object) -> list[object]:
         case list() | tuple():
             parts = item[: MOST_PARTS + 1]
         case Mapping():
-            parts = item.values()
+            parts = islice(item.values(), MOST_PARTS + 1)
         case _ if is_dataclass(item):
             parts = (getattr(item, part.name, None) for part in fields(item))
     return list(parts)

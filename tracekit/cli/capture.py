@@ -24,7 +24,7 @@ _USAGE = """\
 tracekit capture [options] TARGET [-- ARGUMENT ...]
        tracekit capture [options] -- COMMAND [ARGUMENT ...]"""
 #: Options that need a model or a script, which tracekit marks itself.
-_MODEL_OPTIONS = ("steps", "warmup", "ops", "backward", "skip", "depth", "compile")
+_MODEL_OPTIONS = ("steps", "warmup", "ops", "backward", "skip", "depth", "keep_fused", "compile")
 #: Options that mean nothing without ``--compile``.
 _COMPILE_OPTIONS = ("split", "compile_size", "cudagraph_size", "cache_dir", "no_cache")
 
@@ -100,6 +100,11 @@ def _marker_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not mark modules whose path matches, such as '*.rotary_emb'; repeatable",
     )
     group.add_argument("--depth", type=count, metavar="N", help="do not mark modules below this depth")
+    group.add_argument(
+        "--keep-fused",
+        action="store_true",
+        help="mark layers that torch fuses where they have no hooks (nn.TransformerEncoderLayer in eval) as one call",
+    )
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +129,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--steps 0 records nothing; expected 1 or more")
     report = _report(args, trailing)
     recorded = _record_command(args, report) if args.target is None else _record_target(args, report)
-    say(f"tracekit: warning: {warning}" for warning in recorded.warnings)
+    warnings = [*recorded.warnings, *_marker_warnings(recorded.figures)]
+    say(f"tracekit: warning: {warning}" for warning in warnings)
     if not args.quiet:
         say(_summary(recorded.figures, report))
     if recorded.problem is not None:
@@ -156,6 +162,7 @@ def _record_target(args: argparse.Namespace, report: Path) -> _Recorded:
         backward=args.backward,
         skip=tuple(args.skip),
         depth=args.depth,
+        keep_fused=args.keep_fused,
         compiling=_compiling(args),
     )
     # Absolute, because the target may change the working directory.
@@ -216,14 +223,44 @@ def _summary(figures: dict[str, int], report: Path) -> Iterator[str]:
     if "markers" in figures:
         lost = figures["markers_lost"]
         yield f"recorded {figures['markers']:,} markers ({lost:,} lost), {figures['operators']:,} operators"
+    if figures.get("modules_marked"):
+        unmarked = _unmarked(figures)
+        yield f"recorded {figures['modules_marked']:,} modules" + (f"; not marked: {unmarked}" if unmarked else "")
     if "pieces_seen" in figures:
         yield _compilation(figures)
-    if "step_before_ns" in figures:
-        before, during = figures["step_before_ns"], figures["step_recorded_ns"]
-        yield f"a step took {during / 1e6:.3g} ms while recorded, {before / 1e6:.3g} ms before"
+    if "step_recorded_ns" in figures:
+        yield _step_times(figures)
     if report.exists():
         yield f"report: {report}"
         yield f"next: tracekit parse {report}"
+
+
+def _step_times(figures: dict[str, int]) -> str:
+    """The median step; one or two steps before the recording would be no measure to compare it with."""
+    during = f"a step took {figures['step_recorded_ns'] / 1e6:.3g} ms while recorded (median)"
+    if "step_before_ns" not in figures:
+        return f"{during}; --warmup 4 or more tells what it took before"
+    return f"{during}, {figures['step_before_ns'] / 1e6:.3g} ms before"
+
+
+def _unmarked(figures: dict[str, int]) -> str:
+    """Modules that ran unmarked or not at all, by cause."""
+    from tracekit.capture.inventory import UNMARKED
+
+    counts = {words: figures.get(f"modules_{cause}", 0) for cause, words in UNMARKED.items()}
+    return ", ".join(f"{number:,} {words}" for words, number in counts.items() if number)
+
+
+def _marker_warnings(figures: dict[str, int]) -> Iterator[str]:
+    """What the markers missed or changed."""
+    if figures.get("modules_marked") == 0:
+        reasons = _unmarked(figures) or "the program called none"
+        yield f"no module ran marked, so the report has no hierarchy of modules: {reasons}"
+    if off := figures.get("fused_paths_off"):
+        yield (
+            f"markers switched off the fused path of {off:,} layers (nn.TransformerEncoderLayer in eval), so other "
+            "operators ran than without tracekit; --keep-fused marks such a layer as one call and keeps its fused path"
+        )
 
 
 def _compilation(figures: dict[str, int]) -> str:

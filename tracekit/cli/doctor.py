@@ -73,6 +73,7 @@ def _checks() -> list[Check]:
         nvtx,
         nsys,
         *markers,
+        *(_fused_layers() if torch.ok else ()),
         _folder(),
         _engine_nsys(nsys, markers),
         _engine_torch(torch, gpu),
@@ -163,6 +164,16 @@ def _compare_texts(tool: Nsys, nvtx: str, texts: set[str]) -> list[Check]:
     )
     advice = "if your program pushes ranges with this package: pip install nvtx==0.2.11, or try a newer nsys"
     return [markers, Check(_OWN_RANGES, ok=False, detail=detail, advice=advice)]
+
+
+def _fused_layers() -> tuple[Check, ...]:
+    """Whether torch has fused paths that markers switch off; said because it changes what runs."""
+    from tracekit.capture.fused import fused_paths_enabled
+
+    if not fused_paths_enabled():
+        return ()
+    detail = "nn.TransformerEncoderLayer runs unfused while its modules are marked; --keep-fused marks it as one call"
+    return (Check("fused layers", ok=True, detail=detail),)
 
 
 def _folder() -> Check:

@@ -104,7 +104,7 @@ def _print(
     from tracekit.analyses import tree
     from tracekit.views import answers
 
-    frame = analysis.frame(dataset, **options)
+    answer = frame = analysis.frame(dataset, **options)
     if analysis is tree:
         frame = answers.chosen(analysis.NAME, frame, choice._replace(top=None))
         # Keeps what is above the largest rows, so that the tree stays connected.
@@ -125,6 +125,8 @@ def _print(
     if analysis is tree and len(frame):
         most = {} if choice.top is None else {"most": choice.top}
         terminal.print(tree_view.as_text(frame, words, terminal.width, **most))
+    elif answer.empty:
+        terminal.print(answers.nothing(answer, dataset))
     else:
         terminal.print(answers.as_text(frame, words, terminal.width, choice))
 

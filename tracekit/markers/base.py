@@ -41,7 +41,7 @@ class ModuleMarker:
         types: Dtype and device of the inputs, or of the outputs if only_result; empty if not recorded.
         kwarg_types: Dtype and device of keyword tensors by name.
         only_result: Whether the marker records only the outputs of a call that has ended.
-        phase: What the call is part of: ``forward``, ``backward`` or ``capture`` (a graph capture).
+        phase: What the call is part of: ``forward``, ``backward``, ``recompute`` or ``capture`` (a graph capture).
         cause: What could not be read, if anything.
     """
 

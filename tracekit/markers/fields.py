@@ -26,8 +26,8 @@ _SYMBOL = re.compile(r"[?\w][\w\s,+\-*/%()]{0,255}")
 
 #: Keys of our own markers (:mod:`tracekit.markers.spelling`). A value of another form is a keyword argument's.
 KWARGS, TYPES, KWARG_TYPES, CUT, PHASE = "Kwargs", "Types", "KwargTypes", "Cut", "Phase"
-#: What a call can be part of.
-PHASES = ("forward", "backward", "capture")
+#: What a call can be part of. A backward pass calls modules again whose results were not kept (checkpointing).
+PHASES = ("forward", "backward", "recompute", "capture")
 
 
 class _Fields(NamedTuple):
@@ -66,7 +66,7 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     inputs = _shapes_or_note("Inputs", shared.get("Inputs"), skipped)
     outputs = _shapes_or_note("Outputs", shared.get("Outputs"), skipped)
     only_result = ("Outputs" in shared or "Outputs" in cut) and "Inputs" not in shared and not kwargs
-    without_inputs = only_result or fields.phase != PHASES[0] or "Inputs" in (*skipped, *cut)
+    without_inputs = only_result or fields.phase == "backward" or "Inputs" in (*skipped, *cut)
     class_name = _class_name(shared.get("Class"), skipped)
     params = _params(shared.get("TrainableParams"), skipped)
     shapes = (inputs, outputs, *kwargs.values(), [param.shape or () for param in params])

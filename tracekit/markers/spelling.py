@@ -33,7 +33,7 @@ _MOST_NAME_CHARACTERS = 2_048
 Tensor = tuple["Sequence[int]", str]
 
 
-def call(
+def call(  # noqa: PLR0913 - by keyword
     path: str,
     class_name: str,
     *,
@@ -41,6 +41,7 @@ def call(
     inputs: Sequence[Tensor] | None = (),
     kwargs: Mapping[str, Sequence[Tensor] | None] | None = None,
     static_params: Mapping[str, object] | None = None,
+    phase: str | None = None,
 ) -> str:
     """The text of the range around a call; None in place of tensors means that there were too many."""
     kwargs = kwargs or {}
@@ -51,6 +52,7 @@ def call(
         KWARGS: {name: _shapes(tensors) for name, tensors in kwargs.items()},
         KWARG_TYPES: {name: _types(tensors) for name, tensors in kwargs.items() if tensors},
         "StaticParams": dict(static_params or {}),
+        PHASE: phase,
     }
     cut = (["Inputs"] if inputs is None else []) + ([KWARGS] if None in kwargs.values() else [])
     return _text(path, class_name, keys, cut)
@@ -71,6 +73,21 @@ def step(name: str, index: int, kind: str | None, counts: Mapping[str, int | Non
     """The text of the range around a step."""
     numbers = {key: number for key, number in counts.items() if number is not None}
     return literal({"Step": index, "Name": _short(name), "Kind": kind, **numbers})
+
+
+def optimizer(name: str, number: int) -> str:
+    """The text of the range around a step of an optimizer."""
+    return literal({"Optimizer": _short(name), "Number": number})
+
+
+def data(loader: str) -> str:
+    """The text of the range in which a DataLoader fetches a batch, as torch writes it."""
+    return f"enumerate(DataLoader)#{_short(loader)}.__next__"
+
+
+def training(before: str) -> str:
+    """The text of the empty range where a model is trained again; ``before`` is what it did before."""
+    return literal({"Training": before})
 
 
 def piece(name: str, graph: int, way: str, *, size: int | None, code: str | None) -> str:

@@ -5,6 +5,7 @@ Tables are those of :mod:`tracekit.nsight.tables`; as in nsys's own exports, tab
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, create_engine, event
@@ -18,6 +19,9 @@ from tracekit.nsight import tables as nsight
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+#: Rows that are in memory at a time.
+_BATCH = 50_000
 
 
 def write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -49,5 +53,7 @@ def _write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Non
     with engine.begin() as connection:
         nsight.SCHEMA.create_all(connection, tables=list(filled))
         for table, rows in filled.items():
-            connection.execute(table.insert(), list(rows))
+            remaining = iter(rows)
+            while batch := list(islice(remaining, _BATCH)):
+                connection.execute(table.insert(), batch)
     engine.dispose()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.columns import integers
-from tracekit.causes import Tally
+from tracekit.recording.tally import Tally
 from tracekit.schema import Column, TableSpec
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import PHASES
 from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, TableSpec
 from tracekit.tables.base import category, or_null, pieces
-from tracekit.trace.steps.steps import step_at
+from tracekit.trace.steps.membership import step_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,13 @@ SPEC = TableSpec(
     "the graph capture. For the time of a module in a step, sum kernels by step_id.",
     (
         Column("call_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
-        Column("parent_call_id", pa.int64(), "Call that encloses it; null for an outermost call.", nullable=True),
+        Column(
+            "parent_call_id",
+            pa.int64(),
+            "Call that it is part of; null for an outermost call. A recompute "
+            "is no part of the backward call that encloses it.",
+            nullable=True,
+        ),
         Column("module_id", pa.int32(), "Module that was called."),
         Column("module", CATEGORY, "Path of that module."),
         Column("step_id", pa.int64(), "Step it ran in; null outside steps.", nullable=True),
@@ -51,7 +57,8 @@ SPEC = TableSpec(
         Column(
             "phase",
             CATEGORY,
-            "forward, backward, or capture: the call ran during a graph capture on its thread.",
+            "forward; backward; recompute: a backward pass ran the module forward again, as its results were "
+            "not kept (activation checkpointing); or capture: the call ran during a graph capture on its thread.",
         ),
         Column("pid", pa.int32(), "Process id."),
         Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
@@ -191,7 +198,7 @@ def _phase(trace: Trace) -> NDArray[np.int8]:
 def _known_parent(trace: Trace) -> Ints:
     """The nearest enclosing call of a known module, or -1."""
     calls = trace.evidence.calls
-    parent = calls.parent
+    parent = np.where(calls.apart, -1, calls.parent)
     if calls.known.all():
         return parent
     above = np.append(parent, -1)
@@ -246,23 +253,26 @@ def _device(trace: Trace) -> dict[str, Ints]:
     """Times and counts of the kernels of each call and of its subtree."""
     work, owner = trace.evidence.recording.work, trace.owners.call
     owned = np.flatnonzero(owner >= 0)
-    owner = owner[owned]
+    trees = trace.evidence.calls.trees
+    owner = trees.node[owner[owned]]
     start, end = integers(work, "start_ns")[owned], integers(work, "end_ns")[owned]
-    parent, depth = trace.evidence.calls.parent, trace.evidence.calls.depth
-    low, high = np.arange(parent.size), subtree_ends(parent, depth)
-    self_time, self_count = groups.sums(owner, trace.own_ns[owned], parent.size), groups.counts(owner, parent.size)
-    first = groups.minima(owner, start, parent.size)
-    last = groups.maxima(owner, end, parent.size)
-    return {
+    number = trees.parent.size
+    low, high = np.arange(number), subtree_ends(trees.parent, trees.depth)
+    self_time, self_count = groups.sums(owner, trace.own_ns[owned], number), groups.counts(owner, number)
+    first = groups.minima(owner, start, number)
+    last = groups.maxima(owner, end, number)
+    launch_time = _launch_time(trace, owned[~trace.evidence.launched.replayed[owned]])[trees.call]
+    columns = {
         "gpu_start_ns": slices.minima(first, low, high, _NEVER),
         "gpu_end_ns": slices.maxima(last, low, high, _NEVER),
         "gpu_time_ns": slices.sums(self_time, low, high),
         "gpu_self_time_ns": self_time,
-        "gpu_busy_ns": union_within(owner, (parent, depth, high), start, end),
+        "gpu_busy_ns": union_within(owner, (trees.parent, trees.depth, high), start, end),
         "kernel_count": slices.sums(self_count, low, high).astype(np.int32),
         "kernel_self_count": self_count.astype(np.int32),
-        "launch_time_ns": slices.sums(_launch_time(trace, owned[~trace.evidence.launched.replayed[owned]]), low, high),
+        "launch_time_ns": slices.sums(launch_time, low, high),
     }
+    return {name: column[trees.node] for name, column in columns.items()}
 
 
 def _launch_time(trace: Trace, owned: Ints) -> Ints:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tracekit.arrays import groups
 from tracekit.arrays.columns import integers
 from tracekit.attribution import METHODS
-from tracekit.causes import ADVICE, BY_NAME, CAUSES, ENDED_ELSEWHERE, LEFT_OUT, LOSSES, REPORT
+from tracekit.causes import ADVICE, BY_NAME, CAUSES, COMPILATION, ENDED_ELSEWHERE, LEFT_OUT, LOSSES, REPORT
 from tracekit.markers.base import ModuleMarker, StepMarker, Unreadable
 from tracekit.schema import CATEGORY, Column, TableSpec
 
@@ -28,7 +28,7 @@ SPEC = TableSpec(
     "device work, those of ranges to all ranges. Subjects that end in ': losses' count losses; those "
     "that end in ': left out' count rows that are neither ranges nor launches.",
     (
-        Column("what", CATEGORY, "Subject: kernels, ranges, or something else that was counted."),
+        Column("what", CATEGORY, "Subject: kernels, ranges, processes, or something else that was counted."),
         Column("cause", CATEGORY, "Method by which it is known, or cause why it is not."),
         Column("known", pa.bool_(), "Whether the row counts what is known."),
         Column("count", pa.int64(), "How many there are."),
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """Counts of kernels, of ranges, and of everything that was lost or corrected on the way."""
-    yield table_of([*_kernels(trace), *_ranges(trace), *_losses(trace)])
+    yield table_of([*_kernels(trace), *_ranges(trace), *_compiling(trace), *_losses(trace)])
 
 
 def table_of(rows: list[Row]) -> pa.Table:
@@ -101,6 +101,16 @@ def _ranges(trace: Trace) -> list[Row]:
         Row("ranges", names[at], names[at] in ("marker", PLAIN), count, spent, count / code.size)
         for at, (count, spent) in _totals(code, time).items()
     ]
+
+
+def _compiling(trace: Trace) -> list[Row]:
+    """The processes that compiled models, and for how long they did."""
+    compiling, processes = trace.evidence.compiling, trace.evidence.recording.threads.process_pid.size
+    number, spent = int(np.unique(compiling.process).size), int((compiling.end_ns - compiling.start_ns).sum())
+    row = Row(
+        "processes", COMPILATION.name, known=False, number=number, time_ns=spent, share=number / max(1, processes)
+    )
+    return [row] if number else []
 
 
 def _losses(trace: Trace) -> list[Row]:

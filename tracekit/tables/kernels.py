@@ -12,11 +12,12 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.lookups import lookup
 from tracekit.attribution import METHODS
 from tracekit.causes import CAUSES
+from tracekit.markers.phases import COMPILE, PHASES
 from tracekit.recording.axis import range_around
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK, WORK_KINDS
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.tables.base import category, or_null, pieces
-from tracekit.trace.steps.steps import step_at
+from tracekit.trace.steps.membership import step_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +95,13 @@ SPEC = TableSpec(
         ),
         Column("cause", CATEGORY, "Why its module was not found; null exactly where method is set.", nullable=True),
         Column(
+            "phase",
+            CATEGORY,
+            "What the program did when it launched it: forward, backward, recompute, optimizer, data (loading) or "
+            "compile (torch.compile at work); of replayed work, the phase of its call. Null if unknown.",
+            nullable=True,
+        ),
+        Column(
             "range_id",
             pa.int64(),
             "Innermost NVTX range of any kind around its launch; for graph work, the range around the "
@@ -104,8 +112,8 @@ SPEC = TableSpec(
             "step_id",
             pa.int64(),
             "Step it was launched in: the innermost on its thread, otherwise the only one open in its "
-            "process; null outside steps. Where steps are not marked, only threads of replicas take the step "
-            "of another thread.",
+            "process; null outside steps and for compilation. Where steps are not marked, only threads of replicas "
+            "and, in training, threads that run no forward pass of their own take the step of another thread.",
             nullable=True,
         ),
         *WORK.chosen(*_SIZES),
@@ -175,7 +183,16 @@ def _owner(trace: Trace, rows: Rows) -> dict[str, object]:
         "call_id": or_null(lookup(trace.ids.call_id, owners.call[rows])),
         "method": category(owners.method[rows], [method.NAME for method in METHODS]),
         "cause": category(owners.cause[rows], [cause.name for cause in CAUSES]),
+        "phase": category(_phase(trace, rows), PHASES),
     }
+
+
+def _phase(trace: Trace, rows: Rows) -> Ints:
+    """The phase of some work, as a position in ``PHASES``; the module of replayed work says more than its replay."""
+    evidence, call = trace.evidence, trace.owners.call[rows]
+    phase = lookup(evidence.phase, evidence.launched.launch[rows])
+    replayed = evidence.launched.replayed[rows] & (call >= 0)
+    return np.where(replayed, lookup(evidence.phase_of_calls, call), phase)
 
 
 class _Launches(NamedTuple):
@@ -194,6 +211,7 @@ def _launches(evidence: Evidence) -> _Launches:
     thread = integers(launches, "thread")
     start, end = integers(launches, "start_ns"), integers(launches, "end_ns")
     step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(np.int32)
+    step[evidence.phase == COMPILE] = -1
     axis = evidence.axis
     around = range_around(axis, evidence.nesting, axis.launch_start, axis.launch_end)
     tid = lookup(threads.tid, thread).astype(np.int32)

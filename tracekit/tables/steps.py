@@ -20,19 +20,21 @@ if TYPE_CHECKING:
 SPEC = TableSpec(
     "steps",
     "One row per step of training or serving: a range marked as a step; in a process without such "
-    "ranges, each outermost call of the root module that drives its loop, or each pass through "
+    "ranges, from the end of one optimizer step to the end of the next, without evaluation; without "
+    "optimizers, each outermost call of the root module that drives its loop, or each pass through "
     "numbered layers if there is no root. Work outside these belongs to no step.",
     (
         Column("step_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
         Column(
             "name",
             pa.string(),
-            "Text of the range, or path of the root module or of the layers' container.",
+            "Text of the range, train for a step of an optimizer, or path of the root module or of the layers' "
+            "container.",
         ),
         Column(
             "kind",
             CATEGORY,
-            "train, prefill, decode or mixed; null if the text does not tell.",
+            "train, prefill, decode or mixed; null if neither text nor optimizers tell.",
             nullable=True,
         ),
         Column(
@@ -49,6 +51,7 @@ SPEC = TableSpec(
             "batch_size", pa.int64(), "Requests or samples in the step; null if the text does not tell.", nullable=True
         ),
         Column("tokens", pa.int64(), "Tokens computed in the step; null if the text does not tell.", nullable=True),
+        Column("compile_ns", pa.int64(), "Time on the host in which its process compiled models (torch.compile)."),
     ),
     sorted_by=("start_ns",),
 )
@@ -76,5 +79,6 @@ def build(trace: Trace) -> Iterator[pa.Table]:
             "end_ns": steps.end_ns,
             "batch_size": pa.array([marker.batch_size for marker in steps.says], pa.int64()),
             "tokens": pa.array([marker.tokens for marker in steps.says], pa.int64()),
+            "compile_ns": trace.evidence.compiling.within(steps.process, steps.start_ns, steps.end_ns),
         }
     )

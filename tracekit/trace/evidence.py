@@ -13,14 +13,16 @@ from tracekit.graphs import by_descent, by_order
 from tracekit.graphs.graph_captures import graph_captures_of
 from tracekit.graphs.nodes import lineage_of
 from tracekit.graphs.origins import GraphEvidence
+from tracekit.markers.phases import COMPILE
 from tracekit.recording.axis import nesting, thread_axis
 from tracekit.trace.calls.calls import calls_of
 from tracekit.trace.calls.endings import endings_of
 from tracekit.trace.launching import launched
+from tracekit.trace.phases import compiling, phase_of_calls, phase_of_launches, phased
 from tracekit.trace.steps.steps import steps_of
 
 if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Rows
+    from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.graphs.graph_captures import GraphCaptures
     from tracekit.graphs.nodes import Lineage
     from tracekit.graphs.origins import Origins
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tracekit.trace.calls.endings import Endings
     from tracekit.trace.decoding import Decoded
     from tracekit.trace.launching import Launched
+    from tracekit.trace.phases import Compiling, Phased
     from tracekit.trace.steps.steps import Steps
 
 
@@ -44,9 +47,13 @@ class Evidence:
         nesting: How its push/pop ranges nest.
         endings: When its ranges ended.
         calls: Calls of modules.
+        phased: Ranges and operators that tell a phase of the program.
+        compiling: When its processes compiled models.
         steps: Iterations.
         launched: The launch of every piece of work.
         call_at_launch: For every launch the innermost call that contains it, or -1.
+        phase_of_calls: For every call its phase, as a position in ``PHASES``.
+        phase: For every launch the phase of the program, as a position in ``PHASES``, or -1.
         lineage: Nodes of CUDA graphs.
         origins: Where each node of the lineage was captured.
     """
@@ -57,9 +64,13 @@ class Evidence:
     nesting: Nesting
     endings: Endings
     calls: Calls
+    phased: Phased
+    compiling: Compiling
     steps: Steps
     launched: Launched
     call_at_launch: Rows
+    phase_of_calls: Ints
+    phase: Ints
     lineage: Lineage
     origins: Origins
 
@@ -67,6 +78,16 @@ class Evidence:
     def origin_known(self) -> Flags:
         """For every piece of work whether it is known where its node was captured."""
         return np.append(self.origins.known, False)[self.lineage.of_work]
+
+    @property
+    def phase_of_work(self) -> Ints:
+        """For every piece of work the phase that launched it, as a position in ``PHASES``, or -1."""
+        return np.append(self.phase, np.int8(-1))[self.launched.launch]
+
+    @property
+    def compiled(self) -> Flags:
+        """Which pieces of work ran only because a model was compiled. What a CUDA graph replays never did."""
+        return np.asarray((self.phase_of_work == COMPILE) & ~self.launched.replayed)
 
 
 def evidence_of(recording: Recording, decoded: Decoded) -> Evidence:
@@ -83,6 +104,8 @@ def evidence_of(recording: Recording, decoded: Decoded) -> Evidence:
         graphs = _graphs_of(recording, axis, launches)
         endings = endings_of(recording, decoded, axis)
         calls = calls_of(recording, decoded, axis, endings, graphs.works, graphs.captures)
+        phases = phased(recording, axis, launches)
+        call_at_launch, phase = _call_at_launch(calls, axis), phase_of_calls(calls, decoded)
         return Evidence(
             recording=recording,
             decoded=decoded,
@@ -90,9 +113,13 @@ def evidence_of(recording: Recording, decoded: Decoded) -> Evidence:
             nesting=nested.result(),
             endings=endings,
             calls=calls,
-            steps=steps_of(recording, decoded, calls, endings),
+            phased=phases,
+            compiling=compiling(phases, recording.threads.process),
+            steps=steps_of(recording, decoded, calls, endings, phases),
             launched=launches,
-            call_at_launch=_call_at_launch(calls, axis),
+            call_at_launch=call_at_launch,
+            phase_of_calls=phase,
+            phase=phase_of_launches(phases, axis, calls.start, phase, call_at_launch),
             lineage=graphs.lineage,
             origins=_origins_of(recording, axis, graphs, launches),
         )

@@ -15,6 +15,7 @@ from rich.text import Text
 from tracekit.arrays.csv_text import safe_in_a_sheet
 from tracekit.errors import UsageError
 from tracekit.views.breaking import Breakable
+from tracekit.views.summary import MARK_MODULES
 from tracekit.views.wording import (
     ON_CPU,
     ON_GPU,
@@ -30,6 +31,7 @@ from tracekit.views.wording import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tracekit.dataset.opening import Dataset
     from tracekit.views.wording import Nouns
 
 _ROWS = 30
@@ -159,6 +161,14 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
     table.caption = _caption(len(frame) - len(shown), columns[len(fitting) :])
     table.caption_justify = "left"
     return table
+
+
+def nothing(frame: pd.DataFrame, dataset: Dataset) -> Text:
+    """What to show in place of an empty answer: if it is about modules and none was marked, that, too."""
+    about_modules = not {"path", "module", "class_name"}.isdisjoint(frame.columns)
+    if about_modules and not dataset.manifest["rows"]["calls"]:
+        return Text(f"no matching rows: {MARK_MODULES}")
+    return Text("no matching rows")
 
 
 class _Column(NamedTuple):

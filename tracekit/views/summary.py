@@ -33,9 +33,11 @@ _WIDTH = 80
 #: Causes whose advice is given elsewhere: the lacks of a report name graphs traced as a whole, and a report without
 #: any module call has its own advice.
 _GRAPH_TRACED_AS_A_WHOLE, _OUTSIDE_MODULES = "graph_not_expanded", "outside_modules"
+_COMPILATION = "compilation"
 #: Subject of the losses that the profiler itself reports; the lacks quote them.
 _PROFILER_LOSSES = "report: losses"
-_MARK_MODULES = (
+#: Why a dataset has no modules, and what to do about it.
+MARK_MODULES = (
     "no module calls were recorded: record with tracekit capture, or mark the model (tracekit.capture.layer_markers; "
     "vLLM's --enable-layerwise-nvtx-tracing; SGLang's --enable-layerwise-nvtx-marker)"
 )
@@ -94,6 +96,7 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) ->
         f"{count(rows['kernels'], words.work)} ({duration(total_ns(dataset))} on the {words.device}) in {processes}\n"
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')} in {count(rows['ranges'], 'range')}\n"
         f"{_steps_line(dataset)}\n",
+        (f"{compilation}\n", "yellow") if (compilation := _compilation(dataset)) else "",
         f"{devices}\n" if devices else "",
     )
 
@@ -150,11 +153,11 @@ def _processes(rows: list[dict[str, Any]], words: Nouns, *, with_reports: bool) 
 
 
 def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
-    """Steps by kind: how many, and the median of their host time."""
+    """Steps by kind: how many, and the median of their host time without compilation."""
     spans: dict[str, list[int]] = {}
-    columns = dataset.table("steps", ["kind", "start_ns", "end_ns"]).to_pydict()
-    for kind, start, end in zip(columns["kind"], columns["start_ns"], columns["end_ns"], strict=True):
-        spans.setdefault(kind or "step", []).append(end - start)
+    columns = dataset.table("steps", ["kind", "start_ns", "end_ns", "compile_ns"]).to_pydict()
+    for kind, start, end, compiling in zip(*columns.values(), strict=True):
+        spans.setdefault(kind or "step", []).append(end - start - compiling)
     return [{"kind": kind, "count": len(own), "median_host_ns": median(own)} for kind, own in spans.items()]
 
 
@@ -164,6 +167,14 @@ def _steps_line(dataset: Dataset) -> str:
     if not steps:
         return "no steps"
     return ", ".join(_steps_text(step) for step in steps) + "; median host time"
+
+
+def _compilation(dataset: Dataset) -> str:
+    """``50 s of this recording were compilation``; empty if nothing was compiled."""
+    rows = dataset.manifest["coverage"]
+    spent = sum(row["time_ns"] for row in rows if row["what"] == "processes" and row["cause"] == _COMPILATION)
+    left_out = "left out of the times of steps and modules"
+    return f"{duration(spent)} of this recording were compilation: {left_out}" if spent else ""
 
 
 def _steps_text(step: dict[str, Any]) -> str:
@@ -228,12 +239,17 @@ def advice(dataset: Dataset) -> list[str]:
     sentences, covered = _lacks(dataset.manifest), {_GRAPH_TRACED_AS_A_WHOLE}
     if not dataset.manifest["rows"]["calls"]:
         covered.add(_OUTSIDE_MODULES)
-        sentences.append(_MARK_MODULES)
+        sentences.append(MARK_MODULES)
     return sentences + [
         f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"
         for row in dataset.manifest["coverage"]
-        if not row["known"] and row["advice"] and row["cause"] not in covered and row["what"] != _PROFILER_LOSSES
+        if not row["known"] and row["advice"] and row["cause"] not in covered and not _repeated(row)
     ]
+
+
+def _repeated(row: dict[str, Any]) -> bool:
+    """Whether a row of coverage tells what others tell, too."""
+    return bool(row["what"] == _PROFILER_LOSSES or (row["what"] == "kernels" and row["cause"] == _COMPILATION))
 
 
 def _lacks(manifest: dict[str, Any]) -> list[str]:

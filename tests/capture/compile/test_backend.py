@@ -24,8 +24,12 @@ from tests.capture.compile.models import (
     compiled,
     ids,
 )
+from tests.capture.compile.pieces import piece
 from tests.test_package import loaded_by
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
+from tracekit.capture.compile.config import SizeRange
+from tracekit.capture.compile.ranges import ranged
+from tracekit.capture.compile.sizes import dynamic_size, inputs_of
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
@@ -333,3 +337,31 @@ def test_it_is_loaded_by_those_who_ask_for_it_and_brings_no_tables_along() -> No
     assert "tracekit.capture.compile" not in loaded_by("import tracekit.capture")
     found = {name.partition(".")[0] for name in loaded_by("import tracekit.capture.compile")}
     assert not {"nvtx", "pandas", "pyarrow", "rich", "sqlalchemy"} & found
+
+
+def test_every_range_has_code_of_its_own_that_is_right_at_its_ends() -> None:
+    model, first = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)), torch.randn(16, 8)
+    run = compiled(model, first, compile_ranges=(8, 32), max_size=64)
+    with counters.expect(backend_compilations=3, cache_misses=3, cache_hits=0):
+        run(first)
+    for size in (1, 2, 8, 9, 32, 33, 64, 65):
+        x = torch.randn(size, 8)
+        torch.testing.assert_close(run(x), model(x))
+
+
+def test_pieces_with_further_sizes_share_the_code_of_all_ranges() -> None:
+    model, x = Silly(unbacked=True), torch.randn(16)
+    run = compiled(model, x, compile_ranges=(8, 32), mode="eager", splitting_ops=(ATTENTION,))
+    torch.testing.assert_close(run(x), model(x))
+
+
+def test_code_of_a_range_is_not_used_for_sizes_that_its_compiler_excluded() -> None:
+    graph, inputs = piece(lambda x: x + 1, torch.ones(16))
+    symbol = dynamic_size(inputs)
+    assert symbol is not None
+    made = ranged(graph, symbol, SizeRange(8, 32))
+    assert made.holds(9)
+    (size,) = (value for value in inputs_of(made.graph) if isinstance(value, torch.SymInt))
+    assert (bool(size >= 8), bool(size > 32)) == (True, False)  # known without a guard
+    assert size % 2 == 0  # leaves a guard
+    assert [made.holds(number) for number in (8, 9, 32)] == [True, False, True]

@@ -185,6 +185,15 @@ def test_a_folder_that_others_may_write_to_is_refused(made, folder, warned, mode
     assert "others may write to it (chmod go-w makes it usable)" in text
 
 
+@pytest.mark.parametrize("inner", ["pieces", "blobs", "work"])
+def test_so_is_a_folder_in_which_others_may_write_to_a_folder(made, folder, warned, inner: str) -> None:
+    (folder / inner).mkdir(exist_ok=True)
+    (folder / inner).chmod(0o777)
+    assert not usable(made, folder)
+    (text,) = warned()
+    assert f"{inner}: others may write to it" in text
+
+
 def test_a_folder_of_another_user_is_refused(made, folder, warned, monkeypatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert not usable(made, folder)

@@ -2,69 +2,56 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
+import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import nn
 
 from tracekit.capture.compile import readable
 from tracekit.capture.compile.bar import progress_bar
 from tracekit.capture.compile.cache import ArtifactStore, model_store, piece_key
-from tracekit.capture.compile.compiler import Compiler, needs_grad, real_forward
+from tracekit.capture.compile.compiler import Compiler, real_forward
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.cudagraph import graphs_for
+from tracekit.capture.compile.facts import facts_of, moving_inputs
 from tracekit.capture.compile.inputs import StaticInputs
-from tracekit.capture.compile.piece import Codes, GraphCapturePlan, Piece, Place
+from tracekit.capture.compile.piece import Codes, GraphCapturePlan, Piece, Place, RangeCode
+from tracekit.capture.compile.ranges import ranged
 from tracekit.capture.compile.sizes import (
     concrete,
-    dynamic_size,
     inputs_of,
     size_input,
     value_of,
 )
 from tracekit.capture.compile.split import split
-from tracekit.capture.compile.stitching import BoundGraph, arguments, fresh_results, stitched
+from tracekit.capture.compile.stitching import (
+    BoundGraph,
+    BoundMemory,
+    StaticAddresses,
+    arguments,
+    fresh_results,
+    stitched,
+)
 from tracekit.capture.compile.writes import written_inputs
 from tracekit.capture.frames import dynamo_began_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import sympy
     from torch import fx
 
     from tracekit.capture.compile.compiler import Store
+    from tracekit.capture.compile.config import SizeRange
     from tracekit.capture.compile.cudagraph import Graphs
+    from tracekit.capture.compile.facts import GraphFacts
     from tracekit.capture.compile.sizes import SizeInput
     from tracekit.capture.compile.split import Part, Split
 
 _LOG = logging.getLogger("tracekit.capture")
-_graphs = itertools.count()
-
-
-class _GraphFacts(NamedTuple):
-    """What compiling needs to know about one of Dynamo's graphs.
-
-    Attributes:
-        number: Its number in this process.
-        symbol: Its dynamic size; None if all shapes are fixed.
-        size_at: Index of the input that is the dynamic size; None if there is none.
-        size: Its size, where that is fixed.
-        static: Names of the inputs whose addresses never change: parameters and buffers.
-        grad: Whether it was traced for differentiation.
-    """
-
-    number: int
-    symbol: sympy.Symbol | None
-    size_at: int | None
-    size: int | None
-    static: frozenset[str]
-    grad: bool
 
 
 class PiecewiseBackend:
@@ -81,6 +68,7 @@ class PiecewiseBackend:
 
     Attributes:
         splits: The split graphs, in the order in which Dynamo traced them.
+        warns: Whether to warn of operators to split at that no graph runs.
 
     Raises:
         UsageError: If Inductor does not have one of the settings.
@@ -90,6 +78,8 @@ class PiecewiseBackend:
     def __init__(self, config: CompileConfig | None = None, *, store: Store | None = None) -> None:
         self.config = CompileConfig() if config is None else config
         self.splits: list[Split] = []
+        self.warns = True
+        self._lock = threading.RLock()  # one call at a time uses the memory of CUDA graphs and of static inputs
         self.graphs: Graphs | None = graphs_for(self.config.graph_capture if self.config.cudagraph_sizes else "off")
         self._compiler = Compiler(self.config, store or ArtifactStore(None), piece_key)
         self._has_store = store is not None
@@ -103,16 +93,27 @@ class PiecewiseBackend:
         counters.graphs_seen += 1
         counters.trace_ns += traced_ns()
         before = counters.snapshot()
-        facts = _facts_of(graph, example_inputs)
+        facts = facts_of(graph, example_inputs)
         inputs = self._static_inputs(graph, facts)
         self._choose_store()
         split_graph = split(graph, self.config.splitting_ops)
         self._document(split_graph)
+        if self.warns and self.missing_operators:
+            _LOG.warning("graph %d: %s", facts.number, self.missing_operators)
         pieces = self._pieces(split_graph, facts)
         self._warn_of_several_sizes(split_graph, facts)
         run = self._bound(split_graph, pieces, facts, inputs)
         _log_summary(facts, split_graph, before)
         return run
+
+    @property
+    def missing_operators(self) -> str | None:
+        """One line about the splitting operators that no graph so far runs; None if there are none."""
+        missing = [name for name in self.config.splitting_ops if all(name in made.missing for made in self.splits)]
+        if not missing or not self.splits:
+            return None
+        held = sorted({name for made in self.splits for name in made.operators})
+        return f"no operator {' or '.join(missing)} to split the model at; it runs {', '.join(held) or 'no operators'}"
 
     def _choose_store(self) -> None:
         """Chooses the cache folder at the first graph: its name depends on the files that Dynamo has just traced."""
@@ -127,7 +128,7 @@ class PiecewiseBackend:
             readable.write(split_graph, folder, len(self.splits))
         self.splits.append(split_graph)
 
-    def _warn_of_several_sizes(self, split_graph: Split, facts: _GraphFacts) -> None:
+    def _warn_of_several_sizes(self, split_graph: Split, facts: GraphFacts) -> None:
         """Warns where the config asks for single sizes and pieces have more than one."""
         size_inputs = [size_input(inputs_of(part.graph), facts.symbol) for part in split_graph.parts]
         count = sum(not size.alone for size in size_inputs)
@@ -140,28 +141,26 @@ class PiecewiseBackend:
                 count,
             )
 
-    def _static_inputs(self, graph: fx.GraphModule, facts: _GraphFacts) -> StaticInputs | None:
+    def _static_inputs(self, graph: fx.GraphModule, facts: GraphFacts) -> StaticInputs | None:
         if not self.config.copy_inputs:
             return None
-        return StaticInputs(_moving_inputs(graph, facts), written_inputs(graph))
+        return StaticInputs(moving_inputs(graph, facts), written_inputs(graph))
 
     def _bound(
-        self, split_graph: Split, pieces: dict[str, Piece], facts: _GraphFacts, inputs: StaticInputs | None
+        self, split_graph: Split, pieces: dict[str, Piece], facts: GraphFacts, inputs: StaticInputs | None
     ) -> Callable[..., Any]:
         """Joins the pieces and, where they are bound to memory, copies inputs and outputs around them."""
-        fresh = fresh_results(split_graph, {part.name for part in split_graph.parts if part.splitting})
+        fresh = fresh_results(split_graph)
         run = stitched(split_graph, pieces)
-        if self.graphs is None or not (self.config.copy_inputs or self.graphs.bound):
+        if self.graphs is None:
             return run
-        return BoundGraph(
-            run,
-            self._is_bound(facts),
-            inputs,
-            fresh if self.config.copy_outputs else None,
-            always=any(None in piece.graph_capture_sizes for piece in pieces.values()),
-        )
+        copied = self.config.copy_outputs and (inputs is not None or self.graphs.bound)
+        static = StaticAddresses(facts.static_at, tuple(pieces.values()))
+        memory = BoundMemory(static, inputs, fresh if copied else None, self._lock)
+        always = any(None in piece.graph_capture_sizes for piece in pieces.values())
+        return BoundGraph(run, self._is_bound(facts), memory, always=always)
 
-    def _is_bound(self, facts: _GraphFacts) -> Callable[[Sequence[Any]], bool]:
+    def _is_bound(self, facts: GraphFacts) -> Callable[[Sequence[Any]], bool]:
         """Returns a function that says whether a call with these arguments is bound to memory."""
         sizes, size_at = frozenset(self.config.cudagraph_sizes), facts.size_at
         if size_at is None:
@@ -169,7 +168,7 @@ class PiecewiseBackend:
             return lambda _args: fixed
         return lambda args: args[size_at] in sizes
 
-    def _pieces(self, split_graph: Split, facts: _GraphFacts) -> dict[str, Piece]:
+    def _pieces(self, split_graph: Split, facts: GraphFacts) -> dict[str, Piece]:
         """Compiles all pieces for all sizes that the config names, before anything runs."""
         compiled = [part.name for part in split_graph.parts if not part.splitting]
         pieces: dict[str, Piece] = {}
@@ -181,7 +180,7 @@ class PiecewiseBackend:
                     advance()
         return pieces
 
-    def _piece(self, split_graph: Split, part: Part, facts: _GraphFacts, *, first: bool) -> Piece:
+    def _piece(self, split_graph: Split, part: Part, facts: GraphFacts, *, first: bool) -> Piece:
         size = size_input(inputs_of(part.graph), facts.symbol)
         place = Place(facts.number, part.name, size.at, facts.size)
         if part.splitting:
@@ -189,7 +188,7 @@ class PiecewiseBackend:
         codes = self._codes(part, size, facts)
         return Piece(place, codes, self._graph_capture_plan(split_graph, part, size, facts, first=first))
 
-    def _codes(self, part: Part, piece_size: SizeInput, facts: _GraphFacts) -> Codes:
+    def _codes(self, part: Part, piece_size: SizeInput, facts: GraphFacts) -> Codes:
         """Compiles a piece for every range and size that the config names."""
         values = inputs_of(part.graph)
 
@@ -202,7 +201,7 @@ class PiecewiseBackend:
         if piece_size.at is None:
             codes.general = compiled(tuned=facts.size in self.config.compile_sizes)
             return codes
-        codes.ranges = [(sizes, compiled()) for sizes in self.config.ranges]
+        codes.ranges = [self._range_code(part, facts, sizes) for sizes in self.config.ranges]
         if not codes.ranges:
             codes.general = compiled()
         for size in self.config.compile_sizes if piece_size.alone else ():
@@ -213,8 +212,18 @@ class PiecewiseBackend:
                 _LOG.warning("%s is not compiled for size %d: %s", part.name, size, reason)
         return codes
 
+    def _range_code(self, part: Part, facts: GraphFacts, sizes: SizeRange) -> RangeCode:
+        """Compiles a piece for a range of sizes. Pieces with more than one size share the code of all ranges."""
+        values = [value_of(node) for node in part.graph.graph.nodes]
+        symbol = facts.symbol if size_input(values, facts.symbol).alone else None
+        piece = None if symbol is None else ranged(part.graph, symbol, sizes)
+        graph = part.graph if piece is None else piece.graph
+        with torch.set_grad_enabled(facts.grad):
+            run = self._compiler.compiled(graph, inputs_of(graph), concrete=False, tuned=False)
+        return RangeCode(sizes, run, None if piece is None else piece.holds)
+
     def _graph_capture_plan(
-        self, split_graph: Split, part: Part, size: SizeInput, facts: _GraphFacts, *, first: bool
+        self, split_graph: Split, part: Part, size: SizeInput, facts: GraphFacts, *, first: bool
     ) -> GraphCapturePlan | None:
         sizes: frozenset[int | None] = frozenset(self.config.cudagraph_sizes)
         if size.at is None:
@@ -242,37 +251,7 @@ def _stock(graph: fx.GraphModule, inputs: Sequence[Any], config: CompileConfig) 
     return cast("Callable[..., Any]", compiled)
 
 
-def _facts_of(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> _GraphFacts:
-    inputs = graph.graph.find_nodes(op="placeholder")
-    values = inputs_of(graph)
-    symbol = dynamic_size(values)
-    static = frozenset(
-        node.name
-        for node, value in zip(inputs, example_inputs, strict=True)
-        if isinstance(value, nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
-    )
-    moving = [value for node, value in zip(inputs, values, strict=True) if node.name not in static]
-    size = _first_dimension(moving) if symbol is None else None
-    return _GraphFacts(next(_graphs), symbol, size_input(values, symbol).at, size, static, needs_grad(values))
-
-
-def _first_dimension(values: Sequence[object]) -> int | None:
-    """The first dimension of the first tensor that has one, if it is a fixed number."""
-    tensor = next((value for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
-    size = None if tensor is None else tensor.shape[0]
-    return size if isinstance(size, int) else None
-
-
-def _moving_inputs(graph: fx.GraphModule, facts: _GraphFacts) -> list[int]:
-    """Indices of the tensors that the caller passes, which may lie elsewhere at every call."""
-    return [
-        index
-        for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))
-        if isinstance(value_of(node), torch.Tensor) and node.name not in facts.static
-    ]
-
-
-def _log_summary(facts: _GraphFacts, split_graph: Split, before: dict[str, int]) -> None:
+def _log_summary(facts: GraphFacts, split_graph: Split, before: dict[str, int]) -> None:
     counts = {name: count - before[name] for name, count in counters.snapshot().items()}
     _LOG.info(
         "graph %d: %d pieces, %d of them compiled; %d compilations requested, %d run, %d loaded, in %.2f s",

@@ -86,13 +86,13 @@ class ArtifactStore:
 
     def _open(self, folder: Path) -> None:
         try:
-            private_folder(folder)
-            if reason := distrusted(folder):
-                self._folder = None
-                self._warn(f"{reason}, so it is not used", folder)
-                return
+            for place in (folder, *(folder / name for name in ("pieces", "blobs", "work"))):
+                private_folder(place)
+                if reason := distrusted(place):
+                    self._folder = None
+                    self._warn(f"{reason}, so it is not used", place)
+                    return
             for name in ("pieces", "blobs"):
-                private_folder(folder / name)
                 sweep_unfinished(folder / name)
         except OSError as error:
             self._readonly(error)

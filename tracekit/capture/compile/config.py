@@ -38,7 +38,8 @@ class CompileConfig:
 
     Attributes:
         mode: ``inductor`` or ``eager`` pieces, ``stock`` for plain torch.compile, or ``none`` to compile nothing.
-        splitting_ops: Operators that run between the compiled pieces, as ``ns::op`` or ``ns::op.overload``.
+        splitting_ops: Operators that run between the compiled pieces, as ``ns::op`` or ``ns::op.overload``. Functions
+            that decompose to them (``torch.nn.functional``, methods of tensors) run between the pieces too.
         compile_sizes: Sizes that get code of their own, for exactly these shapes. They take precedence over ranges.
         compile_ranges: Ranges of sizes that get code of their own: either pairs (start, end), inclusive, or only the
             ends, with a last range up to ``max_size``: (8, 32) means 1 to 8, 9 to 32, and 33 to 8192. If empty, one

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from tracekit.capture.compile.random_numbers import random_numbers_kept
 from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -152,8 +153,9 @@ class StandInGraphs:
         first: bool = True,  # noqa: ARG002 - as CUDA's
     ) -> StandInReplay:
         """Runs the call and remembers its addresses and results."""
-        for _ in range(warmups):
-            fn(*args)
+        with random_numbers_kept():
+            for _ in range(warmups):
+                fn(*args)
         replay = StandInReplay(fn, addresses(args, watched), fn(*args))
         self.made.append(replay)
         return replay
@@ -219,8 +221,9 @@ class CudaGraphs:
         inputs = addresses(args, watched)
         graph = torch.cuda.CUDAGraph()
         with self._on_side_stream(first=first):
-            for _ in range(warmups):
-                fn(*args)
+            with random_numbers_kept():
+                for _ in range(warmups):
+                    fn(*args)
             outputs = self._graph_captured(graph, fn, args)
         return CudaReplay(graph, inputs, outputs)
 

@@ -1,14 +1,14 @@
-"""A model that is traced once per form of its arguments and then called without checking guards.
+"""A model that is traced once per form of its arguments and then called without checking most guards.
 
-Before every call, ``torch.compile`` checks everything that it assumed while tracing. Here, only the form of the
-arguments (:mod:`tracekit.capture.compile.forms`) decides which code runs. Everything else that the model read while it
-was traced (attributes, globals) is assumed not to change. ``debug`` checks that.
+Before every call, ``torch.compile`` checks everything that it assumed while tracing. Here, the form of the arguments
+(:mod:`tracekit.capture.compile.forms`) and PyTorch's state (:mod:`tracekit.capture.compile.modes`) decide which code
+runs, and only cheap guards on the model's state stay (:mod:`tracekit.capture.compile.guards`). Whatever else the model
+read while it was traced is assumed not to change; ``debug`` checks that. The README has the table of all changes.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from typing import TYPE_CHECKING
 
@@ -20,31 +20,34 @@ from torch._inductor.exc import InductorError
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from typing_extensions import override
 
-from tracekit.capture.compile.backend import PiecewiseBackend
-from tracekit.capture.compile.cache import model_store
+from tracekit.capture.compile.codes import Code, equal_sizes, overlap, shares_tensors
 from tracekit.capture.compile.config import CompileConfig
-from tracekit.capture.compile.forms import Dimensions, ModelInputs, form, tensor_form
+from tracekit.capture.compile.dimensions import Dimensions, ModelInputs
+from tracekit.capture.compile.forms import OpaqueError, form, tensor_form
+from tracekit.capture.compile.modes import GlobalModes, foreign_modes
 from tracekit.capture.compile.proxy import ModelProxy
-from tracekit.capture.compile.root import RootHooks
+from tracekit.capture.compile.root import RootHooks, own_forward
 from tracekit.capture.compile.state import model_state, refuse_reassigned
 from tracekit.capture.compile.tracing import (
     ForgottenError,
     TracedForward,
+    first_line,
     guarded,
     inner_error,
+    model_backend,
 )
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable
 
     from tracekit.capture.compile.tracing import Backend
 
 _LOG = logging.getLogger("tracekit.capture")
 #: Above this many forms, further forms are left to torch.compile with its guards.
 _MOST_FORMS = 32
-#: A size of an argument, as Dynamo spells it.
-_SIZE = re.compile(r"L\['(\w+)'\](?:\[(\d+)\])?[^,;\s]*?\.size\(\)\[(\d+)\]")
+#: A form that was traced this often, because the model's state changed each time, is left to them too.
+_MOST_TRACES = 4
 
 
 def compile_model(
@@ -54,13 +57,14 @@ def compile_model(
     bytecode: bool = False,
     backend: Backend | str | None = None,
 ) -> CompiledModel:
-    """Compiles a model. The first call with each form of arguments traces it; later calls skip the guards.
+    """Compiles a model. The first call with each form of arguments traces it; later calls skip most guards.
 
     Args:
         model: The model. It does not change, and can still be called uncompiled.
         config: How to compile it. Defaults to ``CompileConfig()``.
         bytecode: Whether to call the code that Dynamo generated directly instead of through Dynamo. Starts a call in
-            half the time, but ``torch.compiler.set_stance`` and the like no longer have an effect.
+            half the time, but no guard is checked (flags, counters and modes of submodules must not change), and
+            ``torch.compiler.set_stance`` and the like no longer have an effect.
         backend: Compiles the graphs. Defaults to a :class:`PiecewiseBackend`.
 
     Raises:
@@ -78,14 +82,15 @@ def compile_model(
 class CompiledModel(ModelProxy):
     """A compiled model. It is called like the model and has the model's attributes and methods.
 
-    Several threads may call it; one at a time traces. There is separate code with and without autograd, and for
-    training and evaluation mode. Moving or converting the model (``to``, ``half``, …) discards the code. It cannot be
-    pickled or copied, but the original model can.
+    Several threads may call it; one at a time traces. There is separate code for each state of autograd and autocast,
+    and for training and evaluation mode. Calls with arguments that have no form, such as KV caches, keep
+    torch.compile's guards. Moving or converting the model (``to``, ``half``, …) discards the code. It cannot be pickled
+    or copied, but the original model can.
     """
 
     _OWN = ModelProxy._OWN | {
-        *("_config", "_bytecode", "_backend", "_dimensions", "_hooks", "_lock"),
-        *("_codes", "_fast", "_traces", "_rest"),
+        *("_config", "_bytecode", "_backend", "_dimensions", "_hooks", "_modes", "_lock"),
+        *("_codes", "_fast", "_rest", "_warned"),
     }
 
     _config: CompileConfig
@@ -93,11 +98,12 @@ class CompiledModel(ModelProxy):
     _backend: Backend | str
     _dimensions: Dimensions
     _hooks: RootHooks
+    _modes: GlobalModes
     _lock: threading.RLock
-    _codes: dict[Hashable, Callable[..., object]]  # the code of each form
+    _codes: dict[Hashable, Code]
     _fast: dict[Hashable, Callable[..., object]]  # the same, for forms that are quick to compute
-    _traces: dict[Hashable, TracedForward]  # by form, in debug mode only: to check their guards
-    _rest: Callable[..., object] | None  # runs calls of further forms
+    _rest: Callable[..., object] | None  # runs calls whose form does not select code
+    _warned: set[str]
 
     def __init__(
         self,
@@ -110,16 +116,18 @@ class CompiledModel(ModelProxy):
         self._orig_mod = model
         self._config = config
         self._bytecode = bytecode
-        self._backend = _backend(config) if backend is None else backend
+        self._backend = model_backend(config) if backend is None else backend
         self._dimensions = Dimensions(model.forward, config.dynamic_dims)
         self._hooks = RootHooks(model)
+        self._modes = GlobalModes()
         self._lock = threading.RLock()
+        self._warned = set()
         self._forget()
 
     @override
     def _forget(self) -> None:
         """Discards all code: the next call traces the model again."""
-        self._codes, self._fast, self._traces, self._rest = {}, {}, {}, None
+        self._codes, self._fast, self._rest = {}, {}, None
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Runs the model with its own hooks and the global ones."""
@@ -134,134 +142,159 @@ class CompiledModel(ModelProxy):
             CaptureError: If forward reassigns a buffer and CUDA graphs are to be captured, or, in debug mode, if a
                 skipped guard does not hold.
         """
-        if not kwargs:
-            training = self._orig_mod.training
+        if not kwargs and (len(args) == 1 or _different(args)):
             try:
-                key = (torch.is_grad_enabled(), training, *map(tensor_form, args))  # type: ignore[arg-type]
+                key = (self._mode(), *map(tensor_form, args))  # type: ignore[arg-type]
                 run = self._fast[key]
-            except (AttributeError, KeyError):
+            except (AttributeError, KeyError, RuntimeError):
                 return self._run_any_form(ModelInputs(args, kwargs))
             try:
                 return run(*args)
-            except BackendCompilerFailed as error:
+            except TorchDynamoException as error:
                 return self._retrace(error, ModelInputs(args, kwargs))
         return self._run_any_form(ModelInputs(args, kwargs))
 
-    def _mode(self) -> tuple[bool, bool]:
-        return torch.is_grad_enabled(), self._orig_mod.training
+    def _mode(self) -> Hashable:
+        """What selects code besides the arguments; None if torch.compile's guards must."""
+        if foreign_modes():
+            return None
+        return self._modes.number(), self._orig_mod.training, own_forward(self._orig_mod)
 
-    def _retrace(self, error: BackendCompilerFailed, call: ModelInputs) -> object:
-        """Traces the model again if Dynamo has lost its code."""
-        if not isinstance(inner_error(error), ForgottenError):
-            raise error
-        self._forget()
-        return self._run_any_form(call)
+    def _key(self, call: ModelInputs) -> Hashable:
+        """The key of the code for a call; None if its guards must be checked."""
+        try:
+            arguments = form(call, self._dimensions)
+        except OpaqueError as error:
+            self._warn(f"{error}, so guards are checked at every call with one")
+            return None
+        mode = self._mode()
+        return None if mode is None else (mode, arguments)
 
     def _run_any_form(self, call: ModelInputs) -> object:
-        key = (self._mode(), form(call, self._dimensions))
-        if key not in self._codes:
+        if self._config.mode == "none":
+            return own_forward(self._orig_mod)(*call.args, **call.kwargs)
+        key = None if self._config.mode == "stock" else self._key(call)
+        if key is None:
+            return self._run_with_guards(call)
+        if (code := self._codes.get(key)) is None:
             with self._lock:
-                if len(self._codes) >= _MOST_FORMS:
-                    return self._guarded_rest()(*call.args, **call.kwargs)
-                if key not in self._codes:
+                if (code := self._codes.get(key)) is None:
                     return self._first_run(key, call)
-        if (trace := self._traces.get(key)) is not None and (broken := trace.broken_guards(call)):
+        return self._run_code(code, call)
+
+    def _run_code(self, code: Code, call: ModelInputs) -> object:
+        if code.writes and overlap(call):
+            return self._run_uncompiled(call)
+        if not code.fits(call, self._dimensions):
+            return self._run_with_guards(call)
+        if self._config.debug and (broken := code.broken_guards(call)):
             raise CaptureError(f"a guard that compiled code skips does not hold: {broken[0]}")
         try:
-            return self._codes[key](*call.args, **call.kwargs)
-        except BackendCompilerFailed as error:
+            return code.run(*call.args, **call.kwargs)
+        except TorchDynamoException as error:
             return self._retrace(error, call)
 
     def _first_run(self, key: Hashable, call: ModelInputs) -> object:
         """Runs the first call of a form. If it succeeds, its code is kept for later calls."""
-        if self._config.mode == "none":
-            return self._run_and_keep(key, call, self._orig_mod.forward)
-        if self._config.mode == "stock":
-            return self._run_and_keep(key, call, guarded(self._orig_mod, self._backend))
+        if len(self._codes) >= _MOST_FORMS:
+            self._warn(f"is called with more than {_MOST_FORMS} forms of arguments, so guards are checked for the rest")
+            return self._run_with_guards(call)
+        if shares_tensors(self._orig_mod, call):
+            return self._run_with_guards(call)
+        trace = TracedForward(self._orig_mod, self._backend, bytecode=self._bytecode, guarded=self._config.debug)
+        return self._traced(key, call, trace)
+
+    def _traced(self, key: Hashable, call: ModelInputs, trace: TracedForward) -> object:
+        """Traces a call, or leaves it to guards if that cannot be done."""
         try:
-            return self._trace(key, call)
+            return self._trace(key, call, trace)
         except (BackendCompilerFailed, InductorError) as error:
             raise inner_error(error) from error
         except ConstraintViolationError as error:
             return self._with_fixed_sizes(call, error)
         except TorchDynamoException as error:
-            return self._with_guards(key, call, error)
+            return self._keep_guards(key, call, error)
 
-    def _trace(self, key: Hashable, call: ModelInputs) -> object:
-        debug, config = self._config.debug, self._config
-        trace = TracedForward(self._orig_mod, self._backend, bytecode=self._bytecode, guarded=debug)
+    def _trace(self, key: Hashable, call: ModelInputs, trace: TracedForward) -> object:
         before = model_state(self._orig_mod)
+        equal = equal_sizes(call, self._dimensions)
+        if overlap(call) and trace.would_write(call, self._dimensions):
+            return self._run_uncompiled(call)
         result = trace.first_run(call, self._dimensions)
-        refuse_reassigned(self._orig_mod, before, config)
-        trace.write_source(config)
-        self._codes[key] = trace.run
-        if debug:
-            self._traces[key] = trace
-        elif self._quick(call):
-            self._fast[*self._mode(), *map(tensor_form, call.args)] = trace.run  # type: ignore[arg-type]
+        refuse_reassigned(self._orig_mod, before, self._config)
+        trace.write_source(self._config)
+        code = Code(trace.run, trace, equal if trace.ties else None)
+        self._codes[key] = code
+        if self._quick(code, call):
+            self._fast[self._mode(), *map(tensor_form, call.args)] = trace.run  # type: ignore[arg-type]
         return result
 
-    def _quick(self, call: ModelInputs) -> bool:
-        """Whether a call's form depends only on its tensors."""
-        only_tensors = all(isinstance(value, torch.Tensor) for value in call.args)
-        return only_tensors and not call.kwargs and self._dimensions.default
+    def _quick(self, code: Code, call: ModelInputs) -> bool:
+        """Whether the forms of its tensors alone show that the code serves a call."""
+        plain = all(type(value) is torch.Tensor for value in call.args) and _different(call.args)
+        plain &= len(call.args) == 1 or code.serves_all
+        return plain and not call.kwargs and self._dimensions.default and not self._config.debug
+
+    def _retrace(self, error: TorchDynamoException, call: ModelInputs) -> object:
+        """Traces a call again, because the model has changed or Dynamo has lost its code."""
+        if isinstance(error, BackendCompilerFailed) and not isinstance(inner_error(error), ForgottenError):
+            raise error
+        with self._lock:
+            code = self._codes.get(key := self._key(call))
+            if code is None or code.trace is None:
+                self._forget()
+                return self._run_any_form(call)
+            self._fast.clear()
+            if code.trace.count >= _MOST_TRACES:
+                self._warn("changes from call to call, so its guards are checked")
+                self._codes[key] = Code(guarded(self._orig_mod, self._backend))
+                return self._run_any_form(call)
+            return self._traced(key, call, code.trace)
 
     def _with_fixed_sizes(self, call: ModelInputs, error: ConstraintViolationError) -> object:
         """Compiles separate code for each value of a size, because the model fixes a size that was to be dynamic."""
         if not self._dimensions.unspecified:
-            raise UsageError(f"dynamic_dims: the model requires a fixed value for a dynamic size: {_first_line(error)}")
-        fixed = {
-            (
-                self._dimensions.argument(int(index)) if index and variable == "args" else variable,
-                int(dim),
-            )
-            for variable, index, dim in _SIZE.findall(str(error))
-        }
+            raise UsageError(f"dynamic_dims: the model requires a fixed value for a dynamic size: {first_line(error)}")
+        fixed = self._dimensions.named_in(str(error))
         sizes = ", ".join(f"size {dim} of {name}" for name, dim in sorted(fixed)) or "sizes"
         self._warn(f"the model requires fixed values for {sizes}, so each value is compiled separately")
         self._dimensions = self._dimensions.without(fixed)
         return self._run_any_form(call)
 
-    def _with_guards(self, key: Hashable, call: ModelInputs, error: TorchDynamoException) -> object:
+    def _keep_guards(self, key: Hashable, call: ModelInputs, error: TorchDynamoException) -> object:
         """Leaves a form to torch.compile with its guards or, if that fails too, to the model itself."""
+        run = guarded(self._orig_mod, self._backend)
         try:
-            result = self._run_and_keep(key, call, guarded(self._orig_mod, self._backend))
+            result = run(*call.args, **call.kwargs)
         except (TorchDynamoException, ConstraintViolationError):
-            return self._orig_mod.forward(*call.args, **call.kwargs)
-        self._warn(f"cannot be traced as one graph, so its guards are checked: {_first_line(error)}")
+            return own_forward(self._orig_mod)(*call.args, **call.kwargs)
+        self._codes[key] = Code(run)
+        self._warn(f"cannot be traced as one graph, so its guards are checked: {first_line(error)}")
         return result
 
-    def _guarded_rest(self) -> Callable[..., object]:
-        """Runs calls of further forms: torch.compile with its guards."""
-        if self._rest is None:
-            self._warn(f"is called with more than {_MOST_FORMS} forms of arguments, so guards are checked for the rest")
-            self._rest = guarded(self._orig_mod, self._backend)
-        return self._rest
+    def _run_with_guards(self, call: ModelInputs) -> object:
+        """Runs a call whose form does not select code: by torch.compile with its guards."""
+        with self._lock:
+            if (run := self._rest) is None:
+                run = self._rest = guarded(self._orig_mod, self._backend)
+        try:
+            return run(*call.args, **call.kwargs)
+        except BackendCompilerFailed as error:
+            raise inner_error(error) from error
+        except (TorchDynamoException, ConstraintViolationError):
+            return own_forward(self._orig_mod)(*call.args, **call.kwargs)
 
-    def _run_and_keep(self, key: Hashable, call: ModelInputs, run: Callable[..., object]) -> object:
-        result = run(*call.args, **call.kwargs)
-        self._codes[key] = run
-        return result
+    def _run_uncompiled(self, call: ModelInputs) -> object:
+        """Runs a call that writes to overlapping tensors: compiled code takes its inputs to lie apart."""
+        self._warn("writes to arguments that overlap in memory, so such calls are not compiled")
+        return own_forward(self._orig_mod)(*call.args, **call.kwargs)
 
     def _warn(self, message: str) -> None:
-        _LOG.warning("%s: %s", type(self._orig_mod).__qualname__, message)
+        """Warns once."""
+        if message not in self._warned:
+            self._warned.add(message)
+            _LOG.warning("%s: %s", type(self._orig_mod).__qualname__, message)
 
 
-def _backend(config: CompileConfig) -> Backend | str:
-    """The backend for one model. Ours is created at the first graph, because its cache depends on the traced files."""
-    if config.mode == "stock":
-        return "inductor"
-    created: list[PiecewiseBackend] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        if not created:
-            created.append(PiecewiseBackend(config, store=model_store(config)))
-        return created[0](graph, inputs)
-
-    return backend
-
-
-def _first_line(error: BaseException) -> str:
-    """The first paragraph of an error's message, as one line."""
-    text = " ".join(str(error).partition("\n\n")[0].split())
-    return text or type(error).__name__
+def _different(values: tuple[object, ...]) -> bool:
+    return len({*map(id, values)}) == len(values)

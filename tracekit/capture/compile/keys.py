@@ -23,6 +23,8 @@ from torch._inductor import config as inductor_settings
 from torch._inductor.codecache import BypassFxGraphCache, FxGraphCachePickler, FxGraphHashDetails
 from torch.utils._mode_utils import no_dispatch
 
+from tracekit.capture.compile.decomposition import NAMESPACES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -34,8 +36,6 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 #: Metadata of a node that changes how it is compiled.
 _META = ("recompute", "ac_graph_id", "user_cache_hash")
-#: The namespaces of PyTorch's own operators, whose behavior is determined by PyTorch's version.
-_NAMESPACES = frozenset({"aten", "prims", "prim", "inductor", "_c10d_functional", "c10d"})
 
 
 class _NoKeyError(Exception):
@@ -208,7 +208,7 @@ def _refuse_transparent(target: torch._ops.OpOverload | torch._ops.OpOverloadPac
         overloads = [getattr(target, name) for name in target._overload_names]
     for overload in overloads:
         name = overload._name
-        if name.partition("::")[0] in _NAMESPACES:
+        if name.partition("::")[0] in NAMESPACES:
             continue
         composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
         if composite or torch._library.triton.get_triton_kernels_for_op(name):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.capture.compile.compiler import needs_grad
 from tracekit.capture.compile.counters import counters
+from tracekit.capture.compile.random_numbers import random_numbers_kept
 from tracekit.capture.emit import quiet_emitter
 from tracekit.errors import CaptureError
 from tracekit.markers import spelling
@@ -23,6 +25,8 @@ _LOG = logging.getLogger("tracekit.capture")
 #: Above this many sizes, a piece forgets which code it chose for the earlier ones.
 _MOST_RUNS = 4_096
 GENERAL = "general"
+#: CUDA refuses to capture two graphs at once in one process.
+_GRAPH_CAPTURE = threading.RLock()
 
 
 class Place(NamedTuple):
@@ -41,6 +45,20 @@ class Place(NamedTuple):
     size: int | None = None
 
 
+class RangeCode(NamedTuple):
+    """Code for a range of sizes.
+
+    Attributes:
+        sizes: The range.
+        run: The code.
+        holds: Whether what the compiler took for granted holds for a size; None if that is not known.
+    """
+
+    sizes: SizeRange
+    run: Callable[..., Any]
+    holds: Callable[[int], bool] | None
+
+
 class Codes:
     """The code that a piece was compiled to.
 
@@ -53,21 +71,24 @@ class Codes:
 
     def __init__(self, make_general: Callable[[], Callable[..., Any]], way: str) -> None:
         self.sizes: dict[int, Callable[..., Any]] = {}
-        self.ranges: list[tuple[SizeRange, Callable[..., Any]]] = []
+        self.ranges: list[RangeCode] = []
         self.general: Callable[..., Any] | None = None
         self.way = way
         self._make_general = make_general
+        self._lock = threading.Lock()
 
     def chosen(self, size: int | None) -> tuple[str, Callable[..., Any]]:
         """The code for a size, after the name of what it was compiled for. Single sizes come first, then ranges."""
         if size in self.sizes and size is not None:
             return str(size), self.sizes[size]
-        for sizes, code in self.ranges:
-            if size in sizes:
+        for sizes, code, holds in self.ranges:
+            if size is not None and size in sizes and (holds is None or holds(size)):
                 return f"{sizes.start}-{sizes.end}", code
-        if self.general is None:
-            self.general = self._make_general()
-        return GENERAL, self.general
+        with self._lock:
+            if self.general is None:
+                with random_numbers_kept():
+                    self.general = self._make_general()
+            return GENERAL, self.general
 
 
 class GraphCapturePlan(NamedTuple):
@@ -114,6 +135,10 @@ class Piece:
     def graph_capture_sizes(self) -> frozenset[int | None]:
         """The sizes at which it is captured as a CUDA graph; None stands for a piece without a size."""
         return frozenset() if self.graph_capture is None else self.graph_capture.sizes
+
+    def drop_graphs(self) -> None:
+        """Drops its CUDA graphs: each size is warmed up and captured again."""
+        self._runs = {size: run for size, run in self._runs.items() if run.graph_capture is None}
 
     def _run(self, size: int | None) -> _Run:
         if len(self._runs) >= _MOST_RUNS:
@@ -185,13 +210,14 @@ class _Run:
 
     def _capture_graph(self, plan: GraphCapturePlan, args: Sequence[Any]) -> Sequence[Any]:
         try:
-            self.replay = plan.graphs.capture_graph(
-                self.code,
-                args,
-                watched=plan.watched,
-                warmups=plan.warmups if plan.repeatable else 0,
-                first=plan.first,
-            )
+            with _GRAPH_CAPTURE:
+                self.replay = plan.graphs.capture_graph(
+                    self.code,
+                    args,
+                    watched=plan.watched,
+                    warmups=plan.warmups if plan.repeatable else 0,
+                    first=plan.first,
+                )
         except RuntimeError as error:
             # If the model itself failed, it fails again below.
             self.graph_capture = None

@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 _KINDS = ("forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_hooks")
 
 
+class _Forward:
+    """The forward of a model while its hooks run: the compiled code for the call with hooks, once; else its own."""
+
+    def __init__(self, own: Callable[..., object]) -> None:
+        self.own = own
+        self.calls = threading.local()  # other threads may call the model itself meanwhile
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        compiled, self.calls.compiled = getattr(self.calls, "compiled", None), None
+        return (compiled or self.own)(*args, **kwargs)
+
+
 class RootHooks:
     """The hooks on a model itself and the global hooks on all modules.
 
@@ -36,14 +48,37 @@ class RootHooks:
         kwargs: dict[str, object],
     ) -> object:
         """Calls the model as PyTorch does, including its hooks, but with another forward."""
-        own = vars(self._model)
-        with self._lock:
-            self._running += 1
-            own["forward"] = forward
+        calls = self._enter().calls
+        before, calls.compiled = getattr(calls, "compiled", None), forward
         try:
             return self._model(*args, **kwargs)
         finally:
-            with self._lock:
-                self._running -= 1
-                if not self._running:
-                    del own["forward"]
+            calls.compiled = before
+            self._leave()
+
+    def _enter(self) -> _Forward:
+        attributes = vars(self._model)
+        with self._lock:
+            self._running += 1
+            forward = self._model.forward
+            if not isinstance(forward, _Forward):
+                self._patch = attributes.get("forward")
+                forward = attributes["forward"] = _Forward(forward)
+            return forward
+
+    def _leave(self) -> None:
+        attributes = vars(self._model)
+        with self._lock:
+            self._running -= 1
+            if self._running or not isinstance(attributes.get("forward"), _Forward):
+                return
+            if self._patch is None:
+                del attributes["forward"]
+            else:
+                attributes["forward"] = self._patch
+
+
+def own_forward(model: nn.Module) -> Callable[..., object]:
+    """A model's own forward, also while its hooks run."""
+    forward: Callable[..., object] = model.forward
+    return forward.own if type(forward) is _Forward else forward

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 
 if TYPE_CHECKING:
@@ -82,3 +82,11 @@ def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -
         return tensor.requires_grad_(value.requires_grad)
 
     return [at_size(value) for value in values]
+
+
+def ties_sizes(graph: torch.fx.GraphModule) -> bool:
+    """Whether Dynamo found that a dynamic size must be the same as another one, or a function of others."""
+    for value in inputs_of(graph):
+        if isinstance(value, FakeTensor) and (shape_env := value.fake_mode.shape_env) is not None:
+            return any(expression.free_symbols for expression in shape_env.replacements.values())
+    return False

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import fx
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import OpOverload
 from torch.fx.passes.split_module import split_module
 
+from tracekit.capture.compile.decomposition import NodeOperators, called_operators
 from tracekit.capture.compile.sizes import value_of
 
 if TYPE_CHECKING:
@@ -49,34 +50,27 @@ class Part(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A graph that calls its pieces in order, with the pieces."""
+    """A graph that calls its pieces in order, with the pieces.
+
+    Attributes:
+        graph: The graph.
+        parts: Its pieces.
+        missing: The operators at which it was to be split, but which it does not run.
+        operators: The operators that it calls; only known if some are missing.
+    """
 
     graph: fx.GraphModule
     parts: tuple[Part, ...]
+    missing: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
 
 
 def should_split(node: fx.Node, operators: Collection[str]) -> bool:
-    """Whether the node calls one of the operators, given as ``ns::op`` (any overload) or ``ns::op.overload``.
+    """Whether the node runs one of the operators, given as ``ns::op`` (any overload) or ``ns::op.overload``.
 
-    Dynamo traces ``torch.ops.ns.op`` as a packet without an overload. It also matches ``ns::op.default`` if that is
-    its only overload.
+    It may call the operator or a function, such as one of ``torch.nn.functional``, that decomposes to it.
     """
-    if node.op != "call_function":
-        return False
-    target = node.target
-    if isinstance(target, OpOverload):
-        packet = target._schema.name
-        return packet in operators or f"{packet}.{target._overloadname}" in operators
-    if isinstance(target, OpOverloadPacket):
-        return target._qualified_op_name in operators or (
-            _overloads(target) == ["default"] and f"{target._qualified_op_name}.default" in operators
-        )
-    return False
-
-
-def _overloads(packet: OpOverloadPacket) -> list[str]:
-    names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
-    return names
+    return not NodeOperators(operators).of(node).all.isdisjoint(operators)
 
 
 def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
@@ -87,7 +81,11 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
         operators: The operators to split at.
     """
     _decompose_sizes(graph)
-    piece_of, splitting = _assigned(graph, operators)
+    known = NodeOperators(operators)
+    runs = {node: known.of(node).all.intersection(operators) for node in graph.graph.nodes}
+    missing = tuple(name for name in operators if not any(name in names for names in runs.values()))
+    held = called_operators(graph) if missing else ()
+    piece_of, splitting = _assigned(graph, {node for node, names in runs.items() if names})
     _merge_allocations(piece_of, splitting)
     numbers = {piece: number for number, piece in enumerate(dict.fromkeys(_in_order(piece_of)))}
     split_graph = split_module(
@@ -103,10 +101,10 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
         _return_tuple(split_graph, name, part)
         parts.append(Part(name, piece in splitting, part))
     split_graph.recompile()
-    return Split(split_graph, tuple(parts))
+    return Split(split_graph, tuple(parts), missing, held)
 
 
-def _assigned(graph: fx.GraphModule, operators: Collection[str]) -> tuple[dict[fx.Node, int], set[int]]:
+def _assigned(graph: fx.GraphModule, splitters: Collection[fx.Node]) -> tuple[dict[fx.Node, int], set[int]]:
     """The number of each node's piece, and the numbers of the pieces of splitting operators."""
     piece_of: dict[fx.Node, int] = {}
     splitting: set[int] = set()
@@ -117,9 +115,9 @@ def _assigned(graph: fx.GraphModule, operators: Collection[str]) -> tuple[dict[f
         if (source := _tuple_of(node)) is not None and source in piece_of:
             piece_of[node] = piece_of[source]
             continue
-        if should_split(node, operators) is not (piece in splitting):
+        if (node in splitters) is not (piece in splitting):
             piece += 1
-            if should_split(node, operators):
+            if node in splitters:
                 splitting.add(piece)
         piece_of[node] = piece
     return piece_of, splitting

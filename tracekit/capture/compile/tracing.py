@@ -7,9 +7,11 @@ ever gets another ``__code__``.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import types
+import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -17,7 +19,13 @@ from torch._dynamo import trace_rules
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-from tracekit.capture.compile.forms import marked_dynamic, widened
+from tracekit.capture.compile.backend import PiecewiseBackend
+from tracekit.capture.compile.cache import model_store
+from tracekit.capture.compile.dimensions import marked_dynamic, widened
+from tracekit.capture.compile.guards import state_guards
+from tracekit.capture.compile.root import own_forward
+from tracekit.capture.compile.sizes import ties_sizes
+from tracekit.capture.compile.writes import writes_arguments
 from tracekit.errors import TracekitError
 
 try:
@@ -26,13 +34,13 @@ except ImportError:
     depyf = None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from torch import nn
 
     from tracekit.capture.compile.config import CompileConfig
-    from tracekit.capture.compile.forms import Dimensions, ModelInputs
+    from tracekit.capture.compile.dimensions import Dimensions, ModelInputs
 
     Backend = Callable[..., Callable[..., object]]
 
@@ -48,8 +56,65 @@ class _OnlyTracedError(Exception):
     """Stops code that was traced with substitute arguments before it runs."""
 
 
+class _Gate:
+    """The way from Dynamo to the backend.
+
+    Dynamo keeps every backend until it is reset, and compiled code beside the code object that it was made from, where
+    Python's garbage collector does not look. So this knows neither the model nor its code, and Dynamo gets only a weak
+    reference to it; else no model would ever be freed.
+
+    Attributes:
+        tracing: Whether a graph may be traced now.
+        trace_only: Whether the traced graph must not run.
+        writes: Whether a graph writes to tensors that the caller passes.
+        ties: Whether a graph requires that sizes of different tensors agree.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.tracing = self.trace_only = False
+        self.writes = self.ties = False
+        self._backend = backend
+
+    def compiled(
+        self, graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
+    ) -> Callable[..., object]:
+        """Has the backend compile a graph; refuses graphs that we did not ask to trace."""
+        if not self.tracing:
+            raise ForgottenError
+        self.writes |= writes_arguments(graph, inputs)
+        self.ties |= ties_sizes(graph)
+        run = self._backend(graph, inputs, **options)
+        if not self.trace_only:
+            return run
+
+        def run_unless_trace_only(*args: object) -> object:
+            if self.trace_only:
+                raise _OnlyTracedError
+            return run(*args)
+
+        return run_unless_trace_only
+
+
+def _weakly(gate: _Gate) -> Backend:
+    """A backend that does not keep the gate alive."""
+    reference = weakref.ref(gate)
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> Callable[..., object]:
+        gate = reference()
+        if gate is None:
+            raise ForgottenError
+        return gate.compiled(graph, inputs, **options)
+
+    return backend
+
+
 class TracedForward:
-    """The compiled code of one form of a call."""
+    """The compiled code of one form of a call.
+
+    Attributes:
+        run: Calls it.
+        count: How often it was traced: once for each state of the model.
+    """
 
     def __init__(self, model: nn.Module, backend: Backend | str, *, bytecode: bool, guarded: bool) -> None:
         """Prepares a trace.
@@ -61,36 +126,59 @@ class TracedForward:
             guarded: Whether to keep the guards, so that :meth:`broken_guards` can check them.
         """
         self._model = model
-        self._backend: Backend = torch._dynamo.lookup_backend(backend)  # type: ignore[arg-type]
+        self._gate = _Gate(torch._dynamo.lookup_backend(backend))  # type: ignore[arg-type]
         self._bytecode = bytecode
         self._function = _copied(model)
-        self._tracing = self._trace_only = False
+        self.count = 0
         self._code: types.CodeType | None = None
-        unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        options: dict[str, Any] = {"guard_filter_fn": state_guards(self._function.__code__)}
         self.run: Callable[..., object] = torch.compile(
             types.MethodType(self._function, model),
             fullgraph=True,
             dynamic=False,
-            backend=self._compiled,
-            options=None if guarded else unguarded,
+            backend=_weakly(self._gate),
+            options=None if guarded else options,
         )
 
     def first_run(self, call: ModelInputs, dimensions: Dimensions) -> object:
         """Traces a call, compiles its graph, runs it, and returns the result."""
-        self._tracing = True
-        handle = register_bytecode_hook(self._keep_bytecode)
-        try:
+        with self._traces():
+            self.count += 1
             wide = widened(call, dimensions)
             if wide is not None:
                 self._trace_without_running(wide, dimensions)
             with marked_dynamic(call, dimensions):
                 result = self.run(*call.args, **call.kwargs)
-        finally:
-            handle.remove()
-            self._tracing = False
         if self._code is not None and self._bytecode:
             self.run = types.MethodType(_with_code(self._function, self._code), self._model)
         return result
+
+    def would_write(self, call: ModelInputs, dimensions: Dimensions) -> bool:
+        """Traces a call without running it. Whether it writes to tensors that the caller passes."""
+        with self._traces():
+            self._trace_without_running(widened(call, dimensions) or call, dimensions)
+        return self.writes
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes to tensors that the caller passes."""
+        return self._gate.writes
+
+    @property
+    def ties(self) -> bool:
+        """Whether it requires that sizes of different tensors agree."""
+        return self._gate.ties
+
+    @contextlib.contextmanager
+    def _traces(self) -> Iterator[None]:
+        """While the block runs, Dynamo may trace."""
+        self._gate.tracing = True
+        handle = register_bytecode_hook(self._keep_bytecode)
+        try:
+            yield
+        finally:
+            handle.remove()
+            self._gate.tracing = False
 
     def write_source(self, config: CompileConfig) -> None:
         """Writes Dynamo's code for forward as Python, if there is a debug folder and depyf is installed."""
@@ -98,31 +186,14 @@ class TracedForward:
             _write_source(self._code, config.debug_dir)
 
     def _trace_without_running(self, call: ModelInputs, dimensions: Dimensions) -> None:
-        self._trace_only = True
+        self._gate.trace_only = True
         try:
             with marked_dynamic(call, dimensions):
                 self.run(*call.args, **call.kwargs)
         except _OnlyTracedError:
             return
         finally:
-            self._trace_only = False
-
-    def _compiled(
-        self, graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
-    ) -> Callable[..., object]:
-        """The backend that Dynamo calls; it refuses graphs that we did not ask to trace."""
-        if not self._tracing:
-            raise ForgottenError
-        run = self._backend(graph, inputs, **options)
-        if not self._trace_only:
-            return run
-
-        def run_unless_trace_only(*args: object) -> object:
-            if self._trace_only:
-                raise _OnlyTracedError
-            return run(*args)
-
-        return run_unless_trace_only
+            self._gate.trace_only = False
 
     def _keep_bytecode(self, code: types.CodeType, new_code: types.CodeType) -> types.CodeType | None:
         """Dynamo's bytecode hook; Dynamo calls it for everything that it compiles in this process."""
@@ -148,20 +219,40 @@ def guarded(model: nn.Module, backend: Backend | str) -> Callable[..., object]:
     return run
 
 
+def model_backend(config: CompileConfig) -> Backend | str:
+    """The backend for one model. Ours is created at the first graph, because its cache depends on the traced files."""
+    if config.mode == "stock":
+        return "inductor"
+    created: list[PiecewiseBackend] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        if not created:
+            created.append(PiecewiseBackend(config, store=model_store(config)))
+        return created[0](graph, inputs)
+
+    return backend
+
+
 def inner_error(error: Exception) -> Exception:
     """The error that a backend raised, if it is one of ours; else Dynamo's error."""
     inner = getattr(error, "inner_exception", None)
     return inner if isinstance(inner, TracekitError | ForgottenError) else error
 
 
+def first_line(error: BaseException) -> str:
+    """The first paragraph of an error's message, as one line."""
+    text = " ".join(str(error).partition("\n\n")[0].split())
+    return text or type(error).__name__
+
+
 def _copied(model: nn.Module) -> types.FunctionType:
     """A model's forward as a function of the model, with a code object of its own."""
-    forward: object = model.forward
+    forward = own_forward(model)
     if isinstance(forward, types.MethodType) and forward.__self__ is model:
         function = forward.__func__
         if isinstance(function, types.FunctionType) and _is_traced(function):
             return _with_code(function, function.__code__.replace())
-    return _wrapped(model.forward)
+    return _wrapped(forward)
 
 
 def _is_traced(function: types.FunctionType) -> bool:
@@ -181,6 +272,8 @@ def _with_code(function: types.FunctionType, code: types.CodeType) -> types.Func
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__kwdefaults__ = function.__kwdefaults__
+    # Dynamo keeps what it compiles for a code object for ever; with the function that code is of no use.
+    weakref.finalize(copy, torch._dynamo.eval_frame.remove_from_cache, code).atexit = False
     return copy
 
 

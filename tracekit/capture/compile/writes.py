@@ -17,7 +17,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from tracekit.capture.compile.sizes import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: Functions of the operator module that write to their first argument.
 _IN_PLACE = {"setitem", "delitem"} | {
@@ -35,17 +35,25 @@ def written_inputs(graph: fx.GraphModule) -> set[int]:
     written = [value_of(item) for node in graph.graph.nodes for item in _written(node)]
     if any(value is None for value in written):
         return set(range(len(inputs)))
-    memory = {_memory(value) for value in written if isinstance(value, torch.Tensor)}
+    written_memory = {memory(value) for value in written if isinstance(value, torch.Tensor)}
     tensors = ((index, value) for index, value in enumerate(inputs) if isinstance(value, torch.Tensor))
-    return {index for index, value in tensors if _memory(value) in memory}
+    return {index for index, value in tensors if memory(value) in written_memory}
 
 
-def _memory(tensor: torch.Tensor) -> int:
+def memory(tensor: torch.Tensor) -> int:
     """Identifies a tensor's memory. All tensors that are not strided are assumed to share theirs."""
     if tensor.layout is not torch.strided:
         return -1
     storage: int = tensor.untyped_storage()._cdata
     return storage
+
+
+def writes_arguments(graph: fx.GraphModule, inputs: Sequence[object]) -> bool:
+    """Whether a graph may write to tensors other than the model's parameters and buffers."""
+    return any(
+        not isinstance(inputs[index], torch.nn.Parameter) and not hasattr(inputs[index], "_dynamo_static_input_type")
+        for index in written_inputs(graph)
+    )
 
 
 def _written(node: fx.Node) -> Iterator[fx.Node]:

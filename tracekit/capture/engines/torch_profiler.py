@@ -38,7 +38,7 @@ def record(job: Job) -> Outcome:
     with routed_to(recorder.emitter), counted_graphs(lambda: recorder.window) as graphs:
         try:
             loaded = target.load(job.target, job.arguments)
-            figures = run(loaded, job.settings, recorder, nullcontext())
+            run(loaded, job.settings, recorder, nullcontext(), figures)
         except CaptureError as error:
             code, problem = error.exit_code, error
         except KeyboardInterrupt:
@@ -50,7 +50,8 @@ def record(job: Job) -> Outcome:
     if not recorder.recorded:
         message = f"{job.target}: exited with code {code} before anything was recorded"
         raise problem or CaptureError(message, code or 1)
-    _write(job, recorder, graphs.figures(recorder.windows))
+    counts = {name: value for name, value in figures.items() if name.startswith(("modules_", "fused_"))}
+    _write(job, recorder, graphs.figures(recorder.windows) | counts)
     return Outcome(code, problem, recorder.figures | figures, tuple(recorder.warnings))
 
 

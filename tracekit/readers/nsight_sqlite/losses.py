@@ -23,9 +23,10 @@ from tracekit.nsight import tables as nsight
 from tracekit.recording.provenance import Lack
 
 if TYPE_CHECKING:
-    from tracekit.causes import Cause, Tally
+    from tracekit.causes import Cause
     from tracekit.readers.nsight_sqlite.ids import GlobalIds
     from tracekit.readers.sqlite.file import SqliteFile
+    from tracekit.recording.tally import Tally
 
 _LOST = re.compile(
     r"\bnot all\b|\b(lost|dropped|discarded|missing|incomplete|truncated|overwritten|exceeded|overflow\w*)\b"

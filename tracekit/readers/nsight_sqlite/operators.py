@@ -19,8 +19,8 @@ from tracekit.recording.tables import CPU_OP, LAUNCHES, WORK
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Ints
-    from tracekit.causes import Tally
     from tracekit.readers.nsight_sqlite.ids import GlobalIds, Names
+    from tracekit.recording.tally import Tally
 
 
 class Operators(NamedTuple):

@@ -18,8 +18,8 @@ from tracekit.recording.tables import PUSH_POP, RANGES, START_END
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.causes import Tally
     from tracekit.readers.nsight_sqlite.ids import GlobalIds
+    from tracekit.recording.tally import Tally
 
 
 #: Event types that become ranges or name their domains.

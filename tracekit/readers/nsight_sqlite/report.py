@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from tracekit.causes import LOST_BY_RECORDER, TOO_LARGE, Tally
+from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT, TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight_sqlite.diagnostics import (
@@ -41,6 +41,7 @@ from tracekit.readers.sqlite.bulk import ENCODED, ENCODED_TEXT, BulkReader, Requ
 from tracekit.readers.sqlite.file import DAMAGED, SQLITE_MAGIC, SqliteFile
 from tracekit.recording.provenance import LATEST_UTC_NS, Source
 from tracekit.recording.tables import Recording
+from tracekit.recording.tally import Tally
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +119,9 @@ def read(path: Path, progress: Progress) -> Recording:
         pa.default_memory_pool().release_unused()
         tally = Tally()
         tally.add("values", TOO_LARGE, bulk.beyond)
-        tally.add("ranges", LOST_BY_RECORDER, _lost_by_recorder(file))
+        figures = _recorder_figures(file)
+        tally.add("ranges", LOST_BY_RECORDER, figures.get("markers_lost", 0))
+        tally.add(REPORT, FUSED_PATH_OFF, figures.get("fused_paths_off", 0))
         source = _source(file, digest.result())
         names = {name: request.table.name for name, request in requests.items()}
         try:
@@ -205,11 +208,11 @@ def _events(tables: dict[str, pa.Table], ids: GlobalIds, tally: Tally, beside: T
     return _Events(ranges, launches, work, graph_nodes, graphs, failed, texts, domains, names.used, inside_ns)
 
 
-def _lost_by_recorder(file: SqliteFile) -> int:
-    """How many markers the embedded recorder reports as missing."""
+def _recorder_figures(file: SqliteFile) -> dict[str, int]:
+    """What the embedded recorder says about itself: markers lost, layers whose fused path it switched off."""
     columns = nsight.RECORDER.c
     figures: dict[str, int] = dict(file.typed(nsight.RECORDER, (columns.name, str), (columns.value, int)))
-    return max(0, figures.get("markers_lost", 0))
+    return {name: max(0, value) for name, value in figures.items()}
 
 
 def _source(file: SqliteFile, digest: str) -> Source:

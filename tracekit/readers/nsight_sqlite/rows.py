@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sql
 
     from tracekit.arrays.types import Ints, Rows
-    from tracekit.causes import Tally
+    from tracekit.recording.tally import Tally
 
 
 class DamagedRows(Exception):  # noqa: N818

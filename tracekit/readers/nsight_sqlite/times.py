@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracekit.arrays.types import Flags, Ints
-    from tracekit.causes import Tally
+    from tracekit.recording.tally import Tally
 
 #: Larger than any true time, even since 1970: 73 years.
 _LAST_NS = 1 << 61

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sql
 
     from tracekit.arrays.types import Flags, Ints
-    from tracekit.causes import Tally
     from tracekit.readers.nsight_sqlite.ids import GlobalIds, Names
+    from tracekit.recording.tally import Tally
 
 #: Nsight's column → ours, for what every table of device work has.
 _COMMON = {

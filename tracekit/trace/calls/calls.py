@@ -14,7 +14,8 @@ from tracekit.markers.base import ModuleMarker, Unreadable
 from tracekit.trace.calls.columns import once_each, with_outputs, with_unknown
 from tracekit.trace.calls.second_ranges import second_ranges
 from tracekit.trace.calls.spans import spans_of
-from tracekit.trace.hierarchy.modules import hierarchy
+from tracekit.trace.calls.trees import apart_from_parent, trees_of
+from tracekit.trace.hierarchy.modules import Hierarchy, hierarchy
 from tracekit.trace.hierarchy.places import Nested
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from tracekit.recording.tables import Recording
     from tracekit.trace.calls.columns import CallColumns, Forest
     from tracekit.trace.calls.endings import Endings
+    from tracekit.trace.calls.trees import Trees
     from tracekit.trace.decoding import Decoded
-    from tracekit.trace.hierarchy.modules import Hierarchy, Module
+    from tracekit.trace.hierarchy.modules import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Calls:
         cause: Position in ``causes.CAUSES`` that holds if its module is not known.
         module: Row of modules, or -1.
         captured: Whether it ran during a graph capture of its thread.
+        apart: Whether it is no part of the enclosing call, as it runs a module again for a backward pass.
         modules: The hierarchy, in pre-order.
     """
 
@@ -60,7 +63,13 @@ class Calls:
     cause: Rows
     module: Rows
     captured: Flags
+    apart: Flags
     modules: list[Module]
+
+    @property
+    def trees(self) -> Trees:
+        """Which calls are part of which."""
+        return trees_of(self.parent, self.depth, self.apart)
 
     @property
     def known(self) -> Flags:
@@ -87,8 +96,11 @@ def calls_of(
     recording.tally.add("ranges", ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
     calls, forest = once_each(with_outputs(spans, seconds), spans, seconds.second, decoded.markers)
     elsewhere = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & ~axis.ends_here)
-    calls, forest = with_unknown(calls, forest, axis, endings, elsewhere)
-    modules, module, unclear = _hierarchy(recording, decoded, calls, forest)
+    apart = apart_from_parent(decoded.markers, calls.marker, forest.parent)
+    calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, apart)
+    apart = apart_from_parent(decoded.markers, calls.marker, forest.parent)
+    trees = trees_of(forest.parent, forest.depth, apart)
+    modules, module, unclear = _hierarchy(recording, decoded, calls, trees)
     calls.cause[unclear] = CAUSES.index(MODULE_UNCLEAR)
     return Calls(
         range_row=calls.range_row.astype(np.int32),
@@ -100,22 +112,24 @@ def calls_of(
         outputs=calls.outputs.astype(np.int32),
         cause=calls.cause.astype(np.int32),
         module=module.astype(np.int32),
+        apart=apart,
         captured=_during_graph_captures(captures, calls, forest),
         modules=modules,
     )
 
 
-def _hierarchy(recording: Recording, decoded: Decoded, calls: CallColumns, forest: Forest) -> Hierarchy:
+def _hierarchy(recording: Recording, decoded: Decoded, calls: CallColumns, trees: Trees) -> Hierarchy:
     """The modules of all calls, and the module of every call."""
-    thread = integers(recording.ranges, "thread")[calls.range_row]
+    range_row = calls.range_row[trees.call]
     nested = Nested(
-        parent=forest.parent,
-        depth=forest.depth,
-        marker=calls.marker,
-        process=recording.threads.process[thread],
-        start_ns=integers(recording.ranges, "start_ns")[calls.range_row],
+        parent=trees.parent,
+        depth=trees.depth,
+        marker=calls.marker[trees.call],
+        process=recording.threads.process[integers(recording.ranges, "thread")[range_row]],
+        start_ns=integers(recording.ranges, "start_ns")[range_row],
     )
-    return hierarchy(nested, decoded.markers, recording.tally)
+    modules, module, unclear = hierarchy(nested, decoded.markers, recording.tally)
+    return Hierarchy(modules, module[trees.node], unclear[trees.node])
 
 
 def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: Forest) -> Flags:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.intervals import nesting_order, parents
-from tracekit.causes import CAUSES, ENDED_ELSEWHERE, LEFT_OPEN, MODULE_UNREADABLE
+from tracekit.causes import CAUSES, ENDED_ELSEWHERE, LEFT_OPEN, MODULE_UNREADABLE, RECOMPUTED
 from tracekit.trace.calls.doubled import MarkedCalls, inner_of_doubles
 from tracekit.trace.decoding import paths_of
 
@@ -97,7 +97,12 @@ def _without(inner: Flags, calls: CallColumns, forest: Forest) -> tuple[CallColu
 
 
 def with_unknown(
-    calls: CallColumns, forest: Forest, axis: ThreadAxis, endings: Endings, elsewhere: Rows
+    calls: CallColumns,
+    forest: Forest,
+    axis: ThreadAxis,
+    endings: Endings,
+    elsewhere: Rows,
+    apart: Flags,
 ) -> tuple[CallColumns, Forest]:
     """Adds calls of unknown modules, so that launches inside them are given to nobody else.
 
@@ -107,8 +112,10 @@ def with_unknown(
         axis: The recording's ranges on one axis.
         endings: When these ended.
         elsewhere: Rows of marked ranges that ended on another thread.
+        apart: Which calls run again for a backward pass, and are no part of the call around them.
     """
     unknown = [
+        _of_no_module(RECOMPUTED, *_recomputed_stretches(calls, forest, apart)),
         _of_no_module(ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
         _of_no_module(LEFT_OPEN, *_doubtful_stretches(endings, calls)),
     ]
@@ -123,6 +130,22 @@ def with_unknown(
 def _of_no_module(cause: Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
     none = np.full(start.size, -1, dtype=np.int64)
     return CallColumns(range_row, start, end, none, none, np.full(start.size, CAUSES.index(cause), dtype=np.int64))
+
+
+def _recomputed_stretches(calls: CallColumns, forest: Forest, apart: Flags) -> tuple[Ints, Ints, Rows]:
+    """Stretches of several calls that run again, with what runs again between them: start, end, row of ranges.
+
+    The function that runs again need not be a module, and what it computes is not of the call that runs backward.
+    """
+    if not apart.any():
+        return calls.start[:0], calls.end[:0], calls.range_row[:0]
+    by_parent = np.argsort(forest.parent, kind="stable")
+    again, parent = apart[by_parent], forest.parent[by_parent]
+    follows = np.zeros(again.size, dtype=bool)
+    follows[1:] = again[1:] & again[:-1] & (parent[1:] == parent[:-1])
+    first = np.flatnonzero(again & ~follows & np.append(follows[1:], False))
+    last = np.flatnonzero(follows & ~np.append(follows[1:], False))
+    return calls.start[by_parent[first]], calls.end[by_parent[last]], calls.range_row[by_parent[first]]
 
 
 def _doubtful_stretches(endings: Endings, calls: CallColumns) -> tuple[Ints, Ints, Rows]:

@@ -18,8 +18,8 @@ from tracekit.trace.hierarchy.planting import nodes_of, trees
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints
-    from tracekit.causes import Tally
     from tracekit.markers.base import Marker
+    from tracekit.recording.tally import Tally
     from tracekit.trace.hierarchy.facts import Facts
     from tracekit.trace.hierarchy.forests import Joint
     from tracekit.trace.hierarchy.places import Nested, Places

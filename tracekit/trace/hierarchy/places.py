@@ -16,8 +16,8 @@ from tracekit.markers.base import ModuleMarker
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints
-    from tracekit.causes import Tally
     from tracekit.markers.base import Marker
+    from tracekit.recording.tally import Tally
 
 #: Path of a root module that was registered with an empty name.
 NAMELESS_ROOT = "(root)"

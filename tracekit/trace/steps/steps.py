@@ -1,4 +1,4 @@
-"""Steps: iterations of training or serving, and the step that each piece of host work belongs to."""
+"""Steps: iterations of training or serving, marked or found."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import innermost, one_axis, parents
 from tracekit.causes import CAUSES, MODULE_UNCLEAR, STEPS_UNCLEAR
 from tracekit.markers.base import ModuleMarker, StepMarker
+from tracekit.markers.phases import BACKWARD
 from tracekit.trace.hierarchy.places import NAMELESS_ROOT
 from tracekit.trace.steps.leading import led_steps
 from tracekit.trace.steps.roots import Outermost, is_part
+from tracekit.trace.steps.training import TRAIN, training_steps
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tracekit.trace.calls.endings import Endings
     from tracekit.trace.decoding import Decoded
     from tracekit.trace.hierarchy.modules import Module
+    from tracekit.trace.phases import Phased
     from tracekit.trace.steps.leading import Led
 
 
@@ -47,30 +49,46 @@ class Steps:
     apart: Ints
 
 
-def steps_of(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings) -> Steps:
-    """The ranges that mark steps; for a process without any, the calls of the root that leads each loop.
+def steps_of(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings, phased: Phased) -> Steps:
+    """The ranges that mark steps. For a process without any, the steps of its optimizers, if it has some.
 
-    Neither a backward pass nor a graph capture is a step.
+    For other processes, the calls of the root that leads each loop. Neither a backward pass, nor what runs again for
+    one, nor a graph capture is a step.
     """
     ranges = recording.ranges
     start, end = integers(ranges, "start_ns"), endings.end_ns
     thread = integers(ranges, "thread")
-    process = np.append(recording.threads.process, -1)[thread]
+    process = recording.threads.process
     marker = np.append(decoded.of_text, -1)[integers(ranges, "text")]
     same_thread = np.asarray(ranges.column("end_thread").is_null())
     marked = np.flatnonzero(decoded.rows(StepMarker)[marker] & same_thread)
-    led = _unmarked(recording, decoded, calls, endings, np.unique(process[marked]))
-    first, last = (np.concatenate((marked, rows)) for rows in (led.first, led.last))
+    marking = np.unique(process[thread[marked]])
+    outermost = _outermost_calls(recording, decoded, calls, endings)
+    trained = training_steps(phased.at(~np.isin(process[phased.thread], marking)), _forward(outermost))
+    training = np.unique(process[trained.thread])
+    led = _led(recording, decoded, calls, outermost, (marking, training))
+    rows = np.concatenate((marked, led.first))
     markers = (decoded.markers[number] for number in marker[marked].tolist())
     says = [*(item for item in markers if isinstance(item, StepMarker)), *map(StepMarker, led.name)]
-    order = np.lexsort((first, process[first], start[first]))
-    first, last = first[order], last[order]
+    says += [StepMarker(TRAIN, TRAIN)] * trained.thread.size
+    start = np.concatenate((start[rows], trained.start_ns))
+    end = np.concatenate((end[marked], end[led.last], trained.end_ns))
+    thread = np.concatenate((thread[rows], trained.thread))
+    order = np.lexsort((np.append(rows, np.arange(trained.thread.size)), process[thread], start))
+    apart = np.setdiff1d(led.apart, phased.thread[phased.code == BACKWARD])
     says = [says[row] for row in order.tolist()]
-    return Steps(start[first], end[last], thread[first], process[first], says, led.apart)
+    return Steps(start[order], end[order], thread[order], process[thread[order]], says, apart)
 
 
-class _Unmarked(NamedTuple):
-    """Steps of processes that mark none, by rows of the recording's ranges.
+def _forward(outermost: _OutermostCalls) -> Outermost:
+    """The outermost calls of all processes that may be part of a step, by start."""
+    rows = np.flatnonzero(outermost.forward)
+    rows = rows[np.argsort(outermost.start_ns[rows], kind="stable")]
+    return Outermost(outermost.thread[rows], outermost.start_ns[rows], outermost.end_ns[rows], np.zeros_like(rows))
+
+
+class _Led(NamedTuple):
+    """Steps of processes that neither mark them nor train, by rows of the recording's ranges.
 
     Attributes:
         first: The call that begins each step.
@@ -107,7 +125,7 @@ class _OutermostCalls(NamedTuple):
 
 def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings) -> _OutermostCalls:
     thread, start_ns = (integers(recording.ranges, name)[calls.range_row] for name in ("thread", "start_ns"))
-    forward = np.array([not _backward(marker) for marker in decoded.markers], dtype=bool)
+    forward = np.array([not _of_backward_pass(marker) for marker in decoded.markers], dtype=bool)
     outermost = calls.parent < 0
     return _OutermostCalls(
         thread=thread,
@@ -119,29 +137,42 @@ def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, endin
     )
 
 
-def _backward(marker: Marker) -> bool:
-    return isinstance(marker, ModuleMarker) and marker.phase == "backward"
+def _of_backward_pass(marker: Marker) -> bool:
+    return isinstance(marker, ModuleMarker) and marker.phase in ("backward", "recompute")
 
 
-def _unmarked(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings, marking: Ints) -> _Unmarked:
-    """The steps of all processes but those that mark their own."""
-    candidates = _outermost_calls(recording, decoded, calls, endings)
+def _led(
+    recording: Recording,
+    decoded: Decoded,
+    calls: Calls,
+    candidates: _OutermostCalls,
+    others: tuple[Ints, Ints],
+) -> _Led:
+    """The steps of all processes but those that mark their own, and those of which the steps of training are known.
+
+    Of processes that train, only the threads that never work for a step of another thread.
+    """
+    marking, training = others
     process = candidates.process
     # A call that may be of any of several models may begin a step, or be a part of one.
     doubtful = np.unique(process[candidates.unclear])
-    without = np.isin(process[candidates.forward], np.setdiff1d(doubtful, marking))
+    known = np.union1d(marking, training)
+    without = np.isin(process[candidates.forward], np.setdiff1d(doubtful, known))
     recording.tally.add("calls", STEPS_UNCLEAR, int(without.sum()))
     paths = _marked_paths(decoded, calls)
     first, last, apart = ([np.empty(0, np.int64)] for _ in range(3))
     names: list[str] = []
     for number in np.setdiff1d(process[candidates.forward], np.union1d(marking, doubtful)).tolist():
         rows, led = _led_in_process(calls, candidates, paths, number)
+        if number in training:
+            apart.append(np.setdiff1d(candidates.thread[rows], led.helping))
+            continue
         recording.tally.add("calls", STEPS_UNCLEAR, led.unclear)
         first.append(calls.range_row[rows[led.first]])
         last.append(calls.range_row[rows[led.last]])
         names += led.name
         apart.append(np.setdiff1d(np.flatnonzero(recording.threads.process == number), led.helping))
-    return _Unmarked(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
+    return _Led(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
 
 
 def _led_in_process(calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, process: int) -> tuple[Rows, Led]:
@@ -217,58 +248,3 @@ def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: 
         path = _marked_path(modules[row])
         part[row] = is_part("" if path == NAMELESS_ROOT else path, called, inside)
     return part
-
-
-def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The step of every piece of host work, or -1.
-
-    It is the innermost step open on the same thread. A thread that marks no steps itself (autograd's, say) works
-    for the step open in its process, if steps of different threads never overlap there.
-
-    Args:
-        steps: The steps.
-        thread: Row of threads of every piece.
-        process: Row of processes of every piece.
-        start_ns: When it began.
-        end_ns: When it ended.
-    """
-    own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
-    shared = np.flatnonzero(_without_overlap(steps)[steps.process]) if steps.process.size else np.empty(0, np.int64)
-    apart = np.union1d(steps.thread, steps.apart)
-    helping = np.flatnonzero(~np.isin(thread, apart))
-    if shared.size and helping.size:
-        own[helping] = _innermost_in(steps, shared, steps.process, process[helping], start_ns[helping], end_ns[helping])
-    return own
-
-
-def _innermost_in(steps: Steps, rows: Ints, step_line: Ints, line: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The innermost of some steps that contains each piece and is on the same line (thread or process)."""
-    if not rows.size or not line.size:
-        return np.full(line.size, -1, dtype=np.int64)
-    start, end, first, last = one_axis(
-        [step_line[rows], step_line[rows], line, line],
-        [steps.start_ns[rows], steps.end_ns[rows], start_ns, end_ns],
-    )
-    order = np.lexsort((-end, start))
-    start, end = start[order], end[order]
-    return np.append(rows[order], -1)[innermost(start, end, parents(start, end)[0], first, last)]
-
-
-def _without_overlap(steps: Steps) -> Flags:
-    """For every process whether steps of different threads are never open at once."""
-    without = np.ones(int(steps.process.max()) + 1, dtype=bool)
-    for process in np.unique(steps.process).tolist():
-        rows = np.flatnonzero(steps.process == process)
-        if np.unique(steps.thread[rows]).size > 1:
-            without[process] = not _threads_overlap(steps, rows)
-    return without
-
-
-def _threads_overlap(steps: Steps, rows: Ints) -> bool:
-    reach: dict[int, int] = {}
-    for row in rows.tolist():
-        thread, start = int(steps.thread[row]), int(steps.start_ns[row])
-        if any(start < end for other, end in reach.items() if other != thread):
-            return True
-        reach[thread] = max(reach.get(thread, start), int(steps.end_ns[row]))
-    return False

@@ -1,0 +1,252 @@
+"""Captured graphs and what changes between two calls: parameters, inputs in every form, threads; right results."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.capture.compile.bound import BoundGraphs
+from tests.capture.compile.models import ATTENTION, Llama, compiled, ids
+from tracekit.capture.compile import CompileConfig, compile_model, counters
+from tracekit.capture.compile.backend import PiecewiseBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("inference", "bound"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+SETTINGS: dict[str, Any] = {"mode": "eager", "cudagraph_sizes": (2, 3, 4)}
+
+
+@pytest.fixture
+def bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracekit.capture.compile.backend.graphs_for", lambda _wanted: BoundGraphs())
+
+
+def without_guards(model: nn.Module, **settings: Any) -> Callable[..., Any]:
+    return compile_model(model, CompileConfig(**SETTINGS | settings))
+
+
+def with_guards(model: nn.Module, **settings: Any) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch.compile(model, backend=PiecewiseBackend(CompileConfig(**SETTINGS | settings)))
+
+
+def new_data(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter)
+
+
+def assigned(model: nn.Module) -> None:
+    state = {name: value.clone() + 1 for name, value in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+
+
+def replaced(model: nn.Module) -> None:
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(module, name, nn.Parameter(torch.randn_like(parameter)))
+
+
+def reloaded(model: nn.Module) -> None:
+    """Offloads the parameters and loads them to another place, where they are trained on."""
+    for parameter in model.parameters():
+        held = parameter.data
+        parameter.data = torch.empty(0)
+        parameter.data = held.clone() + 1
+
+
+def swapped_buffer(model: nn.Module) -> None:
+    for module in model.modules():
+        for name, buffer in list(module._buffers.items()):
+            module._buffers[name] = None if buffer is None else buffer.clone().add_(1)
+    new_data(model)
+
+
+CHANGES = [new_data, assigned, replaced, reloaded, swapped_buffer]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("compile_as", [without_guards, with_guards])
+def test_changed_parameters_are_noticed(compile_as: Callable[..., Any], change: Callable[[nn.Module], None]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4)).eval()
+    run, x = compile_as(model), torch.randn(4, 4)
+    before = counters.graphs_captured
+    for _ in range(2):
+        for _ in range(3):
+            torch.testing.assert_close(run(x), model(x))
+        change(model)
+    torch.testing.assert_close(run(x), model(x))
+    assert counters.graphs_captured == before + 3
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_parameters_of_a_model_in_pieces_are_noticed(change: Callable[[nn.Module], None]) -> None:
+    model, args = Llama(2), ids(4)
+    run = without_guards(model, splitting_ops=(ATTENTION,))
+    for _ in range(3):
+        torch.testing.assert_close(run(*args), model(*args))
+    change(model)
+    with counters.expect(graphs_captured=3):
+        for _ in range(3):
+            torch.testing.assert_close(run(*args), model(*args))
+
+
+@pytest.mark.parametrize("copy_inputs", [False, True])
+def test_threads_get_the_results_of_their_own_inputs(*, copy_inputs: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval()
+    run, wrong = without_guards(model, copy_inputs=copy_inputs), []
+    run(torch.randn(4, 4))
+
+    def work() -> None:
+        with torch.no_grad():
+            for _ in range(300):
+                x = torch.randn(4, 4)
+                if not torch.allclose(run(x), model(x), atol=1e-5):
+                    wrong.append(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_threads_that_capture_at_once_capture_once() -> None:
+    model, args = Llama(2), ids(4)
+    run = without_guards(model, splitting_ops=(ATTENTION,))
+    with torch.no_grad():
+        run(*ids(7))  # a size of no graph: all code is there
+    start, results = threading.Barrier(4), []
+
+    def work() -> None:
+        start.wait()
+        with torch.no_grad():
+            results.append(run(*args))
+
+    with counters.expect(graphs_captured=3):
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for result in results:
+        torch.testing.assert_close(result, model(*args))
+
+
+class Plain(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+
+FORMS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.randn(4, 3),
+    "expanded": lambda: torch.randn(1, 3).expand(4, 3),
+    "a number for all": lambda: torch.randn(()).expand(4, 3),
+    "windows": lambda: torch.randn(9).as_strided((4, 3), (2, 1)),
+    "transposed": lambda: torch.randn(3, 4).t(),
+    "a slice": lambda: torch.randn(4, 9)[:, 2:8:2],
+    "empty": lambda: torch.randn(4, 0),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inputs_of_every_form_are_copied(form: str, mode: Callable[[], Any]) -> None:
+    run = with_guards(Plain(), copy_inputs=True)
+    with mode():
+        for _ in range(4):
+            x = FORMS[form]()
+            assert torch.equal(run(x), x * 2 + 1)
+
+
+def test_inputs_made_in_inference_mode_may_be_used_outside_and_the_reverse() -> None:
+    run = compiled(Plain(), first := torch.randn(4, 3), copy_inputs=True, **SETTINGS)
+    for _ in range(3):
+        with torch.inference_mode():
+            inside = torch.randn(4, 3)
+            assert torch.equal(run(first), first * 2 + 1)
+            assert torch.equal(run(inside), inside * 2 + 1)
+        assert torch.equal(run(inside), inside * 2 + 1)
+        assert torch.equal(run(torch.ones(4, 3)), torch.full((4, 3), 3.0))
+
+
+class Writing(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        y.mul_(2)
+        return x.sum() + y.sum()
+
+
+def pairs(kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Two tensors and the memory that they are views of."""
+    base = torch.arange(24.0).reshape(6, 4)
+    if kind == "overlapping":
+        return base, base[:4], base[2:]
+    if kind == "interleaved":
+        return base, base[:4, ::2], base[:4, 1::2]
+    if kind == "inside":
+        return base, base[:4], base[1:5, :2]
+    return base, base[:2], base[2:]
+
+
+@pytest.mark.parametrize("kind", ["overlapping", "interleaved", "inside", "apart"])
+def test_what_is_written_to_inputs_that_share_memory_is_not_lost(kind: str) -> None:
+    run = torch.compile(Writing(), backend=PiecewiseBackend(CompileConfig(copy_inputs=True, **SETTINGS)), dynamic=False)
+    for _ in range(4):
+        base, *views = pairs(kind)
+        expected, *own = (item for item in pairs(kind))
+        assert torch.equal(run(*views), Writing()(*own))
+        assert torch.equal(base, expected)
+
+
+class Drawing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x)
+
+
+@pytest.mark.parametrize("warmups", [0, 1, 3])
+def test_a_warm_up_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch, warmups: int) -> None:
+    monkeypatch.undo()
+    settings = SETTINGS | {"cudagraph_warmups": warmups, "graph_capture": "record"}
+    run, x = compile_model(Drawing(), CompileConfig(**settings)), torch.zeros(4)
+    run(torch.zeros(7))
+    torch.manual_seed(0)
+    results = [run(x) for _ in range(3)]
+    torch.manual_seed(0)
+    assert all(torch.equal(result, Drawing()(x)) for result in results)
+
+
+def test_a_copy_of_the_model_is_as_its_original() -> None:
+    model = nn.Linear(4, 4).eval()
+    run, x = without_guards(model), torch.randn(4, 4)
+    other = without_guards(twin := copy.deepcopy(model))
+    new_data(twin)
+    for _ in range(3):
+        torch.testing.assert_close(run(x), model(x))
+        torch.testing.assert_close(other(x), twin(x))
+
+
+class Turned(nn.Module):
+    """Its result is a view that a splitting operator made of a captured piece's memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).transpose(0, 1)
+
+
+@pytest.mark.parametrize("copy_inputs", [False, True])
+def test_results_that_are_views_of_captured_memory_are_copied(*, copy_inputs: bool) -> None:
+    run = without_guards(Turned(), splitting_ops=("aten::transpose",), copy_inputs=copy_inputs)
+    x = torch.zeros(4, 3)
+    results = [run(x.fill_(number)) for number in range(4)]
+    assert [float(result[0, 0]) for result in results] == [0, 2, 4, 6]

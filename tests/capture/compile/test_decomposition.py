@@ -1,0 +1,153 @@
+"""A model is split at an operator, whatever function runs it; what runs in the pieces is the judge."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from tests.capture.compile.models import Encoder, compiled
+from tracekit.capture.compile import CompileConfig, PiecewiseBackend
+from tracekit.capture.compile.decomposition import NodeOperators, called_operators
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("inference"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+SDPA = "aten::scaled_dot_product_attention"
+X = torch.randn(2, 3, 8)
+
+
+def traced(function: Callable[..., Any], *args: Any) -> torch.fx.GraphModule:
+    """The graph that Dynamo hands to a backend."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compile(function, backend=keep, fullgraph=True, dynamic=True)(*args)
+    return graphs[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "decomposed"),
+    [
+        (lambda x: F.scaled_dot_product_attention(x, x, x), SDPA, "aten::bmm"),
+        (lambda x: F.softmax(x, -1), "aten::softmax", "aten::_softmax"),
+        (lambda x: torch.softmax(x, -1), "aten::softmax.int", "aten::_softmax.default"),
+        (lambda x: x.softmax(-1), "aten::softmax", "aten::_softmax"),
+        (lambda x: x @ x.transpose(1, 2), "aten::matmul", "aten::bmm"),
+        (lambda x: operator.add(x, 1), "aten::add.Tensor", "aten::add"),
+        (lambda x: F.layer_norm(x, (8,)), "aten::layer_norm", "aten::native_layer_norm"),
+        (F.relu, "aten::relu", "aten::relu"),
+        (lambda x: F.silu(x * 2), "aten::silu", "aten::silu"),
+    ],
+)
+def test_a_function_is_known_by_its_operators_before_and_after_decomposition(
+    function: Callable[..., Any], name: str, decomposed: str
+) -> None:
+    graph = traced(function, X)
+    known = NodeOperators([name])
+    nodes = [known.of(node) for node in graph.graph.nodes]
+    assert any(name in node.called for node in nodes)
+    assert any(decomposed in node.decomposed for node in nodes)
+
+
+class Checkpointed(nn.Module):
+    """Attention inside of a body that Dynamo keeps as a graph of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: F.scaled_dot_product_attention(y, y, y), x + 1, use_reentrant=False) * 2
+
+
+class Layers(nn.Module):
+    """Attention of PyTorch's own modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.attention(x, x, x, need_weights=False)[0])
+
+
+class Dispatched(TorchDispatchMode):
+    """The operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "name"),
+    [
+        (nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 8)), (X,), "aten::_softmax"),
+        (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), (X,), "aten::native_layer_norm"),
+        (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), (X,), "aten::addmm"),
+        (Encoder().eval(), (torch.ones(2, 3, dtype=torch.long),), "aten::_scaled_dot_product_flash_attention_for_cpu"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_no_compiled_piece_runs_an_operator_that_the_model_is_split_at(
+    model: nn.Module, args: tuple[torch.Tensor, ...], name: str
+) -> None:
+    expected, backend = model(*args), PiecewiseBackend(CompileConfig(mode="eager", splitting_ops=(name,)))
+    result = compiled(model, backend=backend)(*args)
+    torch.testing.assert_close(result, expected)
+    (made,) = backend.splits
+    assert any(part.splitting for part in made.parts)
+    for part in made.parts:
+        with Dispatched() as dispatched:
+            _run(part.graph)
+        assert (name in dispatched.names) is part.splitting
+
+
+def _run(graph: torch.fx.GraphModule) -> None:
+    inputs = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
+    graph(*(torch.ones(x.shape, dtype=x.dtype) if isinstance(x, torch.Tensor) else x for x in inputs))
+
+
+@pytest.mark.parametrize("model", [Checkpointed(), Layers().eval()], ids=["checkpoint", "module"])
+def test_attention_inside_of_another_function_splits_there(model: nn.Module) -> None:
+    backend = PiecewiseBackend(CompileConfig(mode="eager", splitting_ops=(SDPA,)))
+    expected = model(X)
+    torch.testing.assert_close(compiled(model, backend=backend)(X), expected)
+    assert [part.splitting for part in backend.splits[0].parts].count(True) == 1
+    assert backend.missing_operators is None
+
+
+def test_tracing_nodes_leaves_the_graph_and_random_numbers_alone() -> None:
+    graph = traced(lambda x: F.dropout(x.mul_(2), 0.5).t_(), torch.ones(3, 4))
+    before, state = [str(node.meta["example_value"]) for node in _inputs(graph)], torch.get_rng_state()
+    assert {"aten::dropout", "aten::mul_", "aten::t_"} <= set(called_operators(graph))
+    assert [str(node.meta["example_value"]) for node in _inputs(graph)] == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def _inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in graph.graph.nodes if "example_value" in node.meta]
+
+
+def test_a_backend_warns_of_an_operator_that_no_graph_runs(caplog: pytest.LogCaptureFixture) -> None:
+    backend = PiecewiseBackend(CompileConfig(mode="eager", splitting_ops=(SDPA, "aten::nosuch")))
+    compiled(Layers().eval(), backend=backend)(X)
+    assert "no operator aten::nosuch to split the model at; it runs aten::" in caplog.text
+    assert SDPA in caplog.text.partition("; it runs")[2]

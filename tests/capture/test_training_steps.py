@@ -1,0 +1,257 @@
+"""Programs that count their own iterations: as many steps are found, each with the calls of its iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from torch.utils.data import DataLoader
+
+import tracekit
+from tests.capture import places
+from tracekit.capture.emit import Listed, routed_to
+from tracekit.capture.training import data_markers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.capture.places import Place
+    from tracekit.dataset.opening import Dataset
+
+pytestmark = pytest.mark.torch
+
+TOP = """
+import torch
+from torch import nn
+from torch.optim import LBFGS, SGD, Adam, AdamW
+
+class Net(nn.Module):
+    def __init__(self, outputs=4):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, outputs)
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+x = torch.ones(2, 4)
+"""
+
+PLAIN = """
+net, loss = Net(), nn.MSELoss()
+optimizer = AdamW(net.parameters())
+for _ in range(4):
+    optimizer.zero_grad()
+    loss(net(x), x).backward()
+    optimizer.step()
+"""
+ACCUMULATED = """
+net = Net()
+optimizer = SGD(net.parameters(), lr=0.1)
+for at in range(12):
+    net(x).sum().backward()
+    if at % 3 == 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+#: The generator's fake runs without gradients in every iteration: that is no evaluation.
+GAN = """
+maker, judge = Net(), Net(1)
+makers, judges = Adam(maker.parameters()), Adam(judge.parameters())
+for _ in range(4):
+    with torch.no_grad(): fake = maker(x)
+    judges.zero_grad()
+    (judge(fake) - judge(x)).mean().backward()
+    judges.step()
+    makers.zero_grad()
+    judge(maker(x)).mean().backward()
+    makers.step()
+"""
+CRITIC = """
+maker, judge = Net(), Net(1)
+makers, judges = Adam(maker.parameters()), Adam(judge.parameters())
+for at in range(6):
+    judge(maker(x).detach()).mean().backward()
+    judges.step()
+    if at % 3 == 2:
+        judge(maker(x)).mean().backward()
+        makers.step()
+"""
+EVALUATED = """
+net = Net()
+optimizer = SGD(net.parameters(), lr=0.1)
+def evaluate():
+    net.{mode}()
+    with torch.no_grad():
+        for _ in range(3): net(x)
+    net.train()
+evaluate()
+for epoch in range(2):
+    for batch in torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2):
+        optimizer.zero_grad()
+        net(batch).sum().backward()
+        optimizer.step()
+    evaluate()
+"""
+TWO_OPTIMIZERS = """
+net = Net()
+optimizers = SGD(net.up.parameters(), lr=0.1), Adam(net.down.parameters())
+for _ in range(4):
+    net(x).sum().backward()
+    for optimizer in optimizers: optimizer.step()
+"""
+CLOSURE = """
+net = Net()
+optimizer = LBFGS(net.parameters(), lr=0.01, max_iter=3, tolerance_grad=0, tolerance_change=0)
+def closure():
+    optimizer.zero_grad()
+    loss = (net(x) ** 2).sum()
+    loss.backward()
+    return loss
+for _ in range(3): optimizer.step(closure)
+"""
+INTERRUPTED = """
+class Broken(SGD):
+    broken = True
+    def step(self, closure=None):
+        if self.broken:
+            self.broken = False
+            raise RuntimeError
+        return super().step(closure)
+net = Net()
+SGD(net.parameters(), lr=0.1)
+optimizer = Broken(net.parameters(), lr=0.1)
+for _ in range(4):
+    net(x).sum().backward()
+    try: optimizer.step()
+    except RuntimeError: optimizer.step()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from places.place(tmp_path, monkeypatch)
+
+
+def captured(place: Place, body: str, *args: object) -> Dataset:
+    """Records ``main`` with this body."""
+    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
+    place.write(f"{TOP}\ndef main():\n{lines}")
+    outcome = place.capture("--force", *args, "model.py:main")
+    assert outcome.code == 0, outcome
+    return tracekit.parse(place.folder / "main.sqlite", force=True)
+
+
+def calls_by_step(dataset: Dataset, root: str) -> list[int]:
+    """How many calls of a root each step has."""
+    calls = dataset.calls(["module", "step_id"])
+    own = calls[calls.module == root]
+    return [int((own.step_id == step).sum()) for step in range(len(dataset.steps()))]
+
+
+@pytest.mark.parametrize(
+    ("body", "root", "expected"),
+    [
+        (PLAIN, "Net", [1] * 4),
+        (ACCUMULATED, "Net", [3] * 4),
+        (GAN, "Net_2", [3] * 4),
+        (CRITIC, "Net_2", [1, 1, 2, 1, 1, 2]),
+        (EVALUATED.format(mode="eval"), "Net", [1] * 6),
+        (EVALUATED.format(mode="train"), "Net", [1] * 6),
+        (TWO_OPTIMIZERS, "Net", [1] * 4),
+        (CLOSURE, "Net", [3] * 3),
+        (INTERRUPTED, "Net", [1] * 4),
+    ],
+    ids=["plain", "accumulated", "gan", "critic", "eval()", "no_grad", "two optimizers", "closure", "interrupted"],
+)
+def test_a_step_ends_where_an_iteration_of_the_program_ends(
+    place: Place, body: str, root: str, expected: list[int]
+) -> None:
+    dataset = captured(place, body)
+    assert calls_by_step(dataset, root) == expected
+    assert set(dataset.steps().kind) == {"train"}
+    assert set(dataset.steps().name) == {"train"}
+
+
+def test_evaluation_is_in_no_step(place: Place) -> None:
+    calls = captured(place, EVALUATED.format(mode="eval")).calls(["module", "step_id"])
+    assert calls[calls.module == "Net"].step_id.isna().sum() == 9
+
+
+def test_every_operator_of_training_has_its_phase_and_cause(place: Place) -> None:
+    kernels = captured(place, PLAIN).kernels(["phase", "cause", "module", "step_id"])
+    assert kernels.step_id.notna().all()
+    for phase in ("backward", "optimizer"):
+        assert set(kernels.cause[kernels.phase == phase]) == {phase}
+    assert kernels.cause[kernels.phase == "forward"].isna().all()
+    assert set(kernels.cause[kernels.phase.isna()]) == {"outside_modules"}
+
+
+def test_what_a_data_loader_runs_has_a_cause_of_its_own(place: Place) -> None:
+    kernels = captured(place, EVALUATED.format(mode="eval")).kernels(["phase", "cause"])
+    assert set(kernels.cause[kernels.phase == "data"]) == {"data_loading"}
+
+
+def test_a_loop_without_gradients_has_a_step_for_each_call(place: Place) -> None:
+    dataset = captured(place, "net = Net()\nwith torch.no_grad():\n    for _ in range(3): net(x)")
+    assert calls_by_step(dataset, "Net") == [1, 1, 1]
+    assert dataset.steps().kind.isna().all()
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_in_a_pipeline_a_step_is_a_call_of_the_model_that_denoises(place: Place, images: int) -> None:
+    body = f"""
+encoder, denoiser, decoder = Net(), nn.Sequential(Net(), Net(), Net()), Net()
+with torch.no_grad():
+    for image in range({images}):
+        latent = encoder(x)
+        for _ in range(12): latent = denoiser(latent)
+        decoder(latent)
+"""
+    assert calls_by_step(captured(place, body), "Sequential") == [1] * 12 * images
+
+
+def test_steps_of_optimizers_are_what_warmup_and_steps_count(place: Place) -> None:
+    dataset = captured(place, ACCUMULATED, "--warmup", 1, "--steps", 2)
+    assert calls_by_step(dataset, "Net") == [3, 3]
+    assert len(dataset.calls(["module"]).query("module == 'Net'")) == 6
+
+
+def test_marked_steps_count_before_those_of_optimizers(place: Place) -> None:
+    body = PLAIN.replace("    optimizer.zero", "  with step():\n    optimizer.zero")
+    dataset = captured(place, f"from tracekit.capture import step\n{body}")
+    assert set(dataset.steps().name) == {"step"}
+    assert calls_by_step(dataset, "Net") == [1] * 4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_compilation_is_neither_the_models_time_nor_a_steps(place: Place) -> None:
+    body = PLAIN.replace("net, loss = Net()", "net, loss = torch.compile(Net(), backend='aot_eager')")
+    dataset = captured(place, f"torch._dynamo.reset()\n{body}")
+    kernels = dataset.kernels(["name", "phase", "cause", "step_id", "dur_ns", "module"])
+    compiled = kernels[kernels.phase == "compile"]
+    assert compiled.name.astype(str).str.contains("dynamo_timed").any()
+    assert not kernels[kernels.phase != "compile"].name.astype(str).str.contains("dynamo_timed").any()
+    assert set(compiled.cause) == {"compilation"}
+    assert compiled.step_id.isna().all()
+    assert "TorchDynamo Cache Lookup" in set(kernels.name[kernels.module == "Net"])
+    assert calls_by_step(dataset, "Net") == [1] * 4
+    spent = dataset.steps().compile_ns.tolist()
+    assert spent[0] > 10 * max(1, *spent[1:])
+    told = dataset.coverage().query("what == 'processes' and cause == 'compilation'")
+    assert told.time_ns.tolist() == [sum(spent)]
+
+
+def test_fetches_of_a_data_loader_are_marked_also_where_torch_marks_none() -> None:
+    emitter = Listed()
+    with routed_to(emitter):
+        with data_markers():
+            batches = [*DataLoader([1, 2])]
+        assert [*DataLoader([1, 2])] == batches
+    texts = [event.text for event in emitter.events]
+    assert texts == ["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", None] * 3
+
+
+def test_an_optimizer_that_cannot_be_a_key_runs_as_before(place: Place) -> None:
+    body = PLAIN.replace("AdamW(", "Odd(")
+    odd = "class Odd(SGD):\n    __hash__ = None\n    def __init__(self, params): super().__init__(params, lr=0.1)"
+    assert calls_by_step(captured(place, f"{odd}\n{body}"), "Net") == [1] * 4

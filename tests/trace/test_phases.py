@@ -1,0 +1,142 @@
+"""Golden tests of phases: ranges that torch writes around backward passes, optimizers, data and compilation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.golden import check
+from tracekit.dataset.opening import Dataset
+from tracekit.markers.phases import phase_of
+
+Parse = Callable[..., Dataset]
+
+
+def loop(lines: str, times: int) -> str:
+    """The same lines again and again, each time 1000 ns later and with other correlation ids."""
+    actual = []
+    for time in range(times):
+        for kind, thread, start, end, rest in (line.split(None, 4) for line in lines.strip().splitlines()):
+            ids = re.sub(r"^#(?=\d)", f"#{time + 1}", rest)
+            actual.append(f"{kind} {thread} {int(start) + time * 1000} {int(end) + time * 1000} {ids}")
+    return "\n".join(actual)
+
+
+#: Two forward passes to one step of the optimizer; thread 2 is autograd's.
+TRAINING = """
+    range  1   0  20 enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
+    launch 1   5  10 #1
+    memcpy 1  50  60 #1 8
+    range  1 100 200 {'Module': 'Net', 'Inputs': [[2]]}
+    launch 1 120 125 #2
+    kernel 1 300 310 #2 forward
+    range  2 220 260 autograd::engine::evaluate_function: MmBackward0, seq = 4, op_id = 7
+    launch 2 230 240 #3
+    kernel 1 310 320 #3 backward
+    range  1 300 400 {'Module': 'Net', 'Inputs': [[2]]}
+    launch 1 320 325 #4
+    kernel 1 420 430 #4 forward
+    launch 2 430 440 #5
+    kernel 1 440 450 #5 unmarked
+    range  1 500 600 Optimizer.step#AdamW.step
+    launch 1 510 520 #6
+    kernel 1 600 610 #6 step
+    range  1 620 640 Optimizer.zero_grad#AdamW.zero_grad
+    launch 1 625 630 #7
+    kernel 1 640 650 #7 zero
+"""
+
+
+def test_a_step_goes_from_one_step_of_the_optimizer_to_the_next(parsed: Parse) -> None:
+    dataset = parsed(loop(TRAINING, 2))
+    check(
+        dataset,
+        "steps",
+        """
+        name   kind   index  tid  start_ns  end_ns  compile_ns
+        train  train  0      1    0         600     0
+        train  train  1      1    600       1600    0
+        """,
+    )
+
+
+def test_work_of_all_threads_is_in_the_step_with_its_phase(parsed: Parse) -> None:
+    check(
+        parsed(loop(TRAINING, 1)),
+        "kernels",
+        """
+        name      phase      module  cause            step_id
+        forward   forward    Net     -                0
+        forward   forward    Net     -                0
+        [CUDA memcpy Host-to-Device]  data  -  data_loading  0
+        backward  backward   -       backward         0
+        unmarked  -          -       outside_modules  0
+        step      optimizer  -       optimizer        0
+        zero      optimizer  -       optimizer        -
+        """,
+    )
+
+
+def test_optimizers_without_a_call_in_between_end_the_same_step(parsed: Parse) -> None:
+    second = TRAINING + "    range 1 700 800 Optimizer.step#AdamW.step"
+    assert parsed(loop(second, 3)).steps().end_ns.tolist() == [800, 1800, 2800]
+
+
+def test_what_compiles_inside_a_call_is_not_the_modules(parsed: Parse) -> None:
+    check(
+        parsed("""
+            range  1   0 900 {'Module': 'Net', 'Inputs': [[2]]}
+            launch 1  10  20 #1
+            kernel 1  30  40 #1 before
+            range  1 100 500 dynamo
+            range  1 110 490 _compile.compile_inner (dynamo_timed)
+            range  1 120 400 aten::mm, op_id = 3
+            launch 1 150 160 #2
+            kernel 1 170 180 #2 autotuned
+            range  1 600 650 TorchDynamo Cache Lookup
+            launch 1 610 620 #3
+            kernel 1 630 640 #3 after
+            range  2 480 700 compile_file (dynamo_timed), op_id = 9
+        """),
+        "kernels",
+        """
+        name       phase    module  method  cause        step_id
+        before     forward  Net     range   -            0
+        after      forward  Net     range   -            0
+        autotuned  compile  -       -       compilation  -
+        """,
+    )
+
+
+def test_the_time_of_compilation_counts_once_on_all_threads(parsed: Parse) -> None:
+    dataset = parsed("""
+        range 1   0 600 {'Module': 'Net', 'Inputs': [[2]]}
+        range 1 100 500 dynamo
+        range 1 110 490 _compile.compile_inner (dynamo_timed)
+        range 2 480 700 compile_file (dynamo_timed)
+    """)
+    assert dataset.steps().compile_ns.tolist() == [500]
+    told = dataset.coverage().query("what == 'processes'")
+    assert told[["cause", "count", "time_ns"]].to_numpy().tolist() == [["compilation", 1, 600]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Optimizer.step",
+        "Optimizer",
+        "dynamo_timed",
+        "dynamometer",
+        "TorchDynamo Cache Lookup",
+        "cudagraphify (dynamo_timed)",
+        "PythonDispatchMode",
+        '{"Optimizer": 3}',
+        '{"Training": "for fun"}',
+        '{"Optimizer": "SGD", "Number": "0"}',
+        '{"Optimizer":',
+    ],
+)
+def test_texts_that_only_look_like_a_phase_tell_none(text: str) -> None:
+    assert phase_of(text) is None

@@ -1,0 +1,22 @@
+"""Losses counted while a report is read, each under a cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracekit.causes import Cause
+
+
+@dataclass(slots=True)
+class Tally:
+    """Losses counted while a report is read: ``counts[subject, cause] = number``."""
+
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def add(self, subject: str, cause: Cause, count: int = 1) -> None:
+        """Counts more losses of one cause; a count of 0 adds no entry."""
+        if count:
+            key = (subject, cause.name)
+            self.counts[key] = self.counts.get(key, 0) + int(count)

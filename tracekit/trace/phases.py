@@ -1,0 +1,193 @@
+"""Which phase of the program launched each piece of work: compiling, forward, backward, optimizer, loading data.
+
+Ranges and operators whose texts tell a phase (:mod:`tracekit.markers.phases`) hold for what they contain on their
+thread; the innermost of them and of the calls of modules counts. What is launched while a model is compiled is
+compilation, whatever stands around or inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import innermost, nesting_order, parents
+from tracekit.arrays.lookups import lookup
+from tracekit.markers.base import ModuleMarker
+from tracekit.markers.phases import CANDIDATES, COMPILE, FORWARD, PHASES, phase_of
+from tracekit.recording.tables import CPU_OP
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.markers.phases import Phase
+    from tracekit.recording.axis import ThreadAxis
+    from tracekit.recording.tables import Recording
+    from tracekit.trace.calls.calls import Calls
+    from tracekit.trace.decoding import Decoded
+    from tracekit.trace.launching import Launched
+
+
+@dataclass(frozen=True, slots=True)
+class Phased:
+    """Ranges and operators that tell a phase, by thread, start and end.
+
+    Attributes:
+        start: Start on the axis of all threads.
+        end: End on that axis.
+        start_ns: Start.
+        end_ns: End.
+        thread: Row of threads.
+        text: Row of ``texts``.
+        texts: What the distinct texts tell.
+    """
+
+    start: Ints
+    end: Ints
+    start_ns: Ints
+    end_ns: Ints
+    thread: Ints
+    text: Rows
+    texts: list[Phase]
+
+    @property
+    def code(self) -> Ints:
+        """Position in ``PHASES`` of each; -1 for those that only mark a point in time."""
+        return np.array([phase.code for phase in self.texts], dtype=np.int64)[self.text]
+
+    def at(self, rows: Rows | Flags) -> Phased:
+        """Some of them."""
+        names = ("start", "end", "start_ns", "end_ns", "thread", "text")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def around(self, start: Ints, end: Ints) -> Rows:
+        """The innermost around each interval of the axis, or -1."""
+        if not self.start.size:
+            return np.full(start.size, -1, dtype=np.int64)
+        return innermost(self.start, self.end, parents(self.start, self.end)[0], start, end)
+
+
+class _Source(NamedTuple):
+    """Ranges or operators with a phase: their rows, and the phase of each."""
+
+    rows: Rows
+    phase: list[Phase]
+
+
+def phased(recording: Recording, axis: ThreadAxis, launches: Launched) -> Phased:
+    """The ranges and operators of a recording that tell a phase."""
+    texts: list[Phase] = []
+    ranges = np.flatnonzero(axis.ends_here)
+    text = _rows_of_phases(recording.texts, texts)[integers(recording.ranges, "text")[ranges]]
+    ranges, text = ranges[text >= 0], text[text >= 0]
+    operators = np.flatnonzero(integers(recording.work, "kind") == CPU_OP)
+    name = _rows_of_phases(recording.names if operators.size else [], texts)
+    name = name[integers(recording.work, "name")[operators]]
+    launch, name = launches.launch[operators[name >= 0]], name[name >= 0]
+    columns = [
+        (axis.range_start[ranges], axis.launch_start[launch]),
+        (axis.range_end[ranges], axis.launch_end[launch]),
+        *(
+            (integers(recording.ranges, key)[ranges], integers(recording.launches, key)[launch])
+            for key in ("start_ns", "end_ns", "thread")
+        ),
+        (text, name),
+    ]
+    start, end, start_ns, end_ns, thread, text = (np.concatenate(pair).astype(np.int64) for pair in columns)
+    return Phased(start, end, start_ns, end_ns, thread, text, texts).at(nesting_order(start, end))
+
+
+def _rows_of_phases(names: list[str], phases: list[Phase]) -> Rows:
+    """For every name the row of its phase, which is appended to ``phases``; -1 if it tells none, and at the end."""
+    rows = np.full(len(names) + 1, -1, dtype=np.int64)
+    candidates = pc.match_substring_regex(pa.array(names, pa.large_string()), CANDIDATES)
+    for row in np.flatnonzero(np.asarray(candidates)).tolist():
+        if (phase := phase_of(names[row])) is not None:
+            rows[row] = len(phases)
+            phases.append(phase)
+    return rows
+
+
+def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
+    """The phase of each call, as a position in ``PHASES``; a graph capture is one of the forward pass."""
+    names = [marker.phase if isinstance(marker, ModuleMarker) else "" for marker in decoded.markers]
+    code = [PHASES.index(name) if name in PHASES else FORWARD for name in names]
+    return np.array(code, dtype=np.int64)[calls.marker]
+
+
+def phase_of_launches(marks: Phased, axis: ThreadAxis, call_start: Ints, call_phase: Ints, call: Rows) -> Ints:
+    """For every launch its phase, as a position in ``PHASES``; -1 if nothing tells it.
+
+    Args:
+        marks: What tells phases.
+        axis: Launches on the axis of all threads.
+        call_start: Starts of calls on that axis.
+        call_phase: Their phases.
+        call: For every launch the innermost call around it, or -1.
+    """
+    phase = lookup(call_phase, call)
+    marks, compiling = marks.at(marks.code >= 0), marks.at(marks.code == COMPILE)
+    if marks.start.size:
+        around = marks.around(axis.launch_start, axis.launch_end)
+        inner = lookup(marks.start, around) >= lookup(call_start, call)
+        phase = np.where((around >= 0) & inner, lookup(marks.code, around), phase)
+        phase[compiling.around(axis.launch_start, axis.launch_end) >= 0] = COMPILE
+    return phase.astype(np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiling:
+    """When the processes of a recording compiled, on any of their threads: intervals that do not touch.
+
+    Attributes:
+        process: Row of processes, in order.
+        start_ns: Start; in each process in order.
+        end_ns: End.
+    """
+
+    process: Rows
+    start_ns: Ints
+    end_ns: Ints
+
+    def within(self, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+        """For how long the process of each interval compiled in it."""
+        spent = np.zeros(start_ns.size, dtype=np.int64)
+        for number in np.unique(self.process).tolist():
+            own, asked = self.process == number, process == number
+            begin, end = self.start_ns[own], self.end_ns[own]
+            until = [_spent_until(begin, end, at[asked]) for at in (start_ns, end_ns)]
+            spent[asked] = until[1] - until[0]
+        return spent
+
+
+def _spent_until(begin: Ints, end: Ints, at: Ints) -> Ints:
+    """For how long intervals in order lasted until some times."""
+    whole = np.append(0, np.cumsum(end - begin))
+    before = np.searchsorted(begin, at)
+    over = np.append(0, end)[before] - at
+    return np.asarray(whole[before] - np.maximum(over, 0) * (before > 0))
+
+
+def compiling(phased: Phased, process: Rows) -> Compiling:
+    """When processes compiled.
+
+    Args:
+        phased: Ranges and operators that tell a phase.
+        process: Row of processes of every thread.
+    """
+    marks = phased.at(phased.code == COMPILE)
+    number = process[marks.thread]
+    start, end, code = [], [], np.unique(number)
+    for each in code.tolist():
+        rows = np.flatnonzero(number == each)
+        rows = rows[np.argsort(marks.start_ns[rows], kind="stable")]
+        reach = np.maximum.accumulate(marks.end_ns[rows])
+        fresh = np.append(True, marks.start_ns[rows[1:]] > reach[:-1])
+        start.append(marks.start_ns[rows[fresh]])
+        end.append(reach[np.append(np.flatnonzero(fresh)[1:] - 1, rows.size - 1)])
+    sizes = [part.size for part in start]
+    nothing = np.empty(0, np.int64)
+    return Compiling(np.repeat(code, sizes), np.concatenate([nothing, *start]), np.concatenate([nothing, *end]))

@@ -1,0 +1,157 @@
+"""Steps of training: each from the end of one optimizer step to the end of the next.
+
+Several forward passes (gradient accumulation) are one step, and so are several optimizers that take turns (a GAN's):
+a step ends with the last of them before the one that leads, the one that steps most often, steps again. Evaluation in
+between is in no step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.intervals import parents
+from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, DATA, OPTIMIZER
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.trace.phases import Phased
+    from tracekit.trace.steps.roots import Outermost
+
+#: Name and kind of these steps.
+TRAIN = "train"
+_NEVER = np.iinfo(np.int64).min
+
+
+class Training(NamedTuple):
+    """Steps of training, in any order."""
+
+    start_ns: Ints
+    end_ns: Ints
+    thread: Rows
+
+
+def training_steps(phased: Phased, calls: Outermost) -> Training:
+    """The steps of all threads that run optimizers.
+
+    Args:
+        phased: Ranges and operators that tell a phase, of processes that do not mark their steps.
+        calls: Outermost forward calls of all threads, by start.
+    """
+    stepping = np.array([phase.optimizer is not None for phase in phased.texts], dtype=bool)[phased.text]
+    nothing = np.empty(0, np.int64)
+    start, end, thread = [nothing], [nothing], [nothing]
+    for number in np.unique(phased.thread[stepping]).tolist():
+        own = phased.at(phased.thread == number)
+        calls_of_thread = np.flatnonzero(calls.thread == number)
+        spans = _Spans(calls.start_ns[calls_of_thread], calls.end_ns[calls_of_thread])
+        begins, ends = _steps_of_thread(own, spans)
+        start.append(begins)
+        end.append(ends)
+        thread.append(np.full(ends.size, number))
+    return Training(*map(np.concatenate, (start, end, thread)))
+
+
+class _Spans(NamedTuple):
+    """Outermost forward calls of one thread."""
+
+    start_ns: Ints
+    end_ns: Ints
+
+
+def _steps_of_thread(phased: Phased, calls: _Spans) -> tuple[Ints, Ints]:
+    """When the steps of one thread begin and end."""
+    optimizers = _optimizer_steps(phased)
+    first = _first_of_each_step(phased, optimizers, calls)
+    if not first.size:
+        return first, first
+    end_ns = phased.end_ns[optimizers]
+    before = np.maximum.accumulate(end_ns)[np.maximum(first - 1, 0)]
+    begin = np.where(first > 0, before, _NEVER)
+    end = np.append(np.maximum.accumulate(end_ns)[first[1:] - 1], end_ns.max())
+    return _begins(phased, calls, begin, phased.start_ns[optimizers[first]]), end
+
+
+def _optimizer_steps(phased: Phased) -> Rows:
+    """The ranges of optimizer steps: the numbered ones, if there are some, and of nested ones the innermost."""
+    stepping, numbered = (np.array(flags, dtype=bool)[phased.text] for flags in _stepping(phased))
+    rows = np.flatnonzero(numbered if numbered.any() else stepping)
+    around = parents(phased.start[rows], phased.end[rows])[0]
+    inner = np.ones(rows.size, dtype=bool)
+    inner[around[around >= 0]] = False
+    return rows[inner]
+
+
+def _stepping(phased: Phased) -> tuple[list[bool], list[bool]]:
+    """Which texts are optimizer steps, and which of them tell the number of the optimizer."""
+    return [phase.optimizer is not None for phase in phased.texts], [phase.number is not None for phase in phased.texts]
+
+
+def _first_of_each_step(phased: Phased, optimizers: Rows, calls: _Spans) -> Rows:
+    """The positions of the steps of the optimizer that leads: the one that steps most often, or the first such."""
+    phases = [phased.texts[row] for row in phased.text[optimizers].tolist()]
+    if not phases:
+        return np.empty(0, np.int64)
+    keys = [(phase.number if phase.number is not None else -1, phase.optimizer) for phase in phases]
+    times = Counter(keys)
+    first_seen = {key: -row for row, key in reversed([*enumerate(keys)])}
+    leader = max(times, key=lambda key: (times[key], -key[0], first_seen[key]))
+    leading = np.array([row for row, key in enumerate(keys) if key == leader])
+    if not calls.start_ns.size:
+        return leading
+    # If nothing is called in between, both end the same step: optimizers of one class, or a step that was repeated.
+    calls_before = np.searchsorted(calls.start_ns, phased.start_ns[optimizers[leading]])
+    return np.asarray(leading[np.append(True, np.diff(calls_before) > 0)])
+
+
+def _begins(phased: Phased, calls: _Spans, before: Ints, optimizer: Ints) -> Ints:
+    """When steps begin: at the end of the step before, but after evaluation.
+
+    Args:
+        phased: What tells phases on the thread.
+        calls: Outermost forward calls of the thread.
+        before: When the optimizer steps before each step had ended.
+        optimizer: When the optimizer that ends each step began.
+    """
+    after = _after_evaluation(phased, before, optimizer)
+    begin = np.maximum(before, after)
+    unknown = np.flatnonzero((before == _NEVER) | (after > before))
+    for row in unknown.tolist():
+        begin[row] = _first_sign(phased, calls, int(before[row]), int(after[row]), int(optimizer[row]))
+    return begin
+
+
+def _after_evaluation(phased: Phased, before: Ints, optimizer: Ints) -> Ints:
+    """When the first call of training after the last evaluation of each step began; ``_NEVER`` without evaluation.
+
+    What runs without gradients in every step, without being switched to evaluation, is a part of the step.
+    """
+    kind = np.array([phase.training or "" for phase in phased.texts], dtype=object)[phased.text]
+    latest = np.full(before.size, _NEVER)
+    for name in (AFTER_EVALUATION, AFTER_NO_GRAD):
+        at = np.append(_NEVER, phased.start_ns[kind == name])
+        last = at[np.searchsorted(at, optimizer) - 1]
+        inside = last >= before
+        inside &= last > _NEVER
+        if name == AFTER_EVALUATION or not inside[1:].all():
+            latest = np.maximum(latest, np.where(inside, last, _NEVER))
+    return latest
+
+
+def _first_sign(phased: Phased, calls: _Spans, before: int, after: int, optimizer: int) -> int:
+    """When the first sign of a step was seen: loading its data, setting gradients to zero, or a call.
+
+    Args:
+        phased: What tells phases on the thread.
+        calls: Outermost forward calls of the thread.
+        before: When the step before had ended.
+        after: When the first call after evaluation began, if there was evaluation.
+        optimizer: When the optimizer that ends the step began.
+    """
+    earlier = calls.end_ns[calls.end_ns <= after]
+    since = max(before, int(earlier.max(initial=_NEVER)))
+    preparing = phased.start_ns[np.isin(phased.code, (DATA, OPTIMIZER))]
+    times = np.concatenate((preparing, calls.start_ns[calls.start_ns >= after]))
+    return int(times[times >= since].min(initial=optimizer))
