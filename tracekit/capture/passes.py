@@ -202,14 +202,16 @@ def _begun(*args: Any, **kwargs: Any) -> list[Callable[[], object]]:  # noqa: AN
     # AOTAutograd runs passes to trace them, not to compute anything.
     if not _watchers or TracingContext.try_get() is not None:
         return []
+    ends: list[Callable[[], object]] = []
     try:
         tensors = args[0] if args else kwargs["tensors"]
         inputs = args[_INPUTS] if len(args) > _INPUTS else kwargs.get("inputs")
         roots = [node for tensor in tensors if (node := _node(tensor)) is not None]
-        return [watcher(roots, whole=not inputs) for watcher in list(_watchers)]
+        for watcher in _watchers.copy():
+            ends.append(watcher(roots, whole=not inputs))  # noqa: PERF401 - those that began end, whatever fails after
     except Exception:  # noqa: BLE001 - what we cannot read must not end the user's run
         _LOG.debug("cannot mark a backward pass", exc_info=True)
-        return []
+    return ends
 
 
 def _node(root: Any) -> Node | None:  # noqa: ANN401 - a tensor or a GradientEdge

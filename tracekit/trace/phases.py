@@ -86,7 +86,9 @@ def phased(recording: Recording, axis: ThreadAxis, launches: Launched) -> Phased
     operators = np.flatnonzero(integers(recording.work, "kind") == CPU_OP)
     name = _rows_of_phases(recording.names if operators.size else [], texts)
     name = name[integers(recording.work, "name")[operators]]
-    launch, name = launches.launch[operators[name >= 0]], name[name >= 0]
+    launch = launches.launch[operators]
+    telling = (name >= 0) & (launch >= 0)
+    launch, name = launch[telling], name[telling]
     columns = [
         (axis.range_start[ranges], axis.launch_start[launch]),
         (axis.range_end[ranges], axis.launch_end[launch]),

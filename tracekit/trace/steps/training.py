@@ -116,11 +116,8 @@ def _begins(phased: Phased, calls: _Spans, before: Ints, optimizer: Ints) -> Int
         optimizer: When the optimizer that ends each step began.
     """
     after = _after_evaluation(phased, before, optimizer)
-    begin = np.maximum(before, after)
-    unknown = np.flatnonzero((before == _NEVER) | (after > before))
-    for row in unknown.tolist():
-        begin[row] = _first_sign(phased, calls, int(before[row]), int(after[row]), int(optimizer[row]))
-    return begin
+    unknown = (before == _NEVER) | (after > before)
+    return np.where(unknown, _first_signs(phased, calls, before, after, optimizer), before)
 
 
 def _after_evaluation(phased: Phased, before: Ints, optimizer: Ints) -> Ints:
@@ -140,18 +137,28 @@ def _after_evaluation(phased: Phased, before: Ints, optimizer: Ints) -> Ints:
     return latest
 
 
-def _first_sign(phased: Phased, calls: _Spans, before: int, after: int, optimizer: int) -> int:
-    """When the first sign of a step was seen: loading its data, setting gradients to zero, or a call.
+def _first_signs(phased: Phased, calls: _Spans, before: Ints, after: Ints, optimizer: Ints) -> Ints:
+    """When the first sign of each step was seen: loading its data, setting gradients to zero, or a call.
 
     Args:
         phased: What tells phases on the thread.
         calls: Outermost forward calls of the thread.
-        before: When the step before had ended.
+        before: When the step before each had ended.
         after: When the first call after evaluation began, if there was evaluation.
-        optimizer: When the optimizer that ends the step began.
+        optimizer: When the optimizer that ends each step began; the sign if there is no earlier one.
     """
-    earlier = calls.end_ns[calls.end_ns <= after]
-    since = max(before, int(earlier.max(initial=_NEVER)))
+    since = np.maximum(before, _last(np.sort(calls.end_ns), after))
     preparing = phased.start_ns[np.isin(phased.code, (DATA, OPTIMIZER))]
-    times = np.concatenate((preparing, calls.start_ns[calls.start_ns >= after]))
-    return int(times[times >= since].min(initial=optimizer))
+    signs = np.minimum(_next(preparing, since), _next(calls.start_ns, np.maximum(since, after)))
+    return np.minimum(signs, optimizer)
+
+
+def _last(times: Ints, at: Ints) -> Ints:
+    """The last of some times in order that is not after each of others; ``_NEVER`` if there is none."""
+    return np.append(_NEVER, times)[np.searchsorted(times, at, side="right")]
+
+
+def _next(times: Ints, at: Ints) -> Ints:
+    """The first of some times that is not before each of others; the largest int64 if there is none."""
+    times = np.sort(times)
+    return np.append(times, np.iinfo(np.int64).max)[np.searchsorted(times, at)]
