@@ -18,6 +18,7 @@ from tests.benchmarks.serving_report import write_report
 from tests.command import LINES
 from tests.golden import check
 from tests.trace_lines import report
+from tracekit.dataset.table_files import FILE_ID, id_of
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
@@ -136,6 +137,18 @@ def test_columns_come_alone_and_in_the_order_asked_for(small: Dataset) -> None:
     ]
     assert small.subtree("top").table("steps", ["name"]).column_names == ["name"]
     assert small.table("kernels", []).num_columns == 0
+
+
+def test_a_table_from_before_a_column_was_promised_says_to_parse_again(small: Dataset) -> None:
+    path = small.folder / "steps.parquet"
+    table, file_id = pq.read_table(path), id_of(pq.read_metadata(path))
+    older = table.drop_columns(["compile_ns"])
+    with pq.ParquetWriter(path, older.schema) as writer:
+        writer.write_table(older)
+        writer.add_key_value_metadata({FILE_ID: file_id})
+    with pytest.raises(tracekit.DatasetError, match=r"steps has no column compile_ns; parse the report again$"):
+        tracekit.load(small.folder).table("steps", ["compile_ns"])
+    assert tracekit.load(small.folder).table("steps", ["name"]).num_rows == table.num_rows
 
 
 @pytest.mark.parametrize("root", [None, "top.a"])

@@ -177,6 +177,13 @@ class Dataset:
         problem = f"its table {name} cannot be read ({reason})"
         return DatasetError(self.folder, problem, "parse the report again")
 
+    def _lacking(self, name: str, column: str, names: list[str]) -> DatasetError | UsageError:
+        """The error for a column that a table lacks: an older tracekit did not write it, or nobody does."""
+        if any(column == promised.name for promised in _SPECS[name].columns):
+            problem = f"was written by an older tracekit, whose table {name} has no column {column}"
+            return DatasetError(self.folder, problem, "parse the report again")
+        return UsageError(f"{name} has no column {column}; it has {', '.join(names)}")
+
     @property
     def reports(self) -> list[str]:
         """Names of the reports in their order, if there are several; else none."""
@@ -208,7 +215,7 @@ class Dataset:
         rows, report = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
-            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(names)}")
+            raise self._lacking(name, unknown[0], names)
         wanted = list(columns) if columns is not None else names
         table = self._rows(name, rows, [column for column in wanted if column != REPORT])
         if report is None or REPORT not in wanted:
