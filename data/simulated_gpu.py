@@ -55,6 +55,7 @@ class Process:
     def __init__(self, slowness: Sequence[float] = (1.0,)) -> None:
         """Starts with one GPU for each entry of ``slowness``, by which its kernels take longer."""
         self.clock, self.thread = 1_000_000, MAIN
+        self.thread_names: dict[int, str] = {}
         self._slowness = slowness
         self._noise = random.Random(7)
         self._free: dict[tuple[int, int], int] = defaultdict(int)
@@ -190,6 +191,10 @@ class Process:
                 for row in self._kernels[rank]
             ],
             "CUPTI_ACTIVITY_KIND_MEMCPY": self._copies[rank],
+            "ThreadNames": [
+                {"nameId": text(name), "priority": 0, "globalTid": _tid(rank, thread)}
+                for thread, name in self.thread_names.items()
+            ],
             "CUDA_GRAPH_NODE_EVENTS": [
                 {
                     "start": at,
@@ -204,7 +209,7 @@ class Process:
             ],
         }
         for row in (row for rows in tables.values() for row in rows):
-            row |= {side: row[side] - rank * _BEGAN_LATER_NS for side in ("start", "end")}
+            row |= {side: row[side] - rank * _BEGAN_LATER_NS for side in ("start", "end") if side in row}
         tables["StringIds"] = [{"id": at, "value": said} for said, at in strings.items()]
         path.parent.mkdir(exist_ok=True)
         nsight_file.write(path, {**tables, **_about(rank)})

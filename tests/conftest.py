@@ -40,7 +40,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def parsed(tmp_path: Path) -> Callable[..., Dataset]:
     """Writes trace lines as a report and parses it."""
 
-    def parse(lines: str, *, registered: bool = False) -> Dataset:
-        return tracekit.parse(report(tmp_path / "report.sqlite", lines, registered=registered), force=True)
+    def parse(lines: str, *, registered: bool = False, by: str = "auto") -> Dataset:
+        path = report(tmp_path / "report.sqlite", lines, registered=registered)
+        return tracekit.parse(path, by=by, force=True)
 
     return parse

@@ -49,7 +49,7 @@ def parsed(plan: Plan) -> Parsed:
         report = write_report(run, Path(folder) / "report.sqlite")
         before = sha256(report.read_bytes()).digest()
         out = Path(folder) / "out"
-        tracekit.parse(report, out)
+        tracekit.parse(report, out, by="modules")
         tables = {name: pq.read_table(out / f"{name}.parquet").to_pylist() for name in TABLES}
         return Parsed(plan, truth_of(run), tables, sha256(report.read_bytes()).digest() == before)
 

@@ -73,6 +73,15 @@ def total(rows: Iterable[Row], column: str = "dur_ns") -> int:
     return sum(row[column] for row in rows)
 
 
+def by_phase(rows: Iterable[Row]) -> dict[str, int]:
+    """The time of work by phase."""
+    times = dict.fromkeys(("forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns"), 0)
+    for row in rows:
+        name = f"{row['phase']}_ns"
+        times[name if name in times else "other_ns"] += row["dur_ns"]
+    return times
+
+
 def length(intervals: Iterable[tuple[int, int]]) -> int:
     """How much time intervals cover."""
     covered, reach = 0, None
@@ -114,6 +123,7 @@ def modules(plain: Plain) -> Iterable[Row]:
             "kernels": len(own),
             "self_ns": total(own),
             "inclusive_ns": total(below),
+            **by_phase(below),
             "share": plain.share(total(below)),
             "busy_ns": busy(plain, below),
             "steps": len(steps),
@@ -143,6 +153,7 @@ def classes(plain: Plain) -> Iterable[Row]:
             "self_ns": total(own),
             "self_share": plain.share(total(own)),
             "inclusive_ns": total(below),
+            **by_phase(below),
             "share": plain.share(total(below)),
         }
 
@@ -178,6 +189,7 @@ def shapes(plain: Plain) -> Iterable[Row]:
             "kwargs": None if first["kwargs"] is None else dict(first["kwargs"]),
             "calls": len(calls),
             "gpu_time_ns": total(calls, "gpu_time_ns"),
+            **by_phase(row for call in calls for row in above[call["call_id"]]),
             "gpu_ns_per_token": ratio(sum(steps[step] for step in told), sum(tokens[step] for step in told)),
             "steps": len(steps),
             "step_median_ns": quantile(steps.values(), 0.5),

@@ -42,8 +42,9 @@ class Cost(NamedTuple):
 
 def call_costs(dataset: Dataset, plain: Plain) -> dict[int, Cost]:
     runs = replays(plain, dataset)
-    own = grouped(plain.kernels, lambda row: row["call_id"])
-    told = told_by_operators(plain, own, runs)
+    own = grouped([row for row in plain.kernels if row["kind"] != "graph"], lambda row: row["call_id"])
+    unseen = {*held_by(plain), *whole_graphs(plain)}
+    told = told_by_operators(plain, own, runs, unseen)
     modules = {row["module_id"]: row for row in plain.modules}
     callers = {call["parent_call_id"] for call in plain.calls}
     launched = {row["range_id"] for row in plain.kernels if row["module_id"] is None}
@@ -55,8 +56,9 @@ def call_costs(dataset: Dataset, plain: Plain) -> dict[int, Cost]:
         seen = Seen(
             recorded=bool(plain.kernels),
             backward=call["phase"] == "backward",
-            idle=not work,
-            harmless=bool(work) and all(kind.harmless for kind in kinds),
+            unseen=number in unseen,
+            idle=not work and number not in unseen,
+            harmless=bool(work) and number not in unseen and all(kind.harmless for kind in kinds),
             product=any(kind.product for kind in kinds),
             cpu_attention=any(kind.cpu_attention for kind in kinds),
             tensor_float=any(kind.tensor_float for kind in kinds),
@@ -99,7 +101,9 @@ def as_formulas_see_it(module: Row, row: Row) -> tuple[Call, Tensors]:
     return call, Tensors([param["dtype"] for param in module["params"]], row["input_types"], row["output_types"], each)
 
 
-def told_by_operators(plain: Plain, own: dict[int, list[Row]], runs: dict[int, int | None]) -> dict[int, int | None]:
+def told_by_operators(
+    plain: Plain, own: dict[int, list[Row]], runs: dict[int, int | None], unseen: set[int]
+) -> dict[int, int | None]:
     """FLOPs that operators tell of the calls around them; None where they do not tell them."""
     operators = {row["range_id"]: row for row in plain.ranges if re.match(r"\S.*, op_id = \d+", row["text"] or "")}
     kinds = {number: operator(row["text"]) for number, row in operators.items()}
@@ -115,7 +119,7 @@ def told_by_operators(plain: Plain, own: dict[int, list[Row]], runs: dict[int, i
         found[chain.call] = None if so_far is None or doubtful or flops < 0 else so_far + flops
     found.pop(None, None)
     for call, flops in found.items():
-        lacking = flops and not own[call] and runs[call] != 0 and plain.kernels
+        lacking = flops and not own[call] and runs[call] != 0 and plain.kernels and call not in unseen
         if lacking or any(launched_outside(operators, row) for row in own[call]):
             found[call] = None
     return found
@@ -168,22 +172,48 @@ def directly_around(rows: list[Row], inner: Row) -> Row | None:
     return max(outer, key=place, default=None)
 
 
+def whole_graphs(plain: Plain) -> dict[int, list[Row]]:
+    """The graphs traced as a whole of each call that has any."""
+    graphs = [row for row in plain.kernels if row["kind"] == "graph" and row["call_id"] is not None]
+    return dict(grouped(graphs, lambda row: row["call_id"]))
+
+
+def held_by(plain: Plain) -> dict[int, int]:
+    """For each call that ran in graphs traced as a whole, the call that has them: the nearest around it, or itself."""
+    graphs, calls = whole_graphs(plain), {call["call_id"]: call for call in plain.calls}
+    found = {}
+    for call in plain.calls:
+        holder = call
+        while holder is not None and holder["call_id"] not in graphs:
+            holder = calls.get(holder["parent_call_id"])
+        if holder is not None and call["phase"] == "capture":
+            found[call["call_id"]] = holder["call_id"]
+    return found
+
+
+def replays_of_whole_graphs(plain: Plain) -> dict[int, int | None]:
+    """How often each call ran in graphs traced as a whole; None below a call that was not captured itself."""
+    held, graphs = held_by(plain), whole_graphs(plain)
+    return {call: len(graphs[holder]) if holder in held else None for call, holder in held.items()}
+
+
 def replays(plain: Plain, dataset: Dataset) -> dict[int, int | None]:
     """How often each call ran."""
     children = defaultdict(list)
     for call in plain.calls:
         children[call["parent_call_id"]].append(call)
-    again = defaultdict(list)
-    for row in filter(of_graph, plain.kernels):
-        again[row["call_id"]].append(row)
+    in_whole, whole = replays_of_whole_graphs(plain), whole_graphs(plain)
+    of_graphs = [row for row in plain.kernels if of_graph(row) and row not in whole.get(row["call_id"], [])]
+    again = grouped(of_graphs, lambda row: row["call_id"])
     updated = any(row["cause"] == "graph_updated" for row in dataset.manifest["coverage"])
 
-    def counts(call: Row) -> set[int]:
+    def counts(call: Row) -> set[int | None]:
         if call["phase"] != "capture":
             return set()
-        return often(again[call["call_id"]]) or {
-            number for child in children[call["call_id"]] for number in counts(child)
-        }
+        nodes = often(again[call["call_id"]])
+        if call["call_id"] in in_whole:
+            return {None, *nodes} if nodes else {in_whole[call["call_id"]]}
+        return nodes or {number for child in children[call["call_id"]] for number in counts(child)}
 
     def runs(call: Row) -> int | None:
         if call["phase"] != "capture":
@@ -214,6 +244,9 @@ def added(values: Iterable[int | None]) -> int | None:
 
 def roofline(plain: Plain, cost: dict[int, Cost]) -> Iterable[Row]:
     """The figures that are sums, of every module that was called."""
+    held, graphs = held_by(plain), whole_graphs(plain)
+    owner = {call["call_id"]: call["module_id"] for call in plain.calls}
+    elsewhere = [(owner[call], owner[holder]) for call, holder in held.items() if call != holder]
     for module in plain.modules:
         own = [call for call in plain.calls if call["module_id"] == module["module_id"]]
         below = [call for call in plain.calls if inside(call["module_id"], module)]
@@ -225,20 +258,24 @@ def roofline(plain: Plain, cost: dict[int, Cost]) -> Iterable[Row]:
         ns = total(row for row in plain.kernels if row["module_id"] == module["module_id"])
         all_ns = total(plain.below(module))
         told = [call for call in below if cost[call["call_id"]].of_all("flops") is not None]
+        untold = {held.get(number) for number, one in cost.items() if one.of_all("flops") is None}
+        unknown_ns = sum(total(graphs.get(call["call_id"], [])) for call in told if call["call_id"] in untold)
+        mixed = any(call["call_id"] in held or call["call_id"] in graphs for call in own)
+        all_mixed = any(inside(one, module) != inside(other, module) for one, other in elsewhere)
         yield {
             "path": module["path"],
             "runs": added(cost[call["call_id"]].runs for call in own),
             "self_ns": ns,
             "flops": flops,
             "bytes": size,
-            "tflops_per_s": ratio(None if flops is None else flops / 1e3, ns),
-            "gb_per_s": ratio(size, ns),
+            "tflops_per_s": ratio(None if flops is None or mixed else flops / 1e3, ns),
+            "gb_per_s": ratio(None if mixed else size, ns),
             "flops_per_byte": None if size is None else ratio(flops, size),
             "inclusive_ns": all_ns,
             "inclusive_flops": whole,
-            "inclusive_tflops_per_s": ratio(None if whole is None else whole / 1e3, all_ns),
+            "inclusive_tflops_per_s": ratio(None if whole is None or all_mixed else whole / 1e3, all_ns),
             "known_flops": sum(cost[call["call_id"]].of_all("flops") for call in told),
-            "known_share": ratio(total(told, "gpu_self_time_ns"), all_ns),
+            "known_share": ratio(total(told, "gpu_self_time_ns") - unknown_ns, all_ns),
         }
 
 
@@ -259,7 +296,8 @@ def inclusive(plain: Plain, cost: dict[int, Cost]) -> dict[int, tuple[int | None
 
     for root in children[None]:
         look(root)
-    return found
+    inner = {call for call, holder in held_by(plain).items() if call != holder}
+    return {call: (one, None if call in inner else whole) for call, (one, whole) in found.items()}
 
 
 def of_shape(calls: list[Row], flops: dict[int, tuple[int | None, int | None]]) -> dict[str, Any]:

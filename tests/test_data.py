@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from data import make_llama_batches, make_llama_modes, make_llama_ranks, make_small_llama
+from data import make_annotated_training, make_llama_batches, make_llama_modes, make_llama_ranks, make_small_llama
 from tests.command import ROOT
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 DATA = ROOT / "data"
-MAKERS = (make_small_llama, make_llama_batches, make_llama_modes, make_llama_ranks)
+MAKERS = (make_small_llama, make_llama_batches, make_llama_modes, make_llama_ranks, make_annotated_training)
 MOST_BYTES, MOST_BYTES_IN_ALL = 300_000, 1_000_000
 
 

@@ -9,12 +9,13 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     kernel  1   30  50  #5 gemm               work that it started; the thread names the process only
     memcpy  1   30  50  #6 1024               bytes; ``kind=11`` behind them is the direction, CUPTI's code
     memset  1   30  50  #7 1024
-    graph   1   30  50  #8
+    graph   1   30  50  #8 exec 2 of 1        a graph traced as a whole: instance 2 of graph 1
     node!9  1   30  30  4                     records that node 9 of a graph was made, as a copy of node 4 if that is
     said made    1   30  30  exec 2 of 1           records that graph 1 was instantiated; ``graph 1``; ``clone 3 of 1``
     domain  1    0   -  2 NCCL                names domain 2 of the process; ``range@2`` is in it
     op      1   10  20  aten::addmm           an operator that ran on the CPU
     said    1   10  10  CUDA injection …      what the profiler said of itself and the process
+    named   2    0   0  pt_autograd_0         the name of a thread
 
 ``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel!9`` (``memcpy!9``, ``memset!9``) is
 node 9 of a graph.
@@ -186,6 +187,10 @@ class _Writer:
             globalPid=line["pid"],
         )
 
+    def _named(self, line: dict[str, Any]) -> None:
+        self.db.execute("CREATE TABLE IF NOT EXISTS ThreadNames (nameId INTEGER, priority INTEGER, globalTid INTEGER)")
+        self.insert("ThreadNames", nameId=self.string(line["rest"]), priority=0, globalTid=line["tid"])
+
     def _launch(self, line: dict[str, Any]) -> None:
         name, options = _options(line["rest"])
         self.insert(
@@ -251,7 +256,8 @@ class _Writer:
         self._work(line, "CUPTI_ACTIVITY_KIND_MEMSET", bytes=size, graphNodeId=_node(line))
 
     def _graph(self, line: dict[str, Any]) -> None:
-        self._work(line, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", graphId=3, graphExecId=4)
+        graph, instance = _graph_ids(line)
+        self._work(line, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", graphId=graph, graphExecId=instance)
 
     def _node(self, line: dict[str, Any]) -> None:
         original = int(line["rest"]) if line["rest"] else None
@@ -272,6 +278,12 @@ def _options(text: str) -> tuple[str, dict[str, int]]:
     """What stands before the words of the form ``name=number``, and these."""
     plain, *words = re.split(r"(?:^|\s)(\w+)=(\d+)", text)
     return plain, dict(zip(words[::3], map(int, words[1::3]), strict=True))
+
+
+def _graph_ids(line: dict[str, Any]) -> tuple[int, int]:
+    """The graph and its instance: those behind ``exec 2 of 1``, else some."""
+    _, instance, _, graph = line["rest"].split() or (None, "4", None, "3")
+    return int(graph), int(instance)
 
 
 def _node(line: dict[str, Any]) -> int | None:

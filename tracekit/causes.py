@@ -53,6 +53,11 @@ OUTSIDE_MODULES = Cause(
     "mark more modules, or accept it: sampling, losses and copies run outside forward calls; so do backward passes and "
     "optimizers, which tracekit capture --backward tells apart",
 )
+OUTSIDE_RANGES = Cause(
+    "outside_ranges",
+    "The hierarchy is of NVTX ranges or operators, and none was open on that thread when it was launched.",
+    "annotate more of the program (torch.cuda.nvtx.range, nvtx.annotate), or accept it",
+)
 COMPILATION = Cause(
     "compilation",
     "It ran while Dynamo, AOTAutograd or Inductor compiled, so it is not the model's own work.",
@@ -64,7 +69,14 @@ OPTIMIZER = Cause("optimizer", "An optimizer launched it, for no module alone.",
 DATA_LOADING = Cause("data_loading", "A DataLoader launched it.", "accept it, or let its workers do it (num_workers)")
 GRAPH_NOT_EXPANDED = Cause(
     "graph_not_expanded",
-    "The CUDA graph was traced as a whole; the kernels inside it were not recorded.",
+    "The CUDA graph was traced as a whole, so the kernels inside it were not recorded, and it is not certain that the "
+    "report holds the graph capture which made it.",
+    "record again with: nsys profile --cuda-graph-trace=node",
+)
+GRAPH_NOT_IN_ONE_CALL = Cause(
+    "graph_not_in_one_call",
+    "The CUDA graph was traced as a whole, and its graph capture launched work in several outermost calls, or also "
+    "outside of all calls, so no call holds all of it.",
     "record again with: nsys profile --cuda-graph-trace=node",
 )
 GRAPH_UNMAPPED = Cause(
@@ -86,7 +98,7 @@ MODULE_UNCLEAR = Cause(
 
 RECOMPUTED = Cause(
     "recomputed",
-    "A backward pass ran it again (activation checkpointing), between calls of marked modules and in none of them.",
+    "A backward pass ran it again (activation checkpointing) for a function, in none of the modules that it calls.",
     "checkpoint modules instead of functions: checkpoint(layer, x) runs the layer's markers again, too",
 )
 LEFT_OPEN = Cause(
@@ -239,55 +251,8 @@ MODULES_DIFFER = Cause(
     "separate datasets",
 )
 
-CAUSES: tuple[Cause, ...] = (
-    NO_LAUNCH,
-    AMBIGUOUS_LAUNCH,
-    IMPOSSIBLE_LAUNCH,
-    MANAGED_MEMORY,
-    OUTSIDE_MODULES,
-    COMPILATION,
-    BACKWARD,
-    OPTIMIZER,
-    DATA_LOADING,
-    GRAPH_NOT_EXPANDED,
-    GRAPH_UNMAPPED,
-    MODULE_UNREADABLE,
-    MODULE_UNCLEAR,
-    RECOMPUTED,
-    LEFT_OPEN,
-    ENDED_ELSEWHERE,
-    TOO_LONG,
-    TOO_DEEP,
-    BROKEN,
-    NO_NAME,
-    FIELD_SKIPPED,
-    FIELD_CUT,
-    DIMENSION_UNKNOWN,
-    ORPHAN_OUTPUTS,
-    NESTED_TOO_DEEP,
-    SHARED_PLACE,
-    GRAPH_UPDATED,
-    STEPS_UNCLEAR,
-    ENDS_BEFORE_START,
-    API_OVERLAP,
-    LOST_BY_RECORDER,
-    FUSED_PATH_OFF,
-    NEVER_ENDED,
-    TOO_LARGE,
-    RANK_CONTRADICTED,
-    MODULES_DIFFER,
-    ABSURD_TIME,
-    MARK,
-    RAW_EVENT,
-    OTHER_EVENT,
-    NO_CORRELATION_ID,
-    FAILED_CALL,
-    CUDA_EVENTS_LOST,
-    NVTX_EVENTS_LOST,
-    EVENTS_LOST,
-    CUDA_NOT_TRACED,
-    NVTX_NOT_TRACED,
-)
+#: All of the above, in their order.
+CAUSES: tuple[Cause, ...] = tuple(value for value in tuple(vars().values()) if isinstance(value, Cause))
 BY_NAME: dict[str, Cause] = {cause.name: cause for cause in CAUSES}
 ADVICE: dict[str, str] = {cause.name: cause.advice for cause in CAUSES}
 #: The subject of losses that the profiler reports for the report as a whole.

@@ -28,6 +28,7 @@ from tracekit.analyses import (
     steps as steps_by_time,
     tree as module_tree,
 )
+from tracekit.analyses.phase_times import COLUMNS, outside
 from tracekit.arrays import codes as shapes
 from tracekit.views.wording import records
 
@@ -586,6 +587,9 @@ def test_real_traces_go_through_every_analysis(path: Path, tmp_path: Path) -> No
             assert found["share"].dropna().between(0, 1).all(), analysis.NAME
         if analysis in (kernels_by_time, kernels_by_module):
             assert found["gpu_time_ns"].sum() == work
+        if analysis is modules_by_time:
+            assert (found[[*COLUMNS]].sum(axis=1) == found["inclusive_ns"]).all()
+            assert outside(dataset)["self_ns"].sum() == work - found["self_ns"].sum()
 
 
 @pytest.mark.parametrize(

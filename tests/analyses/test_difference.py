@@ -16,6 +16,7 @@ from tests.benchmarks.serving_report import Program, write_program
 from tests.command import command
 from tests.trace_lines import report
 from tracekit.analyses import difference
+from tracekit.analyses.comparable import paths_of
 from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.step_times import step_times
 from tracekit.views import difference as view
@@ -503,14 +504,14 @@ def test_the_root_is_left_out_if_asked_for(tmp_path: Path) -> None:
         ("a", "[[2]]", "same", 100.0, 100.0),
     ]
     assert "added" not in said(before, after, "--strip-root")[1]
-    found = step_times(after, lambda paths: ["all"] * len(paths), steps=True, shapes=True).times
+    found = step_times(after, ["all"] * len(after.modules()), steps=True, shapes=True).times
     its = found[(found["path"] == "all") & (found["shapes"] == "[[2]]")]
     assert its["ns"].tolist() == [107, 100, 100]
 
 
 def test_times_of_modules_are_those_of_their_subtrees_in_every_step(tmp_path: Path) -> None:
     dataset = served(tmp_path / "a.sqlite", Noisy(4))
-    found = step_times(dataset, list, steps=True, shapes=False).times
+    found = step_times(dataset, paths_of(dataset).whole, steps=True, shapes=False).times
     kernels = dataset.kernels(["module", "step_id", "dur_ns"])
     for path in ("LlamaForCausalLM", "LlamaForCausalLM.model.layers.2.self_attn"):
         inside = kernels[kernels.module.astype(str).str.startswith(path)]
@@ -551,7 +552,7 @@ def test_json_says_everything_compared_and_what_failed(tmp_path: Path) -> None:
     outcome = command("diff", before.folder, after.folder, "--json", "--fail-over", "10%")
     found = json.loads(outcome.out)
     assert outcome.code == 3
-    assert set(found) == {"notes", "rows", "kernels", "failed"}
+    assert set(found) == {"notes", "rows", "phases", "kernels", "failed"}
     assert [row["path"] for row in found["failed"]] == ["train", "top", "top.a"]
     assert found["kernels"][0]["name"] == "gemm"
 

@@ -434,6 +434,80 @@ def test_a_capture_that_was_never_replayed_ran_nothing(parsed: Parse) -> None:
     assert (row["runs"], row["flops"], row["bytes"], row["unknown"]) == (0, 0, 0, None)
 
 
+WHOLE = f"""
+launch 1    1    2  #9 cudaStreamBeginCapture
+made   1    1    1  graph 1
+range  1    5  240  {{"Module": "top", "Class": "Sequential", "Inputs": [[8, 4]]}}
+range  1   10  100  {NORM}
+launch 1   20   30  #1
+range  1  110  111  {NORMED}
+range  1  120  200  {LINEAR}
+launch 1  130  140  #2
+range  1  210  211  {RESULT}
+launch 1  300  310  #3 cudaStreamEndCapture
+made   1  311  311  exec 2 of 1
+launch 1  400  410  #4 cudaGraphLaunch
+graph  1  420  520  #4  exec 2 of 1
+launch 1  530  540  #5 cudaGraphLaunch
+graph  1  550  650  #5  exec 2 of 1
+"""
+EAGER = f"""
+range  1  700  800  {LINEAR}
+launch 1  710  720  #6
+kernel 1  730  740  #6  sm90_xmma_gemm_bf16
+range  1  810  811  {RESULT}
+"""
+
+
+def test_flops_of_a_graph_traced_as_a_whole_are_those_of_everything_in_its_call(parsed: Parse) -> None:
+    dataset = parsed(WHOLE)
+    check_frame(
+        roofline.frame(dataset),
+        """
+        path      runs  self_ns  flops  tflops_per_s  inclusive_ns  inclusive_flops  inclusive_tflops_per_s  known_share
+        top       2     200      0      -             200           768              0.00384                 1
+        top.norm  2     0        0      -             0             0                -                       -
+        top.up    2     0        768    -             0             768              -                       -
+    """,
+    )
+    check_frame(
+        modules_by_shape.frame(dataset),
+        """
+        path      calls  gpu_time_ns  flops_per_call  tflops_per_s
+        top       1      200          384             0.00384
+        top.norm  1      0            0               -
+        top.up    1      0            384             -
+    """,
+    )
+
+
+def test_no_module_s_time_is_taken_for_that_of_flops_in_a_graph_traced_as_a_whole(parsed: Parse) -> None:
+    """The Linear ran twice in the graph and once by itself, the time of which is too short for all three."""
+    dataset = parsed(WHOLE + EAGER)
+    row = row_of(dataset, "top.up")
+    assert (row["runs"], row["flops"], row["self_ns"]) == (3, 3 * 384, 10)
+    assert {row[name] for name in ("tflops_per_s", "gb_per_s", "roof_share", "inclusive_tflops_per_s")} == {None}
+    assert row_of(dataset, "top")["inclusive_tflops_per_s"] == pytest.approx(3 * 384 / 210 / 1e3)
+    speeds = {(row["path"], row["phase"]): row["tflops_per_s"] for row in records(modules_by_shape.frame(dataset))}
+    assert speeds["top.up", "capture"] is None
+    assert speeds["top.up", "forward"] == pytest.approx(384 / 10 / 1e3)
+    memory = {row["path"]: row["gb_per_s"] for row in records(traffic.frame(dataset))}
+    assert memory["top.up"] is None
+
+
+def test_a_subtree_knows_of_the_graph_traced_as_a_whole_around_it(parsed: Parse) -> None:
+    dataset = parsed(WHOLE + EAGER)
+    part = records(roofline.frame(dataset.subtree("top.up")))
+    assert part == [row for row in records(roofline.frame(dataset)) if row["path"] == "top.up"]
+
+
+def test_a_class_without_a_formula_may_multiply_inside_a_graph_traced_as_a_whole(parsed: Parse) -> None:
+    row = row_of(parsed(WHOLE.replace("Sequential", "Top")), "top")
+    assert (row["flops"], row["inclusive_flops"], row["known_flops"]) == (None, None, 768)
+    assert row["known_share"] == 0
+    assert "CUDA graph traced as a whole" in row["unknown"]
+
+
 OPS = """
 range  1     0   900  {"Module": "a", "Class": "Attention", "Inputs": [[2, 4]]}
 range  1    10   100  aten::matmul, seq = 1, op_id = 7, sizes = [[2, 4], [4, 8]]

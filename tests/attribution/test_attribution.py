@@ -314,3 +314,177 @@ def test_the_name_in_its_outputs_names_a_call_whose_name_was_overwritten(parsed:
         gemm  top.a
     """,
     )
+
+
+#: A model whose parts run one operator each on thread 1; thread 2 runs backward.
+NUMBERED = """
+    range  1    0 100 {'Module': 'top'}
+    range  1   10  20 {'Module': 'top.a'}
+    range  1   11  15 aten::linear, seq = 3, op_id = 1
+    range  1   12  14 aten::addmm, seq = 3, op_id = 2
+    range  1   30  40 {'Module': 'top.b'}
+    range  1   31  35 aten::mul, seq = 4, op_id = 3
+    range  1   50  55 aten::tanh, seq = 5, op_id = 4, sizes = [[2, 3]]
+"""
+
+
+def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number(parsed: Parse) -> None:
+    dataset = parsed(f"""{NUMBERED}
+        range  2  200 209 autograd::engine::evaluate_function: TanhBackward0, seq = 5, op_id = 5
+        launch 2  202 203 #1
+        kernel 1  902 903 #1 of-top
+        range  2  210 219 autograd::engine::evaluate_function: MulBackward0, op_id = 6
+        range  2  211 217 MulBackward0, seq = 4, op_id = 7
+        range  2  212 215 aten::mul, op_id = 8
+        launch 2  213 214 #2
+        kernel 1  904 905 #2 of-b
+        range  2  220 229 autograd::engine::evaluate_function: AddmmBackward0, seq = 3, op_id = 9
+        launch 2  222 223 #3
+        kernel 1  906 907 #3 of-a
+        range  2  230 239 autograd::engine::evaluate_function: torch::autograd::AccumulateGrad, op_id = 10
+        launch 2  232 233 #4
+        kernel 1  908 909 #4 without-number
+        range  2  240 249 autograd::engine::evaluate_function: LateBackward0, seq = 99, op_id = 11
+        launch 2  242 243 #5
+        kernel 1  910 911 #5 not-recorded
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name            module  method    cause     phase     call_id
+        of-top          top     backward  -         backward  -
+        of-a            top.a   backward  -         backward  -
+        of-b            top.b   backward  -         backward  -
+        without-number  -       -         backward  backward  -
+        not-recorded    -       -         backward  backward  -
+    """,
+    )
+
+
+def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_has_the_node_s_name(
+    parsed: Parse,
+) -> None:
+    dataset = parsed("""
+        range  1   10  20 {'Module': 'a'}
+        range  1   12  14 aten::mul, seq = 3, op_id = 1
+        range  2   10  20 {'Module': 'b'}
+        range  2   12  14 aten::native_layer_norm, seq = 3, op_id = 2
+        range  3   30  39 autograd::engine::evaluate_function: NativeLayerNormBackward0, seq = 3, op_id = 3
+        launch 3   32  33 #1
+        kernel 1  902 903 #1 named
+        range  3   40  49 autograd::engine::evaluate_function: ViewBackward0, seq = 3, op_id = 4
+        launch 3   42  43 #2
+        kernel 1  904 905 #2 of-neither
+        range  7/3 50  59 autograd::engine::evaluate_function: MulBackward0, seq = 3, op_id = 3
+        launch 7/3 52  53 #1
+        kernel 7/1 906 907 #1 of-another-process
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                module  method    cause
+        named               b       backward  -
+        of-neither          -       -         backward
+        of-another-process  -       -         backward
+    """,
+    )
+
+
+def test_the_gradient_of_a_gradient_belongs_to_the_call_of_the_first_node(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   10  20 {'Module': 'a'}
+        range  1   12  14 aten::mul, seq = 3, op_id = 1
+        range  1   30  39 autograd::engine::evaluate_function: MulBackward0, seq = 3, op_id = 2
+        range  1   32  34 aten::sin, seq = 7, op_id = 3
+        range  1   40  49 autograd::engine::evaluate_function: SinBackward0, seq = 7, op_id = 4
+        launch 1   42  43 #1
+        kernel 1  902 903 #1 again
+        ## The same node once more: its number is told by its first evaluation, too.
+        range  1   50  59 autograd::engine::evaluate_function: MulBackward0, seq = 3, op_id = 5
+        launch 1   52  53 #2
+        kernel 1  904 905 #2 once-more
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name       module  method
+        again      a       backward
+        once-more  a       backward
+    """,
+    )
+
+
+def test_what_a_checkpoint_runs_again_inside_a_node_is_not_the_node_s(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   10  20 {'Module': 'a'}
+        range  1   12  14 aten::mul, seq = 3, op_id = 1
+        range  1   30  60 autograd::engine::evaluate_function: MulBackward0, seq = 3, op_id = 2
+        launch 1   31  32 #1
+        kernel 1  902 903 #1 before
+        range  1   33  40 {'Module': 'b'}
+        launch 1   34  35 #2
+        kernel 1  904 905 #2 inside
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name    module  method
+        inside  b       range
+        before  -       -
+    """,
+    )
+
+
+def test_markers_of_a_backward_pass_count_more_than_sequence_numbers(parsed: Parse) -> None:
+    dataset = parsed(f"""{NUMBERED}
+        range  2  200 220 {{"Module": "top.b", "Phase": "backward"}}
+        range  2  201 209 autograd::engine::evaluate_function: TanhBackward0, seq = 5, op_id = 5
+        launch 2  202 203 #1
+        kernel 1  902 903 #1 marked
+        range  2  230 239 autograd::engine::evaluate_function: AddmmBackward0, seq = 3, op_id = 9
+        launch 2  232 233 #2
+        kernel 1  904 905 #2 not-marked
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name        module  method  cause
+        marked      top.b   range   -
+        not-marked  -       -       backward
+    """,
+    )
+
+
+def test_what_a_checkpointed_function_computes_again_outside_modules_is_nobody_s(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1    0  90 {"Module": "top", "Phase": "backward"}
+        launch 1    2   3 #1
+        kernel 1  902 903 #1 backward
+        range  1   10  80 {"Module": "", "Phase": "recompute"}
+        launch 1   12  13 #2
+        kernel 1  904 905 #2 before
+        range  1   20  40 {"Module": "top.a", "Phase": "recompute"}
+        launch 1   22  23 #3
+        kernel 1  906 907 #3 inside
+        launch 1   52  53 #4
+        kernel 1  908 909 #4 after
+        launch 1   82  83 #5
+        kernel 1  910 911 #5 backward-again
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name            module  phase      cause
+        backward        top     backward   -
+        backward-again  top     backward   -
+        inside          top.a   recompute  -
+        before          -       recompute  recomputed
+        after           -       recompute  recomputed
+    """,
+    )

@@ -316,11 +316,41 @@ def test_eager_and_captured_pieces_of_one_forward_are_in_one_table() -> None:
     assert any({"range", "graph_node"} <= found for found in methods)
 
 
-def test_graphs_traced_as_a_whole_are_not_expanded_however_well_their_graph_capture_is_known() -> None:
-    it = parsed(capturing(1, actions=30, graph_traces=True, graph_replays=False))
-    rows = [row for row in it.tables["kernels"] if row["kind"] == "graph"]
-    assert rows
-    assert {(row["module"], row["cause"]) for row in rows} == {(None, "graph_not_expanded")}
+WHOLE = {"graph_traces": True, "graph_replays": False}
+
+
+def rows_of_whole_graphs(it: Parsed) -> list[tuple[dict, list[TrueWork]]]:
+    return [(row, truth) for row, truth in rows_with_truth(it) if row["kind"] == "graph"]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_graphs_traced_as_a_whole_belong_to_the_call_that_holds_their_graph_capture(number) -> None:
+    it = parsed(capturing(number, actions=30, graph_updates=False, orphans=False, **WHOLE))
+    rows = rows_of_whole_graphs(it)
+    assert wrong(it) == []
+    assert {row["method"] for row, truth in rows if any(one.module for one in truth)} == {"graph_capture"}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(),
+        Faults(lost_launches=0.1),
+        Faults(lost_launches=0.4),
+        Faults(lost_ranges=0.3),
+        Faults(lost_work=0.2),
+        Faults(captured_before=True),
+        Faults(skipped_capture_calls=True),
+        Faults(late_start=True),
+        Faults(late_start=True, capture_range=True),
+        Faults(cut_off=True),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_no_graph_traced_as_a_whole_belongs_to_a_call_that_does_not_hold_it(threads, faults) -> None:
+    it = parsed(capturing(threads, actions=25, threads=threads, graph_captures=6, faults=faults, **WHOLE))
+    assert rows_of_whole_graphs(it)
+    assert (wrong(it), wrongly_explained(it)) == ([], [])
 
 
 @pytest.mark.parametrize("version", ["2020.3", "2.9.1", "3.7.2"])

@@ -1,7 +1,8 @@
 """How fast and how large ``tracekit parse`` is, beside what SQLite takes merely to sum the same columns.
 
-``python -m tests.benchmarks.parse_speed [--kernels 1000000] [--runs 3] [--scaling]``. Every figure is of a process
-of its own; the scan is measured in the same run, in turn with the parse, so that a noisy machine slows both.
+``python -m tests.benchmarks.parse_speed [--kernels 1000000] [--runs 3] [--scaling] [--plain]``. Every figure is of a
+process of its own; the scan is measured in the same run, in turn with the parse, so that a noisy machine slows both.
+With ``--plain`` the report has plain ranges instead of markers, and is also parsed without their hierarchy.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class Figures(NamedTuple):
     megabytes: float
 
 
-def parse_figures(reports: list[Path], out: Path) -> Figures:
+def parse_figures(reports: list[Path], out: Path, *options: str) -> Figures:
     """What ``tracekit parse`` takes in a process of its own."""
     shutil.rmtree(out, ignore_errors=True)
-    return figures_of([sys.executable, "-m", "tracekit", "parse", *reports, "-o", out, "--quiet"])
+    return figures_of([sys.executable, "-m", "tracekit", "parse", *reports, "-o", out, "--quiet", *options])
 
 
 def figures_of(command: Sequence[str | Path]) -> Figures:
@@ -104,15 +105,53 @@ def measure(kernels: int, *, inline_text: bool, runs: int, folder: Path) -> None
     shutil.rmtree(out)
 
 
+def with_plain_ranges(report: Path) -> Path:
+    """The report with a plain range in place of every call's marker, and a counted one around each step."""
+    with sqlite3.connect(report) as db:
+        db.create_function("place", 1, lambda text: text.split("'")[3].rpartition(".")[2], deterministic=True)
+        marks = "SELECT id FROM StringIds WHERE value LIKE "
+        db.execute(f"DELETE FROM NVTX_EVENTS WHERE textId IN ({marks} '%''Outputs''%')")  # noqa: S608
+        of_steps = f"textId IN ({marks} 'execute_context%')"
+        db.execute(f"UPDATE NVTX_EVENTS SET text = 'step ' || rowid, textId = NULL WHERE {of_steps}")  # noqa: S608
+        db.execute("UPDATE StringIds SET value = place(value) WHERE value LIKE '{''Module''%'")
+    return report
+
+
+def measure_plain(kernels: int, *, runs: int, folder: Path) -> None:
+    """Prints one line of figures for a report of plain ranges of that size."""
+    report = with_plain_ranges(write_report(folder / "report.sqlite", kernels=kernels))
+    out = folder / "report.tracekit"
+    scan_seconds(report)
+    scans, flat, parses = [], [], []
+    for _ in range(runs):
+        scans.append(scan_seconds(report))
+        flat.append(parse_figures([report], out, "--by", "modules"))
+        parses.append(parse_figures([report], out))
+    beside = statistics.median(run.cpu / other.cpu for run, other in zip(parses, flat, strict=True))
+    ratio = statistics.median(run.cpu / scan for run, scan in zip(parses, scans, strict=True))
+    print(
+        f"{kernels:>9,} kernels in plain ranges, {report.stat().st_size / 1e6:6.0f} MB: "
+        f"scan {statistics.median(scans):6.2f} s, parse {statistics.median(run.wall for run in parses):6.2f} s, "
+        f"{statistics.median(run.cpu for run in parses):.2f} s of all cores = {ratio:4.1f} scans "
+        f"and {beside:.2f} of parsing it by modules, peak {max(run.megabytes for run in parses):5.0f} MB "
+        f"(by modules {max(run.megabytes for run in flat):.0f} MB)",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scaling", action="store_true", help="also 0.1, 0.3, 3 and 5 million kernels")
+    parser.add_argument("--plain", action="store_true", help="plain ranges instead of markers")
     args = parser.parse_args()
     sizes = [100_000, 300_000, args.kernels, 3_000_000, 5_000_000] if args.scaling else [args.kernels]
     with tempfile.TemporaryDirectory() as folder:
+        if args.plain:
+            measure_plain(args.kernels, runs=args.runs, folder=Path(folder))
+            return
         for kernels in sizes:
             measure(kernels, inline_text=False, runs=args.runs, folder=Path(folder))
         measure(args.kernels, inline_text=True, runs=args.runs, folder=Path(folder))

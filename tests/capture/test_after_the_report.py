@@ -102,7 +102,7 @@ def warned(outcome: Outcome) -> list[str]:
 
 MODEL_UNDER_NSYS = ("--engine", "nsys", "model.py:make")
 PROGRAM_UNDER_NSYS = ("--engine", "nsys", "leaving.py:main")
-COMMAND = ("--", sys.executable, "-c", "raise SystemExit(7)")
+COMMAND = ("--engine", "nsys", "--", sys.executable, "-c", "raise SystemExit(7)")
 
 
 @pytest.mark.parametrize("target", [PROGRAM_UNDER_NSYS, COMMAND], ids=["a program", "a command"])
@@ -198,7 +198,7 @@ def test_a_fork_that_ends_last_does_not_speak_for_the_program(fake: Fake) -> Non
 
 @pytest.mark.parametrize(
     ("target", "folders"),
-    [(COMMAND, 1), (PROGRAM_UNDER_NSYS, 2), (("--engine", "torch", "leaving.py:main"), 1)],
+    [(COMMAND, 2), (PROGRAM_UNDER_NSYS, 2), (("--engine", "torch", "leaving.py:main"), 1)],
     ids=["a command", "nsys", "torch"],
 )
 def test_temporary_files_that_cannot_be_removed_are_named(target: tuple[str, ...], folders: int, fake: Fake) -> None:

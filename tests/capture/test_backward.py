@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -10,8 +11,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.capture.models import Cnn, Encoder, Tagger, markers, tree
+from tests.capture.recordings import parsed, recorded
 from tracekit.capture import Listed, layer_markers
+from tracekit.capture.recorder import Recorder
 from tracekit.trace.decoding import decode
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.torch
 
@@ -164,3 +170,31 @@ def test_taking_the_markers_off_leaves_no_hook_behind() -> None:
     model = Tagger()
     layer_markers(model, emitter=Listed(), backward=True).remove()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_checkpointed_function_computes_itself_is_of_no_module_when_it_runs_again(
+    reentrant: bool, tmp_path: Path
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.inner, self.last = (nn.Linear(4, 4) for _ in range(3))
+
+        def part(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x.sin()).erf().log1p()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(checkpoint(self.part, self.first(x), use_reentrant=reentrant))
+
+    model, recorder, torchs_own = Model(), Recorder(), vars(torch.utils.checkpoint).copy()
+    with recorded(recorder), layer_markers(model, backward=True):
+        model(torch.rand(2, 4)).sum().backward()
+    assert {name: vars(torch.utils.checkpoint)[name] for name in torchs_own} == torchs_own
+    work = parsed(recorder, tmp_path).kernels(["name", "module", "phase", "cause"]).astype(object)
+    for name in ("sin", "erf", "log1p"):
+        own = work[work.name == f"aten::{name}"]
+        places = {(row.phase, row.module if row.cause != row.cause else row.cause) for row in own.itertuples()}
+        assert places == {("forward", "top"), ("recompute", "recomputed")}
+    again = work[(work.phase == "recompute") & work.module.notna()]
+    assert set(again.module) == {"top.inner"}

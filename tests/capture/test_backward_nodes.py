@@ -13,14 +13,17 @@ from torch._C._autograd import _get_sequence_nr
 
 import tracekit
 from tests.capture import places
+from tests.capture.recordings import parsed, recorded
 from tests.capture.training_models import SIZE, TRAINED, Mlp, Residual, Tapped, numbers
 from tracekit.capture import Listed, layer_markers
 from tracekit.capture.layers import SKIPPED
+from tracekit.capture.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    import pandas as pd
     from torch import Tensor
     from torch.autograd.graph import Node
 
@@ -273,3 +276,40 @@ def test_threads_that_train_at_once_do_not_disturb_each_other() -> None:
     for thread in threads:
         own = [event.text for event in to.events if event.thread == thread.ident]
         assert sum(text is None for text in own) * 2 == len(own)
+
+
+def work_of_training(name: str, folder: Path, *, backward: bool) -> pd.DataFrame:
+    """All operators of two steps in the order of time."""
+    make, run = TRAINED[name]
+    torch.manual_seed(1)
+    model, recorder = make(), Recorder(ops=True)
+    with recorded(recorder), layer_markers(model, backward=backward):
+        for loss in (losses := [*run(model), *run(model)]):
+            loss.backward(retain_graph=len(losses) > 2)
+    work = parsed(recorder, folder).kernels(["name", "module", "method", "phase", "start_ns"])
+    return work.sort_values("start_ns", kind="stable").astype(object).reset_index(drop=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown"),
+    [
+        ("residual", set()),
+        ("several passes", set()),
+        ("penalized", set()),
+        # A node inside which modules run again, and nodes of tensors that change below views.
+        ("checkpointed", {"TanhBackward0"}),
+        ("checkpointed reentrant", {"CheckpointFunctionBackward"}),
+        ("own function", {"ReluBackward0", "_SineBackward", "AddBackward0", "MulBackward0", "AsStridedBackward0"}),
+    ],
+)
+def test_sequence_numbers_tell_the_modules_that_markers_of_the_backward_pass_tell(
+    name: str, unknown: set[str], tmp_path: Path
+) -> None:
+    marked, numbered = (work_of_training(name, tmp_path, backward=backward) for backward in (True, False))
+    assert marked.name.tolist() == numbered.name.tolist()
+    known = numbered.module.notna()
+    assert (numbered.module[known] == marked.module[known]).all()
+    assert set(numbered.phase[numbered.method == "backward"]) == {"backward"}
+    nodes = numbered[numbered.name.str.fullmatch(r"\w+Backward\d*") & marked.module.notna()]
+    assert set(nodes.name[nodes.module.isna()]) == unknown
+    assert (nodes.method == "backward").sum() > 20

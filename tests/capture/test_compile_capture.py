@@ -147,7 +147,8 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
 ) -> None:
     from tracekit.capture.compile import backend, counters, cudagraph
     from tracekit.capture.compiling import Compiling
-    from tracekit.capture.run import Settings, run
+    from tracekit.capture.program import Settings
+    from tracekit.capture.run import run
     from tracekit.capture.target import load
 
     # CUDA's part is stood in for by what remembers captures.
@@ -160,6 +161,7 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
         def open(self) -> None:
             at_opening.append(counters.snapshot())
 
+        def drop(self) -> None: ...
         def close(self) -> None: ...
 
     compiling = Compiling(

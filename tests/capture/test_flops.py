@@ -252,6 +252,79 @@ def test_with_marked_operators_models_cost_the_same(name: str, here: Place) -> N
     check(*recorded(here, MODELS[name], "--ops"))
 
 
+#: Attention of width 32 in every way: batch first or not, its weights returned or not, of itself and of another.
+ATTENTIONS = """
+        class Attentions(nn.Module):
+            def __init__(self):
+                super().__init__()
+                for name in WAYS:
+                    setattr(self, name, nn.MultiheadAttention(32, 4, batch_first="first" in name))
+
+            def forward(self, x, y):
+                for name in WAYS:
+                    queries, keys = (x, y if "cross" in name else x)
+                    if "first" not in name:
+                        queries, keys = queries.transpose(0, 1), keys.transpose(0, 1)
+                    getattr(self, name)(queries, keys, keys, need_weights="weights" in name)
+                return x
+
+        WAYS = [
+            f"{place}_{weights}_{source}"
+            for place in ("first", "second")
+            for weights in ("weights", "none")
+            for source in ("same", "cross")
+        ]
+
+        def make():
+            return Attentions().train(TRAIN), (torch.randn(10, 5, 32), torch.randn(10, 7, 32))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--ops",)], ids=["shapes", "operators"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
+def test_attention_costs_the_same_by_shapes_and_by_operators_fused_or_not(
+    training: bool,
+    options: tuple[str, ...],
+    here: Place,
+) -> None:
+    rows, counts = recorded(here, ATTENTIONS.replace("TRAIN", str(training)), *options)
+    check(rows, counts)
+    batch, queries, width = 10, 5, 32
+    for path, row in rows.items():
+        if row["class_name"] == "MultiheadAttention":
+            keys = 7 if path.endswith("cross") else queries
+            projections = 2 * batch * (2 * queries + 2 * keys) * width * width
+            scores_and_values = 4 * batch * queries * keys * width if "weights" in path else 0
+            assert row["flops"] == STEPS * (projections + scores_and_values)
+
+
+ENCODER_LAYER = """
+        def make():
+            return nn.TransformerEncoderLayer(32, 4, 64, batch_first=FIRST).eval(), torch.randn(10, 5, 32)
+"""
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["batch first", "batch second"])
+def test_an_encoder_layer_costs_the_same_fused_or_not(first: bool, here: Place) -> None:
+    text = ENCODER_LAYER.replace("FIRST", str(first))
+    for options in ((), ("--ops",), ("--ops", "--keep-fused")):
+        rows, counts = recorded(here, text, *options)
+        layer = rows["TransformerEncoderLayer"]
+        assert (
+            layer["inclusive_flops"]
+            == STEPS * counts["TransformerEncoderLayer"]
+            == STEPS * 2 * 50 * 32 * (4 * 32 + 2 * 64)
+        )
+        assert layer["unknown"] is None
+    assert first == (layer["flops"] > 0)
+
+
+def test_fused_attention_inside_a_call_of_another_class_is_not_known(here: Place) -> None:
+    rows, _ = recorded(here, ATTENTIONS.replace("TRAIN", "False"), "--ops", "--depth", "0")
+    assert rows["Attentions"]["flops"] is None
+    assert rows["Attentions"]["unknown"]
+
+
 def test_marked_operators_tell_what_a_backward_pass_costs(here: Place) -> None:
     check(*recorded(here, MODELS["mlp"], "--ops", "--backward"))
 

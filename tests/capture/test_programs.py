@@ -39,7 +39,7 @@ torch.nn.Linear(2, 2)(torch.zeros(1, 2))
 WAYS = {
     "torch": ("--engine", "torch", "talk er.py", "--", "--batch", "ä 8"),
     "nsys": ("--engine", "nsys", "talk er.py", "--", "--batch", "ä 8"),
-    "command": ("--", sys.executable, "talk er.py", "--batch", "ä 8"),
+    "command": ("--engine", "nsys", "--", sys.executable, "talk er.py", "--batch", "ä 8"),
 }
 
 
@@ -82,7 +82,7 @@ def test_output_arguments_and_exit_code_are_the_programs_own(way: str, tmp_path:
 def test_a_command_reads_what_is_piped_into_it(tmp_path: Path) -> None:
     program = RANGE + "import sys; print(sys.stdin.read().upper())"
     done = subprocess.run(
-        arguments("capture", "--quiet", "-o", "report", "--", sys.executable, "-c", program),
+        arguments("capture", "--quiet", "--engine", "nsys", "-o", "report", "--", sys.executable, "-c", program),
         input=b"piped",
         capture_output=True,
         timeout=240,
@@ -122,7 +122,7 @@ def stopped(way: str, number: int, folder: Path) -> tuple[Said, Dataset]:
     (folder / "endless.py").write_text(ENDLESS if way == "command" else ENDLESS_MODEL)
     target = ("--engine", way, "endless.py:main")
     if way == "command":
-        target = ("--", sys.executable, "endless.py", sign)
+        target = ("--engine", "nsys", "--", sys.executable, "endless.py", sign)
     running = subprocess.Popen(
         arguments("capture", "-o", "report.sqlite", *target),
         stdout=subprocess.PIPE,

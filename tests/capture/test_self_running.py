@@ -12,6 +12,7 @@ import tracekit
 from tests.capture import places
 from tests.capture.places import last_line, one_line
 from tests.command import separately
+from tracekit.analyses.phase_times import COLUMNS, phase_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -311,3 +312,14 @@ def test_layers_that_run_again_are_told_apart(place: Place, reentrant: bool, bac
     calls = dataset.calls(["phase", "parent_call_id", "call_id"]).set_index("call_id")
     above = calls.parent_call_id.dropna().map(calls.phase)
     assert (above == calls.phase[above.index]).all()
+    # The times of phases are those of calls in them.
+    work = dataset.kernels(["module", "call_id", "dur_ns"]).dropna(subset="call_id")
+    by_call = work.dur_ns.groupby([work.module.astype(str), work.call_id.map(calls.phase).astype(str)]).sum()
+    times = phase_times(dataset).own
+    told = {
+        (path, name.removesuffix("_ns")): int(times[name][row])
+        for row, path in enumerate(dataset.modules().path)
+        for name in COLUMNS
+        if times[name][row]
+    }
+    assert told == by_call[by_call > 0].to_dict()

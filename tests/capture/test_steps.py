@@ -8,6 +8,7 @@ import pytest
 
 from tests.capture.models import tree
 from tracekit.capture import STEPS, Listed, StepCounter, step
+from tracekit.capture.schedule import Schedule
 from tracekit.errors import UsageError
 from tracekit.markers.base import StepMarker
 from tracekit.trace.decoding import decode
@@ -90,6 +91,40 @@ def test_a_forgotten_requester_begins_anew() -> None:
     counter.forget("a")
     counter.forget("a")
     assert counter.begin("a") == 3
+
+
+class Opened:
+    """A window that remembers in which iterations it was open."""
+
+    def __init__(self) -> None:
+        self.now = False
+        self.seen: list[int] = []
+
+    def open(self) -> None:
+        self.now, self.seen = True, []
+
+    def drop(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.now = False
+
+
+@pytest.mark.parametrize(("warmup", "recorded"), [(0, [0, 1]), (2, [2, 3])])
+@pytest.mark.parametrize("calls_before", [1, 2, 9])
+def test_steps_that_are_marked_late_are_recorded_even_if_the_window_was_open_before(
+    calls_before: int, warmup: int, recorded: list[int]
+) -> None:
+    schedule = Schedule(window := Opened(), warmup, 2)
+    for _ in range(calls_before):
+        schedule.begins("model")
+    for index in range(6):
+        schedule.taken_over("step")
+        schedule.begins("step")
+        if window.now:
+            window.seen.append(index)
+    assert window.seen == recorded
+    assert not window.now
 
 
 def test_threads_that_announce_steps_lose_none() -> None:

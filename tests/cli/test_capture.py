@@ -37,12 +37,11 @@ WRONG = {
     ("model.py:make", "--absent"): "--absent",
     ("model.py:make", "model.py:other"): "model.py:other",
     ("model.py:make", "--", "8"): "takes no arguments",
-    ("--steps", "3", "--", "true"): "--steps",
-    ("--warmup", "0", "--", "true"): "--warmup",
-    ("--ops", "--", "true"): "--ops",
-    ("--backward", "--", "true"): "--backward",
-    ("--skip", "x", "--", "true"): "--skip",
-    ("--depth", "0", "--", "true"): "--depth",
+    ("--engine", "nsys", "--steps", "3", "--", "true"): "--steps of a command needs --engine torch",
+    ("--engine", "nsys", "--warmup", "0", "--", "true"): "--warmup",
+    ("--engine", "nsys", "--ops", "--", "true"): "--ops",
+    ("--compile", "--", "true"): "--compile is for a function",
+    ("--split", "aten::mm", "--", "true"): "--split",
     ("--engine", "wrong", "--", "true"): "wrong",
     ("--engine", "wrong", "model.py:make"): "wrong",
     ("--engine", "", "model.py:make"): "engine",
@@ -199,11 +198,8 @@ def test_without_nsys_it_is_said_what_is_possible(place: Place, monkeypatch: pyt
     line = one_line(place.capture("model.py:make", engine="nsys"))
     assert "nsys was not found" in line
     assert "TRACEKIT_NSYS" in line
-    line = one_line(command("capture", "--", "true"))
-    assert "only nsys can record a command" in line
-    assert "record a function or a script" in line
-    line = one_line(command("capture", "--engine", "torch", "--", "true"))
-    assert "only nsys can record a command" in line
+    line = one_line(command("capture", "--engine", "nsys", "--", "true"))
+    assert "nsys was not found" in line
     assert place.capture("model.py:make", engine="auto").code == 0
 
 

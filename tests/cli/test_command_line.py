@@ -130,6 +130,7 @@ def test_json_says_what_the_summary_says(small: Path, tmp_path: Path) -> None:
     assert set(summary) == {
         "dataset",
         "source",
+        "hierarchy",
         "rows",
         "devices",
         "processes",

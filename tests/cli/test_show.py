@@ -94,6 +94,15 @@ def test_rows_of_the_tree_are_chosen_by_path_depth_and_share_and_sorted(folder: 
     ]
 
 
+@pytest.mark.parametrize("name", ["shapes", "launches", "module_kernels", "roofline"])
+def test_rows_of_modules_are_chosen_by_depth_in_any_answer(folder: Path, name: str) -> None:
+    rows = column("path", name, folder)
+    assert any(path.count(".") > 1 for path in rows)
+    assert column("path", name, folder, "--depth", 1) == [path for path in rows if path.count(".") < 2]
+    below = column("path", name, folder, "--path", "top.layers", "--depth", 0)
+    assert set(below) <= {"top.layers"}
+
+
 def test_rows_of_any_answer_are_chosen_and_sorted(folder: Path) -> None:
     assert column("path", "modules", folder, "--top", 2) == ["top", "top.head"]
     assert column("path", "modules", folder, "--sort", "path", "--depth", 1) == [
@@ -164,7 +173,7 @@ def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> 
     folder = tracekit.parse(path).folder
     for name in ("tree", "modules", "classes", "shapes"):
         assert "no matching rows: no module calls were recorded" in " ".join(show(name, folder).out.split())
-    assert show("steps", folder).out.strip() == "no matching rows"
+    assert show("steps", folder).out.startswith("no matching rows: no steps are known; mark them")
 
 
 WRONG = {

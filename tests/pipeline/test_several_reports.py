@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -276,7 +277,8 @@ def test_the_share_of_a_loss_is_of_what_all_reports_have(tmp_path: Path) -> None
     dataset = joined_here(paths, tmp_path / "run")
     shares = {row["cause"]: row["share"] for row in dataset.manifest["coverage"]}
     assert shares == {
-        "outside_modules": 1.0,
+        "range": 1 / 2,
+        "outside_ranges": 1 / 2,
         "plain": 1.0,
         "never_ended": 1 / 3,
         "rank_contradicted": 1 / 2,
@@ -353,10 +355,40 @@ def test_real_traces_of_several_versions_join(tmp_path: Path) -> None:
         "unversioned_v2021.2",
     )
     paths = [TRACES / "nsys" / f"{name}.sqlite" for name in names]
-    whole = tracekit.parse(paths, tmp_path / "run")
-    singles = {path.stem: tracekit.parse(path, tmp_path / path.stem) for path in paths}
+    whole = tracekit.parse(paths, tmp_path / "run", by="modules")
+    singles = {path.stem: tracekit.parse(path, tmp_path / path.stem, by="modules") for path in paths}
     check_totals(whole, list(singles.values()))
     check_joined(whole, singles)
+
+
+@pytest.mark.traces
+def test_ranges_of_real_traces_join_by_their_names(tmp_path: Path) -> None:
+    names = ("cupy_domains_v2025.3", "nvfuser_h200_v2025.1", "windows_transformer_v2026.2", "cupy_domains_v2025.3")
+    paths = [tmp_path / f"{number}.sqlite" for number, _ in enumerate(names)]
+    for path, name in zip(paths, names, strict=True):
+        shutil.copyfile(TRACES / "nsys" / f"{name}.sqlite", path)
+    whole = tracekit.parse(paths, tmp_path / "run")
+    singles = [tracekit.parse(path, tmp_path / path.stem) for path in paths]
+    places = [names_down_to_each(single) for single in singles]
+    assert sorted(names_down_to_each(whole)) == sorted(set().union(*places))
+    joint = names_down_to_each(whole)
+    ids = whole.kernels(["module_id"]).module_id
+    expected = Counter(
+        single_places[number]
+        for single, single_places in zip(singles, places, strict=True)
+        for number in single.kernels(["module_id"]).module_id.dropna()
+    )
+    assert Counter(joint[number] for number in ids.dropna()) == expected
+    assert {entry["hierarchy"]["by"] for entry in whole.manifest["reports"]} == {"ranges"}
+
+
+def names_down_to_each(dataset: Dataset) -> list[tuple[str, ...]]:
+    """For every module the names from its root down to it."""
+    places: list[tuple[str, ...]] = []
+    for row in dataset.table("modules").to_pylist():
+        above = () if row["parent_id"] is None else places[row["parent_id"]]
+        places.append((*above, row["name"]))
+    return places
 
 
 PATHS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(".".join), min_size=0, max_size=12)
@@ -399,6 +431,7 @@ def hierarchy_of(paths: list[str]) -> list[dict]:
             "depth": path.count("."),
             "path": path,
             "name": path.rpartition(".")[2],
+            "kind": "module",
             "class_name": None,
             "alias_of": None,
             "params": [],

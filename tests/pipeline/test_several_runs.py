@@ -153,6 +153,7 @@ def test_json_has_a_part_for_every_report(ranks: list[Path], tmp_path: Path) -> 
         "dataset",
         "reports",
         "left_out",
+        "hierarchy",
         "rows",
         "coverage",
         "gpu_time_ns",

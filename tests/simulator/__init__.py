@@ -11,6 +11,8 @@ The truth comes from links that the simulation made as things happened (``events
 ``strategies.plans()`` and ``strategies.capturing_plans()`` give plans to Hypothesis; ``eventful(seed)`` is one plan
 with everything in it but captures of CUDA graphs, ``capturing(seed)`` one with these, too.
 
+``annotated.annotated(seed)`` is a simulator of its own: programs with plain ranges, and the node of every kernel.
+
 Reading order: ``plan`` (what there is to choose), ``events`` (what can happen), ``models``, ``markers`` and ``device``
 (what it happens to), ``threads`` (the clock and the open ranges), ``graphs``, ``script``, ``loops`` and ``captures``
 (who does what), ``run``, ``faults``, ``lineage`` and ``truth``, and for the file ``generations`` and ``report``.

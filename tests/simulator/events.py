@@ -200,6 +200,10 @@ class Work:
     """For a graph traced as a whole: the graph."""
     graph_exec: int | None = None
     """For a graph traced as a whole: the executable one that was made of it."""
+    captured: Capture | None = None
+    """For a graph traced as a whole: what was captured into it."""
+    updated: bool = False
+    """For a graph traced as a whole: it may run what was captured later."""
     lost: bool = False
     early: bool = False
     """The file says that it ran before it was launched."""

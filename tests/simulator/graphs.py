@@ -38,7 +38,7 @@ RECORD_NAMES = {
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Graph:
-    """A graph, or an executable one made of ``source``."""
+    """A graph, or a clone or an executable one made of ``source``."""
 
     id: int
     process: Process
@@ -72,6 +72,11 @@ class Graph:
         said = NodeRecord(thread=launch.thread, node=node, time_ns=time_ns, original=original)
         node.records.append(said)
         self.process.recorded_nodes.append(said)
+
+    @property
+    def first(self) -> Graph:
+        """The graph at the beginning of its lineage."""
+        return self if self.source is None else self.source.first
 
     @property
     def topology(self) -> list[tuple[str, str]]:
@@ -123,7 +128,7 @@ def clone(thread: Thread, graph: Graph) -> Graph:
     """Another graph with clones of the nodes, to be made executable in its turn."""
     thread.clock = max(thread.clock, graph.ready_ns)
     launch = thread.api("cudaGraphClone_v10000", least=2 * len(graph.nodes) + 2)
-    cloned = _graph(thread, recipe=graph.recipe)
+    cloned = _graph(thread, recipe=graph.recipe, source=graph)
     _record(thread, GRAPH_CLONED, launch.start_ns + 1, cloned.id, original=graph.id)
     _clone_nodes(graph, cloned, launch)
     cloned.ready_ns = thread.clock
@@ -213,3 +218,4 @@ def replay_as_a_whole(thread: Thread, executable: Graph) -> None:
     thread.clock = max(thread.clock, executable.ready_ns)
     work = thread.work("graph", thread.api("cudaGraphLaunch_v10000"))
     work.graph_id, work.graph_exec = executable.source.id, executable.id
+    work.captured, work.updated = executable.first.capture, bool(executable.updates)

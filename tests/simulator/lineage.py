@@ -3,6 +3,9 @@
 It is written down if the clones' records name their originals, back to a node that was recorded inside the API call
 which added it, and that call is there. Where a record or the call is lost, or nodes were recorded late, the order of
 launches inside the capture may still tell: an answer may be found then, or none, but no other.
+
+A graph traced as a whole is the work of the innermost call that all captured launches lie in. No record of it is sure
+to be there, so its call may always be missing.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from tests.simulator.events import Launch, Node, Range, Work
 
 UNMAPPED, NOT_EXPANDED, OUTSIDE = "graph_unmapped", "graph_not_expanded", "outside_modules"
+IN_NO_CALL = frozenset({OUTSIDE, "graph_not_in_one_call"})
 
 
 def captured_inside(piece: Work) -> Range | None:
@@ -45,7 +49,7 @@ def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[
         unknown = not recorded(piece.node)
         return frozenset({UNMAPPED} if unknown else ()) | frozenset({OUTSIDE} if ran_outside else ())
     if piece.replayed:
-        return frozenset({NOT_EXPANDED})
+        return frozenset({NOT_EXPANDED}) | (IN_NO_CALL if piece.captured and call is None else frozenset())
     if launch is None and piece.correlation is None:
         return frozenset({"managed_memory"})
     if launch is None:
@@ -59,7 +63,7 @@ def methods(piece: Work, call: Range | None) -> frozenset[str]:
     if call is None:
         return frozenset()
     if piece.node is None:
-        return frozenset({"range"})
+        return frozenset({"graph_capture" if piece.replayed else "range"})
     return frozenset({"graph_node"} if recorded(piece.node) else {"graph_node", "graph_order"})
 
 

@@ -13,6 +13,8 @@ Decisions, where a file has lost rows:
 * Work replayed from a graph belongs to the call that was open when its node was captured, climbed to as above from the
   launch that added it; see ``lineage.py`` for when the file says so. An updated executable runs nodes of its first
   capture, for so says their lineage. Its launch, range, step and projection are those of the replay.
+* A graph traced as a whole belongs to the innermost call that holds everything captured into it, lost or not; if it was
+  updated, into what it was made of first.
 * A call made inside a capture is of the phase ``capture`` where the file says when the capture began and ended.
 """
 
@@ -27,6 +29,8 @@ from tests.simulator.events import signed
 from tests.simulator.lineage import captured_inside, causes, methods, phases
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.simulator.events import Call, Launch, Range, Shape, Work
     from tests.simulator.run import Run
 
@@ -177,6 +181,19 @@ def _enclosing_call(innermost: Range | None) -> Range | None:
     return innermost
 
 
+def _call_around_all(launches: list[Launch]) -> Range | None:
+    """The innermost call that all of them were made in."""
+    chains = [list(_calls_around(launch.inside)) for launch in launches]
+    shared = [call for call in chains[0] if all(call in chain for chain in chains)] if chains else []
+    return shared[0] if shared else None
+
+
+def _calls_around(innermost: Range | None) -> Iterator[Range]:
+    while (innermost := _enclosing_call(innermost)) is not None:
+        yield innermost
+        innermost = innermost.parent
+
+
 def _enclosing_step(innermost: Range | None) -> Range | None:
     while innermost is not None and (innermost.lost or innermost.step is None):
         innermost = innermost.parent
@@ -241,7 +258,10 @@ def _call_of(pushed: Range) -> Call:
 def _work(run: Run, piece: Work) -> TrueWork:
     launch = piece.launch if piece.launch and not piece.launch.lost and not piece.early else None
     inside = launch.inside if launch else None
-    call = _enclosing_call(captured_inside(piece) if piece.replayed else inside)
+    if piece.captured is not None:
+        call = _call_around_all(piece.captured.launches)
+    else:
+        call = _enclosing_call(captured_inside(piece) if piece.replayed else inside)
     return TrueWork(
         kind=piece.kind,
         name=piece.name,

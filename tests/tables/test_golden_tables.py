@@ -157,23 +157,26 @@ def test_work_of_autograds_thread_is_of_the_only_step_open_in_its_process(parsed
         "kernels",
         """
         name            cause            step_id
-        in-step-one     outside_modules  0
-        across-its-end  outside_modules  -
-        in-step-two     outside_modules  1
-        elsewhere       outside_modules  -
+        in-step-one     outside_ranges   0
+        across-its-end  outside_ranges   -
+        in-step-two     outside_ranges   1
+        elsewhere       outside_ranges   -
     """,
     )
 
 
 def test_work_of_a_helping_thread_has_no_step_where_two_are_open(parsed: Parse) -> None:
-    dataset = parsed("""
+    dataset = parsed(
+        """
         range  1   0 100 ProfilerStep#1
         range  2  50 150 ProfilerStep#1
         launch 9  60  65 #1
         kernel 1 900 910 #1 whose
         launch 2  60  65 #2
         kernel 1 910 920 #2 of-two
-    """)
+    """,
+        by="modules",
+    )
     check(
         dataset,
         "kernels",
@@ -186,14 +189,17 @@ def test_work_of_a_helping_thread_has_no_step_where_two_are_open(parsed: Parse) 
 
 
 def test_work_of_a_thread_that_has_steps_is_of_none_between_them(parsed: Parse) -> None:
-    dataset = parsed("""
+    dataset = parsed(
+        """
         range  1   0 100 ProfilerStep#1
         range  2 110 200 ProfilerStep#1
         launch 2  60  65 #1
         kernel 1 900 910 #1 between
         launch 2 120 125 #2
         kernel 1 910 920 #2 inside
-    """)
+    """,
+        by="modules",
+    )
     check(
         dataset,
         "kernels",

@@ -455,3 +455,18 @@ def test_layers_with_something_else_between_them_are_no_pass(parsed: Parse) -> N
     )
     assert names(dataset) == []
     assert losses(dataset) == {"steps_unclear": 6}
+
+
+def test_parts_of_a_model_that_was_only_captured_lead_no_steps(parsed: Parse) -> None:
+    """Nothing is left that could: calls in graph captures begin no iteration, nor do calls of parts of a model."""
+    dataset = parsed("""
+        launch 1   1   2  #1 cudaStreamBeginCapture_v10000
+        range  1   5  50  {'Module': 'top'}
+        range  1  10  40  {'Module': 'top.a'}
+        launch 1  20  30  #2
+        launch 1  60  70  #3 cudaStreamEndCapture_v10000
+        range  1 100 140  {'Module': 'top.a'}
+        launch 1 110 120  #4
+        kernel 1 150 160  #4
+    """)
+    assert len(dataset.table("steps")) == 0

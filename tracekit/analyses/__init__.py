@@ -4,9 +4,11 @@ To add an analysis, write ``analyses/<name>.py``, named as its command, with ``N
 :class:`~tracekit.analyses.base.Analysis` has them; add the module to ``ANALYSES``, and a report with the expected
 answer to the tests. ``OPTIONS`` names the keywords of ``frame`` that the command line passes on.
 
-Several analyses share ``subtrees`` (sums along the hierarchy), ``devices`` (work on one axis of time), ``spread``
-(quantiles of groups) and ``costs`` (FLOPs and bytes). ``difference`` compares two datasets, with ``comparable``,
-``step_times``, ``step_kinds``, ``medians`` and ``difference_notes``.
+Several analyses share ``nodes`` (what the hierarchy holds, and why), ``subtrees`` (sums along it), ``series`` (numbered
+siblings), ``phase_times`` (forward, backward and so on side by side), ``devices`` (work on one axis of time),
+``spread`` (quantiles of groups) and ``costs`` (FLOPs and bytes).
+``difference`` compares two datasets, with ``comparable``, ``step_times``, ``step_kinds``, ``medians`` and
+``difference_notes``.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.phase_times import COLUMNS
+from tracekit.analyses.series import series
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -27,18 +29,22 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per class, or per name for modules of unknown class: ``class_name``, ``name`` (null where the class is
-        known; ``layers.*`` for numbered modules in ``layers``), ``modules``, ``calls``, ``kernels``, ``self_ns`` (the
-        rows add up to all attributed time), ``self_share``, ``inclusive_ns`` (with all modules below; a module below
-        another one of its type counts once) and ``share``. Both shares are of all GPU time.
+        known; ``layers.*`` for numbered modules in ``layers``, ``layer_*`` for ranges ``layer_0``, ``layer_1``, …),
+        ``modules``, ``calls``, ``kernels``, ``self_ns`` (the rows add up to all attributed time), ``self_share``,
+        ``inclusive_ns`` (with all modules below; a module below another one of its type counts once), that by phase
+        (``forward_ns``, ``backward_ns``, ``recompute_ns``, ``optimizer_ns`` and ``other_ns`` add up to it) and
+        ``share``. Both shares are of all GPU time.
     """
-    work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
+    work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
     times = modules_by_time.times(dataset, modules, work, modules.rows(work))
     kinds, code = layer_types(modules)
     whole = int(integers(work, "dur_ns").sum())
     outermost = _outermost(code, modules.end)
     own = {name: sums(code, np.asarray(times[name]), len(kinds)) for name in ("calls", "kernels", "self_ns")}
-    inclusive = np.where(outermost, np.asarray(times["inclusive_ns"]), 0)
-    total = sums(code, inclusive, len(kinds))
+    total = {
+        name: sums(code, np.where(outermost, np.asarray(times[name]), 0), len(kinds))
+        for name in ("inclusive_ns", *COLUMNS)
+    }
     answer = pd.DataFrame(
         {
             "class_name": pd.array([class_name for class_name, _ in kinds], dtype=object),
@@ -46,8 +52,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             "modules": counts(code, len(kinds)),
             **own,
             "self_share": share(own["self_ns"], whole),
-            "inclusive_ns": total,
-            "share": share(total, whole),
+            **total,
+            "share": share(total["inclusive_ns"], whole),
         }
     )
     return answer.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
@@ -57,10 +63,11 @@ def layer_types(modules: Hierarchy) -> tuple[list[tuple[str | None, str | None]]
     """The types of layers as (class, name), and for each module the place of its type among them."""
     known: dict[tuple[str | None, str | None], int] = {}
     code = np.empty(len(modules.path), dtype=np.int64)
+    numbered = series(modules)
     for row, (class_name, name) in enumerate(zip(modules.class_name, modules.name, strict=True)):
-        above = modules.parent[row]
-        numbered = name.isdecimal() and above >= 0
-        plain = f"{modules.name[above]}.*" if numbered else name
+        above, plain = modules.parent[row], numbered[row] or name
+        if numbered[row] == "*":
+            plain = f"{modules.name[above]}.*" if above >= 0 else name
         type_ = (class_name, None) if class_name is not None else (None, plain)
         code[row] = known.setdefault(type_, len(known))
     return list(known), code

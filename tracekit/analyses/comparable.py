@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
+from tracekit.analyses.phase_times import trains
 from tracekit.analyses.step_kinds import common_properties
 from tracekit.analyses.step_times import step_times
 
@@ -18,44 +19,63 @@ if TYPE_CHECKING:
 _OFTEN = 0.5
 
 
-class Naming:
-    """Gives modules the names by which they are compared: with another root, or without it."""
+class Paths(NamedTuple):
+    """The paths of a dataset's modules. Names may hold dots, so a path alone does not tell its root.
 
-    def __init__(self, root: str | None, *, strip: bool) -> None:
-        self._root, self._strip = root, strip
+    Attributes:
+        whole: For each module its path.
+        root: The path of its root.
+        below: What follows in its own path, with a dot in front; empty for a root.
+    """
 
-    def __call__(self, paths: list[str]) -> list[str]:
-        """The names of modules, by their paths."""
-        if self._strip:
-            return [path.partition(".")[2] or "." for path in paths]
-        if self._root is None:
-            return paths
-        return [f"{self._root}{dot}{rest}" for _, dot, rest in (p.partition(".") for p in paths)]
+    whole: list[str]
+    root: list[str]
+    below: list[str]
 
 
-def names_of(before: Dataset, after: Dataset, *, strip_root: bool) -> tuple[tuple[Naming, Naming], list[str]]:
-    """The names of the modules of each dataset, and a note if roots with different names are matched."""
-    paths = [side.table("modules", ["path"]).column("path").to_pylist() for side in (before, after)]
-    roots = [sorted({path.partition(".")[0] for path in of_side}) for of_side in paths]
-    below = [{path.partition(".")[2] for path in of_side} - {""} for of_side in paths]
+def paths_of(dataset: Dataset) -> Paths:
+    """The paths of a dataset's modules, in their order."""
+    modules = dataset.table("modules", ["path", "parent_id"]).to_pydict()
+    whole: list[str] = modules["path"]
+    roots: list[str] = []
+    below: list[str] = []
+    for path, parent in zip(whole, modules["parent_id"], strict=True):
+        roots.append(path if parent is None else roots[-1])
+        # Paths below a root without a name do not begin with it.
+        rest = path.removeprefix(roots[-1])
+        below.append(rest if parent is None or (path != rest and rest.startswith(".")) else f".{path}")
+    return Paths(whole, roots, below)
+
+
+def names_of(before: Dataset, after: Dataset, *, strip_root: bool) -> tuple[tuple[list[str], list[str]], list[str]]:
+    """The names by which the modules of each dataset are compared, and a note if roots of other names are matched."""
+    sides = (paths_of(before), paths_of(after))
+    if strip_root:
+        first, second = ([path.removeprefix(".") or "." for path in side.below] for side in sides)
+        return (first, second), []
+    roots, below = [sorted(set(side.root)) for side in sides], [set(side.below) - {""} for side in sides]
     one_root_each = len(roots[0]) == len(roots[1]) == 1 and roots[0] != roots[1]
-    unchanged = Naming(None, strip=strip_root)
-    if strip_root or not one_root_each or not below[0] & below[1]:
-        return (unchanged, unchanged), []
-    note = f"The root {roots[1][0]} of the second dataset is matched with {roots[0][0]} of the first."
-    return (unchanged, Naming(roots[0][0], strip=False)), [note]
+    if not one_root_each or not below[0] & below[1]:
+        return (sides[0].whole, sides[1].whole), []
+    first, second = ([roots[0][0] + path for path in side.below] for side in sides)
+    return (first, second), [
+        f"The root {roots[1][0]} of the second dataset is matched with {roots[0][0]} of the first."
+    ]
 
 
 def measured(
-    datasets: tuple[Dataset, Dataset], names: tuple[Naming, Naming], *, steps: bool, shapes: bool
+    datasets: tuple[Dataset, Dataset], names: tuple[list[str], list[str]], *, steps: bool, shapes: bool
 ) -> tuple[StepTimes, StepTimes]:
-    """The times of both datasets, over what can be compared."""
-    properties = common_properties(*datasets)
+    """The times of both datasets, over what can be compared; by phase, too, if either is a training."""
+    properties, phases = common_properties(*datasets), any(map(trains, datasets))
     before, after = (
-        step_times(dataset, naming, steps=steps, shapes=shapes, properties=properties)
-        for dataset, naming in zip(datasets, names, strict=True)
+        step_times(dataset, named, steps=steps, shapes=shapes, properties=properties, phases=phases)
+        for dataset, named in zip(datasets, names, strict=True)
     )
-    return _comparable(before, after)
+    by_phase = {name: _comparable(before.phases[name], after.phases[name]) for name in before.phases}
+    before, after = _comparable(before, after)
+    sides = [{name: pair[at] for name, pair in by_phase.items()} for at in (0, 1)]
+    return before._replace(phases=sides[0]), after._replace(phases=sides[1])
 
 
 def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTimes]:

@@ -26,8 +26,10 @@ import pandas as pd
 from tracekit.analyses.comparable import measured, names_of
 from tracekit.analyses.difference_notes import of_mix, of_sides, undecided, without_steps
 from tracekit.analyses.medians import like, medians
-from tracekit.analyses.step_kinds import mix
-from tracekit.analyses.step_times import KEYS, has_steps
+from tracekit.analyses.nodes import keyed_by, noun
+from tracekit.analyses.phase_times import PHASES
+from tracekit.analyses.step_kinds import has_steps, mix
+from tracekit.analyses.step_times import KEYS
 from tracekit.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -65,11 +67,16 @@ class Difference(NamedTuple):
         kernels: A row per changed module and kernel of its own that changed: ``what``, ``path``, ``shapes``, ``name``,
             and per step ``before_kernels``, ``after_kernels``, ``before_ns``, ``after_ns``, ``change_ns``.
         notes: What a reader of the comparison must know, in sentences.
+        phases: If either run is a training, the columns of ``rows`` up to the phases once more for the work in each
+            ``phase``, judged by the same rules.
+        node: What is compared beside steps: ``module``, ``range``, ``operator`` or ``node``.
     """
 
     rows: pd.DataFrame
     kernels: pd.DataFrame
     notes: list[str]
+    phases: pd.DataFrame
+    node: str
 
 
 def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd.DataFrame:
@@ -84,10 +91,14 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
         module's own kernels, without those of modules below. For each side: ``before_ns`` (the median over steps of
         the subtree's time), ``before_low_ns`` and ``before_high_ns`` (the interval that contains it; null if there are
         too few steps of several sizes), ``before_kernels`` (the median number of kernels) and ``before_steps`` (the
-        number of steps; of several sizes, as many of each as both sides have); the same with ``after``.
+        number of steps; of several sizes, as many of each as both sides have); the same with ``after``. If either run
+        is a training, ``forward_change_ns``, ``backward_change_ns``, ``recompute_change_ns``, ``optimizer_change_ns``
+        and ``other_change_ns`` are the changes of the medians of the work in each phase, null where it has none; these
+        medians need not add up.
 
     Raises:
-        DatasetError: If one dataset is from a CPU run and the other from a GPU run.
+        DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
+            the other by ranges or operators.
     """
     return compare(before, after, options or Options()).rows
 
@@ -96,9 +107,11 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     """Compares two datasets, with the kernels that changed.
 
     Raises:
-        DatasetError: If one dataset is from a CPU run and the other from a GPU run.
+        DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
+            the other by ranges or operators.
     """
     _check_devices(before, after)
+    _check_hierarchies(before, after)
     names, notes = names_of(before, after, strip_root=options.strip_root)
     with_steps = [has_steps(dataset) for dataset in (before, after)]
     times_before, times_after = measured((before, after), names, steps=all(with_steps), shapes=options.shapes)
@@ -111,7 +124,25 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         notes.append(without_steps(with_steps))
     notes += undecided(rows, _moved(rows, options.threshold), _alone(rows), options.threshold)
     own = _own(like(times_before.times, times_after.times), times_before, times_after)
-    return Difference(rows, _changed_kernels(own, rows), notes)
+    phases = _by_phase(rows, times_before, times_after, options.threshold)
+    return Difference(_with_phases(rows, phases), _changed_kernels(own, rows), notes, phases, noun(after))
+
+
+def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:
+    """Everything compared once more, in each phase by itself; nothing where no phases are told apart."""
+    nothing = rows.iloc[:0].assign(phase=pd.Series([], dtype=object))
+    parts = [judge(before.phases[name], after.phases[name], threshold).assign(phase=name) for name in before.phases]
+    known = [part for part in parts if len(part)]
+    return pd.concat(known, ignore_index=True) if known else nothing
+
+
+def _with_phases(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
+    """The rows with their change in each phase."""
+    keyed = phases.assign(shapes=phases["shapes"].fillna(""))
+    changes = keyed.pivot(index=KEYS, columns="phase", values="change_ns").reindex(columns=list(PHASES))
+    index = pd.MultiIndex.from_frame(rows[KEYS].assign(shapes=rows["shapes"].fillna("")))
+    by_row = changes.reindex(index).astype(np.float64)
+    return rows.assign(**{f"{name}_change_ns": by_row[name].to_numpy() for name in PHASES})
 
 
 def slower_than(rows: pd.DataFrame, share: float) -> pd.DataFrame:
@@ -158,6 +189,15 @@ def _check_devices(before: Dataset, after: Dataset) -> None:
         devices = ["a CPU" if cpu else "a GPU" for cpu in on_cpu]
         problem = f"was recorded on {devices[1]}, but {before.folder} on {devices[0]}"
         raise DatasetError(after.folder, problem, "compare runs on the same kind of device")
+
+
+def _check_hierarchies(before: Dataset, after: Dataset) -> None:
+    """Refuses to compare modules with ranges or operators: none would have a counterpart."""
+    keys = [keyed_by(side).keys() for side in (before, after)]
+    if all(keys) and not keys[0] & keys[1]:
+        first, second = (" and ".join(by) for by in keys)
+        problem = f"its hierarchy is keyed by {second}, that of {before.folder} by {first}"
+        raise DatasetError(after.folder, problem, "parse both with the same --by")
 
 
 def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from tracekit.arrays.groups import counts, maxima, sums
 from tracekit.arrays.labels import labels
 from tracekit.flops.peaks import dtypes_stated
 from tracekit.flops.tensors import param_bytes
+from tracekit.markers.kinds import MODULE
 
 if TYPE_CHECKING:
     from tracekit.analyses.costs.calls import Costs
@@ -51,6 +52,7 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
     inclusive_params = params.inclusive(calls.modules)
     moved = {name: totals(calls.owner, calls.column(name), calls.runs, count) for name in _FIGURES}
     own_ns = sums(calls.owner, integers(calls.table, "gpu_self_time_ns"), count)
+    mixed, _ = calls.work.hidden.mixed(calls.modules, calls.owner)
     answer = pd.DataFrame(
         {
             "path": pd.array(calls.modules.path, dtype=object),
@@ -60,7 +62,7 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
             "param_bytes": params.column(),
             "inclusive_param_bytes": inclusive_params.column(),
             **{name: total.column() for name, total in moved.items()},
-            "gb_per_s": ratio(moved["bytes"].floats(), own_ns),
+            "gb_per_s": np.where(mixed, np.nan, ratio(moved["bytes"].floats(), own_ns)),
             **_copied(calls),
         }
     )
@@ -69,7 +71,12 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
 
 
 def _params(dataset: Dataset, calls: Costs) -> Sum:
-    """Bytes of each module's own parameters: from its markers, else from the costs of its calls."""
+    """Bytes of each module's own parameters: from its markers, else from the costs of its calls.
+
+    Parameters belong to modules: where the hierarchy has none, those of its ranges and operators are not known.
+    """
+    if MODULE not in calls.modules.kind:
+        return Sum(np.zeros(len(calls.modules.path), np.int64), np.zeros(len(calls.modules.path), bool))
     of_calls = maxima(calls.owner, calls.column("param_bytes"), len(calls.modules.path))
     params = dataset.table("modules", ["params"]).column("params").to_pylist()
     sizes = [param_bytes([(param["shape"], param["dtype"]) for param in of_module]) for of_module in params]

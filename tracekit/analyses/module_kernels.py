@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.phase_times import PHASES, phase_rows
 from tracekit.analyses.spread import ratio, share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -20,18 +22,26 @@ NAME = "module_kernels"
 _KEYS = ["module", "name", "kind"]
 
 
-def frame(dataset: Dataset) -> pd.DataFrame:
+def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
     """Own time by module (without the modules below it) and kernel, the most expensive pair first.
+
+    Args:
+        dataset: The dataset, or a subtree of one.
+        phases: Tell phases of training apart, too.
 
     Returns:
         A row per pair: ``path`` (null for work that could not be attributed), ``class_name``, ``name``, ``kind``,
         ``kernels`` (how many), ``gpu_time_ns``, ``share`` (of all GPU time) and ``mean_ns``. The rows add up to all
-        work.
+        work. With ``phases`` a row per pair and phase: ``phase`` is one of
+        :data:`~tracekit.analyses.phase_times.PHASES`.
     """
-    table = kernels(dataset, ["name", "kind", "module_id", "dur_ns"])
+    table = kernels(dataset, ["name", "kind", "module_id", "dur_ns", "phase"])
     modules, names, kinds = hierarchy(dataset), labels(table, "name"), labels(table, "kind")
     columns = {"module": modules.rows(table), "name": names.code, "kind": kinds.code, "ns": integers(table, "dur_ns")}
-    pairs = pd.DataFrame(columns).groupby(_KEYS)["ns"].agg(["size", "sum"]).reset_index()
+    if phases:
+        columns["phase"] = phase_rows(table)
+    keys = [*_KEYS, "phase"] if phases else _KEYS
+    pairs = pd.DataFrame(columns).groupby(keys)["ns"].agg(["size", "sum"]).reset_index()
     time, count, rows = (pairs[name].to_numpy() for name in ("sum", "size", "module"))
     classes = [*modules.class_name, None]
     answer = pd.DataFrame(
@@ -46,4 +56,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             "mean_ns": ratio(time, count),
         }
     )
+    if phases:
+        answer["phase"] = np.array(PHASES, dtype=object)[pairs["phase"]]
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels, steps_of
+from tracekit.analyses.phase_times import times_of
 from tracekit.analyses.spread import share, spread
 from tracekit.analyses.subtrees import (
     Pairs,
@@ -34,12 +35,14 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per module: ``path``, ``class_name``, ``depth`` (below the first module), ``calls``, ``kernels`` (of the
-        module itself), ``self_ns``, ``inclusive_ns`` (own time plus all modules below), ``share`` (of all GPU time,
-        attributed or not), ``busy_ns`` (time in which a device ran any work of its subtree, over all devices: a union,
-        not a sum), ``steps`` (in which its subtree had work), and over these the time of its subtree:
-        ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where there are no steps.
+        module itself), ``self_ns``, ``inclusive_ns`` (own time plus all modules below) and that by phase:
+        ``forward_ns``, ``backward_ns``, ``recompute_ns``, ``optimizer_ns`` and ``other_ns`` (in any other phase, or in
+        an unknown one) add up to it. ``share`` (of all GPU time, attributed or not), ``busy_ns`` (time in which a
+        device ran any work of its subtree, over all devices: a union, not a sum), ``steps`` (in which its subtree had
+        work), and over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where
+        there are no steps.
     """
-    work = kernels(dataset, ["module_id", "step_id", "dur_ns", *DEVICE_TIMES])
+    work = kernels(dataset, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
     modules = hierarchy(dataset)
     owner = modules.rows(work)
     rows = pd.DataFrame(
@@ -54,7 +57,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def totals(dataset: Dataset) -> pd.DataFrame:
     """The same rows, only with the columns up to ``share``: half the work."""
-    work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
+    work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
     return _by_time(pd.DataFrame(times(dataset, modules, work, modules.rows(work))))
 
 
@@ -68,7 +71,7 @@ def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> 
     Args:
         dataset: The dataset.
         modules: Its hierarchy.
-        work: All device work with ``dur_ns``.
+        work: All device work with ``dur_ns`` and ``phase``.
         owner: The module of each piece of it.
     """
     count = len(modules.path)
@@ -76,6 +79,7 @@ def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> 
     calls = modules.rows(dataset.table("calls", ["module_id"]))
     own = sums(owner, duration, count)
     inclusive = modules.inclusive(own)
+    by_phase = times_of(modules, work, owner).inclusive
     return {
         "path": modules.path,
         "class_name": modules.class_name,
@@ -84,6 +88,7 @@ def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> 
         "kernels": counts(owner, count),
         "self_ns": own,
         "inclusive_ns": inclusive,
+        **by_phase,
         "share": share(inclusive, int(duration.sum())),
     }
 

@@ -48,7 +48,9 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     out, and so do these figures.) They come from the classes and shapes in the markers, and from markers of operators
     (``tracekit capture --ops``, ``emit_nvtx``) where a report has them. Bytes are the least that a call must move: its
     parameters, inputs and outputs once each; caches can make the real traffic smaller, rereading makes it larger.
-    Unknown figures are null, and ``unknown`` says why.
+    Unknown figures are null, and ``unknown`` says why. A CUDA graph traced as a whole is work of everything in the call
+    that holds its graph capture: its time stands beside the FLOPs of that subtree alone, and rates are null for modules
+    whose own FLOPs are part of it.
 
     Peaks are NVIDIA's own figures for the device's name (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
     bandwidth is the one that the report states. float32 has one peak with TF32 and one without; it is known if kernel
@@ -61,10 +63,11 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         dtype: The dtype of matrix products where markers record none (vLLM, SGLang), such as ``bfloat16``.
 
     Returns:
-        A row per module that was called: ``path``, ``class_name``, ``self_ns`` (GPU time of its own work),
-        ``roof_share`` (the part of that time for which the device would be busy if every call ran at its own limit:
-        the compute or the memory peak, whichever takes longer) and ``bound`` (which limit that is: ``compute``,
-        ``memory``, or ``mixed`` where calls differ, as prefill and decode do). Over all calls: ``flops``, ``bytes``,
+        A row per module that was called: ``path``, ``class_name``, ``self_ns`` (GPU time of its own work, and of CUDA
+        graphs traced as a whole that it holds), ``roof_share`` (the part of that time for which the device would be
+        busy if every call ran at its own limit: the compute or the memory peak, whichever takes longer) and ``bound``
+        (which limit that is: ``compute``, ``memory``, or ``mixed`` where calls differ, as prefill and decode do). Over
+        all calls: ``flops``, ``bytes``,
         ``tflops_per_s``, ``gb_per_s``, ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``,
         ``peak_flops_share``, ``peak_bandwidth_share``, ``dtype`` (of its matrix products; null if calls differ) and
         ``runs`` (calls; a call during a graph capture counts once per replay). With all modules below:
@@ -152,7 +155,8 @@ def _devices(dataset: Dataset, user_peaks: Stated) -> dict[tuple[int, int], Peak
 def _rates(own: Own, limits: _Limits) -> dict[str, object]:
     """How fast each module's own work ran, beside the peaks."""
     flops, size = own.flops.floats(), own.bytes.floats()
-    tflops, gb = ratio(flops, own.ns) / _GIGA_IN_TERA, ratio(size, own.ns)
+    time = np.where(own.mixed, np.nan, own.ns)
+    tflops, gb = ratio(flops, time) / _GIGA_IN_TERA, ratio(size, time)
     return {
         "flops": own.flops.column(),
         "bytes": own.bytes.column(),
@@ -210,7 +214,9 @@ def _roof(calls: Costs, own: Own, limits: _Limits) -> _Roof:
 def _has_roof(own: Own, limits: _Limits) -> Flags:
     """Which modules have all that a roof needs: FLOPs, bytes, and the peaks that limit them."""
     compute_known = (own.flops.value == 0) | ~np.isnan(limits.tflops)
-    has_roof: Flags = own.flops.known & own.bytes.known & (own.bytes.value > 0) & ~np.isnan(limits.gb) & compute_known
+    has_roof: Flags = (
+        ~own.mixed & own.flops.known & own.bytes.known & (own.bytes.value > 0) & ~np.isnan(limits.gb) & compute_known
+    )
     return has_roof
 
 
@@ -218,7 +224,7 @@ def _inclusive(calls: Costs, own: Own, limits: _Limits) -> dict[str, object]:
     """Time, FLOPs and rates with all modules below."""
     modules = calls.modules
     ns, flops = modules.inclusive(own.ns), own.flops.inclusive(modules)
-    tflops = ratio(flops.floats(), ns) / _GIGA_IN_TERA
+    tflops = np.where(own.inclusive_mixed, np.nan, ratio(flops.floats(), ns) / _GIGA_IN_TERA)
     return {
         "inclusive_ns": ns,
         "inclusive_flops": flops.column(),

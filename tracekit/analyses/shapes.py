@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,12 +11,13 @@ import pyarrow as pa
 from tracekit.analyses.costs.calls import costs
 from tracekit.analyses.costs.modules import inclusive_flops
 from tracekit.analyses.devices import from_graph, steps_of
+from tracekit.analyses.phase_times import by_phase
 from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import Pairs, inclusive_pairs, united
 from tracekit.arrays.codes import codes, joint
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import agreed, counts, sums
-from tracekit.arrays.intervals import depths
+from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
 
@@ -34,18 +35,21 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Returns:
         A row per module, phase and shapes: ``path``, ``class_name``, ``phase``, ``inputs`` and ``kwargs`` (shapes of
         positional and keyword tensors), ``calls``, ``gpu_time_ns`` (of their subtrees, including all replays of those
-        in a graph capture), ``gpu_ns_per_token`` (over the steps whose tokens are known; NaN if there are none),
-        ``steps`` (in which they had work), ``step_median_ns`` and ``step_mean_ns`` (their time in each of these). Of
-        one call: ``median_ns`` and ``mean_ns`` (NaN for calls during a graph capture, whose work ran once per replay)
-        and ``flops_per_call`` (of one run with all modules below; null where unknown, or where calls differ).
-        ``tflops_per_s`` is over all their runs. :func:`tracekit.analyses.roofline.frame` says which FLOPs count.
+        in a graph capture) and that by the phase of the work (``forward_ns``, ``backward_ns``, ``recompute_ns``,
+        ``optimizer_ns`` and ``other_ns`` add up to it; recomputed calls have rows of their own). ``gpu_ns_per_token``
+        (over the steps whose tokens are known; NaN if there are none), ``steps`` (in which they had work),
+        ``step_median_ns`` and ``step_mean_ns`` (their time in each of these). Of one call: ``median_ns`` and
+        ``mean_ns`` (NaN for calls during a graph capture, whose work ran once per replay) and ``flops_per_call`` (of
+        one run with all modules below; null where unknown, or where calls differ). ``tflops_per_s`` is over all their
+        runs. :func:`tracekit.analyses.roofline.frame` says which FLOPs count.
     """
     cost = costs(dataset)
     calls, phases = cost.table, labels(cost.table, "phase")
     group, first = _groups(cost, phases.code)
     time, count = integers(calls, "gpu_time_ns"), first.size
     gpu_time_ns = sums(group, time, count)
-    by_step, replayed = _by_step(dataset, calls)
+    called = _called(dataset, calls)
+    by_step, replayed = _by_step(dataset, called)
     several_runs = replayed | np.isin(phases.code, phases.of("capture"))
     each = spread(np.where(several_runs, -1, group), time, count)
     answer = pd.DataFrame(
@@ -53,6 +57,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             **_what_was_called(cost, first),
             "calls": counts(group, count),
             "gpu_time_ns": gpu_time_ns,
+            **{name: sums(group, time, count) for name, time in _by_phase(called).items()},
             **_per_step(dataset, by_step, group, count),
             "median_ns": each.quantile(0.5),
             "mean_ns": each.mean(),
@@ -97,19 +102,47 @@ def _speed(cost: Costs, group: Rows, time: Ints) -> dict[str, object]:
     }
 
 
-def _by_step(dataset: Dataset, calls: pa.Table) -> tuple[Pairs, Flags]:
-    """The time of each call and those below it by step, and which of them were replayed."""
+class _Called(NamedTuple):
+    """Calls with their work.
+
+    Attributes:
+        parent: The call around each call, or -1.
+        depth: How many are around it.
+        work: Device work.
+        call: The call of each piece of it, or -1.
+    """
+
+    parent: Rows
+    depth: Ints
+    work: pa.Table
+    call: Rows
+
+
+def _called(dataset: Dataset, calls: pa.Table) -> _Called:
     ids = integers(calls, "call_id")
-    work = dataset.table("kernels", ["call_id", "step_id", "dur_ns", "graph_id", "graph_node_id"])
+    work = dataset.table("kernels", ["call_id", "step_id", "dur_ns", "phase", "graph_id", "graph_node_id"])
     parent = positions(integers(calls, "parent_call_id"), ids)
-    depth = depths(parent)
-    call, step = positions(integers(work, "call_id"), ids), steps_of(dataset, work)
-    time = integers(work, "dur_ns")
+    return _Called(parent, depths(parent), work, positions(integers(work, "call_id"), ids))
+
+
+def _by_phase(called: _Called) -> dict[str, Ints]:
+    """The time of each call and those below it by phase."""
+    times = by_phase(called.call, called.work, called.parent.size)
+    for rows in reversed(by_level(called.depth)[1:]):
+        for time in times.values():
+            np.add.at(time, called.parent[rows], time[rows])
+    return times
+
+
+def _by_step(dataset: Dataset, called: _Called) -> tuple[Pairs, Flags]:
+    """The time of each call and those below it by step, and which of them were replayed."""
+    parent, depth, work, call = called
+    step, time = steps_of(dataset, work), integers(work, "dur_ns")
     in_step = np.flatnonzero((call >= 0) & (step >= 0))
     by_step = inclusive_pairs(parent, depth, Pairs(call[in_step], step[in_step], time[in_step]))
     of_graph = np.flatnonzero((call >= 0) & from_graph(work))
     replays = inclusive_pairs(parent, depth, Pairs(call[of_graph], np.zeros_like(of_graph), time[of_graph]))
-    replayed = np.zeros(ids.size, dtype=bool)
+    replayed = np.zeros(parent.size, dtype=bool)
     replayed[replays.node] = True
     return by_step, replayed
 

@@ -113,3 +113,9 @@ def _named(alike: str) -> str:
     kind, _, size = alike.partition(" ")
     parts = ", ".join(f"{name} {number:,}" for name, number in json.loads(size).items())
     return f"{kind} of {parts}" if parts else kind
+
+
+def has_steps(dataset: Dataset) -> bool:
+    """Whether any work of the dataset belongs to a step."""
+    step = dataset.table("kernels", ["step_id"]).column("step_id")
+    return bool(step.null_count < len(step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses.phase_times import PHASES, phase_rows
 from tracekit.analyses.step_kinds import PROPERTIES, STEP, step_before, step_kinds
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, sums_by
@@ -17,25 +19,16 @@ from tracekit.arrays.text import json_text
 from tracekit.dataset.opening import REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from tracekit.arrays.types import Flags, Ints
+    from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.dataset.opening import Dataset
 
 #: The columns that name a thing to compare.
 KEYS = ["what", "path", "shapes"]
 _NO_MODULE, _BETWEEN = "(no module)", "(between steps)"
 _NO_STEP = -1
-_KERNELS = [
-    "call_id",
-    "step_id",
-    "name",
-    "kind",
-    "dur_ns",
-    "start_ns",
-    "launch_start_ns",
-    "pid",
-]
+_KERNELS = ["call_id", "step_id", "name", "kind", "phase", "dur_ns", "start_ns", "launch_start_ns", "pid"]
 _ALL_ALIKE = f"{STEP} {{}}"
 
 
@@ -51,6 +44,7 @@ class StepTimes(NamedTuple):
         outside_ns: Time of work launched before the first step of its process, which is ignored.
         between: Times, as above, of work launched between steps, by the step that started last; with a row of 0 for
             steps after which there was none.
+        phases: The same of the work in each phase (:data:`~tracekit.analyses.phase_times.PHASES`), if asked for.
     """
 
     times: pd.DataFrame
@@ -58,19 +52,32 @@ class StepTimes(NamedTuple):
     steps: int
     outside_ns: int
     between: pd.DataFrame | None = None
+    phases: Mapping[str, StepTimes] = MappingProxyType({})
 
 
 class _Work(NamedTuple):
-    """Kernels, and where each belongs; -1 is no call and no step."""
+    """Kernels, and where each belongs; -1 is no call and no step.
+
+    Attributes:
+        call: The call of each.
+        step: Its step.
+        step_before: Outside steps the one that started last.
+        phase: Its place among the phases.
+        ns: Its time.
+        name: Its name.
+    """
 
     call: Ints
     step: Ints
+    step_before: Ints
+    phase: Rows
     ns: Ints
     name: pa.DictionaryArray
 
     def at(self, rows: Flags) -> _Work:
         """Some of the kernels."""
-        return _Work(self.call[rows], self.step[rows], self.ns[rows], self.name.filter(pa.array(rows)))
+        call, step, step_before, phase, ns, name = self
+        return _Work(call[rows], step[rows], step_before[rows], phase[rows], ns[rows], name.filter(pa.array(rows)))
 
     def by(self, *keys: Ints) -> tuple[list[Ints], Ints, Ints]:
         """The distinct keys, and the time and the number of the kernels with each."""
@@ -80,11 +87,12 @@ class _Work(NamedTuple):
 
 def step_times(
     dataset: Dataset,
-    named: Callable[[list[str]], list[str]],
+    named: list[str],
     *,
     steps: bool,
     shapes: bool,
     properties: frozenset[str] = PROPERTIES,
+    phases: bool = False,
 ) -> StepTimes:
     """Adds up the kernels of every step by whole step, by module, and those without a module.
 
@@ -93,21 +101,28 @@ def step_times(
 
     Args:
         dataset: The dataset.
-        named: Gives modules their names in the comparison, by their paths.
+        named: The name of each of its modules in the comparison.
         steps: Whether to tell steps apart; otherwise all work counts as one step.
         shapes: Whether to tell calls of a module apart by their input shapes.
         properties: The columns of ``steps`` that tell kinds and sizes of steps apart.
+        phases: Whether to add up the work in each phase by itself, too.
     """
     calls = _Calls(dataset, named, shapes=shapes)
-    kernels = dataset.table("kernels", [*_KERNELS, *([REPORT] if dataset.reports else [])])
-    work = _work(kernels, calls, steps=steps)
-    in_step = work.at(work.step != _NO_STEP)
-    if not steps:
+    work = _work(dataset, calls, steps=steps)
+    kinds = step_kinds(dataset, properties) if steps else None
+    whole = _added_up(work, calls, kinds)
+    if not phases:
+        return whole
+    by_phase = {name: _added_up(work.at(work.phase == at), calls, kinds) for at, name in enumerate(PHASES)}
+    return whole._replace(phases=by_phase)
+
+
+def _added_up(work: _Work, calls: _Calls, kinds: pd.DataFrame | None) -> StepTimes:
+    """The times of some work."""
+    in_step, rest = work.at(work.step != _NO_STEP), work.at(work.step == _NO_STEP)
+    if kinds is None:
         return StepTimes(_times(in_step, calls, None), calls.own(in_step, None), 0, 0)
-    kinds = step_kinds(dataset, properties)
-    outside = work.step == _NO_STEP
-    before = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
-    rest = work.at(outside)._replace(step=np.asarray(before))
+    rest = rest._replace(step=rest.step_before)
     between = rest.at(rest.step != _NO_STEP)
     return StepTimes(
         times=_times(in_step, calls, kinds),
@@ -118,13 +133,19 @@ def step_times(
     )
 
 
-def _work(kernels: pa.Table, calls: _Calls, *, steps: bool) -> _Work:
+def _work(dataset: Dataset, calls: _Calls, *, steps: bool) -> _Work:
     """The kernels with the rows of their calls; without names, they go by their kind."""
+    kernels = dataset.table("kernels", [*_KERNELS, *([REPORT] if dataset.reports else [])])
     step = integers(kernels, "step_id").astype(np.int64) if steps else np.zeros(kernels.num_rows, np.int64)
+    before, outside = np.full(step.size, _NO_STEP, np.int64), step == _NO_STEP
+    if outside.any():
+        before[outside] = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
     name = pc.coalesce(kernels.column("name").cast(pa.string()), kernels.column("kind").cast(pa.string()))
     return _Work(
         positions(integers(kernels, "call_id"), calls.ids),
         step,
+        before,
+        phase_rows(kernels),
         integers(kernels, "dur_ns"),
         name.combine_chunks().dictionary_encode(),
     )
@@ -152,21 +173,15 @@ def _with_alike(rows: pd.DataFrame, kinds: pd.DataFrame | None) -> pd.DataFrame:
     return rows.assign(alike=kinds["alike"].reindex(rows["step"]).to_numpy())
 
 
-def has_steps(dataset: Dataset) -> bool:
-    """Whether any work of the dataset belongs to a step."""
-    return bool(pc.any(dataset.table("kernels", ["step_id"]).column("step_id").is_valid()).as_py())
-
-
 class _Calls:
     """Calls of a dataset, each with the number of its module and shapes."""
 
-    def __init__(self, dataset: Dataset, named: Callable[[list[str]], list[str]], *, shapes: bool) -> None:
+    def __init__(self, dataset: Dataset, named: list[str], *, shapes: bool) -> None:
         calls = dataset.table("calls", ["call_id", "parent_call_id", "module_id", "inputs", "kwargs"])
         self.ids = integers(calls, "call_id")
         self._parent = positions(integers(calls, "parent_call_id"), self.ids)
-        names = named(dataset.table("modules", ["path"]).column("path").to_pylist())
         # Modules of several roots can get the same name.
-        paths, code = np.unique(np.array(names, dtype=object), return_inverse=True)
+        paths, code = np.unique(np.array(named, dtype=object), return_inverse=True)
         module = code[integers(calls, "module_id")].astype(np.int64)
         texts = (_shapes(calls) if shapes else pa.nulls(calls.num_rows, pa.string())).dictionary_encode()
         shape = np.asarray(texts.indices.fill_null(-1)).astype(np.int64)

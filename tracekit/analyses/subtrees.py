@@ -27,6 +27,7 @@ class Hierarchy(NamedTuple):
     depth: Ints
     parent: Rows
     end: Rows
+    kind: list[str]
 
     def rows(self, table: pa.Table) -> Rows:
         """The row of each entry of a table's ``module_id``; -1 for none, and for modules outside this hierarchy."""
@@ -38,6 +39,14 @@ class Hierarchy(NamedTuple):
         """The paths of some rows, None for no module."""
         paths = [*self.path, None]
         return [paths[row] for row in rows.tolist()]
+
+    def lineage(self, row: int) -> list[str]:
+        """The names from the root down to a module: a path cannot be divided at dots, which names may hold."""
+        names = []
+        while row >= 0:
+            names.append(self.name[row])
+            row = int(self.parent[row])
+        return names[::-1]
 
     def inclusive(self, own: Ints) -> Ints:
         """For every module its own value plus those of all modules below it."""
@@ -56,7 +65,7 @@ class Pairs(NamedTuple):
 
 def hierarchy(dataset: Dataset) -> Hierarchy:
     """The modules of a dataset, or of a subtree of one."""
-    columns = ["module_id", "path", "name", "class_name", "depth", "parent_id", "subtree_end_id"]
+    columns = ["module_id", "path", "name", "class_name", "depth", "parent_id", "subtree_end_id", "kind"]
     modules = dataset.table("modules", columns)
     first = modules.column("module_id")[0].as_py() if modules.num_rows else 0
     parent = integers(modules, "parent_id").astype(np.int64) - first
@@ -68,6 +77,7 @@ def hierarchy(dataset: Dataset) -> Hierarchy:
         _below_first(integers(modules, "depth").astype(np.int64)),
         np.maximum(parent, -1),
         integers(modules, "subtree_end_id").astype(np.int64) - first,
+        modules.column("kind").to_pylist(),
     )
 
 

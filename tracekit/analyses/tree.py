@@ -9,6 +9,8 @@ import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.phase_times import COLUMNS
+from tracekit.analyses.series import series
 from tracekit.analyses.spread import spread
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.errors import UsageError
@@ -23,11 +25,12 @@ NAME = "tree"
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("sort",)
 
-_SUMMED = ("calls", "kernels", "self_ns", "inclusive_ns", "share")
+_SUMMED = ("calls", "kernels", "self_ns", "inclusive_ns", *COLUMNS, "share")
 #: What siblings can be sorted by, other than their order in the model.
 SORTED_BY = (
     "inclusive_ns",
     "self_ns",
+    *COLUMNS,
     "share",
     "calls",
     "kernels",
@@ -69,15 +72,17 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
         A row per line: ``label``, ``path`` (of the first module), ``pattern`` (the path with folded numbers:
         ``top.layers.0…31.mlp``), ``class_name``, ``depth``, ``copies`` (how many siblings were folded) and ``modules``
         (how many modules share the line, those below folded parents included). Summed over these modules: ``calls``,
-        ``kernels``, ``self_ns``, ``inclusive_ns`` and ``share`` (of all GPU time, attributed or not). Over the single
-        modules, each with all below it: ``median_ns``, ``min_ns`` and ``max_ns``.
+        ``kernels``, ``self_ns``, ``inclusive_ns``, that by phase (``forward_ns``, ``backward_ns``, ``recompute_ns``,
+        ``optimizer_ns`` and ``other_ns``, in any other phase or an unknown one, add up to it) and ``share`` (of all
+        GPU time, attributed or not). Over the single modules, each with all below it: ``median_ns``, ``min_ns`` and
+        ``max_ns``.
 
     Raises:
         UsageError: If siblings cannot be sorted by that.
     """
     if sort not in (None, *SORTED_BY):
         raise UsageError(f"{NAME} cannot be sorted by {sort}; use one of {', '.join(SORTED_BY)}")
-    work, modules = kernels(dataset, ["module_id", "dur_ns"]), hierarchy(dataset)
+    work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
     lines = list(_Folding(modules).lines())
     answer = pd.DataFrame(
         {**_names(lines, modules), **_figures(lines, modules_by_time.times(dataset, modules, work, modules.rows(work)))}
@@ -166,10 +171,10 @@ def _sort_key(lines: pd.DataFrame, sort: str) -> list[float]:
 
 
 class _Folding:
-    """Folds siblings that are alike: numbered, of the same class, with the same names and classes below."""
+    """Folds siblings that are alike: of one series and class, with the same names and classes below."""
 
     def __init__(self, modules: Hierarchy) -> None:
-        self._names = modules.name
+        self._names, self._series = modules.name, series(modules)
         parents = modules.parent.tolist()
         self._children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
         for row, parent in enumerate(parents):
@@ -178,7 +183,8 @@ class _Folding:
         self._kind = [0] * len(parents)
         for row in reversed(range(len(parents))):
             below = tuple((self._names[child], self._kind[child]) for child in self._children[row])
-            self._kind[row] = kinds.setdefault((modules.class_name[row], below), len(kinds))
+            kind = modules.kind[row], modules.class_name[row], below
+            self._kind[row] = kinds.setdefault(kind, len(kinds))
 
     def lines(self) -> Iterator[_Line]:
         """The lines, in pre-order."""
@@ -196,7 +202,7 @@ class _Folding:
         for rows in siblings:
             name, last = self._names[rows[0]], lines[-1] if lines else None
             if last is not None and self._alike(last.rows[0], rows[0]):
-                begin = last.label.partition(" ")[0]
+                begin = self._names[last.rows[0]]
                 last.rows.extend(rows)
                 label, pattern = f"{begin} … {name}", f"{above}{begin}…{name}"
                 lines[-1] = _Line(last.rows, depth, last.copies + 1, label, pattern)
@@ -205,5 +211,5 @@ class _Folding:
         return lines
 
     def _alike(self, first: int, second: int) -> bool:
-        numbered = self._names[first].isdecimal() and self._names[second].isdecimal()
+        numbered = self._series[first] is not None and self._series[first] == self._series[second]
         return numbered and self._kind[first] == self._kind[second]

@@ -16,7 +16,7 @@ import numpy as np
 from tracekit.arrays.axis import measured_axis, ranked_axis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tracekit.arrays.types import Flags, Ints, Rows
 
@@ -181,16 +181,43 @@ def _climb(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
 
 def _leap(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
     """Climbs by powers of two: any depth in logarithmically many rounds."""
-    leaps = [parent]
-    while bool((leaps[-1] >= 0).any()):
-        above = leaps[-1]
-        leaps.append(np.where(above >= 0, above[above], -1))
+    leaps = ancestors(parent)
     for leap in reversed(leaps):
         target = leap[at]
         short = (target >= 0) & (end[target] < last)
         at = np.where(short, target, at)
     fits = end[at] >= last
     return np.where(fits, at, parent[at])
+
+
+def ancestors(parent: Rows) -> list[Rows]:
+    """For every row its parent, then the one two above, four above, and so on; -1 for none."""
+    leaps = [parent]
+    while bool((leaps[-1] >= 0).any()):
+        above = leaps[-1]
+        leaps.append(np.where(above >= 0, above[above], -1))
+    return leaps
+
+
+def highest(leaps: list[Rows], at: Rows, holds: Callable[[Rows, Rows], Flags]) -> Rows:
+    """For every query the highest row, from ``at`` upwards, up to which a condition holds; -1 if there is none.
+
+    Args:
+        leaps: What :func:`ancestors` says of the rows.
+        at: For every query a row, or -1.
+        holds: Whether the condition holds for some rows, given with the numbers of their queries. Above a row for
+            which it does not hold, it holds for none.
+    """
+    at = at.copy()
+    active = np.flatnonzero(at >= 0)
+    at[active[~holds(at[active], active)]] = -1
+    active = np.flatnonzero(at >= 0)
+    for leap in reversed(leaps):
+        target = leap[at[active]]
+        there = np.flatnonzero(target >= 0)
+        there = there[holds(target[there], active[there])]
+        at[active[there]] = target[there]
+    return at
 
 
 def union_within(owner: Rows, forest: tuple[Rows, Ints, Rows], start: Ints, end: Ints) -> Ints:

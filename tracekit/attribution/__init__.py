@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.attribution import by_range, graph_node, graph_order
+from tracekit.attribution import autograd_thread, backward, by_range, graph_capture, graph_node, graph_order
 from tracekit.attribution.base import Ids, Owners, Trace
 from tracekit.attribution.causes import causes_of
 from tracekit.causes import GRAPH_UPDATED
 from tracekit.graphs.updates import replayed_after_update
+from tracekit.markers.kinds import MODULES
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Ints
     from tracekit.attribution.base import Method
     from tracekit.trace.evidence import Evidence
 
-METHODS: tuple[Method, ...] = (by_range, graph_node, graph_order)
+METHODS: tuple[Method, ...] = (backward, by_range, graph_node, graph_order, graph_capture, autograd_thread)
 
 
 def attribute(evidence: Evidence) -> Trace:
@@ -31,6 +32,7 @@ def attribute(evidence: Evidence) -> Trace:
     _count_updated(evidence)
     owners = _owners(evidence)
     module = np.append(evidence.calls.module, -1)[owners.call]
+    owners.call[owners.method == METHODS.index(backward)] = -1
     return Trace(evidence, owners, _numbered(evidence, module), module, recording.own_ns)
 
 
@@ -44,7 +46,8 @@ def _count_updated(evidence: Evidence) -> None:
 def _owners(evidence: Evidence) -> Owners:
     """Asks one method after the other. Work in calls of unknown modules has a cause instead of an owner.
 
-    So has what compiling a model ran: it is not the work of the module whose first call compiled it.
+    So has what compiling a model ran: it is not the work of the module whose first call compiled it. Where ranges are
+    nodes, compiling is one of them.
     """
     pieces = evidence.recording.work.num_rows
     call = np.full(pieces, -1, dtype=np.int64)
@@ -53,7 +56,8 @@ def _owners(evidence: Evidence) -> Owners:
         pending = np.flatnonzero(call < 0)
         call[pending] = owners = module.owners(evidence, pending)
         method[pending[owners >= 0]] = position
-    call[evidence.compiled] = -1
+    if evidence.keyed.by == MODULES:
+        call[evidence.compiled] = -1
     unknown = np.append(evidence.calls.module, -1)[call] < 0
     return Owners(
         call=np.where(unknown, -1, call).astype(np.int32),

@@ -30,7 +30,8 @@ class Owners:
     """Which call each piece of work belongs to, and by which method that is known; or the cause why it is not.
 
     Attributes:
-        call: For every piece of work the row of its call, or -1.
+        call: For every piece of work the row of its call, or -1; -1 also where only the module is known, which is so
+            for work of a backward pass without markers.
         method: Position in ``METHODS``, or -1.
         cause: Position in ``causes.CAUSES`` exactly where ``method`` is -1, else -1.
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts
 from tracekit.causes import (
     AMBIGUOUS_LAUNCH,
     BACKWARD,
@@ -14,14 +15,17 @@ from tracekit.causes import (
     COMPILATION,
     DATA_LOADING,
     GRAPH_NOT_EXPANDED,
+    GRAPH_NOT_IN_ONE_CALL,
     GRAPH_UNMAPPED,
     IMPOSSIBLE_LAUNCH,
     MANAGED_MEMORY,
     NO_LAUNCH,
     OPTIMIZER,
     OUTSIDE_MODULES,
+    OUTSIDE_RANGES,
 )
 from tracekit.markers import phases
+from tracekit.markers.kinds import MODULES
 from tracekit.recording.tables import COPY_KINDS, MEMCPY
 from tracekit.trace.replay import is_whole_graph
 
@@ -50,9 +54,13 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
         call: The call of each piece, whether its module is known or not; -1 for none.
     """
     launched, phase = evidence.launched, evidence.phase_of_work
+    nowhere = OUTSIDE_MODULES if evidence.keyed.by == MODULES else OUTSIDE_RANGES
+    outside, divided = _captured_outside(evidence)
     cases: list[tuple[Flags, Cause]] = [
+        (outside, nowhere),
+        (divided, GRAPH_NOT_IN_ONE_CALL),
         (is_whole_graph(evidence.recording), GRAPH_NOT_EXPANDED),
-        (evidence.origin_known, OUTSIDE_MODULES),
+        (evidence.origin_known, nowhere),
         (launched.replayed, GRAPH_UNMAPPED),
         (_is_migration(evidence), MANAGED_MEMORY),
         (launched.ambiguous, AMBIGUOUS_LAUNCH),
@@ -61,9 +69,19 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
         *((phase == code, cause) for code, cause in _OF_PHASE.items()),
     ]
     positions = [CAUSES.index(cause) for _, cause in cases]
-    otherwise = CAUSES.index(OUTSIDE_MODULES)
+    otherwise = CAUSES.index(nowhere)
     without_call = np.select([holds for holds, _ in cases], positions, otherwise)
     return np.where(call >= 0, np.append(evidence.calls.cause, -1)[call], without_call).astype(np.int64)
+
+
+def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
+    """Which graphs traced as a whole were captured outside of every call, and which are known to lie in some calls."""
+    graphs = evidence.whole_graphs
+    outside, inside = (np.zeros(evidence.recording.work.num_rows, dtype=bool) for _ in range(2))
+    marked = evidence.call_at_launch[graphs.launch] >= 0
+    in_calls = counts(graphs.captured_in[marked], int(graphs.window.max(initial=-1)) + 1)[graphs.window] > 0
+    outside[graphs.work[~in_calls]], inside[graphs.work[in_calls]] = True, True
+    return outside, inside
 
 
 def _is_migration(evidence: Evidence) -> Flags:

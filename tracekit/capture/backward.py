@@ -24,7 +24,8 @@ from torch.autograd import Variable
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
-from tracekit.capture.emit import Nowhere, close_down_to
+from tracekit.capture import recomputing
+from tracekit.capture.emit import Nowhere, close_down_to, nothing
 from tracekit.capture.marks import Switch, pickled_as_nothing, unwrapped
 from tracekit.capture.passes import NodeOwners, plan, unwatch, watch
 from tracekit.capture.tensors import all_tensors
@@ -94,14 +95,17 @@ class BackwardTrack:
         self._marked = 0
         self._several_threads = False
         self._start: Callable[[str], Callable[[], object]] | None = None
+        self._recomputation = emitter.opener(spelling.RECOMPUTATION)
 
     def marked(self, more: int) -> None:
         """Counts marked modules; passes are watched while there are any."""
         before, self._marked = self._marked, self._marked + more
         if before == 0:
             watch(self._begin)
+            recomputing.watch(self._recompute)
         elif self._marked == 0:
             unwatch(self._begin)
+            recomputing.unwatch(self._recompute)
             self._switch_to(None)
 
     def tag(self, value: object) -> None:
@@ -185,7 +189,18 @@ class BackwardTrack:
         call.opener()
         return partial(self._close, call)
 
-    def _close(self, call: _Call) -> None:
+    def _recompute(self) -> Callable[[], object]:
+        """Opens a range of no module while a function runs forward again in the middle of a module's part."""
+        if not self.thread.backward:
+            return nothing
+        if self._start is not None:
+            return self._start(spelling.RECOMPUTATION)
+        entry = object()
+        self.emitter.lane.open.append(entry)
+        self._recomputation()
+        return partial(self._close, entry)
+
+    def _close(self, call: object) -> None:
         opened = self.emitter.lane.open
         if call in opened:
             close_down_to(call, opened, self.emitter.close)

@@ -17,7 +17,8 @@ from tracekit.capture.compiling import Compiling
 from tracekit.capture.emit import nvtx_emitter
 from tracekit.capture.graphs import on_graph_capture
 from tracekit.capture.operators import operator_markers
-from tracekit.capture.run import Settings, exit_code, run
+from tracekit.capture.program import Settings
+from tracekit.capture.run import exit_code, run
 from tracekit.capture.schedule import attempt, wait_for_gpu
 from tracekit.capture.training import data_markers
 from tracekit.errors import CaptureError, TracekitError, UsageError
@@ -49,6 +50,9 @@ class NvtxWindow:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             self._end = _started()
+
+    def drop(self) -> None:
+        """Records on: a session of nsys begins only once."""
 
     def close(self) -> None:
         """Waits for the GPU and stops recording. If that fails, nsys records until the process ends."""

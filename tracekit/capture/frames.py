@@ -44,6 +44,24 @@ def running_steps(optimizer: Optimizer) -> int:
     return sum(frame.f_code.co_name == "wrapper" and frame.f_locals.get("self") is optimizer for frame in hooked)
 
 
+def generating_model(module: nn.Module) -> nn.Module:
+    """The model that generates with this module as its part, as an encoder's; else the module itself.
+
+    No hook sees that the model will be called. A ``generate`` that is written apart from the model's ``forward``, as
+    that of transformers, can only call it.
+    """
+    for frame in _callers():
+        model = frame.f_locals.get("self") if frame.f_code.co_name == "generate" else None
+        if isinstance(model, nn.Module) and model is not module and _is_apart(frame, model):
+            return model if any(part is module for part in model.modules()) else module
+    return module
+
+
+def _is_apart(frame: FrameType, model: nn.Module) -> bool:
+    forward = getattr(type(model).forward, "__code__", None)
+    return forward is not None and forward.co_filename != frame.f_code.co_filename
+
+
 class FailedCall(NamedTuple):
     """The innermost module call that an exception passed through."""
 

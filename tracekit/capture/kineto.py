@@ -1,21 +1,22 @@
 """Converts what torch.profiler recorded (Kineto's Chrome trace) into rows of Nsight's tables.
 
-It covers this process only, because Kineto records no other. Times become nanoseconds since the first event. Names of
-our own ranges are numbers that stand for texts (:mod:`tracekit.capture.recorder`); other annotations keep their names.
+Kineto records one process; the traces of several become one report. Times become nanoseconds since the first event.
+Names of our own ranges are numbers that stand for texts (:mod:`tracekit.capture.recorder`); other annotations keep
+their names.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.capture.evaluations import Evaluations
 from tracekit.capture.rows import COPY_LABELS, MEMORY_LABELS, Rows, global_tid
 from tracekit.markers.phases import phase_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tracekit.capture.rows import Row, Span
 
@@ -53,20 +54,51 @@ def rows_of(
         names: Returns the names of annotations by their times since the trace's base; called only if there are names
             that Kineto garbled, as it does if they are not plain ASCII.
     """
-    return _Converter(texts, pid, names, ops=ops).converted(trace)
+    return rows_of_processes([ProcessTrace(trace, texts, pid, names)], ops=ops)
+
+
+class ProcessTrace(NamedTuple):
+    """The trace of one process.
+
+    Attributes:
+        trace: Kineto's Chrome trace; its events may be an iterator.
+        texts: The texts that the numbers of our own ranges stand for.
+        pid: The process id.
+        names: Returns the names of annotations by their times since the trace's base.
+        devices: The numbers that the process's GPUs have in the report; a GPU that is missing keeps its own.
+    """
+
+    trace: Row
+    texts: Sequence[str]
+    pid: int
+    names: Callable[[], Mapping[Span, str]] = dict
+    devices: Mapping[int, int] = {}
+
+
+def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False) -> Rows:
+    """Converts the traces of several processes of one machine to the rows of one report.
+
+    Kineto counts all times from a moment that it tells, by the machine's clock, so they need no alignment.
+    """
+    converter = _Converter(ops=ops)
+    for process in processes:
+        converter.add(process)
+    return converter.converted()
 
 
 class _Converter:
     """Collects rows, with one method per category of Kineto's events."""
 
-    def __init__(self, texts: Sequence[str], pid: int, names: Callable[[], Mapping[Span, str]], *, ops: bool) -> None:
-        self._names = names
+    def __init__(self, *, ops: bool) -> None:
         self._rows = Rows()
         self._evaluations = Evaluations()
         self._ids: dict[str, int] = {}
-        self._texts = texts
-        self._pid = pid
         self._ops = ops
+        self._base_ns: int | None = None
+        self._first_ns: int | None = None
+        #: The process whose events are converted, and what is added to its times.
+        self._process = ProcessTrace({}, (), 0)
+        self._offset_ns = 0
         self._by_category: dict[str, Callable[[Row, Row], None]] = {
             "cpu_op": self._operator,
             "user_annotation": self._range,
@@ -77,21 +109,26 @@ class _Converter:
             "gpu_memset": self._memset,
         }
 
-    def converted(self, trace: Row) -> Rows:
-        """The rows of a trace."""
-        first_ns: int | None = None
-        for event in trace["traceEvents"]:
+    def add(self, process: ProcessTrace) -> None:
+        """Converts the trace of one more process."""
+        base_ns = int(process.trace.get("baseTimeNanoseconds", 0))
+        self._base_ns = base_ns if self._base_ns is None else self._base_ns
+        self._process, self._offset_ns = process, base_ns - self._base_ns
+        for event in process.trace["traceEvents"]:
             convert = self._by_category.get(event.get("cat")) if event.get("ph") == "X" else None
             if convert is not None:
-                start = _ns(event["ts"])
-                first_ns = start if first_ns is None else min(first_ns, start)
+                start = _ns(event["ts"]) + self._offset_ns
+                self._first_ns = start if self._first_ns is None else min(self._first_ns, start)
                 convert(event, {"start": start, "end": start + _ns(event.get("dur", 0))})
+
+    def converted(self) -> Rows:
+        """The rows of all traces."""
         rows = self._rows
         self._evaluations.begin_with_their_nodes(rows.operators, self._ids)
-        zero_ns = rows.count_from(first_ns or 0)
+        zero_ns = rows.count_from(self._first_ns or 0)
         rows.threads = self._threads()
         rows.strings = list(self._ids)
-        rows.started_utc_ns = int(trace.get("baseTimeNanoseconds", 0)) + zero_ns
+        rows.started_utc_ns = (self._base_ns or 0) + zero_ns
         return rows
 
     def _threads(self) -> list[Row]:
@@ -100,7 +137,7 @@ class _Converter:
         tids = {tid for table in (rows.ranges, rows.api_calls, rows.operators) for tid in table.values("globalTid")}
         main, other = self._id("main thread"), self._id("thread")
         return [
-            {"nameId": main if tid & 0xFFFFFF == self._pid else other, "priority": 0, "globalTid": tid}
+            {"nameId": main if tid & 0xFFFFFF == tid >> 24 & 0xFFFFFF else other, "priority": 0, "globalTid": tid}
             for tid in sorted(tids)
         ]
 
@@ -108,13 +145,14 @@ class _Converter:
         return self._ids.setdefault(text, len(self._ids))
 
     def _tid(self, event: Row) -> Row:
-        return {"globalTid": global_tid(self._pid, int(event["tid"]))}
+        return {"globalTid": global_tid(self._process.pid, int(event["tid"]))}
 
     def _marker_text(self, name: str) -> str | None:
         """The text that the name of one of our ranges stands for; None for other names."""
         match = _NUMBERED.fullmatch(name)
-        number = int(match[1]) if match else len(self._texts)
-        return self._texts[number] if number < len(self._texts) else None
+        texts = self._process.texts
+        number = int(match[1]) if match else len(texts)
+        return texts[number] if number < len(texts) else None
 
     def _range(self, event: Row, span: Row, text: str | None = None) -> None:
         ours = text is None and (text := self._marker_text(event["name"])) is not None
@@ -131,7 +169,10 @@ class _Converter:
         return span | {"eventType": _PUSH_POP, "textId": self._id(text), "domainId": 0} | self._tid(event)
 
     def _annotation_name(self, name: str, span: Row) -> str:
-        return name if _UNHARMED.fullmatch(name) else self._names().get((span["start"], span["end"]), name)
+        if _UNHARMED.fullmatch(name):
+            return name
+        start, end = (span[key] - self._offset_ns for key in ("start", "end"))
+        return self._process.names().get((start, end), name)
 
     def _operator(self, event: Row, span: Row) -> None:
         rows, name, copies = self._rows, event["name"], None
@@ -155,12 +196,13 @@ class _Converter:
     def _device(self, event: Row, span: Row) -> Row:
         """The columns that all device work has in common. Kineto writes 0 where there is no CUDA graph."""
         args = event["args"]
+        device = args.get("device")
         return span | {
-            "deviceId": args.get("device"),
+            "deviceId": self._process.devices.get(device, device),
             "contextId": args.get("context"),
             "streamId": args.get("stream"),
             "correlationId": args.get("correlation"),
-            "globalPid": global_tid(self._pid, 0),
+            "globalPid": global_tid(self._process.pid, 0),
             "graphNodeId": args.get("graph node id") or None,
         }
 

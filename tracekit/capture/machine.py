@@ -6,7 +6,7 @@ import os
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
@@ -15,6 +15,8 @@ from tracekit.capture.schedule import attempt
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracekit.capture.rows import Row, Rows
 
 #: Version of the nsys export schema that the recorder's files follow (that of Nsight Systems 2023.4.4).
@@ -22,25 +24,64 @@ _SCHEMA = "3.7.2"
 _NO_GPUS = "the report does not describe the GPUs"
 
 
-def about(rows: Rows, warnings: list[str] | None = None) -> dict[str, list[Row]]:
+class Description(TypedDict):
+    """What a process says of itself: values for JSON."""
+
+    system: dict[str, str]
+    process: Row
+    gpus: list[Row]
+    gpu_identities: list[str]
+
+
+def nothing_known() -> Description:
+    """A description that is still empty."""
+    return {"system": {}, "process": {}, "gpus": [], "gpu_identities": []}
+
+
+def about(
+    rows: Rows, warnings: list[str] | None = None, processes: Sequence[Description] | None = None
+) -> dict[str, list[Row]]:
     """Everything in a report that is not an event, by name of table.
 
     Args:
         rows: The events.
         warnings: Receives a warning if the machine cannot be described in full.
+        processes: What the recorded processes said of themselves; None means that this one was recorded.
     """
+    if processes is None:
+        processes = [description([] if warnings is None else warnings, on_device=rows.on_device)]
     tables = {
         "META_DATA_EXPORT": _pairs(_exporter()),
-        "TARGET_INFO_SYSTEM_ENV": _pairs(_system()),
+        "TARGET_INFO_SYSTEM_ENV": _pairs(processes[0]["system"] if processes else _system()),
         "TARGET_INFO_SESSION_START_TIME": [_session(rows.started_utc_ns)],
-        "PROCESSES": [_process()],
+        "PROCESSES": list({process["process"]["pid"]: process["process"] for process in processes}.values()),
     }
     if rows.on_device:
-        # After a kernel failed, the driver answers no more questions.
-        attempt(lambda: tables.update(TARGET_INFO_GPU=gpus()), _NO_GPUS, [] if warnings is None else warnings)
+        if devices := {gpu["id"]: gpu for process in processes for gpu in process["gpus"]}:
+            tables["TARGET_INFO_GPU"] = list(devices.values())
         tables["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_LABELS)
         tables["ENUM_CUDA_MEM_KIND"] = _labels(MEMORY_LABELS)
     return tables
+
+
+def description(warnings: list[str], *, on_device: bool) -> Description:
+    """This process and the system and GPUs that it sees.
+
+    Args:
+        warnings: Receives a warning if the GPUs cannot be described.
+        on_device: Whether it uses GPUs.
+    """
+    described: Description = {**nothing_known(), "system": _system(), "process": _process()}
+    if on_device:
+        # After a kernel failed, the driver answers no more questions.
+        attempt(lambda: _describe_gpus(described), _NO_GPUS, warnings)
+    return described
+
+
+def _describe_gpus(described: Description) -> None:
+    rows = gpus()
+    described["gpu_identities"] = [str(torch.cuda.get_device_properties(row["id"]).uuid) for row in rows]
+    described["gpus"] = rows
 
 
 def gpus() -> list[Row]:
@@ -57,6 +98,11 @@ def gpus() -> list[Row]:
         }
         for index, gpu in enumerate(devices)
     ]
+
+
+def uses_gpu() -> bool:
+    """Whether this process has begun to use a GPU."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def built_for_cuda() -> bool:
@@ -99,6 +145,8 @@ def _process() -> Row:
     pid = os.getpid()
     comm = Path("/proc/self/comm")
     name = comm.read_text("utf-8", "replace").strip() if comm.exists() else "python"
+    if (rank := os.environ.get("RANK", "")).isdecimal() and "WORLD_SIZE" in os.environ:  # as torchrun sets them
+        name = f"{name} rank{rank}"
     return {"globalPid": global_tid(pid, 0), "pid": pid, "name": name}
 
 

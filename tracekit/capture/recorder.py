@@ -27,6 +27,7 @@ from tracekit.nsight.nsys import passing_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tracekit.capture.rows import Rows, Span
 
@@ -69,6 +70,10 @@ class ProfilerEmitter:
                 self.texts.append(text)
         return partial(self._open, f"{NUMBERED}{number}")
 
+    def forked(self) -> None:
+        """In a forked process: a thread that is not here any more may have held the lock."""
+        self._lock = threading.Lock()
+
     def _open(self, name: str) -> None:
         next(self.opened)
         guard = _RecordFunctionFast(name)
@@ -94,8 +99,17 @@ class Recorder:
         windows: How many windows were opened. Only the last one is recorded.
     """
 
-    def __init__(self, *, ops: bool = False) -> None:
+    def __init__(self, *, ops: bool = False, gpu: Callable[[], bool] | None = None) -> None:
+        """Prepares a recording.
+
+        Args:
+            ops: Whether to record the shapes of operators.
+            gpu: Whether to record the GPU, asked when a window opens. By default, if there is one; but the question
+                alone keeps processes that are forked later from using it.
+        """
         self.emitter = ProfilerEmitter()
+        self._gpu = gpu
+        self._with_gpu = False
         self.figures: dict[str, int] = {}
         self.warnings: list[str] = []
         self._ops = ops
@@ -104,6 +118,7 @@ class Recorder:
         self._opened = 0
         #: A program's threads may open and close the window at the same time.
         self._changing = threading.RLock()
+        self._inherited = False
         self.windows = 0
 
     @property
@@ -123,7 +138,10 @@ class Recorder:
 
     def _begin(self) -> None:
         self.close()
-        self._profile = _new_profile(record_shapes=self._ops)
+        if self._inherited:
+            self._end_inherited()
+        self._with_gpu = torch.cuda.is_available() if self._gpu is None else self._gpu()
+        self._profile = _new_profile(record_shapes=self._ops, gpu=self._with_gpu)
         self.emitter.opened = count()
         # Kineto logs every start and stop to stderr, which belongs to the program.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -133,6 +151,10 @@ class Recorder:
             inner.acc_events = False  # else it makes a Python object of every event as soon as it stops
         self.windows += 1
         self._open = True
+
+    def drop(self) -> None:
+        """Closes the window; the next one drops what it recorded."""
+        self.close()
 
     def close(self) -> None:
         """Waits for the GPU and closes the window, if it is open.
@@ -151,20 +173,54 @@ class Recorder:
                 self._profile = None
                 raise CaptureError(_PROFILER_IN_USE)
             with self._timed("stop_ns"):
-                wait_for_gpu(self.warnings)
+                if self._gpu is None or self._with_gpu:
+                    wait_for_gpu(self.warnings)
                 self._profile.stop()
             # Markers from here on are outside the window, not lost.
             self._opened = next(self.emitter.opened)
+
+    @property
+    def records_gpu(self) -> bool:
+        """Whether a window is open that records the GPU."""
+        return self._open and self._with_gpu
+
+    def forget(self) -> None:
+        """In a forked process: drops what its parent recorded, so that a window of its own can be opened."""
+        if self._open and self._profile is not None:
+            # Else the inherited profiler would fill the memory of a process that runs no model.
+            torch._C._autograd._enable_record_function(False)  # noqa: FBT003
+            self._inherited = True
+        self._profile, self._open, self.windows, self._opened = None, False, 0, 0
+        self.figures, self.warnings = {}, []
+        self._changing = threading.RLock()
+        self.emitter.forked()
+
+    def _end_inherited(self) -> None:
+        """Ends the profiler of the parent, which takes as long as the parent's recording is large."""
+        self._inherited = False
+        torch._C._autograd._enable_record_function(True)  # noqa: FBT003
+        torch._C._autograd._disable_profiler()
+        torch.autograd.profiler._set_is_profiler_enabled(False)  # noqa: FBT003
+
+    def write_trace(self, path: Path) -> None:
+        """Closes the window and writes torch.profiler's own trace of it."""
+        self.close()
+        if self._profile is not None:
+            self._profile.export_chrome_trace(str(path))
+
+    @property
+    def opened(self) -> int:
+        """How many markers were opened in the window."""
+        return self._opened
 
     def rows(self) -> Rows:
         """The recording, as rows of Nsight's tables."""
         self.close()
         with self._timed("convert_ns"), passing_folder(self.warnings) as folder:
             path = folder / "trace.json"
-            if self._profile is not None:
-                self._profile.export_chrome_trace(str(path))
+            self.write_trace(path)
             trace = trace_in(path)
-            names = cache(partial(self._annotation_names, trace["baseTimeNanoseconds"]))
+            names = cache(partial(self.annotation_names, trace["baseTimeNanoseconds"]))
             rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops, names=names)
         self.figures |= {
             "markers": rows.numbered,
@@ -173,7 +229,7 @@ class Recorder:
         }
         return rows
 
-    def _annotation_names(self, base_ns: int) -> dict[Span, str]:
+    def annotation_names(self, base_ns: int) -> dict[Span, str]:
         """Names of annotations by their times: in its trace, Kineto garbles names that are not plain ASCII."""
         profiler = self._profile.profiler if self._profile is not None else None
         results = profiler.kineto_results if profiler is not None else None
@@ -190,9 +246,9 @@ class Recorder:
         self.figures[name] = time.perf_counter_ns() - before
 
 
-def _new_profile(*, record_shapes: bool) -> profile:
+def _new_profile(*, record_shapes: bool, gpu: bool) -> profile:
     activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
+    if gpu:
         activities.append(ProfilerActivity.CUDA)
     return profile(
         activities=activities,

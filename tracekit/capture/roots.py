@@ -15,9 +15,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from tracekit.capture.attach import all_marks_on
 from tracekit.capture.emit import Unmarked, default_emitter
-from tracekit.capture.frames import kwargs_of_hooked_call
+from tracekit.capture.frames import generating_model, kwargs_of_hooked_call
 from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
-from tracekit.capture.training import EvaluationMarkers
+from tracekit.capture.trained import TrainingMarkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,14 +37,14 @@ class RootMarkers:
 
     def __init__(
         self,
-        called: Callable[[bool], object],
+        called: Callable[[nn.Module, bool], object],
         put_on: Callable[[nn.Module, str], LayerMarkers],
     ) -> None:
         """Prepares the markers.
 
         Args:
-            called: Called at every call from outside all modules, before its range is opened, with whether it is one
-                of the first root.
+            called: Called at every call from outside all modules, before its range is opened, with the root and
+                with whether no known optimizer has changed it since its last call.
             put_on: Marks a root under a prefix, as :func:`layer_markers` does.
         """
         self.handles: list[LayerMarkers] = []
@@ -53,10 +53,10 @@ class RootMarkers:
         self._put_on = put_on
         self._known: WeakSet[nn.Module] = WeakSet()
         self._names: dict[str, int] = {}
-        self._first: nn.Module | None = None
-        self._evaluation = EvaluationMarkers()
+        self._training = TrainingMarkers()
 
     def __enter__(self) -> Self:
+        self._watching.enter_context(self._training)
         self._watching.enter_context(warnings.catch_warnings())
         # Torch warns that global hooks such as ours do nothing inside a compiled model.
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
@@ -80,16 +80,16 @@ class RootMarkers:
         if opened and isinstance(opened[-1], Marks | Unmarked):
             return
         if not in_backward_pass():
-            if self._first is None:
-                self._first = module
-            self._called(module is self._first)
-            self._evaluation.called(module)
+            updated = self._training.updated(module)
+            self._called(module, updated)
+            self._training.called(module, updated=updated)
         if module not in self._known:
             self._mark(module, args)
 
     def _mark(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._known.update(module.modules())
-        self.handles.append(self._put_on(module, self._name(module)))
+        root = generating_model(module)
+        self._known.update(root.modules())
+        self.handles.append(self._put_on(root, self._name(root)))
         # This call's hooks were collected before our marks were among them.
         kwargs = kwargs_of_hooked_call()
         for marks in all_marks_on(module):

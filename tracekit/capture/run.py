@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -15,22 +14,18 @@ import torch
 from torch import nn
 
 from tracekit.capture.compiling import compile_figures, compiled, without_graph_captures
-from tracekit.capture.inventory import FIGURE, MARKED
-from tracekit.capture.layers import SKIPPED, layer_markers
 from tracekit.capture.marks import unwrapped
-from tracekit.capture.roots import RootMarkers
+from tracekit.capture.program import Marking, marked_program
 from tracekit.capture.schedule import Schedule
-from tracekit.capture.steps import on_step, step
+from tracekit.capture.steps import step
 from tracekit.capture.target import errors_in_one_line, join_threads
 from tracekit.capture.tensors import all_tensors
-from tracekit.capture.training import OptimizerMarkers
 from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from tracekit.capture.compiling import Compiling
-    from tracekit.capture.layers import LayerMarkers
+    from tracekit.capture.program import Settings
     from tracekit.capture.schedule import Window
     from tracekit.capture.target import Target
 
@@ -39,40 +34,6 @@ STEPS, WARMUP = 5, 2
 #: Steps before the recording that must have been timed for their median to be told; the first does not count.
 _TIMED = 3
 _EXPECTED = "expected (model, inputs), or None from a function that runs steps itself"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What to record.
-
-    Attributes:
-        steps: Iterations to record; None means 5 of a model, all of a program.
-        warmup: Iterations to run before; None means 2 of a model, none of a program.
-        ops: Whether to mark operators.
-        backward: Whether to mark backward passes and, where the target returns a model, to run them.
-        skip: Patterns of dotted names that get no markers.
-        depth: Modules more than this many levels below the model get no markers.
-        keep_fused: Whether layers whose fused path hooks would switch off are marked as one call.
-        compiling: How to compile the model; None runs it as it is.
-    """
-
-    steps: int | None = None
-    warmup: int | None = None
-    ops: bool = False
-    backward: bool = False
-    skip: tuple[str, ...] = ()
-    depth: int | None = None
-    keep_fused: bool = False
-    compiling: Compiling | None = None
-
-    def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
-        """Marks a model as these settings say."""
-        skip: list[type[nn.Module] | str] = [*SKIPPED, *self.skip]
-        markers = layer_markers(
-            model, prefix, skip=skip, depth=self.depth, backward=self.backward, keep_fused=self.keep_fused
-        )
-        markers.warns = False  # the command says it, for all models together
-        return markers
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +47,6 @@ class _Program:
     marked: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
-class _Marking:
-    """Puts the markers on a program's models and remembers them, so that their modules can be counted at its end."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._handles: list[LayerMarkers] = []
-
-    def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
-        """Marks a model as the settings say."""
-        self._handles.append(handle := self._settings.put_on(model, prefix))
-        return handle
-
-    def figures(self) -> dict[str, int]:
-        """How many modules ran marked and, by cause, unmarked. Known once the markers are taken off."""
-        counts: Counter[str] = Counter({MARKED: 0})
-        for handle in self._handles:
-            counts.update(handle.inventory)
-        figures = {FIGURE(name): count for name, count in counts.items()}
-        return figures | {"fused_paths_off": sum(handle.fused_paths_off for handle in self._handles)}
 
 
 def run(
@@ -133,7 +73,7 @@ def run(
         CaptureError: If the target fails, or nothing in it could be recorded.
     """
     figures = {} if figures is None else figures
-    marking = _Marking(settings)
+    marking = Marking(settings)
     try:
         with operators:
             if settings.compiling is not None:
@@ -155,40 +95,11 @@ def exit_code(leaving: SystemExit) -> int:
     return 1
 
 
-class _StepStarts:
-    """What begins a step of a program that runs its own: a marked step, else an optimizer, else its first root."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-        self.optimizers = OptimizerMarkers(self._optimizer_runs_model)
-
-    def marked_step(self) -> None:
-        """A step that the program marks begins."""
-        self._schedule.taken_over(step)
-        self._schedule.begins(step)
-
-    def outermost_call(self, of_first_root: bool) -> None:  # noqa: FBT001 - the only argument
-        """A call from outside all modules begins."""
-        # The profiler must not be started or stopped inside a range of its own, as torch has around an optimizer.
-        if self.optimizers.step_ended() and self._schedule.by is not step and not self.optimizers.stepping:
-            self._schedule.taken_over(OptimizerMarkers, begun=1)
-            self._schedule.begins(OptimizerMarkers)
-        elif of_first_root:
-            self._schedule.begins(RootMarkers)
-
-    def _optimizer_runs_model(self) -> None:
-        if self._schedule.by is None:  # an optimizer that calls the model itself, as LBFGS does
-            self._schedule.begins(OptimizerMarkers)
-
-
-def _called_with_root_markers(target: Target, settings: Settings, window: Window, marking: _Marking) -> object:
+def _called_with_root_markers(target: Target, settings: Settings, window: Window, marking: Marking) -> object:
     """Calls the target, marks the models that it runs, and returns its result."""
     warmup = target.warmup if settings.warmup is None else settings.warmup
     schedule = Schedule(window, warmup, settings.steps)
-
-    starts = _StepStarts(schedule)
-    roots = RootMarkers(starts.outermost_call, marking.put_on)
-    with roots, starts.optimizers, on_step(starts.marked_step), errors_in_one_line(target.spec, target.file):
+    with marked_program(schedule, marking.put_on), errors_in_one_line(target.spec, target.file):
         before = set(threading.enumerate())
         if (result := target.call()) is None:
             join_threads(before)
@@ -229,7 +140,7 @@ def _type_name(result: object) -> str:
 
 
 def _run_steps(
-    program: _Program, target: Target, settings: Settings, window: Window, marking: _Marking
+    program: _Program, target: Target, settings: Settings, window: Window, marking: Marking
 ) -> dict[str, int]:
     """Runs the warm-up, opens the window, and runs the steps to record."""
     warmup = WARMUP if settings.warmup is None else settings.warmup
@@ -253,7 +164,7 @@ def _step_figures(before_ns: list[int], recorded_ns: list[int]) -> dict[str, int
 
 
 def _run_compiled_steps(
-    program: _Program, target: Target, settings: Settings, window: Window, marking: _Marking
+    program: _Program, target: Target, settings: Settings, window: Window, marking: Marking
 ) -> dict[str, int]:
     """As :func:`_run_steps`, with the model compiled. Graph captures happen inside the window, compiling outside."""
     compiling = settings.compiling

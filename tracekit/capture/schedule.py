@@ -16,6 +16,9 @@ class Window(Protocol):
     def open(self) -> None:
         """Begins to record. Opening it again drops what was recorded before, where the engine can do that."""
 
+    def drop(self) -> None:
+        """Stops recording what opening it again would drop. Does nothing where it could not be opened again."""
+
     def close(self) -> None:
         """Stops recording, if the window is open."""
 
@@ -55,12 +58,16 @@ class Schedule:
     """
 
     def __init__(self, window: Window, warmup: int = 0, steps: int | None = None) -> None:
-        self.begun = 0
-        self.opened = False
-        self.by: object = None
         self._window = window
         self._warmup = warmup
         self._steps = steps
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets all iterations, as a forked process does those of its parent."""
+        self.begun = 0
+        self.opened = False
+        self.by: object = None
         self._beyond: int | None = None
         self._closed = False
 
@@ -96,9 +103,20 @@ class Schedule:
             return
         self.by = by
         self.begun = begun
-        if begun and (begun <= self._warmup or self._closed):
-            self.opened = False
+        self._open_again()
         self._ends_after(self._warmup + 1)
+
+    def goes_on(self) -> None:
+        """The iteration that began last is still the one before: its announcer did not know all that is part of it."""
+        self.begun -= 1
+        self._open_again()
+
+    def _open_again(self) -> None:
+        """Forgets a window that was opened or closed too early."""
+        if self.opened and (self._closed or 0 < self._warmup >= self.begun):
+            self.opened = False
+            # Now, as torch's profiler must not be stopped and started inside one range of an optimizer.
+            self._window.drop()
 
     def _ends_after(self, first: int) -> None:
         """The window ends before the iteration that follows the last one to record, counted from ``first``."""

@@ -76,6 +76,11 @@ def on_step(listener: Callable[[], object]) -> Iterator[None]:
         _listeners.remove(listener)
 
 
+def steps_awaited() -> bool:
+    """Whether a recording of this process waits for steps."""
+    return bool(_listeners)
+
+
 class Step:
     """One iteration, as a context manager. ``index`` is its number, once it has begun."""
 

@@ -1,4 +1,4 @@
-"""Marks the phases of a training loop that belong to no module: steps of optimizers, and the end of an evaluation.
+"""Marks the phases of a training loop that belong to no module: steps of optimizers, and loading data.
 
 Optimizers are numbered in the order of their first steps, so that those of one class are told apart.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
-import torch
+from torch.amp import GradScaler
 from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -19,14 +19,16 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from tracekit.capture.emit import close_down_to, default_emitter
 from tracekit.capture.frames import running_steps
 from tracekit.markers import spelling
-from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Self
 
-    from torch import nn
     from torch.optim import Optimizer
+
+
+class _Begins(Protocol):
+    def __call__(self, *, first_turn: bool) -> None: ...
 
 
 class _OptimizerStep:
@@ -36,18 +38,24 @@ class _OptimizerStep:
         self.optimizer = optimizer
 
 
+class _ScaledStep:
+    """An open range around a gradient scaler's step, which may skip that of the optimizer."""
+
+
 class OptimizerMarkers:
     """Marks the steps of all optimizers while the block runs."""
 
-    def __init__(self, begins: Callable[[], object]) -> None:
+    def __init__(self, begins: _Begins) -> None:
         """Prepares the markers.
 
         Args:
-            begins: Called before each step of an optimizer.
+            begins: Called before each step of an optimizer, with whether it is the first one of an optimizer that
+                takes turns with others that have stepped once.
         """
         self._begins = begins
         self._watching = ExitStack()
         self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._times: Counter[int] = Counter()
         self._ended = False
 
     def step_ended(self) -> bool:
@@ -63,24 +71,56 @@ class OptimizerMarkers:
     def __enter__(self) -> Self:
         self._watching.callback(register_optimizer_step_pre_hook(self._before).remove)
         self._watching.callback(register_optimizer_step_post_hook(self._after).remove)
+        self._watching.enter_context(self._scaled_steps())
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self._watching.close()
 
+    @contextmanager
+    def _scaled_steps(self) -> Iterator[None]:
+        """While the block runs, marks the steps of a gradient scaler too: it may skip that of its optimizer."""
+        step = GradScaler.step
+
+        @wraps(step)
+        def marked(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:  # noqa: ANN401
+            scaled = _ScaledStep()
+            opened = self._open(optimizer, scaled)
+            try:
+                return step(scaler, optimizer, *args, **kwargs)
+            finally:
+                if opened:
+                    _close(scaled)
+                    self._stepped(optimizer)
+
+        GradScaler.step = marked  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            GradScaler.step = step  # type: ignore[method-assign]
+
     def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - as torch has it
         if is_dynamo_compiling():
             return
-        _close_interrupted(optimizer)
-        self._begins()
+        close_interrupted(optimizer)
+        self._begins(first_turn=self._is_first_turn(optimizer))
+        self._open(optimizer, _OptimizerStep(optimizer))
+
+    def _is_first_turn(self, optimizer: Optimizer) -> bool:
+        known = any(one is optimizer for one in self._numbers)
+        return not known and set(self._times.values()) == {1}
+
+    def _open(self, optimizer: Optimizer, entry: _OptimizerStep | _ScaledStep) -> bool:
+        """Opens the range of a step. Returns whether it could."""
         try:
             number = self._numbers.setdefault(optimizer, len(self._numbers))
         except TypeError:  # a class of the user's whose optimizers cannot be keys
-            return
+            return False
         emitter = default_emitter()
         opener = emitter.opener(spelling.optimizer(type(optimizer).__name__, number))
-        emitter.lane.open.append(_OptimizerStep(optimizer))
+        emitter.lane.open.append(entry)
         opener()
+        return True
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - as torch has it
         if is_dynamo_compiling():
@@ -88,11 +128,20 @@ class OptimizerMarkers:
         if (entry := _innermost(optimizer)) is None:
             return
         _close(entry)
-        if _innermost(optimizer) is None and self._numbers[optimizer] == len(self._numbers) - 1:
+        self._stepped(optimizer)
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        if _innermost(optimizer) is not None:
+            return
+        number = self._numbers[optimizer]
+        self._times[number] += 1
+        most = max(self._times.values())
+        taking_turns = [each for each, times in self._times.items() if times >= most - 1]
+        if number == max(taking_turns):
             self._ended = True
 
 
-def _close_interrupted(begins: Optimizer | None = None) -> None:
+def close_interrupted(begins: Optimizer | None = None) -> None:
     """Closes the ranges of optimizer steps on this thread that an exception ended without running our hook.
 
     Args:
@@ -113,7 +162,7 @@ def _innermost(optimizer: Optimizer) -> _OptimizerStep | None:
     return next((entry for entry in steps if entry.optimizer is optimizer), None)
 
 
-def _close(entry: _OptimizerStep) -> None:
+def _close(entry: _OptimizerStep | _ScaledStep) -> None:
     emitter = default_emitter()
     close_down_to(entry, emitter.lane.open, emitter.close)
     emitter.lane.open.pop()
@@ -139,22 +188,3 @@ def data_markers() -> Iterator[None]:
         yield
     finally:
         _BaseDataLoaderIter.__next__ = fetch  # type: ignore[method-assign]
-
-
-class EvaluationMarkers:
-    """Marks where a model is trained again after calls without gradients."""
-
-    def __init__(self) -> None:
-        self._before: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
-
-    def called(self, root: nn.Module) -> None:
-        """A root is about to be called."""
-        _close_interrupted()
-        now = None
-        if not torch.is_grad_enabled():
-            now = AFTER_NO_GRAD if root.training else AFTER_EVALUATION
-        before, self._before[root] = self._before.get(root), now
-        if now is None and before is not None:
-            emitter = default_emitter()
-            emitter.opener(spelling.training(before))()
-            emitter.close()

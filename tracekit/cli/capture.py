@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracekit.capture.compiling import Compiling
+    from tracekit.capture.program import Settings
     from tracekit.errors import TracekitError
 
 NAME = "capture"
@@ -23,8 +24,8 @@ HELP = "run a model, a script or a command and record it"
 _USAGE = """\
 tracekit capture [options] TARGET [-- ARGUMENT ...]
        tracekit capture [options] -- COMMAND [ARGUMENT ...]"""
-#: Options that need a model or a script, which tracekit marks itself.
-_MODEL_OPTIONS = ("steps", "warmup", "ops", "backward", "skip", "depth", "keep_fused", "compile")
+#: Options that nsys does not have for a command.
+_WINDOW_OPTIONS = ("steps", "warmup", "ops")
 #: Options that mean nothing without ``--compile``.
 _COMPILE_OPTIONS = ("split", "compile_size", "cudagraph_size", "cache_dir", "no_cache")
 
@@ -67,7 +68,8 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="auto",
         metavar="auto|nsys|torch",
-        help="record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU)",
+        help="record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU); both "
+        "record all processes of a command after --",
     )
     add_quiet(parser, "errors, warnings and what the target prints")
 
@@ -153,9 +155,18 @@ def _record_target(args: argparse.Namespace, report: Path) -> _Recorded:
     require_torch()
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
-    from tracekit.capture.run import Settings
 
-    settings = Settings(
+    # Absolute, because the target may change the working directory.
+    job = Job(args.target, tuple(args.trailing), _settings(args), report.absolute())
+    outcome = chosen(args.engine).record(job)
+    return _Recorded(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    """What to record, from the options."""
+    from tracekit.capture.program import Settings
+
+    return Settings(
         steps=args.steps,
         warmup=args.warmup,
         ops=args.ops,
@@ -165,10 +176,6 @@ def _record_target(args: argparse.Namespace, report: Path) -> _Recorded:
         keep_fused=args.keep_fused,
         compiling=_compiling(args),
     )
-    # Absolute, because the target may change the working directory.
-    job = Job(args.target, tuple(args.trailing), settings, report.absolute())
-    outcome = chosen(args.engine).record(job)
-    return _Recorded(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
 
 
 def _compiling(args: argparse.Namespace) -> Compiling | None:
@@ -198,31 +205,30 @@ def _given(args: argparse.Namespace, names: tuple[str, ...]) -> str | None:
 
 
 def _record_command(args: argparse.Namespace, report: Path) -> _Recorded:
-    """Records any program with nsys; needs no torch here."""
-    if given := _given(args, (*_MODEL_OPTIONS, *_COMPILE_OPTIONS)):
-        raise UsageError(f"{given} is for models and scripts, not for a command after --")
-    if args.engine not in {"auto", "nsys", "torch"}:
-        raise UsageError(f"there is no engine {args.engine!r}; expected auto or nsys for a command")
-    from tracekit.nsight import nsys
+    """Records any program, in all its processes."""
+    if given := _given(args, ("compile", *_COMPILE_OPTIONS)):
+        raise UsageError(f"{given} is for a function that returns (model, inputs), not for a command after --")
+    require_torch()
+    from tracekit.capture.engines import chosen
 
-    tool = nsys.find()
-    if args.engine == "torch" or tool is None:
-        missing = "" if tool else f", and nsys was not found: {nsys.INSTALL}"
-        raise CaptureError(
-            f"only nsys can record a command{missing}; without nsys, record a function or a script: tracekit capture "
-            "train.py"
-        )
+    engine = chosen(args.engine).NAME
     if shutil.which(args.trailing[0]) is None:
         raise CaptureError(f"{args.trailing[0]}: no such program; check its name and PATH")
-    recorded = tool.record(args.trailing, report)
-    return _Recorded(recorded.exit_code, None, {}, recorded.warnings)
+    if engine == "nsys" and (given := _given(args, _WINDOW_OPTIONS)):
+        raise UsageError(f"{given} of a command needs --engine torch, because nsys records its processes as a whole")
+    from tracekit.capture.processes import command
+
+    record = {"torch": command.record, "nsys": command.record_with_nsys}[engine]
+    outcome = record(args.trailing, _settings(args), report.absolute())
+    return _Recorded(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
 
 
 def _summary(figures: dict[str, int], report: Path) -> Iterator[str]:
     """What was recorded, what it cost and lost, and what to do next."""
     if "markers" in figures:
         lost = figures["markers_lost"]
-        yield f"recorded {figures['markers']:,} markers ({lost:,} lost), {figures['operators']:,} operators"
+        where = f" in {figures['processes']:,} processes" if figures.get("processes", 0) > 1 else ""
+        yield f"recorded {figures['markers']:,} markers ({lost:,} lost), {figures['operators']:,} operators{where}"
     if figures.get("modules_marked"):
         unmarked = _unmarked(figures)
         yield f"recorded {figures['modules_marked']:,} modules" + (f"; not marked: {unmarked}" if unmarked else "")

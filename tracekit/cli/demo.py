@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     require_torch()
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
-    from tracekit.capture.run import Settings
+    from tracekit.capture.program import Settings
     from tracekit.capture.target import DEMO
     from tracekit.dataset.writing import check_free, default_folder
     from tracekit.pipeline.parsing import parse

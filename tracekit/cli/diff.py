@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
 NAME = "diff"
-HELP = "compare two datasets by module and shape"
+HELP = "compare two datasets by module (or plain range) and shape"
 
 #: The exit code if something became slower than allowed.
 SLOWER = 3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.cli.base import console, progress_bar
 from tracekit.cli.options import add_force, add_quiet
+from tracekit.markers.kinds import AUTO, HIERARCHIES
 
 if TYPE_CHECKING:
     import argparse
@@ -35,6 +36,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DATASET",
         help="folder to write (default for one report: REPORT with the suffix .tracekit)",
     )
+    parser.add_argument(
+        "--by",
+        choices=HIERARCHIES,
+        default=AUTO,
+        help="what the hierarchy is made of: marked modules, plain NVTX ranges (also around and between modules), or "
+        "operators; auto takes the first of these that the report has",
+    )
     add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_quiet(parser)
@@ -51,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
     try:
         with progress_bar(quiet=args.quiet) as progress:
-            dataset = parse(reports, args.out, force=args.force, progress=progress)
+            dataset = parse(reports, args.out, by=args.by, force=args.force, progress=progress)
     except ReportsError as error:
         if error.folder is not None:
             _print(load(error.folder), args)

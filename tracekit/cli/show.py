@@ -28,8 +28,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the rows as JSON")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
-    parser.add_argument("--path", metavar="MODULE", help="only this module and those below it; shares are of its time")
-    parser.add_argument("--depth", type=count, metavar="N", help="at most N levels of modules below the top")
+    parser.add_argument(
+        "--path", metavar="PATH", help="only this module, range or operator and those below it; shares are of its time"
+    )
+    parser.add_argument("--depth", type=count, metavar="N", help="at most N levels below the top")
     parser.add_argument(
         "--min-share",
         type=share_of_whole,
@@ -106,11 +108,11 @@ def _print(
 
     answer = frame = analysis.frame(dataset, **options)
     if analysis is tree:
-        frame = answers.chosen(analysis.NAME, frame, choice._replace(top=None))
+        frame = answers.chosen(analysis.NAME, frame, choice._replace(top=None), dataset)
         # Keeps what is above the largest rows, so that the tree stays connected.
         frame = frame if choice.top is None else tree.largest(frame, choice.top)
     else:
-        frame = answers.chosen(analysis.NAME, frame, choice)
+        frame = answers.chosen(analysis.NAME, frame, choice, dataset)
     if args.json:
         print(answers.as_json(frame))
         return
@@ -123,10 +125,10 @@ def _print(
 
     terminal, words = console(), nouns(dataset)
     if analysis is tree and len(frame):
-        most = {} if choice.top is None else {"most": choice.top}
-        terminal.print(tree_view.as_text(frame, words, terminal.width, **most))
+        lines = tree_view.of_dataset(dataset, frame, terminal.width, top=choice.top, min_share=choice.min_share)
+        terminal.print(lines)
     elif answer.empty:
-        terminal.print(answers.nothing(answer, dataset))
+        terminal.print(answers.nothing(analysis.NAME, answer, dataset))
     else:
         terminal.print(answers.as_text(frame, words, terminal.width, choice))
 

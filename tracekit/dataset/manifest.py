@@ -14,6 +14,7 @@ import reprlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracekit.errors import DatasetError
+from tracekit.markers.kinds import HIERARCHIES
 from tracekit.recording.provenance import LATEST_UTC_NS
 from tracekit.tables import TABLES
 
@@ -158,6 +159,10 @@ def _share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _hierarchy(value: object) -> bool:
+    return value in HIERARCHIES
+
+
 def _or_null(shape: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or shape(value)
 
@@ -192,6 +197,7 @@ _REPORT = {
     "ranks": [{"pid": _number, "rank": _number}],
     "lacks": [{"what": _text, "remedy": _text}],
     "launches": _count,
+    "hierarchy?": {"by": _hierarchy, "asked": _hierarchy},
 }
 _SINGLE = {"tracekit": _text, **_REPORT}
 _SEVERAL = {

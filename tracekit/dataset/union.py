@@ -96,7 +96,8 @@ def _roots(rows: list[dict[str, Any]], source: int, missing: str | None) -> list
     trees: list[Tree] = []
     roots: list[Tree] = []
     for number, row in enumerate(rows):
-        tree = Tree(_own_name(row["name"], row["alias_of"]), source, number, _facts(row, missing))
+        name = _own_name(row["name"], row["alias_of"])
+        tree = Tree(name, source, number, _facts(row, missing), kind=row["kind"])
         trees.append(tree)
         (roots if row["parent_id"] is None else trees[row["parent_id"]].below).append(tree)
     return roots
@@ -122,4 +123,4 @@ def _module(joint: Joint, rows: list[list[dict[str, Any]]]) -> Module:
     path, place = (path.removeprefix(f"{NAMELESS_ROOT}.") for path in (joint.path, joint.place))
     aliases = {rows[tree.source][tree.row]["alias_of"] for tree in joint.same} - {None, path}
     alias = min(aliases, default=None if path == place else place)
-    return Module(joint.path, joint.parent, joint.facts, alias, joint.subtree_end)
+    return Module(joint.path, joint.name, joint.kind, joint.parent, joint.facts, alias, joint.subtree_end)

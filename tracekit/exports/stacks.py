@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tracekit.analyses.subtrees import hierarchy
 from tracekit.exports.base import exported_file
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
     """
     with exported_file(dataset, target) as partial:
         totals = _totals(dataset, progress)
-        paths = dataset.table("modules", ["path"]).column("path").to_pylist()
+        modules = hierarchy(dataset)
         with partial.open("w", encoding="utf-8", newline="\n") as file:
             for (module, cause, name), time_ns in sorted(totals.items(), key=_order):
-                frames = paths[module].split(".") if module is not None else [f"[{cause}]"]
+                frames = modules.lineage(module) if module is not None else [f"[{cause}]"]
                 stack = ";".join(_frame(frame) for frame in [*frames, name])
                 file.write(f"{stack} {time_ns}\n")
 

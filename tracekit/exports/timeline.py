@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses.nodes import noun
+from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.labels import labels
@@ -23,7 +25,7 @@ from tracekit.arrays.lanes import lanes, nested_lanes
 from tracekit.arrays.lookups import positions
 from tracekit.arrays.text import json_text
 from tracekit.dataset.opening import REPORT
-from tracekit.exports.tracks import MODULES, OPERATORS, STEPS, WORK, Tracks
+from tracekit.exports.tracks import CALLS, OPERATORS, STEPS, WORK, Tracks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +108,7 @@ class _Timeline:
     def __init__(self, dataset: Dataset, spelled: Spelling) -> None:
         self._dataset = dataset
         self._spelled = spelled
-        self.tracks = Tracks(dataset.reports)
+        self.tracks = Tracks(dataset.reports, f"{noun(dataset)}s")
         self._offset = _offsets(dataset)
         self.moved_by_ns = max(0, -_earliest(dataset, self._offset))
         self._report_column = [REPORT] if dataset.reports else []
@@ -128,12 +130,13 @@ class _Timeline:
             yield self._slices(piece, json_text(piece.column("name")), "step", (kind, lanes_))
 
     def _calls(self) -> Iterator[pa.Array]:
-        modules = self._dataset.table("modules", ["path", "name"]).to_pylist()
-        names = json_text(pa.array([_short(module["path"], module["name"]) for module in modules], pa.string()))
+        modules = hierarchy(self._dataset)
+        short = [_short(name, above, modules.name) for name, above in zip(modules.name, modules.parent, strict=True)]
+        names = json_text(pa.array(short, pa.string()))
         lane = self._nested_lanes()
         for piece, lanes_ in self._pieces("calls", _CALL_COLUMNS + _CALL_ARGS, lane):
             name = names.take(piece.column("module_id").combine_chunks())
-            kind = np.full(piece.num_rows, MODULES)
+            kind = np.full(piece.num_rows, CALLS)
             yield self._slices(piece, name, "module", (kind, lanes_))
 
     def _work(self) -> Iterator[pa.Array]:
@@ -198,9 +201,9 @@ def _numbered(table: pa.Table, keys: list[str]) -> Ints:
 _ARGS = {"step": _STEP_ARGS, "module": _CALL_ARGS, "work": ["kind", *_WORK_ARGS]}
 
 
-def _short(path: str, name: str) -> str:
+def _short(name: str, parent: int, names: list[str]) -> str:
     """The name of a module; if it is a number, after its parent's: ``layers.3``."""
-    return ".".join(path.split(".")[-2:]) if name.isdecimal() else name
+    return f"{names[parent]}.{name}" if name.isdecimal() and parent >= 0 else name
 
 
 def _earliest(dataset: Dataset, offset: dict[str, int]) -> int:

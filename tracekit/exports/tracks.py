@@ -36,16 +36,20 @@ class Track(NamedTuple):
     lane: int
 
 
-#: What is drawn for a thread, from top to bottom.
-KINDS = ("steps", "modules", "operators", "")
-STEPS, MODULES, OPERATORS, WORK = range(len(KINDS))
+#: What is drawn for a thread, from top to bottom; calls are named for what their nodes are.
+STEPS, CALLS, OPERATORS, WORK = range(4)
 
 
 class Tracks:
-    """Numbers tracks as they occur, and names them at the end."""
+    """Numbers tracks as they occur, and names them at the end.
 
-    def __init__(self, reports: list[str]) -> None:
-        self._reports = reports
+    Args:
+        reports: The reports of a dataset of several.
+        nodes: What calls are calls of: ``modules``, say.
+    """
+
+    def __init__(self, reports: list[str], nodes: str) -> None:
+        self._reports, self._kinds = reports, ("steps", nodes, "operators")
         self._number: dict[Track, int] = {}
         self._process: dict[tuple[int, ...], int] = {}
 
@@ -54,7 +58,7 @@ class Tracks:
 
         Args:
             table: Rows with ``pid``, ``tid`` and, for device work, ``device``, ``context`` and ``stream``.
-            kind: The kind of each row, as an index into ``KINDS``.
+            kind: The kind of each row, as one of the constants above.
             lane: The lane of each row.
         """
         members = _members(table, self._reports, kind, lane)
@@ -73,7 +77,7 @@ class Tracks:
             yield _metadata("process_sort_index", number, 0, {"sort_index": position})
         for position, (track, number) in enumerate(sorted(self._number.items())):
             process_number = self._process[_process_of(track)]
-            yield _metadata("thread_name", process_number, number, {"name": _track_name(track)})
+            yield _metadata("thread_name", process_number, number, {"name": self._track_name(track)})
             yield _metadata("thread_sort_index", process_number, number, {"sort_index": position})
 
     def _process_name(self, track: Track) -> str:
@@ -85,18 +89,17 @@ class Tracks:
             parts.append(f"process {_text(track.process)}")
         return " ".join(parts)
 
+    def _track_name(self, track: Track) -> str:
+        if track.on_device:
+            name = f"stream {_text(track.stream)}, context {_text(track.context)}, process {_text(track.process)}"
+        else:
+            name = f"{self._kinds[track.kind]} of thread {_text(track.thread)}"
+        return f"{name} ({track.lane + 1})" if track.lane else name
+
 
 def _process_of(track: Track) -> tuple[int, ...]:
     owner = track.device if track.on_device else track.process
     return (track.report, track.on_device, owner)
-
-
-def _track_name(track: Track) -> str:
-    if track.on_device:
-        name = f"stream {_text(track.stream)}, context {_text(track.context)}, process {_text(track.process)}"
-    else:
-        name = f"{KINDS[track.kind]} of thread {_text(track.thread)}"
-    return f"{name} ({track.lane + 1})" if track.lane else name
 
 
 def _text(number: int) -> str:

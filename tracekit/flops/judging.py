@@ -35,6 +35,7 @@ MODULE, KERNELS, OPERATORS = "module", "kernels", "operators"
 _BACKWARD = "backward work: markers tell no shapes of it; record operators (--ops)"
 _LOST = "it launched work that could not be attributed"
 _NOT_RECORDED = "none of its work is recorded"
+_UNSEEN = "its work is inside a CUDA graph traced as a whole: nsys profile --cuda-graph-trace=node"
 _UNCLEAR_OPERATORS = "operators that are not understood, work outside of operators, or no operators recorded"
 
 
@@ -44,6 +45,7 @@ class Seen(NamedTuple):
     Attributes:
         recorded: Whether the dataset holds any work at all.
         backward: Whether the call is part of a backward pass.
+        unseen: Whether work of it lies in a CUDA graph traced as a whole; then it is neither idle nor harmless.
         idle: Whether it ran no work.
         harmless: Whether it ran work, none of which multiplies matrices.
         product: Whether some work has the name of a matrix product.
@@ -61,6 +63,7 @@ class Seen(NamedTuple):
 
     recorded: bool
     backward: bool
+    unseen: bool
     idle: bool
     harmless: bool
     product: bool
@@ -148,7 +151,8 @@ def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int |
         flops = _contradicted(call, formula, seen) or formula
     if isinstance(flops, Unknown):
         return None, None, _UNCLEAR_OPERATORS if seen.operators_unclear else flops.reason
-    return flops, MODULE if formula is not None and not seen.backward else KERNELS, None
+    by_class = (formula is not None or seen.unseen) and not seen.backward
+    return flops, MODULE if by_class else KERNELS, None
 
 
 def _contradicted(call: Call, formula: int, seen: Seen) -> Unknown | None:
@@ -164,14 +168,17 @@ def _contradicted(call: Call, formula: int, seen: Seen) -> Unknown | None:
 
 def _without_formula(call: Call, seen: Seen) -> int | Unknown:
     """The FLOPs of a call of a class that no formula knows."""
-    if not seen.recorded:
+    if not seen.recorded or seen.unseen:
         only_calls = call.class_name in _CONTAINERS and seen.around
-        return 0 if only_calls else Unknown("no work is recorded, and its class is not one of torch.nn")
+        why = _UNSEEN if seen.unseen else "no work is recorded, and its class is not one of torch.nn"
+        return 0 if only_calls else Unknown(why)
     return _by_work(seen, f"it may multiply matrices itself, in {seen.example}; record operators (--ops)")
 
 
 def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
     """0 if no work that the call ran itself multiplies matrices."""
+    if seen.unseen:
+        return Unknown(_UNSEEN)
     if seen.recorded and seen.idle:
         return Unknown(_LOST) if seen.lost or seen.operators_unclear else 0
     return 0 if seen.harmless else Unknown(otherwise)

@@ -44,8 +44,9 @@ CPU_ATTENTIONS = (
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
 )
-#: With the operator that MultiheadAttention runs in place of all others in inference.
-_CPU_ATTENTION = (*CPU_ATTENTIONS, "aten::_native_multi_head_attention")
+#: What MultiheadAttention runs in place of all others in inference, with and without weights as a result.
+FUSED_ATTENTION = "aten::_native_multi_head_attention"
+_CPU_ATTENTION = (*CPU_ATTENTIONS, FUSED_ATTENTION)
 
 _MATRIX = re.compile(
     r"gemm|gemv|xmma|cutlass|cublas|matmul|mma_|_mm_|conv(?!ert)|wgrad|dgrad|winograd|flash(?!_kernel)|attention|attn|fmha|nvjet"

@@ -11,7 +11,7 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.flops.kernels import CPU_ATTENTIONS, operator_kind
+from tracekit.flops.kernels import CPU_ATTENTIONS, FUSED_ATTENTION, operator_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,30 +21,47 @@ if TYPE_CHECKING:
 _FORM = re.compile(r"(?P<name>[^,]+)(, sizes = (?P<sizes>\[[\[\]\d, ]*\]))?")
 _MOST_CHARACTERS = 8_192
 _LARGEST = 2**62
+_OF_TORCH = "aten::"
 
 
 class Operator(NamedTuple):
     """An operator, as the text of its range describes it.
 
     Attributes:
-        registered: Whether ``flop_counter`` counts it, with all operators that it calls.
+        registered: Whether ``flop_counter`` counts it, or what it is fused from, with all operators that it calls.
         flops: Its FLOPs; -1 where its sizes do not tell them, 0 where it has no formula.
         harmless: Whether it certainly multiplies no matrices.
+        saves_first: Whether it saves what its backward pass needs before it multiplies. Attention saves results, too.
+        of_torch: Whether it is one of torch's own.
+        attention: FLOPs of the attention inside a fused encoder layer, which is left out where a CPU ran it.
     """
 
     registered: bool
     flops: int
     harmless: bool
+    saves_first: bool
+    of_torch: bool
+    attention: int = 0
 
 
 def operator(text: str) -> Operator:
     """Reads the text of a range, without the sequence number of the call."""
     match = _FORM.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
     name = match["name"] if match else text.partition(",")[0]
-    if name in _REGISTRY:
-        flops = _flops(name, _sizes(match["sizes"] if match else None))
-        return Operator(registered=True, flops=flops, harmless=False)
-    return Operator(registered=False, flops=0, harmless=operator_kind(name).harmless)
+    sizes = _sizes(match["sizes"] if match else None)
+    formula = _REGISTRY.get(name) or (_FUSED.get(name) if sizes is not None else None)
+    of_torch = name.startswith(_OF_TORCH)
+    if formula is None:
+        harmless = operator_kind(name).harmless
+        return Operator(registered=False, flops=0, harmless=harmless, saves_first=False, of_torch=of_torch)
+    return Operator(
+        registered=True,
+        flops=_flops(formula, sizes),
+        harmless=False,
+        saves_first="attention" not in name,
+        of_torch=of_torch,
+        attention=max(0, _flops(_layer_attention, sizes)) if name.startswith(_FUSED_LAYER) else 0,
+    )
 
 
 def _sizes(text: str | None) -> list[Shape] | None:
@@ -56,11 +73,11 @@ def _sizes(text: str | None) -> list[Shape] | None:
     return sizes if isinstance(sizes, list) and all(isinstance(shape, list) for shape in sizes) else None
 
 
-def _flops(name: str, sizes: Sequence[Shape] | None) -> int:
+def _flops(formula: Callable[..., int], sizes: Sequence[Shape] | None) -> int:
     if sizes is None:
         return -1
     try:
-        flops = _REGISTRY[name](*sizes)
+        flops = formula(*sizes)
     except (TypeError, ValueError):
         return -1
     return flops if 0 <= flops < _LARGEST else -1
@@ -105,8 +122,25 @@ def _keys(query: Shape, key: Shape, value: Shape) -> tuple[int, int]:
     return keys, value_width
 
 
+def _layer(*sizes: Shape) -> int:
+    """Projections of queries, keys, values and the output, then the feed-forward network."""
+    if len(sizes) <= max(_LAYER_TENSORS):
+        raise ValueError
+    source, into, out_of, up, down = (list(sizes[place]) for place in _LAYER_TENSORS)
+    *batch, tokens, width = source
+    hidden, _ = up
+    if [into, out_of, up, down] != [[3 * width, width], [width, width], [hidden, width], [width, hidden]]:
+        raise ValueError
+    return 2 * prod(batch) * tokens * width * (4 * width + 2 * hidden)
+
+
+def _layer_attention(source: Shape, *_others: Shape) -> int:
+    *batch, tokens, width = source
+    return 4 * prod(batch) * tokens * tokens * width
+
+
 def _unknown(*_sizes: Shape) -> int:
-    """FLOPs that depend on strides, masks, lengths or outputs, which the text does not have."""
+    """FLOPs that depend on strides, masks, lengths, flags or outputs, which the text does not have."""
     return -1
 
 
@@ -115,6 +149,12 @@ def _not_counted(*_sizes: Shape) -> int:
     return 0
 
 
+#: What ``nn.TransformerEncoderLayer`` runs in place of all others in inference, and the places of its tensors:
+#: the source, the weights into and out of its attention, the weights of its feed-forward network.
+_FUSED_LAYER, _LAYER_TENSORS = "aten::_transformer_encoder_layer_fwd", (0, 3, 5, 14, 16)
+#: Operators that ``flop_counter`` does not know: they count as what torch runs without them. Whether attention returns
+#: its weights, and so whether torch would fuse it without them, no size tells.
+_FUSED: dict[str, Callable[..., int]] = {FUSED_ATTENTION: _unknown, _FUSED_LAYER: _layer}
 _ATTENTIONS = ("efficient", "flash", "cudnn")
 _REGISTRY: dict[str, Callable[..., int]] = {
     **dict.fromkeys(CPU_ATTENTIONS, _not_counted),

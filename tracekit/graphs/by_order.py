@@ -24,12 +24,13 @@ from tracekit.graphs.instances import instances
 from tracekit.graphs.late import Accounts, Size, recorded_late
 from tracekit.graphs.origins import Origins
 from tracekit.graphs.pairing import GraphCapture, agree, only_pairs
+from tracekit.graphs.windows import completely_recorded
 from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.arrays.types import Ints, Rows
     from tracekit.graphs.graph_records import GraphRecords
     from tracekit.graphs.instances import Instance
     from tracekit.graphs.origins import GraphEvidence
@@ -158,7 +159,7 @@ def _accounts(known: GraphEvidence, records: GraphRecords) -> Accounts:
     sizes = _sizes(known)
     with_nodes = windows.at(origins.start[origins.known], origins.end[origins.known])
     without_launches = np.array([window for window, size in sizes.items() if not any(size)], dtype=np.int64)
-    empty = without_launches[_completely_recorded(known, without_launches)]
+    empty = without_launches[completely_recorded(known.recording, known.axis, windows, without_launches)]
     return Accounts(sizes, {*with_nodes.tolist(), *empty.tolist()} - {-1}, records.only_windows())
 
 
@@ -173,18 +174,3 @@ def _sizes(known: GraphEvidence) -> dict[int, Size]:
     )
     rows = np.flatnonzero(windows.alone).tolist()
     return {row: Size(int(launches[row]), int(others[row])) for row in rows}
-
-
-def _completely_recorded(known: GraphEvidence, windows: Rows) -> Flags:
-    """During which graph captures every call of the process is recorded: correlation ids have no gap."""
-    recording, bounds = known.recording, known.captures.windows
-    begin, end = (np.searchsorted(known.axis.launch_start, edge[windows]) for edge in (bounds.begin, bounds.closed))
-    ids = integers(recording.launches, "correlation_id")
-    process = recording.threads.process[integers(recording.launches, "thread")]
-    complete = np.zeros(windows.size, dtype=bool)
-    for owner in np.unique(process[begin]).tolist():
-        recorded, own = np.unique(ids[process == owner]), process[begin] == owner
-        first, last = ids[begin[own]], ids[end[own]]
-        calls = np.searchsorted(recorded, last) - np.searchsorted(recorded, first)
-        complete[own] = calls == last - first
-    return complete

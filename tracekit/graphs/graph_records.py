@@ -31,13 +31,16 @@ class GraphRecords(NamedTuple):
     processes: set[int]
 
     def source(self, instance: Instance) -> int:
-        """The graph that an instance was made of, through clones; -1 where no record says it, or several differ.
+        """The graph that an instance was made of; -1 where records contradict each other."""
+        return self.source_of(instance.process, -1 if instance.graph is None else instance.graph)
+
+    def source_of(self, process: int, graph: int) -> int:
+        """The graph that an instance or a clone was made of, through clones; -1 where several records differ.
 
         An instance is itself a graph, created outside of graph captures.
         """
-        graph = -1 if instance.graph is None else instance.graph
         for _ in range(_MOST_CLONES):
-            sources = self.sources.get((instance.process, graph), set()) - {graph}
+            sources = self.sources.get((process, graph), set()) - {graph}
             if not sources:
                 return graph
             if len(sources) > 1:

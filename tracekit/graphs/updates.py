@@ -38,9 +38,14 @@ def replayed_after_update(recording: Recording, launch: Rows) -> Ints:
     The report does not say which instance was updated, nor which of its nodes.
     """
     launches = recording.launches
-    updates = np.isin(integers(launches, "name"), np.asarray(names_starting(recording.names, _UPDATES), np.int64))
     process = recording.threads.process[integers(launches, "thread")]
-    end = integers(launches, "end_ns")
-    first = minima(process[updates], end[updates], recording.threads.process_pid.size)
-    late = integers(launches, "start_ns") >= first[process]
+    late = integers(launches, "start_ns") >= first_updates(recording)[process]
     return np.flatnonzero(np.append(late, False)[launch])
+
+
+def first_updates(recording: Recording) -> Ints:
+    """When the first update in each process returned; the largest int64 where there is none."""
+    launches = recording.launches
+    updates = np.isin(integers(launches, "name"), np.asarray(names_starting(recording.names, _UPDATES), np.int64))
+    process = recording.threads.process[integers(launches, "thread")[updates]]
+    return minima(process, integers(launches, "end_ns")[updates], recording.threads.process_pid.size)

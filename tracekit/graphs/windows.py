@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays.columns import integers
 from tracekit.graphs.api_calls import BEGINS_CAPTURE, ENDS_CAPTURE
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.recording.axis import ThreadAxis
+    from tracekit.recording.tables import Recording
 
 #: Position on the axis of a time that is not known.
 NOWHERE = np.iinfo(np.int64).min
@@ -78,6 +80,20 @@ def windows_of(axis: ThreadAxis, role: Ints, thread: Ints) -> tuple[Windows, Edg
     closed_after = follows[pair + 2] & ~np.append(edges.begins, True)[pair + 2]
     alone = ~opened_before & ~closed_after
     return Windows(start[pair], end[pair], start[pair + 1], end[pair + 1], alone), edges
+
+
+def completely_recorded(recording: Recording, axis: ThreadAxis, windows: Windows, rows: Rows) -> Flags:
+    """During which of some graph captures every call of the process is recorded: correlation ids have no gap."""
+    begin, end = (np.searchsorted(axis.launch_start, edge[rows]) for edge in (windows.begin, windows.closed))
+    ids = integers(recording.launches, "correlation_id")
+    process = recording.threads.process[integers(recording.launches, "thread")]
+    complete = np.zeros(rows.size, dtype=bool)
+    for owner in np.unique(process[begin]).tolist():
+        recorded, own = np.unique(ids[process == owner]), process[begin] == owner
+        first, last = ids[begin[own]], ids[end[own]]
+        calls = np.searchsorted(recorded, last) - np.searchsorted(recorded, first)
+        complete[own] = calls == last - first
+    return complete
 
 
 def outermost(axis: ThreadAxis, rows: Rows) -> Rows:

@@ -9,9 +9,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.markers import compact, compiled, layer_dict, pieces, pyprof, steps
+from tracekit.markers import (
+    compact,
+    compiled,
+    deepspeed,
+    fsdp,
+    inductor,
+    layer_dict,
+    lightning,
+    megatron,
+    pieces,
+    pipelining,
+    pyprof,
+    steps,
+    tensorrt_llm,
+    transformer_engine,
+    vllm_scopes,
+    xla,
+)
 
 if TYPE_CHECKING:
     from tracekit.markers.base import Dialect
 
-DIALECTS: tuple[Dialect, ...] = (compiled, layer_dict, pyprof, compact, steps, pieces)
+#: Dialects whose ranges are no calls of modules: they tell a name, and maybe a phase or a step.
+FRAMEWORKS: tuple[Dialect, ...] = (
+    *(fsdp, pipelining, inductor, deepspeed, megatron, transformer_engine, lightning),
+    *(tensorrt_llm, vllm_scopes, xla),
+)
+DIALECTS: tuple[Dialect, ...] = (compiled, layer_dict, pyprof, compact, steps, pieces, *FRAMEWORKS)

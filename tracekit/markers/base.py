@@ -41,8 +41,11 @@ class ModuleMarker:
         types: Dtype and device of the inputs, or of the outputs if only_result; empty if not recorded.
         kwarg_types: Dtype and device of keyword tensors by name.
         only_result: Whether the marker records only the outputs of a call that has ended.
-        phase: What the call is part of: ``forward``, ``backward``, ``recompute`` or ``capture`` (a graph capture).
+        phase: What the call is part of: ``forward``, ``backward``, ``recompute`` or ``capture`` (a graph capture);
+            empty if that is not known.
         cause: What could not be read, if anything.
+        kind: What the range is: ``module``; or ``range``, ``operator`` or ``region`` for one that is a node of the
+            hierarchy without being a module. Its path is then a single name.
     """
 
     path: str
@@ -58,6 +61,7 @@ class ModuleMarker:
     only_result: bool = False
     phase: str = "forward"
     cause: Cause | None = None
+    kind: str = "module"
 
     @property
     def quiet(self) -> bool:
@@ -116,13 +120,28 @@ class PieceMarker:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeMarker:
+    """A range that a framework writes under a name of its own: neither the call of a module nor an operator.
+
+    In a report with modules it is a plain range as any other, but for its phase.
+
+    Attributes:
+        name: What it is called where ranges are nodes: the text, with ``*`` for what counts.
+        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data`` or ``compile``; empty if it tells none.
+    """
+
+    name: str
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """A range that is the call of a module whose name cannot be read."""
 
     cause: Cause
 
 
-Marker = ModuleMarker | OperatorMarker | StepMarker | PieceMarker | Unreadable
+Marker = ModuleMarker | OperatorMarker | StepMarker | PieceMarker | RangeMarker | Unreadable
 
 
 class Dialect(Protocol):

@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.causes import DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME
+from tracekit.causes import DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, RECOMPUTED
 from tracekit.markers.base import ModuleMarker, Param, Unreadable
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ MOST_PARTS = 128
 MOST_PATH_CHARACTERS = 4_096
 _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
 _LARGEST = 2**63 - 1
+_LONGEST_NAME = 4_096
+_BEHIND_THE_NAME = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)
 #: A dimension in words: ``batch``, ``s0``, ``2*s0 + 1``, ``?``.
 _SYMBOL = re.compile(r"[?\w][\w\s,+\-*/%()]{0,255}")
 
@@ -50,6 +52,11 @@ class _Fields(NamedTuple):
     phase: str
 
 
+def bare_name(text: str) -> str:
+    """A text without the fields that ``emit_nvtx`` writes behind it; of a very long one its beginning."""
+    return _BEHIND_THE_NAME.sub("", text[:_LONGEST_NAME])
+
+
 def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     """The call that the items of a marker's dict describe.
 
@@ -57,6 +64,8 @@ def module_marker(items: Pairs) -> ModuleMarker | Unreadable:
     Only our own markers keep keyword arguments apart, under ``Kwargs``.
     """
     path = next((item for key, item in items if key == "Module" and isinstance(item, str)), None)
+    if path == "" and (PHASE, "recompute") in items:
+        return Unreadable(RECOMPUTED)
     if path is None or not is_path(path):
         return Unreadable(NO_NAME)
     fields = _fields(items)

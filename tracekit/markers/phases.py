@@ -1,9 +1,11 @@
 """Ranges and operators that tell which phase of a program they are: compiling, backward, optimizer, loading data.
 
 Torch writes them for its profilers: ``Optimizer.step#SGD.step``, ``enumerate(DataLoader)#….__next__``,
-``autograd::engine::evaluate_function: MulBackward0``, ``compile_file (dynamo_timed)``; under ``emit_nvtx`` with
-``, seq = 4, op_id = 7`` behind the name. And our own: ``{"Optimizer": "SGD", "Number": 0}``, which tells optimizers of
-one class apart, and ``{"Training": "after evaluation"}`` where a model is trained again after it was evaluated.
+``autograd::engine::evaluate_function: MulBackward0``, ``compile_file (dynamo_timed)``, ``Forward 3`` for a micro-batch;
+under ``emit_nvtx`` with ``, seq = 4, op_id = 7`` behind the name. And our own: ``{"Optimizer": "SGD", "Number": 0}``,
+which tells optimizers of one class apart, ``{"Training": "after evaluation"}`` where a model is trained again after it
+was evaluated, and ``{"Training": "after update", "Number": 0}`` where the parameters of a model have changed without a
+known optimizer.
 """
 
 from __future__ import annotations
@@ -12,18 +14,20 @@ import re
 from typing import NamedTuple
 
 from tracekit.markers import literal
+from tracekit.markers.fields import bare_name
+from tracekit.markers.operators import EVALUATION
 
 #: The phases, in the order of their codes in tables.
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA, COMPILE = range(6)
 PHASES = ("forward", "backward", "recompute", "optimizer", "data", "compile")
-AFTER_EVALUATION, AFTER_NO_GRAD = "after evaluation", "after no_grad"
+AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE = "after evaluation", "after no_grad", "after update"
 
 #: A regular expression (RE2) that rejects most texts without a phase.
 CANDIDATES = (
     r"""\(dynamo_timed\)|^(dynamo|entire_(frame|backward)_compile|(inductor|backend)_compile|compile_file)(,|$)|"""
-    r"""^Optimizer\.|^enumerate\(DataLoader\)#|^autograd::engine::evaluate_function: |^\{"(Optimizer|Training)":"""
+    r"""^Optimizer\.|^enumerate\(Data(Loader|Pipe)\)#|^(Forward|Backward) \d|"""
+    rf"""^{EVALUATION}|^\{{"(Optimizer|Training)":"""
 )
-_BEHIND_THE_NAME = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)
 # Dynamo's own name for a whole phase stands around the one that ends in (dynamo_timed).
 _COMPILE = re.compile(
     r".+ \(dynamo_timed\)|dynamo|entire_(?:frame|backward)_compile|(?:inductor|backend)_compile|compile_file", re.DOTALL
@@ -31,8 +35,9 @@ _COMPILE = re.compile(
 # With CUDA graphs, Inductor runs the model itself inside this one.
 _RUNS_THE_MODEL = "cudagraphify (dynamo_timed)"
 _OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#(.+)\.(?:step|zero_grad)")
-_DATA = "enumerate(DataLoader)#"
-_BACKWARD = "autograd::engine::evaluate_function: "
+_DATA = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
+# Simple schedules of torch's pipelines (``torch/distributed/pipelining/schedules.py``).
+_MICRO_BATCH = re.compile(r"(Forward|Backward) \d{1,9}")
 
 
 class Phase(NamedTuple):
@@ -41,27 +46,32 @@ class Phase(NamedTuple):
     Attributes:
         code: Position in ``PHASES``; -1 if nothing runs inside.
         optimizer: Class of the optimizer that takes a step.
-        number: Its number in its process, if the text tells it.
-        training: What a model that is now trained did before: ``AFTER_EVALUATION`` or ``AFTER_NO_GRAD``.
+        number: Its number in its process, or that of the model that is trained, if the text tells it.
+        training: What a model that is now trained did before: ``AFTER_EVALUATION``, ``AFTER_NO_GRAD`` or
+            ``AFTER_UPDATE``.
+        engine: Whether autograd's engine wrote it.
     """
 
     code: int
     optimizer: str | None = None
     number: int | None = None
     training: str | None = None
+    engine: bool = False
 
 
 def phase_of(text: str) -> Phase | None:
     """The phase that a text tells; None if it tells none."""
     if text.startswith("{"):
         return _own(text)
-    if text.startswith(_BACKWARD):
-        return Phase(BACKWARD)
+    if text.startswith(EVALUATION):
+        return Phase(BACKWARD, engine=True)
     if text.startswith(_DATA):
         return Phase(DATA)
-    name = _BEHIND_THE_NAME.sub("", text)
+    name = bare_name(text)
     if match := _OPTIMIZER.fullmatch(name):
         return Phase(OPTIMIZER, match[2] if match[1] == "step" else None)
+    if match := _MICRO_BATCH.fullmatch(name):
+        return Phase(FORWARD if match[1] == "Forward" else BACKWARD)
     return Phase(COMPILE) if _COMPILE.fullmatch(name) and name != _RUNS_THE_MODEL else None
 
 
@@ -72,9 +82,9 @@ def _own(text: str) -> Phase | None:
         fields = {str(key): item for key, item in literal.pairs(text)}
     except literal.Refused:
         return None
-    if (training := fields.get("Training")) in (AFTER_EVALUATION, AFTER_NO_GRAD):
-        return Phase(-1, training=str(training))
     name, number = fields.get("Optimizer"), fields.get("Number")
+    if (training := fields.get("Training")) in (AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE):
+        return Phase(-1, number=number if type(number) is int else None, training=str(training))
     if not isinstance(name, str) or type(number) is not int:
         return None
     return Phase(OPTIMIZER, name, number)

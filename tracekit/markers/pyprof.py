@@ -1,6 +1,7 @@
-"""PyProf's markers: ``{'mod': 'torch', 'op': 'norm', 'args': [...]}`` and ``{'traceMarker': [...]}``.
+"""PyProf's markers: ``{'mod': 'torch', 'op': 'norm', 'args': [...]}`` and ``{'traceMarker': ['train.py:12', ...]}``.
 
-They name operators and where in the user's code they were called, not modules.
+They name operators and the lines of the user's code that called them, from the outside in, not modules; of recurrent
+layers also class and settings: ``{'mod': 'LSTM', 'strRepr': '200, 200'}``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def parse(text: str) -> OperatorMarker | None:
     if isinstance(stack := items.get("traceMarker"), list):
         return OperatorMarker(None, stack=tuple(map(str, stack)))
     name, namespace = items.get("op"), items.get("mod")
+    if isinstance(settings := items.get("strRepr"), str) and isinstance(namespace, str):
+        return OperatorMarker(f"{namespace}({settings})")
     if not isinstance(name, str):
         return None
     return OperatorMarker(name, namespace if isinstance(namespace, str) else None, _tensors(items.get("args")))

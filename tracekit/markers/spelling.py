@@ -69,6 +69,10 @@ def backward(path: str, class_name: str) -> str:
     return literal({"Module": _short(path), "Class": _short(class_name), PHASE: "backward"})
 
 
+#: The text of the range in which a function, not a module, runs forward again for a backward pass.
+RECOMPUTATION = f'{{"Module": "", "{PHASE}": "recompute"}}'
+
+
 def step(name: str, index: int, kind: str | None, counts: Mapping[str, int | None]) -> str:
     """The text of the range around a step."""
     numbers = {key: number for key, number in counts.items() if number is not None}
@@ -85,9 +89,14 @@ def data(loader: str) -> str:
     return f"enumerate(DataLoader)#{_short(loader)}.__next__"
 
 
-def training(before: str) -> str:
-    """The text of the empty range where a model is trained again; ``before`` is what it did before."""
-    return literal({"Training": before})
+def training(before: str, number: int | None = None) -> str:
+    """The text of the empty range where a model is trained again.
+
+    Args:
+        before: What happened to it before.
+        number: The number of the model.
+    """
+    return literal({"Training": before} | ({} if number is None else {"Number": number}))
 
 
 def piece(name: str, graph: int, way: str, *, size: int | None, code: str | None) -> str:

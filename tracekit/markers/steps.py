@@ -18,7 +18,7 @@ KINDS = ("train", "prefill", "decode", "mixed")
 
 _VLLM = re.compile(r"execute_(?:\d+_)?context_(\d{1,9})\((\w*)\)_generation_(\d{1,9})\((\w*)\)")
 _SGLANG = re.compile(r"step\[(\w+)((?: +[^\]\s]+)*) *\]")
-_PROFILER = re.compile(r"ProfilerStep#(\d{1,18})")
+_PROFILER = re.compile(r"(ProfilerStep#(\d{1,18}))(?:, op_id = \d+)?")
 _FIELD = re.compile(r"(?<!\S)(\w+)=(\d{1,18})(?!\S)")
 _TOKENS = re.compile(r"(?:sq)?(\d{1,18})")
 _SGLANG_KINDS = {"EXTEND": "prefill", "PREFILL": "prefill", "DECODE": "decode", "MIXED": "mixed"}
@@ -31,7 +31,7 @@ def parse(text: str) -> StepMarker | None:
     if match := _SGLANG.match(text):
         return _sglang(text, *match.groups())
     if match := _PROFILER.fullmatch(text):
-        return StepMarker(text, "train", index=int(match.group(1)))
+        return StepMarker(match[1], "train", index=int(match[2]))
     return _own(text) if text.startswith("{") else None
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tracekit.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 #: Environment variable with the path of the ``nsys`` to use; it comes before all other places.
 VARIABLE = "TRACEKIT_NSYS"
@@ -89,27 +89,37 @@ class Nsys:
         """The options of its ``profile``."""
         return frozenset(re.findall(r"--[a-z][a-z-]+", self._ask("profile", "--help")))
 
-    def record(self, command: Sequence[str], report: Path, *, windowed: bool = False) -> Recorded:
+    def record(
+        self,
+        command: Sequence[str],
+        report: Path,
+        *,
+        windowed: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> Recorded:
         """Runs a command under nsys and exports the recording, even if it was interrupted.
 
         Args:
             command: The program and its arguments.
             report: Where the SQLite export goes; nsys's own report goes beside it, and stays if it cannot be exported.
             windowed: Whether the program opens the range ``WINDOW`` around what is to be recorded.
+            environment: The program's environment; None means this process's.
 
         Raises:
             CaptureError: If nsys recorded nothing.
         """
         warnings: list[str] = []
         with passing_folder(warnings, f".{report.name}.partial-", report.parent) as place:
-            recorded = self._profile(command, place, windowed=windowed)
+            recorded = self._profile(command, place, environment or os.environ, windowed=windowed)
             made = self._native(place, recorded)
             native = made.replace(report.with_suffix(made.suffix))
             if problem := self._export(place, native, report):
                 warnings.append(problem)
         return replace(recorded, warnings=tuple(warnings))
 
-    def _profile(self, command: Sequence[str], place: Path, *, windowed: bool) -> Recorded:
+    def _profile(
+        self, command: Sequence[str], place: Path, environment: Mapping[str, str], *, windowed: bool
+    ) -> Recorded:
         wanted = _WANTED | (_WINDOWED if windowed else {})
         chosen = [f"{name}={value}" for name, value in wanted.items() if name in self.options]
         nsys = [str(self.path), "profile", "--trace=cuda,nvtx", *chosen, "-o", str(place / "run")]
@@ -119,10 +129,10 @@ class Nsys:
                 stdout=log,
                 stderr=log,
                 pass_fds=descriptors,
-                env=os.environ | (_ANY_TEXT if windowed else {}),
+                env={**environment, **(_ANY_TEXT if windowed else {})},
                 start_new_session=True,  # so that an interrupt reaches it once: from here
             )
-            return _finished(running)
+            return finished(running)
 
     def _native(self, place: Path, recorded: Recorded) -> Path:
         """The report in nsys's own format, or the raw data if no importer can convert it."""
@@ -229,7 +239,7 @@ def _own_output(command: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, 
         os.close(err)
 
 
-def _finished(running: subprocess.Popen[bytes]) -> Recorded:
+def finished(running: subprocess.Popen[bytes]) -> Recorded:
     """Waits for nsys. If tracekit is interrupted, so is the program, and nsys writes what it has."""
     try:
         return Recorded(running.wait(), stopped=False)

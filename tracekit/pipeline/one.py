@@ -11,6 +11,7 @@ from tracekit.attribution import attribute
 from tracekit.dataset.writing import write
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
+from tracekit.markers.kinds import AUTO
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
 from tracekit.version import __version__
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tracekit.recording.tables import Recording
 
 
-def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, first_id: int = 0) -> None:
+def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, first_id: int = 0, by: str = AUTO) -> None:
     """Reads one report and writes its tables and manifest into an empty folder.
 
     Args:
@@ -32,15 +33,17 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, firs
         folder: The folder.
         progress: Called with each stage and the share of it that is done.
         first_id: The number from which ids are counted.
+        by: What the hierarchy shall be keyed by: one of ``markers.kinds.HIERARCHIES``.
 
     Raises:
         ReportError: If the report cannot be read.
     """
     recording = _read(reader, path, progress)
     pa.default_memory_pool().release_unused()
-    trace = attribute(evidence_of(recording, decode(recording.texts)))
+    trace = attribute(evidence_of(recording, decode(recording.texts), by))
     pa.default_memory_pool().release_unused()
-    write(folder, trace, _about(recording), progress, first_id)
+    about = {"hierarchy": {"by": trace.evidence.keyed.by, "asked": by}, **_about(recording)}
+    write(folder, trace, about, progress, first_id)
 
 
 def _read(reader: Reader, path: Path, progress: Progress) -> Recording:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
 from tracekit.dataset.writing import default_folder, writing
+from tracekit.errors import UsageError
+from tracekit.markers.kinds import AUTO, HIERARCHIES
 from tracekit.pipeline.one import tables_of
 from tracekit.pipeline.several import parse_several
 from tracekit.progress import silent
@@ -25,6 +27,7 @@ def parse(
     report: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str] | None = None,
     *,
+    by: str = AUTO,
     force: bool = False,
     progress: Progress = silent,
 ) -> Dataset:
@@ -34,6 +37,8 @@ def parse(
         report: A SQLite export of Nsight Systems, or several of one run, such as one per rank. Reports are read side
             by side and never changed.
         out: Folder of the dataset; for one report, by default its path with the suffix ``.tracekit``.
+        by: What the hierarchy shall be keyed by: ``modules``, ``ranges`` (plain NVTX ranges) or ``operators``;
+            ``auto`` takes modules if any is marked in the report, else plain ranges, else operators.
         force: Whether an existing dataset may be replaced.
         progress: Called with each stage and the share of it that is done; with several reports, with each report.
 
@@ -44,15 +49,18 @@ def parse(
         ReportError: If the report cannot be read.
         ReportsError: If some of several reports cannot be read; the dataset then holds the others.
         DatasetError: If the dataset cannot be written.
-        UsageError: If there is no report, one is given twice, or ``out`` is missing with several.
+        UsageError: If there is no report, one is given twice, ``out`` is missing with several, or ``by`` is none of
+            these.
     """
+    if by not in HIERARCHIES:
+        raise UsageError(f"a hierarchy is keyed by {', '.join(HIERARCHIES)}, not by {by!r}")
     paths = [Path(report)] if isinstance(report, str | os.PathLike) else [*map(Path, report)]
     if len(paths) != 1:
-        return parse_several(paths, out, force=force, progress=progress)
+        return parse_several(paths, out, by=by, force=force, progress=progress)
     [path] = paths
     reader = reader_for(path)
     folder = Path(out) if out is not None else default_folder(path)
     with writing(folder, force=force) as (partial, place):
-        tables_of(path, reader, partial, progress)
+        tables_of(path, reader, partial, progress, by=by)
     # As the caller named it, unless that path led through the folder which has just been replaced.
     return load(folder if (folder / MANIFEST).exists() else place)

@@ -57,12 +57,14 @@ class Task:
         name: Its name in progress.
         folder: Where its tables go; created by the worker.
         first_id: The number from which ids are counted.
+        by: What its hierarchy shall be keyed by.
     """
 
     report: Path
     name: str
     folder: Path
     first_id: int
+    by: str
 
 
 def parsed_side_by_side(tasks: Sequence[Task], progress: Progress) -> list[ReportError | None]:
@@ -202,6 +204,7 @@ def _line(task: Task) -> bytes:
         "report": str(task.report),
         "folder": str(task.folder),
         "first_id": task.first_id,
+        "by": task.by,
     }
     return f"{json.dumps(fields)}\n".encode()
 

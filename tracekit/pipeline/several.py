@@ -34,13 +34,14 @@ _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
 def parse_several(
-    paths: Sequence[Path], out: str | os.PathLike[str] | None, *, force: bool, progress: Progress
+    paths: Sequence[Path], out: str | os.PathLike[str] | None, *, by: str, force: bool, progress: Progress
 ) -> Dataset:
     """Reads reports side by side and writes one dataset of all that can be read.
 
     Args:
         paths: The reports.
         out: Folder of the dataset.
+        by: What the hierarchy of each report shall be keyed by: one of ``markers.kinds.HIERARCHIES``.
         force: Whether an existing dataset may be replaced.
         progress: Called with the name of each report and the share of it that is done.
 
@@ -55,7 +56,7 @@ def parse_several(
     folder = Path(out)
     with writing(folder, force=force) as (partial, place):
         parts = _parts(paths, partial)
-        errors = _parse_parts(paths, parts, progress)
+        errors = _parse_parts(paths, parts, by, progress)
         if len(errors) == len(parts):
             raise ReportsError(errors.values(), None)
         readable = [part for part in parts if part.name not in errors]
@@ -96,9 +97,9 @@ def _parts(paths: Sequence[Path], folder: Path) -> list[Part]:
     return [Part(name, folder / f".{name}", number * IDS_PER_REPORT) for number, name in enumerate(report_names(paths))]
 
 
-def _parse_parts(paths: Sequence[Path], parts: list[Part], progress: Progress) -> dict[str, ReportError]:
+def _parse_parts(paths: Sequence[Path], parts: list[Part], by: str, progress: Progress) -> dict[str, ReportError]:
     """Parses the reports side by side; why some cannot be read, by their names."""
-    tasks = [Task(path, part.name, part.folder, part.first_id) for path, part in zip(paths, parts, strict=True)]
+    tasks = [Task(path, part.name, part.folder, part.first_id, by) for path, part in zip(paths, parts, strict=True)]
     outcomes = zip(parts, parsed_side_by_side(tasks, progress), strict=True)
     errors = {part: error for part, error in outcomes if error is not None}
     for part in errors:

@@ -38,6 +38,7 @@ def run(task: dict[str, Any]) -> None:
             folder,
             lambda stage, share: say(stage=stage, share=share),
             task["first_id"],
+            task["by"],
         )
     except ReportError as error:
         say(problem=error.problem, remedy=error.remedy)

@@ -203,6 +203,7 @@ class Recording:
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
         process_names: Name of the executable by process id, if known.
+        thread_names: Name of the thread by its row, where known.
         devices: The GPU by device number, where known.
         ranks: Ranks of processes, where known.
         lacks: What the report does not hold.
@@ -224,6 +225,7 @@ class Recording:
     graphs: pa.Table = field(default_factory=GRAPHS.empty)
     failed: pa.Table = field(default_factory=LAUNCHES.empty)
     process_names: dict[int, str] = field(default_factory=dict)
+    thread_names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, Gpu] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()
     lacks: tuple[Lack, ...] = ()

@@ -58,8 +58,11 @@ SPEC = TableSpec(
             "phase",
             CATEGORY,
             "forward; backward; recompute: a backward pass ran the module forward again, as its results were "
-            "not kept (activation checkpointing); or capture: the call ran during a graph capture on its thread.",
+            "not kept (activation checkpointing); or capture: the call ran during a graph capture on its thread. "
+            "Null for a plain range.",
+            nullable=True,
         ),
+        Column("range_id", pa.int64(), "Its range in ranges; the one that began the call if it has two."),
         Column("pid", pa.int32(), "Process id."),
         Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
         Column("tid", pa.int32(), "Thread id."),
@@ -109,7 +112,10 @@ SPEC = TableSpec(
         ),
         Column("gpu_time_ns", pa.int64(), "Sum of the durations of the kernels in its subtree."),
         Column(
-            "gpu_self_time_ns", pa.int64(), "Sum of the durations of its own kernels, without those of calls inside it."
+            "gpu_self_time_ns",
+            pa.int64(),
+            "Sum of the durations of its own kernels, without those of calls inside it. A CUDA graph traced as a whole "
+            "counts here for the call that holds its graph capture, though it is work of the calls inside, too.",
         ),
         Column(
             "gpu_busy_ns",
@@ -162,6 +168,7 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
         "module_id": calls.module[rows],
         "module": category(calls.module[rows], [module.path for module in calls.modules]),
         "phase": category(_phase(trace)[rows], PHASES),
+        "range_id": at,
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
         "tid": recording.threads.tid[thread].astype(np.int32),
@@ -189,8 +196,10 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
 def _phase(trace: Trace) -> NDArray[np.int8]:
     """The phase of each call, as a position in PHASES; calls during a graph capture are of that phase."""
     calls = trace.evidence.calls
-    phases = [getattr(marker, "phase", PHASES[0]) for marker in trace.evidence.decoded.markers]
-    phase = np.array([PHASES.index(phase) for phase in phases], np.int8)[calls.marker]
+    markers = trace.evidence.decoded.markers
+    phases = [marker.phase if isinstance(marker, ModuleMarker) else PHASES[0] for marker in markers]
+    code = [PHASES.index(phase) if phase else -1 for phase in phases]
+    phase = np.array([*code, 0], np.int8)[calls.marker]  # the last one is of calls without a marker
     phase[calls.captured] = PHASES.index("capture")
     return phase
 

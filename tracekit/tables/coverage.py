@@ -9,9 +9,20 @@ import pyarrow as pa
 
 from tracekit.arrays import groups
 from tracekit.arrays.columns import integers
-from tracekit.attribution import METHODS
-from tracekit.causes import ADVICE, BY_NAME, CAUSES, COMPILATION, ENDED_ELSEWHERE, LEFT_OUT, LOSSES, REPORT
-from tracekit.markers.base import ModuleMarker, StepMarker, Unreadable
+from tracekit.attribution import METHODS, graph_capture
+from tracekit.causes import (
+    ADVICE,
+    BY_NAME,
+    CAUSES,
+    COMPILATION,
+    ENDED_ELSEWHERE,
+    GRAPH_NOT_EXPANDED,
+    LEFT_OUT,
+    LOSSES,
+    RECOMPUTED,
+    REPORT,
+)
+from tracekit.markers.base import ModuleMarker, RangeMarker, StepMarker, Unreadable
 from tracekit.schema import CATEGORY, Column, TableSpec
 
 if TYPE_CHECKING:
@@ -66,9 +77,16 @@ def table_of(rows: list[Row]) -> pa.Table:
             "count": pa.array([row.number for row in rows], pa.int64()),
             "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
             "share": pa.array([row.share for row in rows], pa.float64()),
-            "advice": pa.array(["" if row.known else ADVICE.get(row.cause, "") for row in rows], pa.string()),
+            "advice": pa.array([_advice(row) for row in rows], pa.string()),
         }
     )
+
+
+def _advice(row: Row) -> str:
+    """What to do; also about graphs traced as a whole that have a call, since what ran inside them is not known."""
+    if row.known:
+        return GRAPH_NOT_EXPANDED.advice if row.cause == graph_capture.NAME else ""
+    return ADVICE.get(row.cause, "")
 
 
 def _kernels(trace: Trace) -> list[Row]:
@@ -88,12 +106,13 @@ def _ranges(trace: Trace) -> list[Row]:
     """Every range once: as a marker, as plain text, or with the cause why it could not be read."""
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
     causes: list[Cause | None] = [
-        marker.cause if isinstance(marker, ModuleMarker | Unreadable) else None for marker in decoded.markers
+        marker.cause if isinstance(marker, ModuleMarker | Unreadable) and marker.cause is not RECOMPUTED else None
+        for marker in decoded.markers
     ]
     names = ["marker", PLAIN, *(cause.name for cause in CAUSES)]
     codes = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
     marker = np.append(decoded.of_text, -1)[integers(ranges, "text")]
-    code = np.array([*codes, 1], dtype=np.int64)[marker]
+    code = np.array([*codes, 1], dtype=np.int64)[np.where(decoded.rows(RangeMarker)[marker], -1, marker)]
     placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker]
     code[placing & ~trace.evidence.axis.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
     time = integers(ranges, "end_ns") - integers(ranges, "start_ns")

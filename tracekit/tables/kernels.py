@@ -16,6 +16,7 @@ from tracekit.markers.phases import COMPILE, PHASES
 from tracekit.recording.axis import range_around
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK, WORK_KINDS
 from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.tables import operators
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.steps.membership import step_at
 
@@ -83,14 +84,18 @@ SPEC = TableSpec(
         Column(
             "call_id",
             pa.int64(),
-            "Innermost call it belongs to; for graph work, the call that ran during graph capture. Null if unknown.",
+            "Innermost call it belongs to; for graph work, the call that ran during graph capture. Null if unknown, "
+            "and where method is backward: no call of the backward pass is marked.",
             nullable=True,
         ),
         Column(
             "method",
             CATEGORY,
-            "How its module was found: range (around the launch), graph_node (by the graph capture of its "
-            "node) or graph_order (by the order of launches in the graph capture); null if it was not found.",
+            "How its module was found: range (around the launch), backward (by the sequence number of the autograd "
+            "node that launched it), graph_node (by the graph capture of its node), graph_order (by the order of "
+            "launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call that holds its "
+            "graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: the range that "
+            "waited for it); null if it was not found.",
             nullable=True,
         ),
         Column("cause", CATEGORY, "Why its module was not found; null exactly where method is set.", nullable=True),
@@ -101,6 +106,7 @@ SPEC = TableSpec(
             "compile (torch.compile at work); of replayed work, the phase of its call. Null if unknown.",
             nullable=True,
         ),
+        *operators.COLUMNS,
         Column(
             "range_id",
             pa.int64(),
@@ -144,11 +150,13 @@ _UNCHANGED = ("device", "context", "stream", "correlation_id", *_SIZES, *_GRAPH_
 def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
+    named = operators.Named(trace.evidence)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
             _device(trace, rows)
             | _owner(trace, rows)
             | _launch(trace.evidence, launches, rows)
+            | named.columns(rows)
             | captured.columns(rows)
         )
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
-from tracekit.schema import Column, TableSpec
+from tracekit.markers.kinds import KINDS
+from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.tables.base import category
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +28,8 @@ _PARAM = pa.struct(
 
 SPEC = TableSpec(
     "modules",
-    "One row per module of the hierarchy in pre-order, including containers that are never called.",
+    "One row per module of the hierarchy in pre-order, including containers that are never called. If the report has "
+    "no modules, its rows are plain ranges or operators.",
     (
         Column("module_id", pa.int32(), "Unique id: the row number in pre-order."),
         Column("subtree_end_id", pa.int32(), "End of its subtree, which has the ids module_id <= id < subtree_end_id."),
@@ -37,7 +41,13 @@ SPEC = TableSpec(
             "Dotted path of the place where it runs, such as top.model.layers.3.mlp; a second module at the "
             "same place is numbered, as in top~2.",
         ),
-        Column("name", pa.string(), "Last part of the path."),
+        Column("name", pa.string(), "Last part of the path. That of a range may hold dots."),
+        Column(
+            "kind",
+            CATEGORY,
+            "module; or range (a plain NVTX range), operator or region (a compiled graph of which nothing more is "
+            "known) if the dataset is keyed by these.",
+        ),
         Column("class_name", pa.string(), "Class of the module; null if no marker records it.", nullable=True),
         Column(
             "alias_of",
@@ -77,6 +87,7 @@ def table_of(modules: list[Module]) -> pa.Table:
         "depth": pa.array(_depths(modules), pa.int16()),
         "path": pa.array([module.path for module in modules], pa.string()),
         "name": pa.array([module.name for module in modules], pa.string()),
+        "kind": category(np.array([KINDS.index(module.kind) for module in modules], dtype=np.int64), KINDS),
         "class_name": pa.array([module.facts.class_name or None for module in modules], pa.string()),
         "alias_of": pa.array([module.alias_of for module in modules], pa.string()),
         "params": pa.array([_params(module.facts) for module in modules], pa.list_(_PARAM)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,8 +50,8 @@ SPEC = TableSpec(
         Column(
             "marker",
             CATEGORY,
-            "What the text marks: module, operator, step, piece (of a compiled model) or unreadable; null "
-            "for plain text.",
+            "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model) or "
+            "unreadable; null for plain text.",
             nullable=True,
         ),
         Column("kind", CATEGORY, "push_pop or start_end."),
@@ -116,12 +117,15 @@ def _own_columns(trace: Trace, ranges: pa.Table) -> dict[str, object]:
     recording, decoded = trace.evidence.recording, trace.evidence.decoded
     thread, text = integers(ranges, "thread"), integers(ranges, "text")
     names = sorted(set(MARKER_KINDS.values()))
-    marker_kind = np.array([*(names.index(MARKER_KINDS[type(marker)]) for marker in decoded.markers), -1])
+    kinds = {kind: names.index(name) for kind, name in MARKER_KINDS.items()}
+    marker_kind = np.array([*map(kinds.get, map(type, decoded.markers), repeat(-1)), -1])
+    marker = marker_kind[lookup(decoded.of_text, text)]
+    operator = trace.evidence.operators.of_text[text] >= 0
     unchanged: dict[str, object] = {name: ranges.column(name) for name in _UNCHANGED}
     return unchanged | {
         "domain": category(integers(ranges, "domain"), recording.domains),
         "text": category(text, recording.texts),
-        "marker": category(marker_kind[lookup(decoded.of_text, text)], names),
+        "marker": category(np.where(operator, names.index("operator"), marker), names),
         "kind": category(integers(ranges, "kind"), RANGE_KINDS),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),

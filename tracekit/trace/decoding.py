@@ -15,10 +15,10 @@ from tracekit.markers.base import ModuleMarker, OperatorMarker, PieceMarker, Ste
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracekit.arrays.types import Flags, Ints
+    from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.markers.base import Dialect, Marker
 
-#: Names of marker types in the tables.
+#: Names of marker types in the tables; ranges of frameworks are plain ranges there.
 MARKER_KINDS: dict[type, str] = {
     ModuleMarker: "module",
     OperatorMarker: "operator",
@@ -45,13 +45,16 @@ class Decoded:
         return np.array([isinstance(marker, kinds) for marker in self.markers] + [False])
 
 
-def decode(texts: Sequence[str]) -> Decoded:
+def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:
     """Parses distinct texts; the first dialect that understands a text wins."""
     of_text = np.full(len(texts), -1, dtype=np.int64)
     markers: list[Marker] = []
     column = pa.array(texts, pa.large_string())
-    for dialect in DIALECTS:
-        for row in _candidates(column, dialect):
+    # Most texts are of none, which one expression for all tells faster than one for each.
+    likely = _matching(column, "|".join(f"({dialect.CANDIDATES})" for dialect in dialects))
+    column = column.take(pa.array(likely))
+    for dialect in dialects:
+        for row in likely[_matching(column, dialect.CANDIDATES)].tolist():
             if of_text[row] < 0 and (marker := dialect.parse(texts[row])) is not None:
                 of_text[row] = len(markers)
                 markers.append(marker)
@@ -65,8 +68,6 @@ def paths_of(markers: list[Marker]) -> Ints:
     return np.array(paths, dtype=np.int64)
 
 
-def _candidates(texts: pa.Array, dialect: Dialect) -> list[int]:
-    """Rows of the texts that the dialect may understand."""
-    matches = pc.match_substring_regex(texts, dialect.CANDIDATES)
-    rows: list[int] = np.flatnonzero(np.asarray(matches)).tolist()
-    return rows
+def _matching(texts: pa.Array, pattern: str) -> Rows:
+    """Rows of the texts that match an expression anywhere."""
+    return np.flatnonzero(np.asarray(pc.match_substring_regex(texts, pattern)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,12 +13,18 @@ from tracekit.graphs import by_descent, by_order
 from tracekit.graphs.graph_captures import graph_captures_of
 from tracekit.graphs.nodes import lineage_of
 from tracekit.graphs.origins import GraphEvidence
+from tracekit.graphs.whole_graphs import whole_graphs
+from tracekit.markers.kinds import AUTO, MODULES
 from tracekit.markers.phases import COMPILE
 from tracekit.recording.axis import nesting, thread_axis
+from tracekit.recording.tally import Tally
 from tracekit.trace.calls.calls import calls_of
 from tracekit.trace.calls.endings import endings_of
 from tracekit.trace.launching import launched
+from tracekit.trace.made_by import made_by
+from tracekit.trace.operators import operators_of
 from tracekit.trace.phases import compiling, phase_of_calls, phase_of_launches, phased
+from tracekit.trace.plain import keyed_by
 from tracekit.trace.steps.steps import steps_of
 
 if TYPE_CHECKING:
@@ -26,13 +32,16 @@ if TYPE_CHECKING:
     from tracekit.graphs.graph_captures import GraphCaptures
     from tracekit.graphs.nodes import Lineage
     from tracekit.graphs.origins import Origins
+    from tracekit.graphs.whole_graphs import WholeGraphs
     from tracekit.recording.axis import Nesting, ThreadAxis
     from tracekit.recording.tables import Recording
     from tracekit.trace.calls.calls import Calls
     from tracekit.trace.calls.endings import Endings
     from tracekit.trace.decoding import Decoded
     from tracekit.trace.launching import Launched
+    from tracekit.trace.operators import Operators
     from tracekit.trace.phases import Compiling, Phased
+    from tracekit.trace.plain import Keyed
     from tracekit.trace.steps.steps import Steps
 
 
@@ -42,7 +51,8 @@ class Evidence:
 
     Attributes:
         recording: The recording.
-        decoded: Its markers.
+        keyed: What the hierarchy is keyed by, and which plain ranges are its nodes.
+        operators: The operators that texts of ranges name.
         axis: Its threads on one axis.
         nesting: How its push/pop ranges nest.
         endings: When its ranges ended.
@@ -52,14 +62,18 @@ class Evidence:
         steps: Iterations.
         launched: The launch of every piece of work.
         call_at_launch: For every launch the innermost call that contains it, or -1.
+        made_by: For every launch by a node of autograd the call of the forward pass that made that node, or -1; None if
+            no sequence numbers tell it, and where nodes of autograd are nodes of the hierarchy themselves.
         phase_of_calls: For every call its phase, as a position in ``PHASES``.
         phase: For every launch the phase of the program, as a position in ``PHASES``, or -1.
         lineage: Nodes of CUDA graphs.
         origins: Where each node of the lineage was captured.
+        whole_graphs: Graphs traced as a whole whose graph capture is certain.
     """
 
     recording: Recording
-    decoded: Decoded
+    keyed: Keyed
+    operators: Operators
     axis: ThreadAxis
     nesting: Nesting
     endings: Endings
@@ -69,10 +83,17 @@ class Evidence:
     steps: Steps
     launched: Launched
     call_at_launch: Rows
+    made_by: Rows | None
     phase_of_calls: Ints
     phase: Ints
     lineage: Lineage
     origins: Origins
+    whole_graphs: WholeGraphs
+
+    @property
+    def decoded(self) -> Decoded:
+        """The markers."""
+        return self.keyed.decoded
 
     @property
     def origin_known(self) -> Flags:
@@ -90,38 +111,51 @@ class Evidence:
         return np.asarray((self.phase_of_work == COMPILE) & ~self.launched.replayed)
 
 
-def evidence_of(recording: Recording, decoded: Decoded) -> Evidence:
+def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evidence:
     """Finds calls, steps, launches and the places of graph nodes.
 
     Args:
         recording: The recording.
         decoded: Its markers.
+        by: What the hierarchy shall be keyed by: one of ``markers.kinds.HIERARCHIES``.
     """
     axis = thread_axis(recording)
     with ThreadPoolExecutor(max_workers=1) as beside:
         nested = beside.submit(nesting, recording, axis)
         launches = launched(recording)
+        reading = beside.submit(operators_of, recording.texts, decoded)
         graphs = _graphs_of(recording, axis, launches)
         endings = endings_of(recording, decoded, axis)
-        calls = calls_of(recording, decoded, axis, endings, graphs.works, graphs.captures)
-        phases = phased(recording, axis, launches)
-        call_at_launch, phase = _call_at_launch(calls, axis), phase_of_calls(calls, decoded)
+        operators = reading.result()
+        keyed = keyed_by(by, recording, decoded, axis, endings.end, operators)
+        calls = models = calls_of(recording, keyed, axis, endings, graphs.works, graphs.captures)
+        if keyed.by != MODULES:
+            # Plain ranges around models change nothing in what their loops are; nor is anything counted twice.
+            aside = replace(recording, tally=Tally())
+            models = calls_of(aside, keyed.modules_alone, axis, endings, graphs.works, graphs.captures)
+        phases = phased(recording, keyed.decoded, axis, launches)
+        known = _known_by_descent(recording, axis, graphs)
+        call_at_launch, phase = _call_at_launch(calls, axis), phase_of_calls(calls, keyed.decoded)
         return Evidence(
             recording=recording,
-            decoded=decoded,
+            keyed=keyed,
+            operators=operators,
             axis=axis,
             nesting=nested.result(),
             endings=endings,
             calls=calls,
             phased=phases,
             compiling=compiling(phases, recording.threads.process),
-            steps=steps_of(recording, decoded, calls, endings, phases),
+            steps=steps_of(recording, keyed, models, endings, phases),
             launched=launches,
             call_at_launch=call_at_launch,
+            # Where ranges are nodes, those of the backward pass are nodes of their own.
+            made_by=made_by(recording, axis, operators, calls, phase, call_at_launch) if keyed.by == MODULES else None,
             phase_of_calls=phase,
-            phase=phase_of_launches(phases, axis, calls.start, phase, call_at_launch),
+            phase=phase_of_launches(phases, axis, calls, phase, call_at_launch),
             lineage=graphs.lineage,
-            origins=_origins_of(recording, axis, graphs, launches),
+            origins=by_order.completed(known, launches.launch),
+            whole_graphs=whole_graphs(known, launches.launch),
         )
 
 
@@ -143,11 +177,10 @@ def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> _G
     return _Graphs(lineage, captures, works)
 
 
-def _origins_of(recording: Recording, axis: ThreadAxis, graphs: _Graphs, launches: Launched) -> Origins:
-    """Where nodes were captured: by descent first, then by order."""
+def _known_by_descent(recording: Recording, axis: ThreadAxis, graphs: _Graphs) -> GraphEvidence:
+    """What is known about graphs before orders of launches and graphs traced as a whole are looked at."""
     origins = by_descent.origins(graphs.lineage, graphs.captures)
-    known = GraphEvidence(recording, axis, graphs.lineage, graphs.captures, origins)
-    return by_order.completed(known, launches.launch)
+    return GraphEvidence(recording, axis, graphs.lineage, graphs.captures, origins)
 
 
 def _call_at_launch(calls: Calls, axis: ThreadAxis) -> Rows:

@@ -1,12 +1,14 @@
 """Which phase of the program launched each piece of work: compiling, forward, backward, optimizer, loading data.
 
-Ranges and operators whose texts tell a phase (:mod:`tracekit.markers.phases`) hold for what they contain on their
-thread; the innermost of them and of the calls of modules counts. What is launched while a model is compiled is
-compilation, whatever stands around or inside.
+Ranges and operators whose texts tell a phase (:mod:`tracekit.markers.phases`, and the dialects of frameworks) hold for
+what they contain on their thread; the innermost of them and of the calls that tell one counts. What is launched while a
+model is compiled is compilation, whatever stands around or inside. What a framework calls forward runs again where that
+is inside a backward pass, and says nothing that calls of modules do not know better.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,18 +19,24 @@ import pyarrow.compute as pc
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost, nesting_order, parents
 from tracekit.arrays.lookups import lookup
-from tracekit.markers.base import ModuleMarker
-from tracekit.markers.phases import CANDIDATES, COMPILE, FORWARD, PHASES, phase_of
+from tracekit.causes import CAUSES, RECOMPUTED
+from tracekit.markers import FRAMEWORKS
+from tracekit.markers.base import ModuleMarker, RangeMarker
+from tracekit.markers.phases import BACKWARD, CANDIDATES, COMPILE, FORWARD, PHASES, RECOMPUTE, Phase, phase_of
 from tracekit.recording.tables import CPU_OP
+from tracekit.trace.decoding import decode
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.markers.phases import Phase
     from tracekit.recording.axis import ThreadAxis
     from tracekit.recording.tables import Recording
     from tracekit.trace.calls.calls import Calls
     from tracekit.trace.decoding import Decoded
     from tracekit.trace.launching import Launched
+
+
+#: How torch names the threads that run backward passes: ``pt_autograd_0`` is that of the first device.
+AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +85,15 @@ class _Source(NamedTuple):
     phase: list[Phase]
 
 
-def phased(recording: Recording, axis: ThreadAxis, launches: Launched) -> Phased:
+def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: Launched) -> Phased:
     """The ranges and operators of a recording that tell a phase."""
     texts: list[Phase] = []
     ranges = np.flatnonzero(axis.ends_here)
-    text = _rows_of_phases(recording.texts, texts)[integers(recording.ranges, "text")[ranges]]
+    text = _rows_of_phases(recording.texts, decoded, texts)[integers(recording.ranges, "text")[ranges]]
     ranges, text = ranges[text >= 0], text[text >= 0]
     operators = np.flatnonzero(integers(recording.work, "kind") == CPU_OP)
-    name = _rows_of_phases(recording.names if operators.size else [], texts)
+    names = recording.names if operators.size else []
+    name = _rows_of_phases(names, decode(names, FRAMEWORKS), texts)
     name = name[integers(recording.work, "name")[operators]]
     launch = launches.launch[operators]
     telling = (name >= 0) & (launch >= 0)
@@ -99,45 +108,87 @@ def phased(recording: Recording, axis: ThreadAxis, launches: Launched) -> Phased
         (text, name),
     ]
     start, end, start_ns, end_ns, thread, text = (np.concatenate(pair).astype(np.int64) for pair in columns)
-    return Phased(start, end, start_ns, end_ns, thread, text, texts).at(nesting_order(start, end))
+    marks = Phased(start, end, start_ns, end_ns, thread, text, texts).at(nesting_order(start, end))
+    return _with_recomputation(marks, recording)
 
 
-def _rows_of_phases(names: list[str], phases: list[Phase]) -> Rows:
-    """For every name the row of its phase, which is appended to ``phases``; -1 if it tells none, and at the end."""
+def _with_recomputation(marks: Phased, recording: Recording) -> Phased:
+    """What a framework calls forward is computed again inside a backward pass, and on a thread of autograd."""
+    forward, backward = marks.code == FORWARD, marks.code == BACKWARD
+    if not forward.any():
+        return marks
+    autograd = [row for row, name in recording.thread_names.items() if AUTOGRAD_THREAD.fullmatch(name)]
+    again = np.isin(marks.thread, autograd) | (marks.at(backward).around(marks.start, marks.end) >= 0)
+    text = np.where(forward & again, len(marks.texts), marks.text)
+    return replace(marks, text=text, texts=[*marks.texts, Phase(RECOMPUTE)])
+
+
+def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> Rows:
+    """For every name the row of its phase, which is appended to ``phases``; -1 if it tells none, and at the end.
+
+    Args:
+        names: The names.
+        decoded: Their markers.
+        phases: The phases so far.
+    """
     rows = np.full(len(names) + 1, -1, dtype=np.int64)
     candidates = pc.match_substring_regex(pa.array(names, pa.large_string()), CANDIDATES)
     for row in np.flatnonzero(np.asarray(candidates)).tolist():
         if (phase := phase_of(names[row])) is not None:
             rows[row] = len(phases)
             phases.append(phase)
+    for row in np.flatnonzero(decoded.rows(RangeMarker)[decoded.of_text]).tolist():
+        marker = decoded.markers[decoded.of_text[row]]
+        if isinstance(marker, RangeMarker) and marker.phase:
+            rows[row] = len(phases)
+            phases.append(Phase(PHASES.index(marker.phase)))
     return rows
 
 
 def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
-    """The phase of each call, as a position in ``PHASES``; a graph capture is one of the forward pass."""
+    """The phase of each call, as a position in ``PHASES``; a graph capture is one of the forward pass.
+
+    Of a plain range it is not known: -1.
+    """
     names = [marker.phase if isinstance(marker, ModuleMarker) else "" for marker in decoded.markers]
-    code = [PHASES.index(name) if name in PHASES else FORWARD for name in names]
-    return np.array(code, dtype=np.int64)[calls.marker]
+    code = [PHASES.index(name) if name in PHASES else FORWARD if name else -1 for name in names]
+    phase = np.array([*code, FORWARD], dtype=np.int64)[calls.marker]
+    return np.where(calls.cause == CAUSES.index(RECOMPUTED), RECOMPUTE, phase)
 
 
-def phase_of_launches(marks: Phased, axis: ThreadAxis, call_start: Ints, call_phase: Ints, call: Rows) -> Ints:
+def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase: Ints, call: Rows) -> Ints:
     """For every launch its phase, as a position in ``PHASES``; -1 if nothing tells it.
 
     Args:
         marks: What tells phases.
         axis: Launches on the axis of all threads.
-        call_start: Starts of calls on that axis.
+        calls: The calls.
         call_phase: Their phases.
-        call: For every launch the innermost call around it, or -1.
+        call: For every launch the innermost call around it that may tell a phase, or -1.
     """
+    call = _innermost_with_phase(axis, calls, call_phase, call)
     phase = lookup(call_phase, call)
     marks, compiling = marks.at(marks.code >= 0), marks.at(marks.code == COMPILE)
     if marks.start.size:
         around = marks.around(axis.launch_start, axis.launch_end)
-        inner = lookup(marks.start, around) >= lookup(call_start, call)
-        phase = np.where((around >= 0) & inner, lookup(marks.code, around), phase)
+        inner = lookup(marks.start, around) >= lookup(calls.start, call)
+        code = lookup(marks.code, around)
+        inner &= (phase < 0) | ~np.isin(code, (FORWARD, RECOMPUTE))
+        phase = np.where((around >= 0) & inner, code, phase)
         phase[compiling.around(axis.launch_start, axis.launch_end) >= 0] = COMPILE
     return phase.astype(np.int8)
+
+
+def _innermost_with_phase(axis: ThreadAxis, calls: Calls, phase: Ints, call: Rows) -> Rows:
+    """For every launch the innermost call around it that tells a phase, as plain ranges do not."""
+    telling = np.flatnonzero(phase >= 0)
+    if telling.size == phase.size:
+        return call
+    if not telling.size:
+        return np.full(call.size, -1, dtype=np.int64)
+    start, end = calls.start[telling], calls.end[telling]
+    around = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end)
+    return np.append(telling, -1)[around]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,17 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from tracekit.analyses import nodes
+from tracekit.analyses.phase_times import COLUMNS, TRAINING
+from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.csv_text import safe_in_a_sheet
 from tracekit.errors import UsageError
 from tracekit.views.breaking import Breakable
-from tracekit.views.summary import MARK_MODULES
+from tracekit.views.cells import cell
 from tracekit.views.wording import (
     ON_CPU,
     ON_GPU,
-    duration,
-    flops,
-    percent,
-    plain,
     records,
-    rounded,
-    size,
 )
 
 if TYPE_CHECKING:
@@ -35,15 +32,23 @@ if TYPE_CHECKING:
     from tracekit.views.wording import Nouns
 
 _ROWS = 30
-#: Names of columns of numbers that identify something: no thousands separators.
-_IDENTIFIERS = ("_id", "pid", "rank", "device", "index")
 #: Texts wider than this are folded.
 _FOLDED = 24
+#: Why an analysis of a dataset with calls has no rows.
+_EMPTY = {
+    "layers": "no siblings are numbered and alike",
+    "steps": (
+        "no steps are known; mark them (tracekit.capture.step), or put a range that counts around each iteration, "
+        "such as 'step 17'"
+    ),
+    "copies": "no copies or memory sets were recorded",
+    "communication": "no NCCL kernels were recorded",
+}
+_EMPTY["phases"] = _EMPTY["steps"]
 #: The least width of a column of texts.
 _LEAST = 8
 _LINE_END = "\r\n"
 _TEXTS = (str, list, dict, bool)
-_SHARES = ("share", "spread")
 _GAP = 2
 _RATES = {
     "tflops_per_s": "TFLOP/s",
@@ -71,14 +76,14 @@ class Choice(NamedTuple):
     top: int | None = None
 
 
-def chosen(name: str, frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
-    """The rows of an analysis' answer that a choice selects.
+def chosen(name: str, frame: pd.DataFrame, choice: Choice, dataset: Dataset) -> pd.DataFrame:
+    """The rows of an analysis' answer about a dataset that a choice selects.
 
     Raises:
         UsageError: If the answer lacks a column that the choice needs.
     """
     if choice.depth is not None:
-        frame = frame[_column(name, frame, "depth") <= choice.depth]
+        frame = frame[_depth(name, frame, dataset) <= choice.depth]
     if choice.min_share is not None:
         frame = frame[_column(name, frame, "share") >= choice.min_share]
     if choice.sort is not None:
@@ -88,6 +93,15 @@ def chosen(name: str, frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
         descending = pd.api.types.is_numeric_dtype(by)
         frame = frame.sort_values(str(by.name), ascending=not descending, kind="stable")
     return frame.head(choice.top) if choice.top is not None else frame
+
+
+def _depth(name: str, frame: pd.DataFrame, dataset: Dataset) -> pd.Series:
+    """How many levels below the top the module of each row is; 0 for work outside modules."""
+    if "depth" in frame.columns or "path" not in frame.columns:
+        return _column(name, frame, "depth")
+    modules = hierarchy(dataset)
+    depth = dict(zip(modules.path, modules.depth.tolist(), strict=True))
+    return pd.Series([depth.get(path, 0) for path in frame["path"]], frame.index, dtype="int64")
 
 
 def _column(name: str, frame: pd.DataFrame, column: str) -> pd.Series:
@@ -150,6 +164,7 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
     """
     if frame.empty:
         return Text("no matching rows")
+    frame = frame.drop(columns=_idle_phases(frame, choice))
     shown = frame if choice.top is not None else frame.head(_ROWS)
     columns = _columns(_sorted_column_second(shown, choice), words)
     fitting = _fitting(columns, width)
@@ -163,12 +178,12 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
     return table
 
 
-def nothing(frame: pd.DataFrame, dataset: Dataset) -> Text:
-    """What to show in place of an empty answer: if it is about modules and none was marked, that, too."""
+def nothing(name: str, frame: pd.DataFrame, dataset: Dataset) -> Text:
+    """What to show in place of an empty answer of an analysis, and why it is empty."""
     about_modules = not {"path", "module", "class_name"}.isdisjoint(frame.columns)
     if about_modules and not dataset.manifest["rows"]["calls"]:
-        return Text(f"no matching rows: {MARK_MODULES}")
-    return Text("no matching rows")
+        return Text(f"no matching rows: {nodes.none(dataset)}")
+    return Text(f"no matching rows: {_EMPTY[name]}" if name in _EMPTY else "no matching rows")
 
 
 class _Column(NamedTuple):
@@ -195,6 +210,14 @@ class _Column(NamedTuple):
         return Breakable(Text(cell)) if self.is_text else Text(cell)
 
 
+def _idle_phases(frame: pd.DataFrame, choice: Choice) -> list[str]:
+    """Columns of phases where there was no training: they say nothing then, unless rows are sorted by one."""
+    phases = [name for name in COLUMNS if name in frame.columns]
+    if any(frame[name].any() for name in phases if name in TRAINING):
+        return []
+    return [name for name in phases if choice.sort is None or name != named("", frame, choice.sort)]
+
+
 def _sorted_column_second(frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
     """The rows with the column that they are sorted by after the first column."""
     if choice.sort is None:
@@ -210,7 +233,7 @@ def _columns(frame: pd.DataFrame, words: Nouns) -> list[_Column]:
     for name in map(str, frame.columns):
         values = [row[name] for row in rows]
         is_text = any(isinstance(value, _TEXTS) for value in values)
-        columns.append(_Column(name, _heading(name, words), [_cell(name, value) for value in values], is_text))
+        columns.append(_Column(name, _heading(name, words), [cell(name, value) for value in values], is_text))
     return [column for column in columns if any(column.cells)]
 
 
@@ -242,33 +265,3 @@ def _heading(name: str, words: Nouns) -> str:
     if words.device == "CPU":
         name = name.replace("gpu", "cpu").replace("kernels", words.works)
     return name.replace("_", " ")
-
-
-def _cell(name: str, value: object) -> str:
-    """A value for people, in the unit that the column's name ends in."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, list | dict | bool):
-        return plain(_shapes(value))
-    assert isinstance(value, int | float)
-    return _figure(name, value)
-
-
-def _figure(name: str, value: float) -> str:
-    if name.endswith(("_ns", "_ns_per_token")):
-        return f"-{duration(-value)}" if value < 0 else duration(value)
-    if name.endswith(_SHARES) or name == "known":
-        return percent(value)
-    if name.endswith(_IDENTIFIERS):
-        return str(value)
-    if name.endswith("bytes"):
-        return size(value)
-    if name.endswith(("flops", "flops_per_call")):
-        return flops(value)
-    return f"{value:,}" if isinstance(value, int) else rounded(value)
-
-
-def _shapes(value: object) -> str:
-    return json.dumps(value) if value not in ({}, []) else ""

@@ -14,17 +14,23 @@ from rich.text import Text
 
 from tracekit.analyses.step_times import KEYS
 from tracekit.views.breaking import Breakable
-from tracekit.views.wording import count, duration, plain, records
+from tracekit.views.wording import count, duration, plain, records, shortened
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import RenderableType
 
     from tracekit.analyses.difference import Difference
+
+    #: Rows by their key.
+    _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
 
 _STYLE = {"slower": "red", "added": "red", "faster": "green", "gone": "green"}
 #: Kernels shown of each module: those that changed most.
 _MOST_KERNELS = 3
 _MOST_FAILED = 10
+#: Longer paths lose their middle.
+_LONGEST = 240
 #: A part of a path that is a number.
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _SUMMED = (
@@ -42,6 +48,7 @@ def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, A
     return {
         "notes": difference.notes,
         "rows": records(difference.rows),
+        "phases": records(difference.phases),
         "kernels": records(difference.kernels),
         "failed": failed,
     }
@@ -50,32 +57,50 @@ def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, A
 def as_text(difference: Difference, most: int) -> RenderableType:
     """Whole steps first, then modules, those whose own kernels changed most first; equal changes share a line.
 
+    Of a training a line says in which phases it changed, also where these changes cancel each other out.
+
     Args:
         difference: The comparison.
         most: The most lines of modules to show.
     """
-    rows = records(difference.rows)
+    rows, phases = records(difference.rows), _by_key(difference.phases)
     changed = changed_parts(rows)
+    only_in_phases = [row for row in rows if row["what"] != "step" and _only_in_phases(row, phases)]
     steps = [dict(row, copies=[row]) for row in whole_steps(rows)]
-    lines = by_own_change(changed)
+    lines = by_own_change(changed + only_in_phases)
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
-    parts += [_table(steps + lines[:most], by_module(difference)), Text(_tally(changed))]
+    tally = Text(_tally(changed, len(only_in_phases), difference.node))
+    parts += [_table(_named(steps + lines[:most], difference.node), phases, by_module(difference)), tally]
     if len(lines) > most:
         parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit N", style="dim"))
     return Group(*parts)
 
 
-def _tally(changed: list[dict[str, Any]]) -> str:
+def _only_in_phases(row: dict[str, Any], phases: _Rows) -> bool:
+    """Whether something is the same as a whole, but one of its phases became slower or faster."""
+    return row["status"] == "same" and any(part["status"] in ("slower", "faster") for part in phases.get(_key(row), []))
+
+
+def _named(lines: list[dict[str, Any]], node: str) -> list[dict[str, Any]]:
+    """The lines, of which that of work without a module says without what."""
+    return [line | {"shown": f"(no {node})"} if line["what"] == "unknown" else line for line in lines]
+
+
+def _tally(changed: list[dict[str, Any]], only_in_phases: int, node: str) -> str:
     """How many modules changed, and how many of them only because modules below them did."""
     all_changed = Counter(row["status"] for row in changed)
     only_below = Counter(row["status"] for row in changed if not row["own_change_ns"])
     parts = [
         f"{all_changed[status]} {status}"
-        + (f" ({only_below[status]} only in submodules)" if only_below[status] else "")
+        + (f" ({only_below[status]} only in sub{node}s)" if only_below[status] else "")
         for status in _STYLE
         if status in all_changed
     ]
-    return f"Modules: {', '.join(parts)}" if parts else "No module changed by more than the spread between steps."
+    if only_in_phases:
+        parts.append(f"{only_in_phases} the same in total, not in each phase")
+    if not parts:
+        return f"No {node} changed by more than the spread between steps."
+    return f"{node.capitalize()}s: {', '.join(parts)}"
 
 
 def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
@@ -118,12 +143,16 @@ def by_own_change(changed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
 
 
-def by_module(difference: Difference) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+def by_module(difference: Difference) -> _Rows:
     """The kernels that changed, by the key of the row they belong to."""
-    kernels: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for kernel in records(difference.kernels):
-        kernels.setdefault(_key(kernel), []).append(kernel)
-    return kernels
+    return _by_key(difference.kernels)
+
+
+def _by_key(frame: pd.DataFrame) -> _Rows:
+    by_key: _Rows = {}
+    for row in records(frame):
+        by_key.setdefault(_key(row), []).append(row)
+    return by_key
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -152,14 +181,17 @@ def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
     return sum(values) if values else None
 
 
-def _table(lines: list[dict[str, Any]], kernels: dict[tuple[Any, ...], list[dict[str, Any]]]) -> Table:
+def _table(lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("per step", overflow="fold", ratio=1)
     for heading in ("before", "after", "change", "", "kernels"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
-        status = Text(line["status"], style=_STYLE.get(line["status"], "dim"))
-        table.add_row(Breakable(_name(line)), *_figures(line), status, _counts(line))
+        name = _name(line).append(_single_phase(line, phases), style="dim")
+        table.add_row(Breakable(name), *_figures(line), _status(line), _counts(line))
+        for phase in _changed_phases(line, phases):
+            name = Text(f"in {phase['phase']}", style="dim")
+            table.add_row(Padding(name, (0, 0, 0, 2)), *_figures(phase), _status(phase), _counts(phase))
         for kernel in kernels_of(line, kernels)[:_MOST_KERNELS]:
             name = Text(plain(kernel["name"]), style="dim")
             table.add_row(Padding(Breakable(name), (0, 0, 0, 4)), *_figures(kernel), "", _counts(kernel))
@@ -167,7 +199,9 @@ def _table(lines: list[dict[str, Any]], kernels: dict[tuple[Any, ...], list[dict
 
 
 def _name(line: dict[str, Any]) -> Text:
-    name = Text(plain(line["path"]), style="bold" if line["what"] == "step" else "")
+    name = Text(
+        plain(shortened(line.get("shown", line["path"]), _LONGEST)), style="bold" if line["what"] == "step" else ""
+    )
     if len(line["copies"]) > 1:
         name.append(f"  {len(line['copies'])} x")
     if line["shapes"]:
@@ -175,7 +209,29 @@ def _name(line: dict[str, Any]) -> Text:
     return name
 
 
-def kernels_of(line: dict[str, Any], kernels: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _status(line: dict[str, Any]) -> Text:
+    return Text(line["status"], style=_STYLE.get(line["status"], "dim"))
+
+
+def _single_phase(line: dict[str, Any], phases: _Rows) -> str:
+    """The phase of all of a line's time, if it is not forward."""
+    names = {part["phase"] for row in line["copies"] for part in phases.get(_key(row), [])}
+    return f" {names.pop()}" if len(names) == 1 and not names & {"forward", "other"} else ""
+
+
+def _changed_phases(line: dict[str, Any], phases: _Rows) -> list[dict[str, Any]]:
+    """The phases that changed of a line with several, summed over its modules."""
+    parts = [part for row in line["copies"] for part in phases.get(_key(row), [])]
+    if len({part["phase"] for part in parts}) == 1:
+        return []
+    alike: _Rows = {}
+    for part in parts:
+        if part["status"] in _STYLE:
+            alike.setdefault((part["phase"], part["status"]), []).append(part)
+    return [{**rows[0], **{name: _sum(rows, name) for name in _SUMMED}} for rows in alike.values()]
+
+
+def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:
     """The kernels that changed in the modules of a line, summed by name.
 
     Args:

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import modules as modules_by_time, processes as work_by_process, tree as module_tree
+from tracekit.analyses import modules as modules_by_time, nodes, processes as work_by_process, tree as module_tree
 from tracekit.views import tree
 from tracekit.views.wording import count, duration, nouns, percent, plain, records
 
@@ -32,15 +32,11 @@ _LEAST_NAME = 8
 _WIDTH = 80
 #: Causes whose advice is given elsewhere: the lacks of a report name graphs traced as a whole, and a report without
 #: any module call has its own advice.
-_GRAPH_TRACED_AS_A_WHOLE, _OUTSIDE_MODULES = "graph_not_expanded", "outside_modules"
+_GRAPHS_TRACED_AS_A_WHOLE = {"graph_not_expanded", "graph_not_in_one_call"}
+_OUTSIDE = {"outside_modules", "outside_ranges"}
 _COMPILATION = "compilation"
 #: Subject of the losses that the profiler itself reports; the lacks quote them.
 _PROFILER_LOSSES = "report: losses"
-#: Why a dataset has no modules, and what to do about it.
-MARK_MODULES = (
-    "no module calls were recorded: record with tracekit capture, or mark the model (tracekit.capture.layer_markers; "
-    "vLLM's --enable-layerwise-nvtx-tracing; SGLang's --enable-layerwise-nvtx-marker)"
-)
 
 
 def as_json(dataset: Dataset) -> dict[str, Any]:
@@ -52,6 +48,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
     return {
         "dataset": str(dataset.folder),
         **{key: manifest[key] for key in (several if dataset.reports else single)},
+        "hierarchy": {"by": list(nodes.keyed_by(dataset)), "row": nodes.noun(dataset), "why": nodes.why(dataset)},
         **{key: manifest[key] for key in ("rows", "coverage")},
         "gpu_time_ns": total_ns(dataset),
         "by_process": by_process,
@@ -94,7 +91,7 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) ->
         (name, "bold"),
         f"  {' and '.join(_numbered(map(exporter, reports)))}\n",
         f"{count(rows['kernels'], words.work)} ({duration(total_ns(dataset))} on the {words.device}) in {processes}\n"
-        f"{count(rows['calls'], 'call')} of {count(rows['modules'], 'module')} in {count(rows['ranges'], 'range')}\n"
+        f"{count(rows['calls'], 'call')} of {count(rows['modules'], words.node)} in {count(rows['ranges'], 'range')}\n"
         f"{_steps_line(dataset)}\n",
         (f"{compilation}\n", "yellow") if (compilation := _compilation(dataset)) else "",
         f"{devices}\n" if devices else "",
@@ -191,8 +188,9 @@ def _hierarchy(dataset: Dataset, words: Nouns, width: int) -> list[RenderableTyp
     command = f"tracekit show tree {shlex.quote(plain(str(dataset.folder)))}"
     hidden = len(lines) - len(shown)
     more = f"{count(hidden, 'more line')}: " if hidden else "Sort or filter it: "
-    title = Text(f"{words.device} time by module", style="bold")
-    return [title, tree.table_of(shown, words, width), _whole_line((f" {more}", "dim"), (command, "")), Text()]
+    title = Text(f"{words.device} time by {words.node}", style="bold")
+    why = [Text(plain(sentence), style="dim") for sentence in nodes.why(dataset)]
+    return [title, *why, tree.table_of(shown, words, width), _whole_line((f" {more}", "dim"), (command, "")), Text()]
 
 
 def _whole_line(*parts: tuple[str, str]) -> Text:
@@ -236,10 +234,10 @@ def _bullets(sentences: list[str]) -> Table:
 
 def advice(dataset: Dataset) -> list[str]:
     """How to record more next time, a sentence each."""
-    sentences, covered = _lacks(dataset.manifest), {_GRAPH_TRACED_AS_A_WHOLE}
+    sentences, covered = _lacks(dataset.manifest), set(_GRAPHS_TRACED_AS_A_WHOLE)
     if not dataset.manifest["rows"]["calls"]:
-        covered.add(_OUTSIDE_MODULES)
-        sentences.append(MARK_MODULES)
+        covered |= _OUTSIDE
+        sentences.append(nodes.none(dataset))
     return sentences + [
         f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"
         for row in dataset.manifest["coverage"]

@@ -1,4 +1,4 @@
-"""The module hierarchy with its times, as a tree in the terminal."""
+"""The hierarchy with its times, as a tree in the terminal."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import tree as module_tree
-from tracekit.views.wording import duration, percent, plain, records
+from tracekit.analyses import nodes, phase_times, tree as module_tree
+from tracekit.analyses.phase_times import COLUMNS, TRAINING
+from tracekit.views.wording import duration, in_cells, nouns, percent, plain, records
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
 
+    from tracekit.dataset.opening import Dataset
     from tracekit.views.wording import Nouns
 
 _BAR_CELLS = 8
@@ -25,15 +28,20 @@ _WIDE = 120
 #: Lines shown unless more are asked for.
 _LINES = 200
 _BAR = ""
+#: Columns of a subtree's time in each phase.
+_PHASES = {name.removesuffix("_ns"): name for name in COLUMNS}
 #: Columns that are left out, in this order, while names have less room than this.
-_DISPENSABLE = {_BAR: 20, "calls": 20, "self": 20, "subtree": 8}
+_DISPENSABLE = (((_BAR,), 20), (("calls",), 20), (("self",), 20), (tuple(_PHASES), 12), (("subtree",), 8))
 #: Between columns: one space of padding and one of the box.
 _GAP = 2
+#: What a row of work outside modules lacks of a line of the tree.
+_NO_MODULE = {"path": None, "calls": None, "depth": 0, "copies": 1, "modules": 1, "class_name": None, "median_ns": None}
 _HEADINGS = {
-    "module": "label",
+    **dict.fromkeys(("module", "range", "operator", "node"), "label"),
     "self": "self_ns",
     "subtree": "inclusive_ns",
     "inclusive": "inclusive_ns",
+    **_PHASES,
     "GPU share": "share",
     "CPU share": "share",
     "median": "median_ns",
@@ -59,7 +67,23 @@ def column_of(heading: str) -> str:
     return _HEADINGS.get(heading, heading)
 
 
-def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE, most: int = _LINES) -> RenderableType:
+def of_dataset(
+    dataset: Dataset, lines: pd.DataFrame, width: int, *, top: int | None = None, min_share: float | None = None
+) -> RenderableType:
+    """Chosen lines of a dataset's tree; unless only so many are asked for, with work outside modules.
+
+    Where lines are not modules, the first lines say what they are.
+    """
+    words, why = nouns(dataset), [Text(plain(sentence), style="dim") for sentence in nodes.why(dataset)]
+    if top is not None:
+        return Group(*why, as_text(lines, words, width, top))
+    outside = phase_times.outside(dataset)
+    return Group(*why, as_text(lines, words, width, outside=outside[outside["share"] >= (min_share or 0)]))
+
+
+def as_text(
+    lines: pd.DataFrame, words: Nouns, width: int = _WIDE, most: int = _LINES, outside: pd.DataFrame | None = None
+) -> RenderableType:
     """The tree as a table; layers that are alike share one line with the sum of their times.
 
     Args:
@@ -67,27 +91,32 @@ def as_text(lines: pd.DataFrame, words: Nouns, width: int = _WIDE, most: int = _
         words: What work and device are called.
         width: Of the terminal, in characters.
         most: The most lines to show: those with the most time. A caption says how many are hidden.
+        outside: Work outside modules, as :func:`tracekit.analyses.phase_times.outside` returns it. Of a training it
+            follows the tree, as where lines are not modules: without it, optimizers and losses would be missing.
     """
     shown = module_tree.largest(lines, most)
-    table = table_of(shown, words, width)
+    table = table_of(shown, words, width, outside)
     if hidden := len(lines) - len(shown):
         table.caption = f"{hidden:,} more lines: --top {len(lines)} or --json shows all"
         table.caption_justify = "left"
     return table
 
 
-def table_of(lines: pd.DataFrame, words: Nouns, width: int) -> Table:
+def table_of(lines: pd.DataFrame, words: Nouns, width: int, outside: pd.DataFrame | None = None) -> Table:
     """A table with a row for each line of the tree; no row takes more than one line of the terminal.
 
-    A wide terminal also gets the median of folded layers, and their spread: largest less smallest, as a share of it.
+    Where there was training, subtrees have columns for its phases, and work outside modules follows the tree. A wide
+    terminal also gets the median of folded layers, and their spread: largest less smallest, as a share of it.
     """
     rows = records(lines)
-    columns = _fitting(_figures(rows, words, wide=width >= _WIDE), width)
+    phases = _phases(rows)
+    rows += _outside(outside, always=bool(phases) or words.node != "module")
+    columns = _fitting(_figures(rows, phases, words, wide=width >= _WIDE), width)
     names = _names(rows, _room(columns, width))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    longest = max([len("module"), *(name.cell_len for name in names)])
+    longest = max([len(words.node), *(name.cell_len for name in names)])
     room = max(_room(columns, width), 1)
-    table.add_column("module", overflow="ellipsis", no_wrap=True, width=min(longest, room))
+    table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, room))
     for column in columns:
         is_bar = column.heading == _BAR
         table.add_column(
@@ -102,11 +131,30 @@ def table_of(lines: pd.DataFrame, words: Nouns, width: int) -> Table:
     return table
 
 
-def _figures(rows: list[dict[str, Any]], words: Nouns, *, wide: bool) -> list[_Column]:
+def _phases(rows: list[dict[str, Any]]) -> list[str]:
+    """The phases that have columns: none where all is forward or unknown."""
+    if not any(row[name] for row in rows for name in TRAINING):
+        return []
+    return [phase for phase, name in _PHASES.items() if any(row[name] for row in rows)]
+
+
+def _outside(outside: pd.DataFrame | None, *, always: bool) -> list[dict[str, Any]]:
+    """Rows of work outside modules, always or where this work is that of a training."""
+    rows = [] if outside is None else records(outside)
+    if not always and not any(row[name] for row in rows for name in TRAINING):
+        return []
+    return [_NO_MODULE | row | {"label": f"({row['cause']})", "inclusive_ns": row["self_ns"]} for row in rows]
+
+
+def _figures(rows: list[dict[str, Any]], phases: list[str], words: Nouns, *, wide: bool) -> list[_Column]:
     columns = [
-        _Column("calls", [f"{row['calls']:,}" for row in rows]),
+        _Column("calls", ["" if row["calls"] is None else f"{row['calls']:,}" for row in rows]),
         _Column("self", [duration(row["self_ns"]) for row in rows]),
         _Column("subtree", [duration(row["inclusive_ns"]) for row in rows]),
+        *(
+            _Column(phase, [duration(row[f"{phase}_ns"]) if row[f"{phase}_ns"] else "" for row in rows])
+            for phase in phases
+        ),
         _Column(f"{words.device} share", [percent(row["share"]) for row in rows]),
         _Column(_BAR, [_bar(row["share"]) for row in rows]),
     ]
@@ -118,10 +166,10 @@ def _figures(rows: list[dict[str, Any]], words: Nouns, *, wide: bool) -> list[_C
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     """The columns, without the dispensable ones where they would leave names too little room."""
-    for heading, least in _DISPENSABLE.items():
+    for headings, least in _DISPENSABLE:
         if _room(columns, width) >= least:
             return columns
-        columns = [column for column in columns if column.heading != heading]
+        columns = [column for column in columns if column.heading not in headings]
     return columns
 
 
@@ -139,9 +187,9 @@ def _names(rows: list[dict[str, Any]], room: int) -> list[Text]:
 
 def _name(row: dict[str, Any], indent: str, room: int) -> Text:
     """A module's name, and its class where there is room for all of it."""
-    name = Text(f"{indent}{plain(row['label'])}", style="" if row["depth"] else "bold")
-    if row["copies"] > 1:
-        name.append(f"  {row['copies']} x")
+    style = "dim" if row["path"] is None else "" if row["depth"] else "bold"
+    copies = f"  {row['copies']} x" if row["copies"] > 1 else ""
+    name = Text(f"{indent}{in_cells(plain(row['label']), room - len(indent) - len(copies))}{copies}", style=style)
     class_name = f" {plain(row['class_name'])}" if row["class_name"] else ""
     if name.cell_len + cell_len(class_name) <= room:
         name.append(class_name, style="dim")

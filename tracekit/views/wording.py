@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.cells import cell_len, chop_cells
+
+from tracekit.analyses import nodes
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -13,6 +17,8 @@ _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (
 _SHOWN_AS_ZERO = 0.0005
 #: From the first on, three digits would be written 1e+03; below the second, with a negative power of ten.
 _FOUR_DIGITS, _LEAST = 999.5, 0.001
+#: What stands for the middle of a long text, and the least room in which that is left out.
+_CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
 _PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
 
 
@@ -23,11 +29,18 @@ class Nouns(NamedTuple):
         work: One piece of work: ``kernel``.
         works: Several: ``kernels``.
         device: ``GPU`` or ``CPU``.
+        node: A row of the hierarchy: ``module``, ``range``, ``operator`` or ``node``.
     """
 
     work: str
     works: str
     device: str
+    node: str = "module"
+
+    @property
+    def nodes(self) -> str:
+        """Several rows of the hierarchy: ``modules``."""
+        return f"{self.node}s"
 
 
 ON_GPU = Nouns("kernel", "kernels", "GPU")
@@ -35,9 +48,9 @@ ON_CPU = Nouns("operator", "operators", "CPU")
 
 
 def nouns(dataset: Dataset) -> Nouns:
-    """Kernels on the GPU, or operators on the CPU where the dataset holds only these."""
+    """Kernels on the GPU, or operators on the CPU where the dataset holds only these; and what the hierarchy holds."""
     kinds = dataset.table("kernels", ["kind"]).column("kind").unique().to_pylist()
-    return ON_CPU if kinds == ["cpu_op"] else ON_GPU
+    return (ON_CPU if kinds == ["cpu_op"] else ON_GPU)._replace(node=nodes.noun(dataset))
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -90,6 +103,20 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters: of a longer one begin and end."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}{_CUT}{text[-half:]}"
+
+
+def in_cells(text: str, cells: int) -> str:
+    """A text in so many cells of the terminal: of a longer one begin and end, if there is room for both."""
+    if cells < _LEAST_CELLS or cell_len(text) <= cells:
+        return text
+    text, half = shortened(text, 2 * cells), cells // 2
+    return f"{chop_cells(text, cells - half - 1)[0]}{_CUT}{chop_cells(text[::-1], half)[0][::-1]}"
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:

@@ -365,3 +365,8 @@ def test_code_of_a_range_is_not_used_for_sizes_that_its_compiler_excluded() -> N
     assert (bool(size >= 8), bool(size > 32)) == (True, False)  # known without a guard
     assert size % 2 == 0  # leaves a guard
     assert [made.holds(number) for number in (8, 9, 32)] == [True, False, True]
+
+
+def test_a_backend_stays_itself_when_arguments_of_torch_compile_are_copied() -> None:
+    backend = PiecewiseBackend(CompileConfig(mode="eager"))
+    assert deepcopy({"backend": backend})["backend"] is backend

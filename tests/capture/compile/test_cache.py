@@ -21,6 +21,7 @@ from tracekit.capture.compile.cache import (
     piece_key,
     traced_files,
 )
+from tracekit.capture.compile.compiler import Compiler
 from tracekit.capture.compile.counters import counters
 
 if TYPE_CHECKING:
@@ -361,3 +362,23 @@ def test_stale_closures_are_never_loaded_and_a_copied_folder_needs_no_compiler(
     warm = in_new_process(SHIFTED, tmp_path / "elsewhere" / "copy", 7, 3, env=env)
     assert warm.split() == ["7", "1", "3", "2"]
     assert not (tmp_path / "compiled").exists()
+
+
+class Pooled(nn.Module):
+    """Inductor compiles its pooling for one size only; nothing before says so."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.t().reshape(1, 4, -1, 1)
+        return nn.functional.adaptive_avg_pool2d(rows, (3, 1)).sin()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_code_that_the_compiler_made_for_one_size_is_not_kept_for_others(tmp_path: Path) -> None:
+    graph, inputs = piece(Pooled(), torch.ones(9, 4))
+    compiler = Compiler(CompileConfig(cache_dir=tmp_path), ArtifactStore(tmp_path / "cache"), piece_key)
+    compiler.compiled(graph, inputs, concrete=False, tuned=False)
+    assert list((tmp_path / "cache" / "pieces").iterdir()) == []
+
+    graph, inputs = piece(nn.Tanh(), torch.ones(9, 4))
+    compiler.compiled(graph, inputs, concrete=False, tuned=False)
+    assert len(list((tmp_path / "cache" / "pieces").iterdir())) == 1

@@ -85,8 +85,8 @@ def test_correlation_ids_may_be_any_number(rewritten: Rewrite, number: int) -> N
         "kernels",
         f"""
         name   correlation_id  launch_start_ns
-        gemm   {number}        20
         other  5               60
+        gemm   {number}        20
     """,
     )
 

@@ -81,6 +81,11 @@ class Tables:
         (row,) = self.modules[self.modules["path"] == path].itertuples()
         return self.kernels[self.kernels["module_id"] == row.module_id]
 
+    def in_phase(self, work: pd.DataFrame, name: str) -> int:
+        """The time of work in a phase of training, or in any other or none."""
+        others = ~work["phase"].isin(["forward", "backward", "recompute", "optimizer"])
+        return int(work[others if name == "other" else work["phase"] == name]["dur_ns"].sum())
+
     def calls_of(self, path: str) -> int:
         (row,) = self.modules[self.modules["path"] == path].itertuples()
         return int((self.calls["module_id"] == row.module_id).sum())

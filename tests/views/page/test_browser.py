@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 import tracekit
+from tests.analyses.test_phase_times import TRAINING
 from tests.command import ROOT
 from tests.trace_lines import report
 from tests.views.page.browser import CHROMIUM, Looking, errors_of
+from tests.views.page.colour_difference import least_differences
+from tests.views.page.test_colours import PLAIN
 from tracekit.views.page import limits
 from tracekit.views.page.document import document, page
 from tracekit.views.wording import duration, percent
@@ -140,13 +143,13 @@ def test_the_keyboard_alone_reaches_everything(look, llama) -> None:
 def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_modules(look, llama) -> None:
     shown = look(page(llama)).page
     head = shown.locator("#modules-table th[data-column=self_ns]")
-    column = shown.locator("#modules-table tbody td:nth-child(5)")
-    head.locator("button").click()
+    column = shown.locator("#modules-table tbody td:nth-child(2)")
+    assert head.get_attribute("aria-sort") == "descending"
     descending = column.all_inner_texts()
-    assert descending[0] == "1.91 ms"
+    assert descending[0].strip() == "1.91 ms"
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
-    assert column.all_inner_texts() == descending[::-1] or column.first.inner_text() == "0 ns"
+    assert column.all_inner_texts() == descending[::-1] or column.first.inner_text().strip() == "0 ns"
     shown.locator("#search-modules").fill("layers.2.mlp")
     shown.locator("#unfold-place button").click()
     paths = shown.locator("#modules-table tbody .path").all_inner_texts()
@@ -401,3 +404,157 @@ def test_a_roofline_stands_where_one_is_known(look, llama) -> None:
     shown = look(document(data_with(llama, UNKNOWN))).page
     assert shown.locator("#roofline circle").count() == 0
     assert "--peak" in shown.locator("#roofline").inner_text()
+
+
+#: The boxes of the icicle: where they are, their colour, and what they say.
+BOXES = """[...document.querySelectorAll('#icicle .cell')].map((cell) => {
+    const box = cell.getBoundingClientRect();
+    return { left: box.left, right: box.right, top: box.top, bottom: box.bottom, title: cell.title,
+        colour: getComputedStyle(cell).getPropertyValue('--tone'), text: cell.innerText,
+        whole: cell.querySelector('.name')?.innerText ?? cell.innerText,
+        cut: [cell, ...cell.children].some((part) => part.scrollWidth > part.clientWidth + 1),
+    };
+})"""
+
+
+def neighbours(boxes: list[dict[str, Any]]) -> Iterator[tuple[int, int]]:
+    """Pairs of boxes that touch, but for a line between them."""
+    for at, one in enumerate(boxes):
+        for beside, other in enumerate(boxes):
+            if at == beside:
+                continue
+            below = abs(other["top"] - one["bottom"]) < 3
+            overlap = min(one["right"], other["right"]) - max(one["left"], other["left"])
+            if (below and overlap > 1) or (other["top"] == one["top"] and abs(other["left"] - one["right"]) < 3):
+                yield at, beside
+
+
+def branches(folder: Path) -> Dataset:
+    """A model of many types of layers, of which some are much smaller than others."""
+    lines, time = ["range 1 0 100000 {'Module': 'net', 'Class': 'Net'}"], 10
+    for block in range(4):
+        for at in range(9):
+            name = f"block{block}.{['projection_in', 'attention.norm', 'x'][at % 3]}_{at}"
+            marker = json.dumps({"Module": f"net.{name}", "Class": f"Type{(at * (block + 1)) % 7}"})
+            length = 2 + ((at * 31 + block * 57) % 97) ** 2 // 10
+            lines += [f"range 1 {time} {time + 5} {marker}", f"launch 1 {time + 1} {time + 2} #{time}"]
+            lines.append(f"kernel 1 {100_000 + time} {100_000 + time + length} #{time} gemm")
+            time += 1000
+    return tracekit.parse(report(folder / "branches.sqlite", "\n".join(lines)))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_boxes_of_the_icicle_that_touch_can_be_told_apart(look, llama, tmp_path: Path, scheme: str) -> None:
+    for dataset in (llama, branches(tmp_path)):
+        shown = look(page(dataset), color_scheme=scheme).page
+        boxes = shown.evaluate(BOXES)
+        apart = least_differences(box["colour"] for box in boxes)
+        pairs = list(neighbours(boxes))
+        assert len(pairs) >= len(boxes)
+        assert min(apart[pair] for pair in pairs) >= PLAIN
+
+
+@pytest.mark.parametrize("width", [1400, 900])
+def test_boxes_say_whole_names_or_a_readable_part_or_nothing(look, tmp_path: Path, width: int) -> None:
+    shown = look(page(branches(tmp_path)), viewport={"width": width, "height": 900}).page
+    boxes = shown.evaluate(BOXES)
+    assert any(not box["text"] for box in boxes)
+    assert any(box["whole"].endswith("…") for box in boxes)
+    for box in boxes:
+        assert not box["cut"]
+        assert box["title"]
+        assert not box["text"] or len(box["whole"].rstrip("…")) >= 4 or box["title"].startswith(box["whole"])
+
+
+def test_the_table_of_modules_begins_with_self_time(look, llama) -> None:
+    shown = look(page(llama)).page
+    heads = shown.locator("#modules-table th").all_inner_texts()
+    assert [head.split(" ")[0] for head in heads[:2]] == ["module", "self"]
+    first = shown.locator("#modules-table tbody tr").first.inner_text()
+    assert "gate_up_proj" in first
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return tracekit.parse(report(tmp_path_factory.mktemp("training") / "training.sqlite", TRAINING))
+
+
+def test_one_phase_of_a_training_is_shown_in_all_parts(look, training) -> None:
+    shown = look(page(training)).page
+    assert shown.locator(".phases label").all_inner_texts() == [
+        "all phases",
+        *["forward", "backward", "recompute", "optimizer", "other"],
+    ]
+    rows, kernels = shown.locator("#modules-table tbody tr"), shown.locator("#kernels-table tbody tr")
+    assert "78 ns" in rows.first.inner_text()
+    shown.locator(".phases label", has_text="backward").click()
+    assert [text.strip() for text in rows.locator("td:nth-child(2)").all_inner_texts()] == ["42 ns", "0 ns"]
+    assert {row.split()[0] for row in kernels.all_inner_texts()} == {"gemm_backward", "add"}
+    assert shown.locator("#card .value").inner_text() == "100.0 % 46 ns backward"
+    assert "median" not in shown.locator("#modules-table thead").inner_text()
+    cell(shown, "top").click()
+    assert shown.locator("#card .value").inner_text() == "91.3 % 42 ns backward"
+    shown.locator(".phases label", has_text="optimizer").click()
+    assert shown.locator("#card .value").inner_text() == "14.3 % 5 ns optimizer"
+    shown.locator(".phases label", has_text="other").click()
+    assert not shown.locator("#types").is_visible()
+    shown.locator(".phases label", has_text="all phases").click()
+    assert shown.locator("#types").is_visible()
+    assert shown.locator("#card .value").inner_text() == "65.9 % 81 ns"
+    assert shown.locator("#card .facts").first.inner_text().startswith(" forward\n23 ns (28.4 %)")
+
+
+def test_phases_are_told_apart_in_the_icicle_and_in_the_table(look, training) -> None:
+    shown = look(page(training)).page
+    stripes = "(one) => getComputedStyle(one).backgroundImage"
+    forward, backward, *_ = shown.locator(".phases .swatch").evaluate_all(
+        "(all) => all.map((one) => getComputedStyle(one).backgroundColor)"
+    )
+    for place in ("#icicle [role=treeitem] .stripes >> nth=1", "#modules-table tbody .bar >> nth=0"):
+        text = shown.locator(place).evaluate(stripes)
+        assert text.index(forward) < text.index(backward)
+    assert "forward 28.4 %, backward 51.9 %" in (cell(shown, "top").get_attribute("aria-label") or "")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_switch_of_phases_is_for_the_keyboard_and_everybody(look, training, scheme: str) -> None:
+    shown = look(page(training), color_scheme=scheme).page
+    shown.locator(".phases input").first.focus()
+    shown.keyboard.press("ArrowRight")
+    assert shown.locator(".phases :checked").get_attribute("value") == "forward"
+    assert shown.evaluate("document.querySelector('#announcement').textContent").startswith(
+        "forward, All forward time: 23 ns"
+    )
+    assert errors_of(shown) == []
+
+
+def test_without_training_there_is_no_switch_of_phases(look, llama) -> None:
+    shown = look(page(llama)).page
+    assert shown.locator(".phases, .stripes").count() == 0
+    assert "forward" not in shown.locator("#modules thead").inner_text()
+
+
+def test_a_hierarchy_of_plain_ranges_is_shown_in_its_own_words(look, tmp_path) -> None:
+    name = 'train "v1.5"; <b>a/b</b>: x->y * größe'
+    lines = f"""
+        range  1   0 900 {name}
+        range  1  10  90 layer_0
+        launch 1  30  40 #1
+        kernel 1 100 150 #1 gemm
+        range  1 100 190 layer_1
+        launch 1 120 130 #2
+        kernel 1 160 200 #2 gemm
+        launch 1 920 930 #3
+        kernel 1 940 950 #3 copy
+    """
+    shown = look(page(tracekit.parse(report(tmp_path / "plain.sqlite", lines)))).page
+    assert (
+        shown.locator("#why").inner_text().startswith("This report has no module markers, so the rows are NVTX ranges.")
+    )
+    assert shown.locator("#modules h2").inner_text() == "Ranges"
+    cell(shown, "layer_0 … layer_1").click()
+    assert shown.locator("#card h3").inner_text().startswith(f"{name}.layer_0…layer_1")
+    text = shown.locator("body").inner_text()
+    assert "no range" in text
+    assert "3 ranges" in text
+    assert "module" not in text.replace("no module markers", "").replace("to see modules", "").lower()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tracekit
+from tests.analyses.test_phase_times import TRAINING
 from tests.command import ROOT
 from tests.needs import TRACES
 from tests.simulator import simulate, write_report
@@ -57,6 +58,7 @@ def check(dataset: Dataset) -> None:
         check_pairs(data, name, tables)
     check_lines(data, tables)
     check_kernels(data, tables)
+    check_phases(data, tables)
     check_timeline(data, tables)
     check_bars(data, tables)
 
@@ -150,6 +152,28 @@ def check_kernels(data: dict[str, Any], tables: Tables) -> None:
     assert sum(time for _, time, *_ in expected.values()) == listed_kernels["left_out_ns"]
 
 
+def check_phases(data: dict[str, Any], tables: Tables) -> None:
+    """Times by phase are those of the tables, and add up; without training there are none."""
+    names, pairs = data["phases"]["names"], data["kernels"]["of_modules"]
+    trained = tables.kernels[tables.kernels["phase"].isin(["backward", "recompute", "optimizer"])]
+    assert bool(names) == bool(trained["dur_ns"].sum())
+    for at, name in enumerate(names):
+        assert data["phases"]["total_ns"][at] == tables.in_phase(tables.kernels, name)
+        for node in nodes(data["nodes"]["modules"]):
+            assert node.figures[f"self_{name}_ns"] == tables.in_phase(tables.own(node.path), name)
+            assert node.figures[f"{name}_ns"] == tables.in_phase(tables.below(node.path), name)
+        for row in data["phases"]["causes"]:
+            lost = tables.kernels[tables.kernels["module_id"].isna()]
+            assert row[f"{name}_ns"] == tables.in_phase(lost[lost["cause"] == row["cause"]], name)
+        if not data["kernels"]["left_out"]:
+            times = zip(pairs["phase"], pairs["gpu_time_ns"], strict=True)
+            assert sum(time for phase, time in times if phase == at) == data["phases"]["total_ns"][at]
+    for columns in (data["nodes"]["modules"], data["nodes"]["lines"]) if names else ():
+        for at, time in enumerate(columns["inclusive_ns"]):
+            assert time == sum(columns[f"{name}_ns"][at] for name in names)
+            assert columns["self_ns"][at] == sum(columns[f"self_{name}_ns"][at] for name in names)
+
+
 def check_timeline(data: dict[str, Any], tables: Tables) -> None:
     for drawn in data["timeline"]["drawn"]:
         step, work = drawn["step"], tables.kernels
@@ -212,6 +236,7 @@ def check_cut(dataset: Dataset) -> None:
         assert len(data["kernels"][f"of_{name}"]["node"]) <= limits.PAIRS
     check_pairs(data, "modules", tables)
     check_kernels(data, tables)
+    check_phases(data, tables)
     check_timeline(data, tables)
     check_bars(data, tables)
 
@@ -234,6 +259,12 @@ def test_figures_of_several_reports_are_those_of_the_tables(tmp_path: Path) -> N
     data = shown(dataset)
     assert {one["report"] for one in data["timeline"]["drawn"]} == set(dataset.reports)
     assert len(data["processes"]["rows"]) == 3
+
+
+def test_figures_of_a_training_are_those_of_the_tables(tmp_path: Path) -> None:
+    dataset = tracekit.parse(report(tmp_path / "training.sqlite", TRAINING), tmp_path / "out")
+    check(dataset)
+    assert shown(dataset)["phases"]["names"] == ["forward", "backward", "recompute", "optimizer", "other"]
 
 
 def test_what_is_compared_is_what_diff_says(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def drawn(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:
     modules = hierarchy(dataset)
-    return roof(frame, modules, nodes(dataset, modules, launches.frame(dataset)))
+    return roof(frame, modules, nodes(dataset, modules, launches.frame(dataset), {}))
 
 
 def data_with(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def _evidence(calls: pa.Table, work: OwnWork, operators: OperatorFlops | None) -
     by_operators = np.zeros(calls.num_rows, dtype=np.int64)
     if operators is not None:
         by_operators = np.where(operators.flops >= 0, _OPERATORS, operators.any * _UNCLEAR_OPERATORS)
-    return [phases.code + 1, work.bits, has_calls, by_operators, (work.runs == 0).astype(np.int64)]
+    never_ran, unseen = (work.runs == 0).astype(np.int64), work.hidden.unseen.astype(np.int64)
+    return [phases.code + 1, work.bits, has_calls, by_operators, never_ran, unseen]
 
 
 def _kinds(calls: pa.Table, owner: Rows, evidence: list[Rows], tensors: list[str]) -> tuple[Rows, Rows]:
@@ -149,7 +150,7 @@ def _kinds(calls: pa.Table, owner: Rows, evidence: list[Rows], tensors: list[str
 
 def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], loses_work: Rows, first: Rows) -> list[Seen]:
     """The evidence on the first call of each kind."""
-    phase, work_bits, has_calls, by_operators, never_ran = (column.tolist() for column in evidence)
+    phase, work_bits, has_calls, by_operators, never_ran, unseen = (column.tolist() for column in evidence)
     example = work.example[first]
     names, phases = labels(work.table, "name"), labels(calls, "phase")
     backward = {code + 1 for code in phases.of("backward").tolist()}
@@ -157,8 +158,9 @@ def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], loses_work: Rows
         Seen(
             recorded=work.recorded,
             backward=phase[at] in backward,
-            idle=bool(work_bits[at] & bits.NONE),
-            harmless=not work_bits[at] & (bits.NONE | bits.UNLISTED),
+            unseen=bool(unseen[at]),
+            idle=bool(work_bits[at] & bits.NONE) and not unseen[at],
+            harmless=not work_bits[at] & (bits.NONE | bits.UNLISTED) and not unseen[at],
             product=bool(work_bits[at] & bits.PRODUCT),
             cpu_attention=bool(work_bits[at] & bits.CPU_ATTENTION),
             tensor_float=bool(work_bits[at] & bits.TENSOR_FLOAT),

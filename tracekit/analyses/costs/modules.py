@@ -58,6 +58,8 @@ class Own(NamedTuple):
         dtype: The dtype of their matrix products, or None.
         doubtful: Whether float32 may have been TF32.
         too_large: Whether their known FLOPs exceed 63 bits.
+        mixed: Whether their time is not that of their FLOPs: one of both is of a CUDA graph traced as a whole.
+        inclusive_mixed: The same with all modules below.
     """
 
     ns: Ints
@@ -69,6 +71,8 @@ class Own(NamedTuple):
     dtype: list[str | None]
     doubtful: Flags
     too_large: Flags
+    mixed: Flags
+    inclusive_mixed: Flags
 
 
 def totals(owner: Rows, one_run: Ints, runs: Ints, modules: int) -> Sum:
@@ -90,17 +94,28 @@ def own_costs(calls: Costs) -> Own:
     counted = (calls.flops == 0) | ((calls.flops > 0) & (calls.runs >= 0))
     known = totals(calls.owner, np.where(counted, calls.flops, 0), calls.runs, modules)
     dtype, doubtful = _dtypes(calls)
+    mixed, inclusive_mixed = calls.work.hidden.mixed(calls.modules, calls.owner)
     return Own(
         ns=sums(calls.owner, time, modules),
         runs=totals(calls.owner, np.ones_like(calls.runs), calls.runs, modules),
         flops=totals(calls.owner, calls.flops, calls.runs, modules),
         bytes=totals(calls.owner, calls.column("bytes"), calls.runs, modules),
         known_flops=known,
-        known_ns=sums(calls.owner, np.where(counted, time, 0), modules),
+        known_ns=sums(calls.owner, _known_time(calls, counted), modules),
         dtype=dtype,
         doubtful=doubtful,
         too_large=~known.known,
+        mixed=mixed,
+        inclusive_mixed=inclusive_mixed,
     )
+
+
+def _known_time(calls: Costs, counted: Flags) -> Ints:
+    """The own time of calls whose FLOPs are known; of graphs traced as a whole, if those of all calls inside are."""
+    hidden = calls.work.hidden
+    own = integers(calls.table, "gpu_self_time_ns") - hidden.time_ns
+    unknown = counts(np.where(counted, -1, hidden.holder), counted.size)
+    return np.where(counted, own, 0) + np.where(counted & (unknown == 0), hidden.time_ns, 0)
 
 
 def _dtypes(calls: Costs) -> tuple[list[str | None], Flags]:
@@ -125,6 +140,7 @@ def inclusive_flops(calls: Costs) -> tuple[Ints, Floats]:
     """FLOPs of each call with all calls inside: of one run, -1 where unknown, and of all its runs, NaN where unknown.
 
     A call around a graph capture did not run the calls in it; their replays count in all its runs, as their time does.
+    The time of calls in a graph traced as a whole counts for the call that holds it: all their runs are NaN.
     """
     parent = positions(integers(calls.table, "parent_call_id"), integers(calls.table, "call_id"))
     phases = labels(calls.table, "phase")
@@ -139,7 +155,7 @@ def inclusive_flops(calls: Costs) -> tuple[Ints, Floats]:
         np.add.at(exact, above, exact[rows])
         np.add.at(one_run, above, np.where(apart, np.nan, one_run[rows]))
         np.add.at(all_runs, above, all_runs[rows])
-    return np.where(one_run < _LARGEST, exact, -1), all_runs
+    return np.where(one_run < _LARGEST, exact, -1), np.where(calls.work.hidden.below, np.nan, all_runs)
 
 
 def sources(calls: Costs, own: Own) -> list[str | None]:

@@ -8,15 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analyses.costs.own_work import NONE, harmless
+from tracekit.analyses.costs.own_work import CPU_ATTENTION, NONE, harmless
 from tracekit.analyses.devices import report_codes
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, sums
-from tracekit.arrays.intervals import nesting_order, one_axis, parents
+from tracekit.arrays.intervals import depths, nesting_order, one_axis, parents, subtree_ends
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
 from tracekit.dataset.opening import REPORT
 from tracekit.flops.operators import operator
+from tracekit.markers.operators import COUNTING_FIELDS, WITH_CALL_NUMBER
 
 if TYPE_CHECKING:
     from tracekit.analyses.costs.own_work import OwnWork
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
     from tracekit.flops.operators import Operator
 
-#: The texts of operators, and the part of them that differs with every call.
-_OPERATOR = r"^\S.*, op_id = \d+"
-_NUMBERS = r", (?:seq|op_id) = \d+|, input_op_ids = .*$"
 _LARGEST = 2.0**62
 
 
@@ -58,7 +56,7 @@ def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Operator
 
     Of nested operators with registered FLOPs only the outermost counts, as in ``flop_counter``. The FLOPs of a call
     are unknown if an operator in it may multiply and is not understood, if the call launched work outside operators,
-    or if none of its work was recorded.
+    or if none of its work was recorded. An operator that a recomputation stopped in costs nothing.
 
     Args:
         dataset: The dataset.
@@ -70,13 +68,13 @@ def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Operator
     distinct, code = _distinct(ranges.column("text"))
     marked = _nested(dataset, calls, ranges, code)
     kinds = [*(operator(text) for text in distinct), None]
-    return _added_up(marked, kinds, calls.num_rows, work)
+    return _added_up(marked, kinds, calls, work)
 
 
 def _operators(dataset: Dataset) -> pa.Table | None:
     """The ranges that are operators; None if there are none."""
     text = dataset.table("ranges", ["text"]).column("text").combine_chunks()
-    matches = np.asarray(pc.match_substring_regex(text.dictionary, _OPERATOR).fill_null(fill_value=False))
+    matches = np.asarray(pc.match_substring_regex(text.dictionary, WITH_CALL_NUMBER).fill_null(fill_value=False))
     if not matches.any():
         return None
     rows = np.flatnonzero(np.append(matches, [False])[np.asarray(text.indices.fill_null(-1))])
@@ -88,7 +86,7 @@ def _operators(dataset: Dataset) -> pa.Table | None:
 def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
     """The distinct texts without their running numbers, and the place of each row's text."""
     column = text.combine_chunks()
-    plain = pc.replace_substring_regex(column.dictionary, _NUMBERS, "").dictionary_encode()
+    plain = pc.replace_substring_regex(column.dictionary, COUNTING_FIELDS, "").dictionary_encode()
     code = np.asarray(plain.indices)[np.asarray(column.indices)]
     return plain.dictionary.to_pylist(), code
 
@@ -112,8 +110,9 @@ def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows) -> 
     return _Marked(parent, np.concatenate((nothing, code))[order], row[order], ids[order])
 
 
-def _added_up(marked: _Marked, kinds: list[Operator | None], calls: int, work: OwnWork) -> OperatorFlops:
-    """The FLOPs of each call's operators."""
+def _added_up(marked: _Marked, kinds: list[Operator | None], table: pa.Table, work: OwnWork) -> OperatorFlops:
+    """The FLOPs of each call's operators, with the attention that fused ones have inside, except on a CPU."""
+    calls = table.num_rows
     registered = np.array([kind is not None and kind.registered for kind in kinds])[marked.operator]
     around = _around(marked, registered)
     outermost = registered & ~around.registered
@@ -121,17 +120,62 @@ def _added_up(marked: _Marked, kinds: list[Operator | None], calls: int, work: O
     has_operators = np.zeros(calls, dtype=bool)
     has_operators[around.call[inside]] = True
     counted = inside[outermost[inside]]
-    flops = np.array([(-1 if kind is None else kind.flops) for kind in kinds], dtype=np.int64)[marked.operator[counted]]
-    of_call, known = around.call[counted], np.maximum(flops, 0)
+    of_call, operators = around.call[counted], marked.operator[counted]
+    flops, attention = (
+        np.array([missing if kind is None else getattr(kind, name) for kind in kinds], dtype=np.int64)[operators]
+        for name, missing in (("flops", -1), ("attention", 0))
+    )
+    flops[np.isin(counted, _never_computed(marked, kinds, outermost, _cut_short(table)))] = 0
+    on_cpu = work.bits[of_call] & CPU_ATTENTION > 0
+    known = np.maximum(flops, 0) + np.where(on_cpu, 0, attention)
     total = sums(of_call, known, calls)
     unknown = np.bincount(of_call, known, calls) > _LARGEST
     unknown[of_call[flops < 0]] = True
     in_doubt = _in_doubt(marked, kinds, registered | around.registered, outermost)
     unknown[around.call[inside[in_doubt[inside]]]] = True
     unknown |= _launched_outside(marked, work, calls)
-    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.recorded
+    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.recorded & ~work.hidden.unseen
     unknown |= (total > 0) & unrecorded
     return OperatorFlops(has_operators, np.where(has_operators & ~unknown, total, -1))
+
+
+def _never_computed(marked: _Marked, kinds: list[Operator | None], outermost: Flags, cut_short: Flags) -> Rows:
+    """The products that were begun but not computed, because all that a backward pass needs was recomputed.
+
+    Torch stops a recomputation when the last tensor is saved: inside an operator, and all calls around it return
+    nothing. Nothing comes after that operator in its call. A function that is not torch's own saves only after it has
+    run its operators.
+
+    Args:
+        marked: Calls and operators.
+        kinds: The distinct operators.
+        outermost: Which operators are the outermost of those whose FLOPs are registered.
+        cut_short: Which calls may have been stopped so.
+    """
+    calls = np.flatnonzero(np.append(cut_short, [False])[marked.call])
+    if not calls.size:
+        return calls
+    last = subtree_ends(marked.parent, depths(marked.parent))[calls] - 1
+    saves_first, of_torch = (
+        np.array([kind is not None and getattr(kind, name) for kind in kinds])[marked.operator]
+        for name in ("saves_first", "of_torch")
+    )
+    product = np.full(last.size, -1, dtype=np.int64)
+    while (inside := marked.operator[last] >= 0).any():
+        product = np.where(inside & outermost[last] & saves_first[last], last, product)
+        product = np.where(inside & ~of_torch[last], -1, product)
+        last = np.where(inside, marked.parent[last], last)
+    # Else it ended in a call inside that returned something.
+    never: Rows = product[(product >= 0) & (last == calls)]
+    return never
+
+
+def _cut_short(calls: pa.Table) -> Flags:
+    """Which recomputed calls returned no tensors, though other calls of the same module do."""
+    phases, module = labels(calls, "phase"), integers(calls, "module_id")
+    returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(calls.column("outputs")), 0), fill_value=False))
+    cut_short: Flags = np.isin(phases.code, phases.of("recompute")) & ~returned & np.isin(module, module[returned])
+    return cut_short
 
 
 def _in_doubt(marked: _Marked, kinds: list[Operator | None], in_registered: Flags, outermost: Flags) -> Flags:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit.analyses.costs.whole_graphs import hidden, is_whole_graph
 from tracekit.analyses.devices import from_graph, kernels, report_codes
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mixed
@@ -20,6 +21,7 @@ from tracekit.causes import GRAPH_UPDATED
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 
 if TYPE_CHECKING:
+    from tracekit.analyses.costs.whole_graphs import Hidden
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.dataset.opening import Dataset
 
@@ -52,10 +54,11 @@ class OwnWork(NamedTuple):
 
     Attributes:
         table: The device work of the dataset, or of a subtree of one.
-        call: The call of each piece, or -1.
+        call: The call of each piece, or -1; that of a graph traced as a whole is in ``hidden``.
         bits: What the own work of each call contains.
         example: A piece of each call's work that may multiply matrices, or -1.
         runs: How often each call ran, -1 where unknown.
+        hidden: What graphs traced as a whole hide of the calls.
         recorded: Whether the whole dataset has any work.
         unattributed: The work of the whole dataset that could not be attributed.
     """
@@ -65,14 +68,17 @@ class OwnWork(NamedTuple):
     bits: Ints
     example: Rows
     runs: Ints
+    hidden: Hidden
     recorded: bool
     unattributed: pa.Table
 
 
 def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
-    """The work of the calls of a table with ``call_id``, ``parent_call_id`` and ``phase``."""
+    """The work of the calls of a table with ``call_id``, ``parent_call_id``, ``module_id`` and ``phase``."""
     table = kernels(dataset, _COLUMNS)
     call = positions(integers(table, "call_id"), integers(calls, "call_id"))
+    call[is_whole_graph(table)] = -1
+    unseen = hidden(dataset, calls, table)
     owned = np.flatnonzero(call >= 0)
     of_work = _bits_of_names(table)
     bits = np.full(calls.num_rows, NONE, dtype=np.int64)
@@ -88,7 +94,8 @@ def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
         call=call,
         bits=bits,
         example=example,
-        runs=_runs(dataset, calls, (table, unattributed), call),
+        runs=_runs(dataset, calls, (table, unattributed), call, unseen),
+        hidden=unseen,
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         unattributed=unattributed,
     )
@@ -135,7 +142,7 @@ def _bits(kind: str | None, name: str) -> int:
     return sum(bit for bit, is_so in bits.items() if is_so)
 
 
-def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, pa.Table], call: Rows) -> Ints:
+def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, pa.Table], call: Rows, unseen: Hidden) -> Ints:
     """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
     table, unattributed = tables
     phases = labels(calls, "phase")
@@ -145,6 +152,9 @@ def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, pa.Table], 
         return runs
     again = np.flatnonzero(np.append(in_graph_capture, False)[call] & from_graph(table))
     least, most = _replays(dataset, table, call, again, in_graph_capture.size)
+    # What ran both by node and in a graph traced as a whole did not run equally often.
+    least[unseen.inside] = np.where(most[unseen.inside] > 0, 0, unseen.runs[unseen.inside])
+    most[unseen.inside] = np.maximum(most[unseen.inside], np.abs(unseen.runs[unseen.inside]))
     parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
     _from_below(parent, in_graph_capture, least, most)
     never = most == 0

@@ -84,6 +84,10 @@ class PiecewiseBackend:
         self._compiler = Compiler(self.config, store or ArtifactStore(None), piece_key)
         self._has_store = store is not None
 
+    def __deepcopy__(self, memo: dict[int, object]) -> PiecewiseBackend:
+        """Itself: Lightning copies the arguments of torch.compile, and a model's pieces share one backend."""
+        return self
+
     def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compiles a graph. Returns the function that Dynamo calls in its place."""
         if self.config.mode == "none":

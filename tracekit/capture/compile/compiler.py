@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from tracekit.capture.compile.counters import counters
+from tracekit.capture.compile.keys import holds_for_all_sizes
 from tracekit.capture.compile.sizes import value_of
 from tracekit.errors import UsageError
 
@@ -111,6 +112,8 @@ class Compiler:
             if artifact is None:
                 counters.cache_misses += 1
                 artifact = _inductor(graph, inputs, settings, concrete=concrete)
+                if not holds_for_all_sizes(inputs, self.config.max_size):
+                    return artifact
                 if store_key is not None:
                     self.store.save(store_key, artifact)
         if key is not None:

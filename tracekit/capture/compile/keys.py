@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _REFUSALS = (BypassAOTAutogradCache, BypassFxGraphCache, pickle.PicklingError)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_BOUNDS = (sympy.LessThan, sympy.StrictLessThan, sympy.GreaterThan, sympy.StrictGreaterThan)
 #: Metadata of a node that changes how it is compiled.
 _META = ("recompute", "ac_graph_id", "user_cache_hash")
 
@@ -84,6 +85,37 @@ def _facts(env: ShapeEnv) -> _Facts:
         facts = _Facts({symbol: str(r) for symbol, r in env.var_to_range.items()}, known)
         _FACTS[env] = facts
     return facts
+
+
+def holds_for_all_sizes(inputs: Sequence[object], largest: int) -> bool:
+    """Whether code that was compiled for these inputs is right for all sizes that its key stands for.
+
+    It is not if the compiler has taken more about sizes for granted since the first key of the model: loaded or shared
+    code would be used for other sizes, and no guard would notice. Bounds beyond any size do no harm.
+
+    Args:
+        inputs: The inputs that a piece was compiled for.
+        largest: The largest size.
+    """
+    envs = {id(env): env for item in inputs if (env := _shapes(item)) is not None}
+    return all(
+        _always_holds(guard.expr, largest) for env in envs.values() for guard in env.guards[len(_facts(env).known) :]
+    )
+
+
+def _shapes(item: object) -> ShapeEnv | None:
+    """What is known about the sizes of an input."""
+    if isinstance(item, torch.SymInt):
+        env: ShapeEnv | None = item.node.shape_env
+        return env
+    return getattr(getattr(item, "fake_mode", None), "shape_env", None)
+
+
+def _always_holds(fact: sympy.Basic, largest: int) -> bool:
+    """Whether a fact is a bound that the least and the largest size keep."""
+    if not isinstance(fact, _BOUNDS):
+        return False
+    return all(fact.subs(dict.fromkeys(fact.free_symbols, size)) is sympy.true for size in (2, largest))
 
 
 class _Text:

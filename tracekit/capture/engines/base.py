@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracekit.capture.run import Settings
+    from tracekit.capture.program import Settings
     from tracekit.errors import TracekitError
 
 

@@ -30,6 +30,7 @@ from tracekit.readers.nsight_sqlite.operators import operator_request, operators
 from tracekit.readers.nsight_sqlite.ranges import ranges_table
 from tracekit.readers.nsight_sqlite.ranks import named_threads, ranks
 from tracekit.readers.nsight_sqlite.rows import DamagedRows
+from tracekit.readers.nsight_sqlite.thread_names import thread_names
 from tracekit.readers.nsight_sqlite.times import credible
 from tracekit.readers.nsight_sqlite.work import (
     WORK_TABLES,
@@ -172,6 +173,7 @@ def _recording(
 ) -> Recording:
     threads, ids = global_threads(tables)
     named = named_threads(tables["nvtx"], tables["strings"], ids)
+    thread_name = thread_names(file, tables["strings"], ids)
     losses = reported_losses(file, ids)
     count(losses, tally)
     recording = Recording(
@@ -179,6 +181,7 @@ def _recording(
         threads=threads,
         **_events(tables, ids, tally, beside)._asdict(),
         process_names=_process_names(file, threads),
+        thread_names=thread_name,
         devices=gpus(file),
         tally=tally,
         from_the_start=processes_from_the_start(file, ids, losses),

@@ -11,7 +11,7 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import subtree_ends
 from tracekit.causes import CAUSES, MODULE_UNCLEAR, ORPHAN_OUTPUTS
 from tracekit.markers.base import ModuleMarker, Unreadable
-from tracekit.trace.calls.columns import once_each, with_outputs, with_unknown
+from tracekit.trace.calls.columns import once_each, with_outputs, with_plain, with_unknown
 from tracekit.trace.calls.second_ranges import second_ranges
 from tracekit.trace.calls.spans import spans_of
 from tracekit.trace.calls.trees import apart_from_parent, trees_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tracekit.trace.calls.trees import Trees
     from tracekit.trace.decoding import Decoded
     from tracekit.trace.hierarchy.modules import Module
+    from tracekit.trace.plain.keys import Keyed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +79,27 @@ class Calls:
 
 
 def calls_of(
-    recording: Recording, decoded: Decoded, axis: ThreadAxis, endings: Endings, works: Flags, captures: GraphCaptures
+    recording: Recording, keyed: Keyed, axis: ThreadAxis, endings: Endings, works: Flags, captures: GraphCaptures
 ) -> Calls:
     """Finds the calls among a recording's ranges.
 
     Args:
         recording: The recording.
-        decoded: Its markers.
+        keyed: Which ranges are nodes of the hierarchy, and the markers.
         axis: Its ranges and launches on one axis.
         endings: When its ranges ended.
         works: Which launches put work on the device, or into a graph.
         captures: What was captured into CUDA graphs.
     """
+    decoded = keyed.decoded
     marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
+    if not keyed.with_modules:
+        marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
     spans = spans_of(recording, decoded, axis, endings, marker, works)
     seconds = second_ranges(spans, decoded)
     recording.tally.add("ranges", ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
-    calls, forest = once_each(with_outputs(spans, seconds), spans, seconds.second, decoded.markers)
+    calls, forest = once_each(with_outputs(spans, seconds, decoded.markers), spans, seconds.second, decoded.markers)
+    calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & ~axis.ends_here)
     apart = apart_from_parent(decoded.markers, calls.marker, forest.parent)
     calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, apart)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.arrays.intervals import nesting_order, parents
 from tracekit.causes import CAUSES, ENDED_ELSEWHERE, LEFT_OPEN, MODULE_UNREADABLE, RECOMPUTED
+from tracekit.markers.base import Unreadable
 from tracekit.trace.calls.doubled import MarkedCalls, inner_of_doubles
 from tracekit.trace.decoding import paths_of
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tracekit.trace.calls.endings import Endings
     from tracekit.trace.calls.second_ranges import SecondRanges
     from tracekit.trace.calls.spans import Spans
+    from tracekit.trace.plain.extents import Extents
 
 
 class CallColumns(NamedTuple):
@@ -48,12 +50,13 @@ class Forest(NamedTuple):
     depth: Rows
 
 
-def with_outputs(spans: Spans, seconds: SecondRanges) -> CallColumns:
+def with_outputs(spans: Spans, seconds: SecondRanges, markers: list[Marker]) -> CallColumns:
     """Every span as a call, with the marker of the second range that tells its outputs."""
     outputs = np.full(spans.start.size, -1, dtype=np.int64)
     rows = np.flatnonzero(seconds.call >= 0)
     outputs[seconds.call[rows]] = seconds.marker[rows]
-    cause = np.full(spans.start.size, CAUSES.index(MODULE_UNREADABLE))
+    again = [isinstance(marker, Unreadable) and marker.cause is RECOMPUTED for marker in markers]
+    cause = np.where(np.array([*again, False])[spans.marker], CAUSES.index(RECOMPUTED), CAUSES.index(MODULE_UNREADABLE))
     return CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, cause)
 
 
@@ -93,6 +96,25 @@ def _without(inner: Flags, calls: CallColumns, forest: Forest) -> tuple[CallColu
         if calls.outputs[outer] < 0:
             calls.outputs[outer] = calls.outputs[row]
     calls = calls.chosen(~inner)
+    return calls, Forest(*parents(calls.start, calls.end))
+
+
+def with_plain(calls: CallColumns, forest: Forest, extents: Extents, marker: Rows) -> tuple[CallColumns, Forest]:
+    """Adds plain ranges that are nodes of the hierarchy.
+
+    Args:
+        calls: The calls of modules.
+        forest: How they nest.
+        extents: The plain ranges.
+        marker: For each of them the row of its marker.
+    """
+    if not extents.row.size:
+        return calls, forest
+    none = np.full(extents.row.size, -1, dtype=np.int64)
+    plain = CallColumns(extents.row, extents.start, extents.end, marker, none, none)
+    # Of a range and a call of one extent the range is the outer one.
+    calls = CallColumns(*(np.concatenate(columns) for columns in zip(plain, calls, strict=True)))
+    calls = calls.chosen(nesting_order(calls.start, calls.end))
     return calls, Forest(*parents(calls.start, calls.end))
 
 

@@ -31,6 +31,8 @@ class Joint:
 
     Attributes:
         path: Its unique path.
+        name: The last part of its path.
+        kind: What it is: one of ``markers.kinds.KINDS``.
         place: The path without the numbers that tell modules of one path apart.
         parent: Row of the module above, or -1.
         same: The modules of the sources that it joins.
@@ -40,6 +42,8 @@ class Joint:
     """
 
     path: str
+    name: str
+    kind: str
     place: str
     parent: int
     same: list[Tree]
@@ -51,6 +55,7 @@ class Joint:
 def joined(roots: list[Tree]) -> list[Joint]:
     """The modules of all sources in pre-order."""
     joints: list[Joint] = []
+    taken: set[str] = set()
     pending: list[tuple[int, str, Group] | int] = [*_reversed_siblings(roots, -1)]
     while pending:
         entry = pending.pop()
@@ -59,29 +64,33 @@ def joined(roots: list[Tree]) -> list[Joint]:
             continue
         parent, name, group = entry
         row = len(joints)
-        joints.append(_joint(name, group, parent, joints))
+        joints.append(_joint(name, group, joints[parent] if parent >= 0 else None, parent, taken))
         below = [tree for member in group.members for tree in member.below]
         pending.append(row)
         pending += _reversed_siblings(below, row)
     return joints
 
 
-def _joint(name: str, group: Group, parent: int, joints: list[Joint]) -> Joint:
-    above = joints[parent] if parent >= 0 else None
+def _joint(name: str, group: Group, above: Joint | None, parent: int, taken: set[str]) -> Joint:
     place = f"{above.place}.{group.name}" if above else group.name
-    path = f"{above.path}.{name}" if above else name
+    around = f"{above.path}." if above else ""
+    # A name that holds dots may spell the path of another.
+    number = 1
+    while (path := f"{around}{name}" if number == 1 else f"{around}{name}~{number}") in taken:
+        number += 1
+    taken.add(path)
     facts, differs = common(dict.fromkeys(tree.facts for tree in group.members))
     differs |= group.unclear or any(tree.differs for tree in group.members)
-    return Joint(path, place, parent, group.members, facts, differs)
+    return Joint(path, path[len(around) :], group.members[0].kind, place, parent, group.members, facts, differs)
 
 
 def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, str, Group]]:
     """The modules right below one module, last first: row of that module, name and group of each."""
-    by_name: dict[str, list[Tree]] = {}
+    by_name: dict[tuple[str, str], list[Tree]] = {}
     for tree in trees:
-        by_name.setdefault(tree.name, []).append(tree)
+        by_name.setdefault((tree.name, tree.kind), []).append(tree)
     groups: list[Group] = []
-    for name, members in by_name.items():
+    for (name, _), members in by_name.items():
         one_per_source = len({tree.source for tree in members}) == len(members)
         groups += [Group(name, members)] if one_per_source else _groups_of_name(name, members)
     groups = in_order(groups, _spelled)

@@ -10,6 +10,7 @@ import numpy as np
 from tracekit.arrays.groups import mixed
 from tracekit.causes import MODULE_UNCLEAR, MODULES_DIFFER, SHARED_PLACE
 from tracekit.markers.base import ModuleMarker
+from tracekit.markers.kinds import MODULE
 from tracekit.trace.hierarchy.facts import NOTHING, facts_of
 from tracekit.trace.hierarchy.forests import joined
 from tracekit.trace.hierarchy.namesakes import Called, namesakes_of
@@ -32,6 +33,8 @@ class Module:
 
     Attributes:
         path: Dotted path of its place.
+        name: The last part of its path.
+        kind: What it is: one of ``markers.kinds.KINDS``.
         parent: Row of the module above, or -1.
         facts: What its markers say of it; nothing of a container that is never called itself.
         alias_of: The path in its marker, where that is another.
@@ -39,15 +42,12 @@ class Module:
     """
 
     path: str
+    name: str
+    kind: str
     parent: int
     facts: Facts
     alias_of: str | None
     subtree_end: int
-
-    @property
-    def name(self) -> str:
-        """The last part of its path."""
-        return self.path.rsplit(".", 1)[-1]
 
 
 class Hierarchy(NamedTuple):
@@ -142,7 +142,9 @@ def _module(joint: Joint, marker: ModuleMarker | None) -> Module:
     # Of several modules of one path all but the first have another path than their markers; containers, too.
     marked = marker.path if marker and marker.path and not marker.class_only else None
     alias = None if marked == path else marked or (place if place != path else None)
-    return Module(joint.path, joint.parent, joint.facts, alias, joint.subtree_end)
+    if joint.kind != MODULE:
+        alias = None
+    return Module(joint.path, joint.name, joint.kind, joint.parent, joint.facts, alias, joint.subtree_end)
 
 
 def _sharing(path: Ints, start_ns: Ints, module: Ints) -> int:

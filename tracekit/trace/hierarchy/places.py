@@ -13,6 +13,7 @@ import numpy as np
 from tracekit.arrays.intervals import by_level
 from tracekit.causes import NESTED_TOO_DEEP
 from tracekit.markers.base import ModuleMarker
+from tracekit.markers.kinds import MODULE
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 #: Path of a root module that was registered with an empty name.
 NAMELESS_ROOT = "(root)"
 DEEPEST_PLACE = 512
+#: Characters of all paths together. Beyond that, calls get no place of their own.
+MOST_CHARACTERS = 1 << 26
 
 
 class Nested(NamedTuple):
@@ -112,6 +115,7 @@ class _PlaceTable:
         self._markers = markers
         self._tally = tally
         self._row: dict[tuple[str, str], int] = {}
+        self._characters = 0
         self.pairs: list[tuple[str, str]] = []
 
     def row(self, above: int, marker: int, calls: int) -> int:
@@ -119,14 +123,17 @@ class _PlaceTable:
         item = self._markers[marker] if marker >= 0 else None
         if not isinstance(item, ModuleMarker):
             return above
-        path = place(self.pairs[above] if above >= 0 else None, item.path)
-        if above >= 0 and path.count(".") >= DEEPEST_PLACE:
+        around = self.pairs[above] if above >= 0 else None
+        path = place(around, item.path) if item.kind == MODULE else ".".join((*(around or ())[:1], item.path))
+        full = self._characters + len(path) > MOST_CHARACTERS
+        if above >= 0 and (full or path.count(".") >= DEEPEST_PLACE):
             self._tally.add("calls", NESTED_TOO_DEEP, calls)
             return above
-        # Below a region that names its class only, paths continue the one around the region.
-        around = self.pairs[above][1] if above >= 0 else ""
-        pair = (path, around if item.class_only else item.path)
+        # Below a range, or a region that names its class only, paths continue the one around it.
+        continued = around[1] if around else ""
+        pair = (path, continued if item.class_only or item.kind != MODULE else item.path)
         if pair not in self._row:
             self._row[pair] = len(self.pairs)
+            self._characters += len(path)
             self.pairs.append(pair)
         return self._row[pair]

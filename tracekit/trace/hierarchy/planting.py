@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.arrays.groups import distinct, minima
 from tracekit.trace.hierarchy.facts import NOTHING, common
+from tracekit.trace.hierarchy.parts import name_and_kind
 from tracekit.trace.hierarchy.siblings import Tree
 
 if TYPE_CHECKING:
@@ -82,11 +83,12 @@ def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> lis
         number_at = dict(numbers[which[row]])
         above, siblings = -1 - process[row], roots
         tree: Tree | None = None
-        for parts, name in enumerate(paths[place[row]].split("."), 1):
-            key = (above, name, number_at.get(parts, 0))
+        for parts, part in enumerate(paths[place[row]].split("."), 1):
+            key = (above, part, number_at.get(parts, 0))
             if (tree := known.get(key)) is None:
                 first = first_ns[row], first_call[row]
-                tree = known[key] = Tree(name, process[row], -1, NOTHING, first=first)
+                name, kind = name_and_kind(part)
+                tree = known[key] = Tree(name, process[row], -1, NOTHING, first=first, kind=kind)
                 siblings.append(tree)
             above, siblings = id(tree), tree.below
         assert tree is not None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tracekit.markers.kinds import MODULE
 from tracekit.trace.hierarchy.facts import NOTHING
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Tree:
         differs: Whether its own calls contradict each other about it.
         first: When it, or a module below it, was first called, by a clock that all sources share; None without one.
         below: The modules below, in the order of their first calls.
+        kind: What it is: one of ``markers.kinds.KINDS``.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Tree:
     differs: bool = False
     first: tuple[int, int] | None = None
     below: list[Tree] = field(default_factory=list)
+    kind: str = MODULE
 
 
 @dataclass(slots=True)

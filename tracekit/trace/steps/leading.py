@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MOST_ROOTS = 8
 #: A root is much larger than another if it has this many times as many modules.
 _MUCH = 2
+#: Of a model with fewer modules than these, it is not known whether they are all that it has.
+_KNOWN_SIZE = 8
 #: A root that is called once in each cycle does not lead one that is called more often than this.
 _LONGEST_CYCLE = 8
 _SEVERAL = 2
@@ -148,8 +150,9 @@ def _led(calls: Outermost, root: Root, other: Root) -> list[Root] | None:
     much_larger = large.size >= _MUCH * small.size
     if few.runs.size == 1 and many.runs.size > 1:
         # A warm-up, or the only cycle of a loop that calls the other several times.
-        before = few.runs[0] < many.runs[0] and many.runs.size > _LONGEST_CYCLE
-        return [few] if before or (much_larger and few is small) else None
+        beside = few.runs[0] < many.runs[0] or (few.runs[0] > many.runs[-1] and not (much_larger and few is large))
+        often = beside and many.runs.size > _LONGEST_CYCLE
+        return [few] if often or (much_larger and few is small) else None
     by_few, by_many = _between(calls, few, many), _between(calls, many, few)
     if by_few.size and by_many.size and not by_few.any() and not by_many.any():
         # One root has finished before the other begins.
@@ -165,13 +168,16 @@ def _led_of_cycle(calls: Outermost, few: Root, many: Root, between: Ints) -> lis
     """Which of two roots is led, where one is called several times for each call of the other."""
     if few.size >= _MUCH * many.size:
         return [many]
+    if many.size >= max(_MUCH * few.size, _KNOWN_SIZE):
+        return [few]
     thread = np.concatenate([calls.thread[root.runs] for root in (few, many)])
     threads, thread = np.unique(thread, return_inverse=True)
     counts = [np.bincount(runs, minlength=threads.size) for runs in np.split(thread, [few.runs.size])]
     whole_cycles = np.array_equal(counts[1], counts[0] * between[0])
     regular = bool((between == between[0]).all()) and (whole_cycles or between.size > _SEVERAL)
     if regular and between[0] <= _LONGEST_CYCLE:
-        return [many]
+        # Of large models that are alike, either may lead: the target of a draft, or what denoises before a decoder.
+        return [many] if min(few.size, many.size) < _KNOWN_SIZE else None
     return [few] if many.size >= _MUCH * few.size else None
 
 

@@ -84,7 +84,7 @@ def is_part(path: str, called: set[str], inside: set[str]) -> bool:
 
 
 def roots_of(calls: Outermost, modules: list[Module], part: Flags) -> list[Root] | None:
-    """The roots of a process; None if there are too many.
+    """The roots of a process; None if there are too many, or none.
 
     Args:
         calls: Its calls.
@@ -95,7 +95,7 @@ def roots_of(calls: Outermost, modules: list[Module], part: Flags) -> list[Root]
     label = _labels(modules, calls.module[rows])
     order = np.argsort(label, kind="stable")
     labels, begin = np.unique(label[order], return_index=True)
-    if labels.size > _MOST_ROOTS:
+    if not 0 < labels.size <= _MOST_ROOTS:
         return None
     groups = np.split(rows[order], begin[1:])
     top = [modules[calls.module[group[0]]].path.split(".")[0] for group in groups]

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tracekit.analyses import coverage as coverage_by_cause, processes
+from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX
 from tracekit.version import __version__
 from tracekit.views import summary
@@ -31,6 +32,7 @@ def about(dataset: Dataset) -> dict[str, Any]:
         "title": title(dataset),
         "tracekit": __version__,
         "words": nouns(dataset)._asdict(),
+        "why": [clipped(sentence, limits.TEXT) for sentence in why(dataset)],
         "total_ns": summary.total_ns(dataset),
         "rows": dataset.manifest["rows"],
         "steps": [{**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(dataset)][: limits.ROWS],

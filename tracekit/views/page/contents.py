@@ -11,6 +11,7 @@ from tracekit.views.page.changes import changes
 from tracekit.views.page.idle import idle, launched
 from tracekit.views.page.kernels import kernels
 from tracekit.views.page.nodes import nodes
+from tracekit.views.page.phases import phases
 from tracekit.views.page.roofline import roof
 from tracekit.views.page.shapes import shapes
 from tracekit.views.page.steps import steps
@@ -53,10 +54,11 @@ def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) ->
     heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
     yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
-    yield {}
-    page_nodes = nodes(dataset, modules, by_module)
+    by_phase = phases(dataset)
+    yield {"phases": by_phase.data}
+    page_nodes = nodes(dataset, modules, by_module, by_phase.own)
     yield {"nodes": page_nodes.data}
-    yield {"kernels": kernels(dataset, modules, page_nodes)}
+    yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
     yield {"shapes": shapes(dataset, modules, page_nodes)}
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step)}
     yield {"steps": steps(by_step, dataset), "processes": by_process(dataset)}

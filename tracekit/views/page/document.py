@@ -26,9 +26,11 @@ _ASSETS = files("tracekit.views.page") / "assets"
 SCRIPTS = (
     "wording",
     "elements",
+    "labels",
     "data",
     "colours",
     "selection",
+    "phases",
     "table",
     "overview",
     "changes",

@@ -22,17 +22,26 @@ _ELSEWHERE = -2
 _FIGURES = ("kernels", "gpu_time_ns", "mean_ns", "median_ns", "max_ns", "modules")
 
 
-def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
+def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str]) -> dict[str, Any]:
     """Kernels by time, and pairs of a node of the tree and a kernel that ran for it.
+
+    Args:
+        dataset: The dataset.
+        modules: Its hierarchy.
+        nodes: The nodes on the page.
+        phases: Phases of training; without any, pairs do not tell theirs.
 
     Returns:
         ``name``, ``kind`` and figures of each kernel; ``left_out`` kernels and ``left_out_ns``; and two lists of pairs,
         ``of_modules`` and ``of_lines``, with the columns ``node`` (-1 for work without a module, -2 for work of a
-        module that is not on the page), ``kernel``, ``kernels`` and ``gpu_time_ns``. Work of a module that is not on
-        the page counts for its nearest ancestor that is. Kernels on the page have all their pairs.
+        module that is not on the page), ``kernel``, ``kernels``, ``gpu_time_ns`` and, if there are any, ``phase`` (its
+        place in ``phases``, or -1). Work of a module that is not on the page counts for its nearest ancestor that is.
+        Kernels on the page have all their pairs.
     """
     by_time = kernels_by_time.frame(dataset)
-    pairs = kernels_by_module.frame(dataset)
+    pairs = kernels_by_module.frame(dataset, phases=True) if phases else kernels_by_module.frame(dataset)
+    place = {name: at for at, name in enumerate(phases)}
+    pairs["phase"] = [place.get(name, -1) for name in pairs["phase"]] if phases else -1
     kernel, owner = _kernel_of(by_time, pairs), _owner_of(modules, pairs)
     by_node = {
         name: _pairs(pairs, kernel, _placed(owner, place))
@@ -47,7 +56,7 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any
         **{name: values[name].tolist() for name in _FIGURES},
         "left_out": len(rest),
         "left_out_ns": int(rest["gpu_time_ns"].sum()),
-        **{name: _columns(sums[sums["kernel"] < count]) for name, sums in by_node.items()},
+        **{name: _columns(sums[sums["kernel"] < count], phases) for name, sums in by_node.items()},
     }
 
 
@@ -73,8 +82,8 @@ def _placed(owner: Rows, place: Rows) -> Rows:
 
 def _pairs(pairs: pd.DataFrame, kernel: Ints, node: Rows) -> pd.DataFrame:
     """The pairs with their sums, by kernel and node."""
-    work = pairs[["kernels", "gpu_time_ns"]].assign(node=node, kernel=kernel)
-    return work.groupby(["kernel", "node"], sort=True).sum().reset_index()
+    work = pairs[["phase", "kernels", "gpu_time_ns"]].assign(node=node, kernel=kernel)
+    return work.groupby(["kernel", "node", "phase"], sort=True).sum().reset_index()
 
 
 def _fitting(pairs: pd.DataFrame) -> int:
@@ -83,5 +92,6 @@ def _fitting(pairs: pd.DataFrame) -> int:
     return int(np.searchsorted(running, limits.PAIRS, side="right"))
 
 
-def _columns(pairs: pd.DataFrame) -> dict[str, list[int]]:
-    return {str(name): pairs[name].tolist() for name in ("node", "kernel", "kernels", "gpu_time_ns")}
+def _columns(pairs: pd.DataFrame, phases: list[str]) -> dict[str, list[int]]:
+    names = ["node", "kernel", "kernels", "gpu_time_ns", *(["phase"] if phases else [])]
+    return {name: pairs[name].tolist() for name in names}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.views.wording import plain
+from tracekit.views.wording import plain, shortened
 
 #: Modules, and lines of the tree.
 MODULES = 5_000
@@ -33,9 +33,4 @@ TEXT = 400
 
 def clipped(text: str, most: int = NAME) -> str:
     """Text for the page: without control characters, and of a long one only begin and end. An empty one is a square."""
-    return plain(text if len(text) <= most else _ends(text, most)) or "\N{WHITE SQUARE}"
-
-
-def _ends(text: str, most: int) -> str:
-    half = (most - 1) // 2
-    return f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half:]}"
+    return plain(shortened(text, most)) or "\N{WHITE SQUARE}"

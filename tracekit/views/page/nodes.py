@@ -15,6 +15,7 @@ from tracekit.analyses import (
     modules as modules_by_time,
     tree as module_tree,
 )
+from tracekit.analyses.phase_times import PHASES
 from tracekit.arrays.groups import counts, sums
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
@@ -39,6 +40,8 @@ _LAUNCHES = {
 _SUMS = ("calls", "kernels", "self_ns", "inclusive_ns")
 #: Known of lines only.
 _OF_LINES = ("copies", "modules", "median_ns", "min_ns", "max_ns")
+#: Times by phase, of which a line's are sums: own time, and with all modules below.
+_BY_PHASE = {f"self_{name}_ns": f"{name}_ns" for name in PHASES}
 #: Known of a single module only: these cannot be added up.
 _SINGLE = ("busy_ns", "steps", "step_mean_ns", "step_median_ns", "step_p95_ns")
 
@@ -88,16 +91,17 @@ def kept(parent: Rows, inclusive: Ints, most: int) -> Kept:
     return Kept(rows, place, np.where(parents >= 0, place[parents], -1))
 
 
-def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> Nodes:
+def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame, by_phase: dict[str, Ints]) -> Nodes:
     """Modules and lines with their figures.
 
     Args:
         dataset: The dataset.
         modules: Its hierarchy.
         launched: The answer of the analysis ``launches``.
+        by_phase: Own time of each module by phase; nothing without training.
     """
-    figures = _figures(dataset, modules, launched)
-    types, type_of = _types(dataset, modules)
+    figures = _figures(dataset, modules, launched).assign(**by_phase)
+    types, type_of = _types(dataset, modules, by_phase)
     on_page = kept(modules.parent, _ints(figures, "inclusive_ns"), limits.MODULES)
     lines, line_of = _lines(dataset, modules, figures, type_of)
     data = {
@@ -134,16 +138,19 @@ def _lines(
     return columns, on_page.place[line_of] if line_of.size else line_of
 
 
-def _types(dataset: Dataset, modules: Hierarchy) -> tuple[list[dict[str, Any]], Rows]:
+def _types(dataset: Dataset, modules: Hierarchy, by_phase: dict[str, Ints]) -> tuple[list[dict[str, Any]], Rows]:
     """Types of layers, the most own time first, and for each module the index of its type, -1 for one left out."""
     keys, code = modules_by_class.layer_types(modules)
     rows = records(modules_by_class.frame(dataset).head(limits.TYPES))
     index = {(row["class_name"], row["name"]): at for at, row in enumerate(rows)}
     place = np.array([index.get(key, -1) for key in keys], dtype=np.int64)
-    for row in rows:
+    type_of = place[code] if code.size else code
+    own = {name: sums(type_of, time, len(rows)).tolist() for name, time in by_phase.items()}
+    for at, row in enumerate(rows):
         for name in ("class_name", "name"):
             row[name] = None if row[name] is None else clipped(row[name])
-    return rows, place[code] if code.size else code
+        row |= {name: times[at] for name, times in own.items()}
+    return rows, type_of
 
 
 def _in_order(frame: pd.DataFrame, modules: Hierarchy) -> pd.DataFrame:
@@ -167,14 +174,16 @@ def _parents(depth: list[int]) -> Rows:
 def _line_figures(lines: pd.DataFrame, first: Rows, line_of: Rows, figures: pd.DataFrame) -> pd.DataFrame:
     """Figures of lines: sums over their modules. What has no sum is known only for lines of a single module."""
     alone = lines["modules"].to_numpy() == 1
-    added = {name: sums(line_of, _ints(figures, name), len(lines)) for name in _LAUNCHES}
+    summed = [*_LAUNCHES, *(name for name in _BY_PHASE if name in figures)]
+    added = {name: sums(line_of, _ints(figures, name), len(lines)) for name in summed}
     single = {name: figures[name].iloc[first].reset_index(drop=True).where(alone) for name in _SINGLE}
     return lines.assign(**added, **single)
 
 
 def _columns(figures: pd.DataFrame, on_page: Kept, names: list[str], types: Ints) -> dict[str, list[Any]]:
     """Names, parents, types and figures of the nodes on the page."""
-    columns = [*_SUMS, *_LAUNCHES, *_SINGLE, *(name for name in _OF_LINES if name in figures)]
+    phases = [name for times in _BY_PHASE.items() if times[0] in figures for name in times]
+    columns = [*_SUMS, *_LAUNCHES, *_SINGLE, *phases, *(name for name in _OF_LINES if name in figures)]
     shown = figures[columns].iloc[on_page.rows]
     values = shown.astype(object).where(shown.notna(), None)
     return {

@@ -2,7 +2,13 @@
 
 const CARD_ROWS = 6;
 
+function cardPhases(node) {
+  const parts = PHASES.length && !selection.phase ? phaseParts(node, "inclusive_ns", node.inclusive_ns) : [];
+  return parts.length ? facts(parts.map(({ phase, ns, share }) => [[swatch(`phase-${phase}`), ` ${phase}`], `${duration(ns)} (${percent(share)})`])) : null;
+}
+
 function cardFacts(node) {
+  if (selection.phase) return facts([["self", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.inclusive_ns))})` : ""]]);
   const each = node.median_ns !== undefined && node.modules > 1
     ? `${duration(node.median_ns)} (${duration(node.min_ns)} to ${duration(node.max_ns)})` : "";
   const step = node.step_median_ns === null || node.step_median_ns === undefined ? "" : `${duration(node.step_median_ns)} (p95 ${duration(node.step_p95_ns)})`;
@@ -35,7 +41,7 @@ function cardKernels(node) {
 }
 
 function cardShapes(node) {
-  if (node.kind !== "module" || node.tree !== TREES.modules) return null;
+  if (node.kind !== "module" || node.tree !== TREES.modules || selection.phase) return null;
   const { shapes } = DATA;
   const rows = shapes.module.flatMap((module, at) => (module === node.index ? [rowOf(shapes, at)] : []));
   if (!rows.length) return null;
@@ -56,10 +62,10 @@ function drawCard() {
   byId("card").replaceChildren(...[
     el("h3", { class: "path" }, swatch(toneOf(node)), ...breakable(node.path), node.copies > 1 ? el("span", { class: "times" }, `${grouped(node.modules)} \u00d7`) : null),
     type ? el("p", { class: "muted" }, type) : null,
-    el("p", { class: "value" }, percent(node.share), el("span", { class: "muted" }, ` ${duration(node.inclusive_ns)}`)),
-    bar(node.share, toneOf(node)),
+    el("p", { class: "value" }, percent(node.share), el("span", { class: "muted" }, ` ${duration(node.inclusive_ns)}${selection.phase ? ` ${selection.phase}` : ""}`)),
+    phaseBar(node, "inclusive_ns", node.tree.all.inclusive_ns, toneOf(node)),
     node.advice ? el("p", { class: "muted" }, capital(node.advice)) : null,
-    cardFacts(node), cardKernels(node), cardShapes(node),
+    cardPhases(node), cardFacts(node), cardKernels(node), cardShapes(node),
   ].filter(Boolean));
 }
 

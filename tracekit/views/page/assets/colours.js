@@ -2,7 +2,10 @@
 // choose first, so that a model keeps its tones from one page to the next.
 
 const TONES = 12;
+const SHADES = 3;
 const NEUTRAL = "tone-none";
+const GREYS = [NEUTRAL, "tone-unknown"];
+const OWN_SHADES = new Map([...Array(TONES).keys()].map((tone) => [`tone-${tone}`, tone % SHADES])).set("tone-unknown", 1);
 const MOSTLY_OWN = 0.1;
 
 function toneNumber(text) {
@@ -49,10 +52,18 @@ function nameTone(name) {
   return TREES.modules.nodes.length || name < 0 || name >= TONES ? "tone-unknown" : `tone-${name}`;
 }
 
+// The shade of a box in this tone that its neighbours have not taken, if possible the tone's own. A box has two
+// neighbours, the one above and the one before it in its row, and there are three shades.
+function freeShade(tone, taken) {
+  const own = OWN_SHADES.get(tone) ?? 0;
+  return [own, (own + 1) % SHADES, (own + 2) % SHADES].find((shade) => !taken.includes(shade));
+}
+
 // The colours of the style sheet, for the canvas.
 function palette() {
   const styles = getComputedStyle(document.documentElement);
-  const names = [...Array(TONES).keys()].map((tone) => `tone-${tone}`).concat(NEUTRAL, "tone-unknown");
+  const tones = [...Array(TONES).keys()].map((tone) => `tone-${tone}`).concat(GREYS);
+  const names = tones.flatMap((tone) => [tone, ...[...Array(SHADES).keys()].map((shade) => `${tone}-${shade}`)]);
   const words = ["ink", "muted", "line", "surface", "tone-ink", "accent", "sunken"];
   return Object.fromEntries([...names, ...words].map((name) => [name, styles.getPropertyValue(`--${name}`).trim()]));
 }

@@ -13,8 +13,13 @@ class Node {
     Object.assign(this, { tree, kind, index, name, parent: null, children: [], ...figures });
   }
 
+  // Of all time that is shown.
   get share() {
-    return shareOf(this.inclusive_ns, TOTAL);
+    return shareOf(this.inclusive_ns, this.tree.all.inclusive_ns);
+  }
+
+  get selfShare() {
+    return shareOf(this.self_ns, this.tree.all.inclusive_ns);
   }
 
   get path() {
@@ -76,7 +81,7 @@ function addUnknown(all) {
   const count = causes.reduce((sum, row) => sum + row.count, 0);
   if (!count) return;
   const figures = { ...NO_FIGURES, kernels: count, inclusive_ns: time, end: 0, advice: "" };
-  const unknown = new Node(all.tree, "unknown", UNKNOWN, "no module", figures);
+  const unknown = new Node(all.tree, "unknown", UNKNOWN, inWords("no module"), figures);
   unknown.parent = all;
   all.children.push(unknown);
   for (const row of causes) {
@@ -91,7 +96,7 @@ function addLeftOut(node) {
   const below = node.children.reduce((sum, child) => sum + child.inclusive_ns, 0);
   const time = node.kind === "all" ? TOTAL - below : node.left_out_ns;
   if (!node.left_out && !(node.kind === "all" && time > 0)) return;
-  const name = node.left_out ? counted(node.left_out, "smaller module") : "smaller modules";
+  const name = node.left_out ? counted(node.left_out, "smaller module") : inWords("smaller modules");
   const rest = new Node(node.tree, "rest", null, name, { ...NO_FIGURES, inclusive_ns: time, end: null });
   rest.parent = node;
   node.children.push(rest);
@@ -113,13 +118,13 @@ function counterpart(node, mode) {
   return tree.nodes[at] ?? (node.parent ? counterpart(node.parent, mode) : tree.all);
 }
 
-// Kernels of a subtree, the most time first, and the time of kernels that are not listed.
+// Kernels of a subtree in the phase that is shown, the most time first, and the time of kernels that are not listed.
 function kernelsOf(node) {
   const pairs = node.tree === TREES.lines ? DATA.kernels.of_lines : DATA.kernels.of_modules;
   const byKernel = new Map();
   let rest = node.inclusive_ns;
   pairs.node.forEach((owner, at) => {
-    if (!node.holds(owner)) return;
+    if (!node.holds(owner) || (selection.phase && PHASES[pairs.phase[at]] !== selection.phase)) return;
     const sums = byKernel.get(pairs.kernel[at]) ?? { kernel: pairs.kernel[at], kernels: 0, gpu_time_ns: 0 };
     sums.kernels += pairs.kernels[at];
     sums.gpu_time_ns += pairs.gpu_time_ns[at];

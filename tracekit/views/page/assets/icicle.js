@@ -5,26 +5,45 @@ const ABOVE_PX = 26;
 const LEVELS = 11;
 const MOST_ABOVE = 8;
 const NARROWEST_PX = 3;
-const LABEL_PX = 34;
+const PADDING_PX = 8;
+const GAP_PX = 7;
+const BADGE_PX = 11;
 
-const icicle = { cells: [], above: 0, place: null, focused: null };
+const icicle = { cells: [], above: 0, place: null, focused: null, fonts: {} };
 
 // Where to draw each visible node: ancestors of the selected node over the full width, then its subtree.
 function layout(width) {
   const { node } = selection;
-  const cells = node.ancestors.slice(-MOST_ABOVE).map((above, depth) => ({ node: above, depth, left: 0, width, above: true }));
+  const cells = [];
+  for (const above of node.ancestors.slice(-MOST_ABOVE)) cells.push({ node: above, depth: cells.length, left: 0, width, above: true, over: cells.at(-1) });
   icicle.above = cells.length;
-  const ahead = [{ node, depth: cells.length, left: 0, width }];
+  const ahead = [{ node, depth: cells.length, left: 0, width, over: cells.at(-1) }];
   while (ahead.length) {
     const cell = ahead.pop();
     cells.push(cell);
     const whole = !cell.own && !cell.small;
     if (whole && cell.depth - icicle.above < LEVELS) ahead.push(...below(cell).reverse());
   }
+  return shaded(cells);
+}
+
+// Gives each cell a shade that is neither that of the cell above nor that of the one to its left.
+function shaded(cells) {
+  const last = [];
+  for (const cell of cells.toSorted((one, other) => one.depth - other.depth || one.left - other.left)) {
+    cell.shade = freeShade(toneOfCell(cell), [cell.over?.shade, last[cell.depth]?.shade]);
+    last[cell.depth] = cell;
+  }
   return cells;
 }
 
-function below({ node, depth, left, width }) {
+function toneOfCell({ node, own, small }) {
+  if (own) return ownTone(node);
+  return small || node.kind === "rest" ? "tone-small" : toneOf(node);
+}
+
+function below(over) {
+  const { node, depth, left, width } = over;
   const cells = [];
   const scale = node.inclusive_ns ? width / node.inclusive_ns : 0;
   let at = left;
@@ -33,16 +52,16 @@ function below({ node, depth, left, width }) {
     const wide = child.inclusive_ns * scale;
     if (wide < NARROWEST_PX) small = { count: small.count + 1, ns: small.ns + child.inclusive_ns };
     else {
-      cells.push({ node: child, depth: depth + 1, left: at, width: wide });
+      cells.push({ node: child, depth: depth + 1, left: at, width: wide, over });
       at += wide;
     }
   }
   if (small.ns * scale >= 1) {
-    cells.push({ node, small, depth: depth + 1, left: at, width: small.ns * scale });
+    cells.push({ node, small, depth: depth + 1, left: at, width: small.ns * scale, over });
     at += small.ns * scale;
   }
   if (node.children.length && node.self_ns * scale >= 1) {
-    cells.push({ node, own: true, depth: depth + 1, left: at, width: node.self_ns * scale });
+    cells.push({ node, own: true, depth: depth + 1, left: at, width: node.self_ns * scale, over });
   }
   return cells;
 }
@@ -50,7 +69,8 @@ function below({ node, depth, left, width }) {
 function nodeLabel(node) {
   const copies = node.modules > 1 ? `, ${counted(node.modules, "module")}` : "";
   const type = className(node);
-  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.inclusive_ns)}, ${percent(node.share)} of ${WORDS.device} time`;
+  const phases = phaseText(node);
+  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.inclusive_ns)}, ${percent(node.share)} of ${selection.phase ?? WORDS.device} time${phases && `; ${phases}`}`;
 }
 
 // Rows of ancestors are less high than the others.
@@ -60,25 +80,26 @@ function topOf(depth) {
 }
 
 function cellOf(cell) {
-  const { node, depth, left, width } = cell;
-  const box = { left: `${left}px`, top: `${topOf(depth)}px`, width: `${Math.max(width - 1, 1)}px` };
-  if (cell.own || cell.small) {
-    const title = cell.own ? `${node.name}, self: ${duration(node.self_ns)}` : `${counted(cell.small.count, "small module")} in ${node.name}: ${duration(cell.small.ns)}`;
-    const tone = cell.own ? `own ${ownTone(node)}` : "tone-small";
-    const isNamed = width > LABEL_PX && cell.own;
-    return styled(el("div", { class: `cell ${tone} ${isNamed ? "" : "narrow"}`, title, "aria-hidden": "true" }, isNamed ? "self" : ""), box);
+  const { node, depth, left, width, own, small } = cell;
+  const tone = toneOfCell(cell);
+  const shade = tone === "tone-small" ? `${NEUTRAL}-${cell.shade}` : `${tone}-${cell.shade}`;
+  const box = { left: `${left}px`, top: `${topOf(depth)}px`, width: `${Math.max(width - 1, 1)}px`, "--tone": `var(--${shade})` };
+  const time = own ? "self_ns" : "inclusive_ns";
+  const phases = PHASES.length && !small ? styled(el("span", { class: "stripes", "aria-hidden": "true" }), { background: phaseStripes(phaseParts(node, time, node[time])) }) : null;
+  const text = small ? [] : own ? ownText(width) : cellText(node, width);
+  const looks = `cell ${tone} ${text.length ? "named" : ""} ${phases ? "striped" : ""} ${own ? "own" : ""} ${cell.above ? "above" : ""}`;
+  if (own || small) {
+    const title = own ? `${node.name}, self: ${duration(node.self_ns)}` : `${counted(small.count, "small module")} in ${node.name}: ${duration(small.ns)}`;
+    return styled(el("div", { class: looks, title, "aria-hidden": "true" }, ...text, phases), box);
   }
-  const item = el("div", {
-    class: `cell ${node.kind === "rest" ? "tone-small" : toneOf(node)} ${cell.above ? "above" : ""}`,
+  cell.element = el("div", {
+    class: looks, title: nodeLabel(node),
     role: "treeitem", tabindex: "-1", id: `node-${treeIndex(node)}`, "aria-label": nodeLabel(node), "aria-level": String(selection.node.ancestors.length - icicle.above + depth + 1),
     "aria-selected": String(node === selection.node), "aria-posinset": String((node.parent?.children.indexOf(node) ?? 0) + 1),
     "aria-setsize": String(node.parent?.children.length ?? 1), "aria-expanded": node.children.length ? String(depth - icicle.above < LEVELS) : null,
     onclick: () => select(node), onfocus: () => show(node), onblur: () => show(null),
-  });
-  cell.element = item;
-  if (width > LABEL_PX) item.append(...cellText(node, width));
-  else item.classList.add("narrow");
-  return styled(item, box);
+  }, ...text, phases);
+  return styled(cell.element, box);
 }
 
 // An id of a node that is unique on the page.
@@ -86,12 +107,38 @@ function treeIndex(node) {
   return node.kind === "module" ? node.index : `${node.kind}-${node.parent?.index ?? "all"}-${node.parent?.children.indexOf(node) ?? 0}`;
 }
 
+function ownText(width) {
+  return textWidth("self", icicle.fonts.own) <= roomIn(width) ? ["self"] : [];
+}
+
+function roomIn(width) {
+  return width - 1 - 2 * PADDING_PX;
+}
+
+// The name, and if it is whole, as much of the rest as there is room for: copies, share, class.
 function cellText(node, width) {
-  const parts = [el("span", { class: "name" }, node.name)];
-  if (node.copies > 1) parts.push(el("span", { class: "times" }, `${grouped(node.copies)} \u00d7`));
-  if (width > 110) parts.push(el("span", { class: "part" }, percent(node.share)));
-  if (width > 200 && className(node)) parts.splice(1, 0, el("span", { class: "class" }, className(node)));
-  return parts;
+  const { fonts } = icicle;
+  const name = shortened(node.name, roomIn(width), fonts.name);
+  let room = roomIn(width) - textWidth(name, fonts.name);
+  const part = (kind, text, more = 0) => {
+    const wide = textWidth(text, fonts[kind]) + more + GAP_PX;
+    if (!text || name !== node.name || wide > room) return null;
+    room -= wide;
+    return el("span", { class: kind }, text);
+  };
+  const times = part("times", node.copies > 1 ? `${grouped(node.copies)} \u00d7` : "", BADGE_PX);
+  const share = part("part", percent(node.share));
+  const type = part("class", className(node));
+  return name ? [el("span", { class: "name" }, name), type, times, share].filter(Boolean) : [];
+}
+
+// The fonts of the texts in cells, read off a cell that is drawn for a moment.
+function fontsOfCells() {
+  const parts = ["name", "times", "part", "class"].map((kind) => el("span", { class: kind }));
+  const [named, own] = [el("div", { class: "cell" }, ...parts), el("div", { class: "cell own" })];
+  icicle.place.append(named, own);
+  icicle.fonts = Object.fromEntries([...parts.map((part) => [part.className, fontOf(part)]), ["own", fontOf(own)]]);
+  icicle.place.replaceChildren();
 }
 
 function drawIcicle() {
@@ -170,6 +217,7 @@ function addIcicle() {
   icicle.place.addEventListener("mousemove", onIcicleMove);
   icicle.place.addEventListener("mouseleave", () => show(null));
   icicle.place.addEventListener("keydown", onIcicleKey);
+  fontsOfCells();
   onSelected(drawIcicle);
   new ResizeObserver(() => { if (icicle.place.clientWidth !== icicle.drawn) { icicle.drawn = icicle.place.clientWidth; drawIcicle(); } }).observe(icicle.place);
   drawIcicle();

@@ -14,8 +14,8 @@ function addIdle() {
   ], devices)] : [];
   const table = new SortedTable({ id: "idle-table", caption: "Idle time by the modules before and after", sort: "idle_ns", pageRows: FEW_ROWS, columns: [
     ...(devices.length > 1 ? [{ name: "device", title: "device", of: deviceName, as: (name) => name }] : []),
-    { name: "before", title: "after module", of: (row) => row.before, cell: (row) => el("span", { class: "path" }, ...breakable(row.before ?? "no module")) },
-    { name: "after", title: "before module", of: (row) => row.after, cell: (row) => el("span", { class: "path" }, ...breakable(row.after ?? "no module")) },
+    { name: "before", title: "after module", of: (row) => row.before, cell: (row) => el("span", { class: "path" }, ...breakable(row.before ?? inWords("no module"))) },
+    { name: "after", title: "before module", of: (row) => row.after, cell: (row) => el("span", { class: "path" }, ...breakable(row.after ?? inWords("no module"))) },
     { name: "gaps", title: "gaps", number: true, of: (row) => row.gaps, as: integer },
     { name: "idle_ns", title: "idle", number: true, of: (row) => row.idle_ns, as: duration },
     { name: "share", title: "share of time", number: true, of: (row) => row.share, as: percent },

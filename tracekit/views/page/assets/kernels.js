@@ -2,7 +2,7 @@
 
 let kernelTable = null;
 let kernelQuery = "";
-const ALL_ONLY = () => selection.node.kind !== "all";
+const ALL_ONLY = () => selection.node.kind !== "all" || selection.phase !== null;
 
 const KERNEL_COLUMNS = [
   { name: "name", title: WORDS.work, of: (row) => row.name, cell: (row) => el("span", { class: "path" }, ...breakable(row.name)) },
@@ -23,7 +23,7 @@ function drawKernels() {
   const kernels = rows.map((row) => ({ ...rowOf(DATA.kernels, row.kernel), name: kernelName(row.kernel), kind: DATA.kernels.kind[row.kernel],
     kernels: row.kernels, gpu_time_ns: row.gpu_time_ns, share: shareOf(row.gpu_time_ns, whole) }));
   const left = rest > 0 && DATA.kernels.left_out ? `${duration(rest)} in ${WORDS.works} not listed (the ${grouped(DATA.kernels.left_out)} with the least time)` : "";
-  const where = node.kind === "all" ? "" : `inside ${node.path}`;
+  const where = [node.kind === "all" ? "" : `inside ${node.path}`, selection.phase].filter(Boolean).join(", ");
   kernelTable.setRows(kernels.filter((row) => !kernelQuery || matches(kernelQuery, row.name)), [where, left].filter(Boolean).join(" \u00b7 "));
 }
 

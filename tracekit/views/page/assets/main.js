@@ -13,10 +13,21 @@ function onPageKey(event) {
   byId("search-modules")?.focus();
 }
 
+// The words of the page itself that are about modules.
+function addWords() {
+  for (const heading of document.querySelectorAll("main h2")) heading.textContent = inWords(heading.textContent);
+  for (const element of document.querySelectorAll("main [aria-label]")) element.setAttribute("aria-label", inWords(element.getAttribute("aria-label")));
+  for (const part of document.querySelectorAll("main > section")) part.dataset.short = inWords(part.dataset.short);
+  byId("why").textContent = DATA.about.why.join(" ");
+  byId("why").hidden = !DATA.about.why.length;
+}
+
+addWords();
 addOverview();
 addChanges();
 if (TOTAL || TREES.modules.nodes.length) {
   byId("hierarchy").hidden = false;
+  addPhases();
   addIcicle();
   addCard();
 }

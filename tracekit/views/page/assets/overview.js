@@ -69,6 +69,7 @@ const METHODS = new Map([
   ["range", "by enclosing call"],
   ["graph_node", "by CUDA graph node"],
   ["graph_order", "by launch order in the CUDA graph"],
+  ["graph_capture", "by the graph capture of whole CUDA graphs"],
 ]);
 
 function causeText(row) {

@@ -68,7 +68,7 @@ function roofTable(points) {
 function addRoofline() {
   if (!DATA.roofline) return;
   const { points, roofs, notes } = DATA.roofline;
-  const paragraphs = notes.map((note) => el("p", { class: "muted" }, note));
+  const paragraphs = notes.map((note) => el("p", { class: "muted" }, inWords(note)));
   if (!points.length) {
     section("roofline", ...paragraphs);
     return;

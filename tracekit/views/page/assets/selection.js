@@ -3,6 +3,7 @@
 const selection = {
   mode: FOLDS ? "lines" : "modules",
   node: TREES[FOLDS ? "lines" : "modules"].all,
+  phase: null, // the phase of training that is shown; null shows all
   shown: null, // the module under the pointer or focus, if it is another one
 };
 const listeners = { selected: [], shown: [] };
@@ -15,13 +16,13 @@ function onShown(listener) {
   listeners.shown.push(listener);
 }
 
-function select(node) {
+function select(node, again = false) {
   const target = node.kind === "rest" || node.kind === "cause" ? node.parent : node;
-  if (target === selection.node) return;
+  if (target === selection.node && !again) return;
   selection.node = target;
   selection.shown = null;
   for (const listener of listeners.selected) listener();
-  announce(`${target.path}: ${duration(target.inclusive_ns)}, ${percent(target.share)}`);
+  announce(`${selection.phase ? `${selection.phase}, ` : ""}${target.path}: ${duration(target.inclusive_ns)}, ${percent(target.share)}`);
 }
 
 function show(node) {

@@ -6,13 +6,14 @@ const FEW_ROWS = 10;
 // columns: { name, title, help, of: row → value, as: value → text, cell: row → node or text, number, hidden: () → bool }.
 class SortedTable {
   constructor({ id, caption, columns, sort, pageRows = PAGE_ROWS, rowProperties = () => ({}) }) {
-    Object.assign(this, { id, caption, columns, pageRows, rowProperties, rows: [], page: 0 });
+    const spoken = columns.map((column) => ({ ...column, title: inWords(column.title), help: column.help && inWords(column.help) }));
+    Object.assign(this, { id, caption: inWords(caption), columns: spoken, pageRows, rowProperties, rows: [], page: 0 });
     this.sort = { name: sort, down: true };
     this.head = el("tr");
     this.body = el("tbody");
     this.pager = el("div", { class: "pager" });
-    const table = el("table", { id }, el("caption", { class: "unseen" }, caption), el("thead", {}, this.head), this.body);
-    this.element = el("div", {}, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table), this.pager);
+    const table = el("table", { id }, el("caption", { class: "unseen" }, this.caption), el("thead", {}, this.head), this.body);
+    this.element = el("div", {}, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.caption }, table), this.pager);
   }
 
   setRows(rows, note = "") {
@@ -26,15 +27,12 @@ class SortedTable {
 
   get sorted() {
     const column = this.shownColumns.find((shown) => shown.name === this.sort.name) ?? this.shownColumns[0];
-    const direction = this.sort.down ? -1 : 1;
-    const keyed = this.rows.map((row, at) => [column.of(row), at, row]);
-    const missing = (value) => value === null || value === undefined || Number.isNaN(value);
-    keyed.sort(([left, first], [right, second]) => {
-      if (missing(left) || missing(right)) return missing(left) - missing(right) || first - second;
-      const order = typeof left === "string" ? COLLATOR.compare(left, right) : left - right;
-      return direction * order || first - second;
-    });
-    return keyed.map(([, , row]) => row);
+    const isMissing = ({ value }) => value === null || value === undefined || Number.isNaN(value);
+    const keyed = this.rows.map((row) => ({ value: column.of(row), row }));
+    const known = keyed.filter((pair) => !isMissing(pair));
+    const order = typeof known[0]?.value === "string" ? (left, right) => COLLATOR.compare(left.value, right.value) : (left, right) => left.value - right.value;
+    known.sort(this.sort.down ? (left, right) => order(right, left) : order);
+    return [...known, ...keyed.filter(isMissing)].map(({ row }) => row);
   }
 
   sortBy(column) {
@@ -102,8 +100,8 @@ function plainTable(caption, columns, rows) {
     el("th", { scope: "col", class: isNumber ? "number" : null }, isUnseen ? el("span", { class: "unseen" }, title) : title));
   return el(
     "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {}, el("caption", { class: "unseen" }, caption), el("thead", {}, el("tr", {}, ...head)),
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": inWords(caption) },
+    el("table", {}, el("caption", { class: "unseen" }, inWords(caption)), el("thead", {}, el("tr", {}, ...head)),
       el("tbody", {}, ...rows.map((row) => el("tr", {}, ...cells(row))))),
   );
 }

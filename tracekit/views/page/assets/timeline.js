@@ -5,7 +5,7 @@ const TITLE_PX = 18;
 const BAND_PX = 17;
 const LANE_PX = 20;
 const TEXT_PX = 26;
-const GAP_PX = 10;
+const BELOW_PX = 10;
 const TEXT_ROWS = 100;
 const STREAM = WORDS.device === "CPU" ? "thread" : "stream";
 
@@ -38,13 +38,14 @@ function rowsOf(drawn) {
       rows.push({ kind: "band", top, high: BAND_PX, runs });
       top += BAND_PX;
     }
+    const looks = looksOf(pieces, own);
     const lanes = Array.from({ length: stream.lanes }, () => []);
     for (const piece of own) lanes[pieces.lane[piece]].push(piece);
     for (const lane of lanes) {
-      rows.push({ kind: "lane", top, high: LANE_PX, pieces: lane.sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]) });
+      rows.push({ kind: "lane", top, high: LANE_PX, looks, pieces: lane.sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]) });
       top += LANE_PX;
     }
-    top += GAP_PX;
+    top += BELOW_PX;
   });
   timeline.height = top;
   return rows;
@@ -68,7 +69,7 @@ function describeTimeline() {
   const order = pieces.start_ns.map((_, at) => at).sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]).slice(0, TEXT_ROWS);
   byId("timeline-rows").replaceChildren(plainTable(`The first ${TEXT_ROWS} ${WORDS.works}`, [
     ["start", (at) => duration(pieces.start_ns[at]), true], ["length", (at) => duration(pieces.length_ns[at]), true],
-    [WORDS.work, (at) => pieceName(at)], ["module", (at) => pieceModule(at)], [STREAM, (at) => streamName(drawn.streams[pieces.stream[at]])],
+    [WORDS.work, (at) => pieceName(at)], [WORDS.node, (at) => pieceModule(at)], [STREAM, (at) => streamName(drawn.streams[pieces.stream[at]])],
   ], order));
 }
 
@@ -78,7 +79,7 @@ function pieceName(at) {
 }
 
 function pieceModule(at) {
-  return TREES.modules.nodes[timeline.drawn.pieces.module[at]]?.path ?? "no module";
+  return TREES.modules.nodes[timeline.drawn.pieces.module[at]]?.path ?? inWords("no module");
 }
 
 function redraw() {
@@ -120,22 +121,17 @@ function tickStep(least) {
   return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least);
 }
 
-function paintBox(brush, { start, end, row, tone, text, dim }) {
+function paintBox(brush, { start, end, row, tone, shade, text, dim }) {
   const { pen, tones, x, width } = brush;
   const left = Math.max(x(start), 0);
   const wide = Math.max(Math.min(x(end), width) - left, 0.7);
   if (x(end) < 0 || left > width) return;
   pen.globalAlpha = dim ? 0.18 : 1;
-  pen.fillStyle = tones[tone];
+  pen.fillStyle = tones[`${tone}-${shade}`];
   pen.fillRect(left, row.top, wide > 3 ? wide - 0.7 : wide, row.high - 2);
   if (wide > TEXT_PX) {
-    pen.save();
-    pen.beginPath();
-    pen.rect(left, row.top, wide - 3, row.high);
-    pen.clip();
-    pen.fillStyle = tone === NEUTRAL ? tones.ink : tones["tone-ink"];
-    pen.fillText(text(), left + 4, row.top + row.high / 2 - 0.5);
-    pen.restore();
+    pen.fillStyle = GREYS.includes(tone) ? tones.ink : tones["tone-ink"];
+    pen.fillText(shortened(text(), wide - 8, pen.font), left + 4, row.top + row.high / 2 - 0.5);
   }
   pen.globalAlpha = 1;
 }
@@ -150,17 +146,16 @@ const PAINT = {
     for (const run of row.runs) {
       const other = counterpart(run.node, selection.mode);
       const dim = node.kind !== "all" && !node.holds(other.index) && !other.holds(node.index);
-      paintBox(brush, { ...run, row, tone: toneOf(run.node), text: () => run.node.name, dim });
+      paintBox(brush, { ...run, row, text: () => run.node.name, dim });
     }
   },
   lane(brush, row) {
     const { pieces } = timeline.drawn;
     for (const at of row.pieces) {
-      const module = TREES.modules.nodes[pieces.module[at]];
-      const tone = module ? ownTone(module) : nameTone(pieces.name[at]);
+      const { tone, shade } = row.looks.get(at);
       const start = pieces.start_ns[at];
       const dim = selection.node.kind !== "all" && !isSelected(pieces.module[at], pieces.line[at]);
-      paintBox(brush, { start, end: start + pieces.length_ns[at], row, tone, text: () => pieceName(at), dim });
+      paintBox(brush, { start, end: start + pieces.length_ns[at], row, tone, shade, text: () => pieceName(at), dim });
       if (at === timeline.piece) outline(brush, row, at);
     }
   },

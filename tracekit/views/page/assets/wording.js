@@ -59,7 +59,13 @@ function figure(number) {
 }
 
 function counted(number, singular, plural = `${singular}s`) {
-  return `${grouped(number)} ${number === 1 ? singular : plural}`;
+  return `${grouped(number)} ${inWords(number === 1 ? singular : plural)}`;
+}
+
+// A text of this page about modules, in the word for what the hierarchy holds: ranges or operators, say.
+function inWords(text) {
+  const { node } = WORDS;
+  return text.replaceAll("module", node).replaceAll("Module", node[0].toUpperCase() + node.slice(1));
 }
 
 // A part of a whole; 0 of an empty whole.

@@ -1,0 +1,229 @@
+"""Analyses, views and exports of reports without module markers: their rows are plain ranges or operators."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+import tracekit
+from tests.command import ROOT, command
+from tests.trace_lines import report
+from tracekit.analyses import ANALYSES, classes, memory, nodes, roofline, shapes, tree as module_tree
+from tracekit.views import answers, summary, tree
+from tracekit.views.wording import in_cells, nouns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+    Parse = Callable[..., Dataset]
+
+ROOT_NAME = 'train "v1.5"; a/b: x->y * größe'
+#: 500 letters that differ in their last one alone.
+LONG = "L" * 499
+MARKED = """
+    range  1   0 900 {'Module': 'top', 'Inputs': [[2]]}
+    range  1  10  90 attention
+    launch 1  30  40 #1
+    kernel 1 100 150 #1 gemm
+"""
+
+
+def training(root: str = ROOT_NAME, layers: int = 3, slow_ns: int = 0) -> str:
+    """Some batches of a loop, each with alike layers and a range whose name holds what formats treat specially."""
+    lines, at = [f"range 1 0 100000 {root}"], 10
+    for batch in range(8):
+        lines.append(f"range 1 {at} {at + 5000} batch {batch}")
+        for layer in range(layers):
+            begin, number = at + 10 + layer * 600, 1 + batch * 10 + layer
+            lines.append(f"range 1 {begin} {begin + 500} layer_{layer}")
+            lines.append(f"range 1 {begin + 10} {begin + 400} soft.max[0]; 1.5")
+            lines.append(f"launch 1 {begin + 20} {begin + 30} #{number}")
+            end = begin + 140 + batch % 3 + (slow_ns if layer == 1 else 0)
+            lines.append(f"kernel 1 {begin + 40} {end} #{number} gemm")
+        at += 6000
+    return "\n".join([*lines, "launch 1 200000 200010 #999", "kernel 1 200020 200050 #999 copy"])
+
+
+def printed(renderable: object, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def said(dataset: Dataset, width: int = 100) -> str:
+    return printed(tree.of_dataset(dataset, module_tree.frame(dataset), width), width)
+
+
+def test_the_tree_says_what_its_rows_are_and_folds_ranges_of_a_series(parsed: Parse) -> None:
+    dataset = parsed(training())
+    text = said(dataset)
+    assert text.startswith(
+        "This report has no module markers, so the rows are NVTX ranges. Record with tracekit capture"
+    )
+    heading, first, *rest = [line.split("  ")[0].strip() for line in text.splitlines()[3:] if line.strip()]
+    assert heading == "range"
+    assert first.startswith("───")
+    assert rest == [ROOT_NAME, "", "", "", "(outside_ranges)"]
+    assert list(module_tree.frame(dataset).label) == [ROOT_NAME, "batch *", "layer_0 … layer_2", "soft.max[0]; 1.5"]
+    assert list(classes.frame(dataset).name) == ["soft.max[0]; 1.5", ROOT_NAME, "batch *", "layer_*"]
+
+
+def test_summary_and_its_json_say_it_too(parsed: Parse) -> None:
+    dataset = parsed(training())
+    text = printed(summary.as_text(dataset, 100))
+    assert "57 calls of 8 ranges in 57 ranges" in text
+    assert "GPU time by range\nThis report has no module markers" in text
+    assert "annotate more of the program" in text
+    about = summary.as_json(dataset)["hierarchy"]
+    assert (about["by"], about["row"]) == (["ranges"], "range")
+    assert about["why"] == nodes.why(dataset)
+
+
+@pytest.mark.parametrize(
+    ("lines", "by", "noun", "begin"),
+    {
+        "marked": (MARKED, "auto", "module", None),
+        "marked, ranges": (MARKED, "ranges", "node", "Rows are NVTX ranges, and modules where they are marked"),
+        "operators": ("range 1 0 9 aten::mm, op_id = 3", "auto", "operator", "This report has neither module markers"),
+        "asked": ("range 1 0 9 aten::mm, op_id = 3", "operators", "operator", "Rows are operators because of --by"),
+        "nothing": ("launch 1 1 2 #1\nkernel 1 3 9 #1 gemm", "auto", "module", None),
+    }.values(),
+)
+def test_rows_have_the_word_for_what_they_are(parsed: Parse, lines: str, by: str, noun: str, begin: str | None) -> None:
+    dataset = parsed(lines, by=by)
+    assert nouns(dataset).node == noun
+    why = nodes.why(dataset)
+    assert len(why) == (0 if begin is None else 1)
+    assert all(sentence.startswith(begin or "") for sentence in why)
+
+
+def test_reports_that_differ_are_named(tmp_path: Path) -> None:
+    paths = [report(tmp_path / "marked.sqlite", MARKED)]
+    paths += [report(tmp_path / f"plain{number}.sqlite", training()) for number in range(5)]
+    dataset = tracekit.parse(paths, tmp_path / "run")
+    assert nodes.why(dataset) == [
+        "marked: rows are modules.",
+        "plain0, plain1, plain2 and 2 more: no module markers, so the rows are NVTX ranges. "
+        "Record with tracekit capture to see modules.",
+    ]
+    assert nouns(dataset).node == "node"
+
+
+@pytest.mark.parametrize(
+    ("lines", "by", "advice"),
+    [
+        (training(), "modules", "read its NVTX ranges with tracekit parse --by auto"),
+        (training(), "operators", "no operators are marked: read it with tracekit parse --by auto"),
+        (
+            "launch 1 1 2 #1\nkernel 1 3 9 #1 gemm",
+            "auto",
+            "no module calls were recorded: record with tracekit capture",
+        ),
+    ],
+)
+def test_without_any_row_there_is_one_line_that_says_why(parsed: Parse, lines: str, by: str, advice: str) -> None:
+    dataset = parsed(lines, by=by)
+    assert advice in " ".join(summary.advice(dataset))
+    assert advice in printed(answers.nothing("tree", module_tree.frame(dataset), dataset), 300)
+
+
+def test_every_analysis_answers_at_every_width_also_with_very_long_names(parsed: Parse) -> None:
+    lines = training().replace("batch ", f"{LONG}日本語").replace("soft.max[0]; 1.5", f"{LONG} end")
+    dataset = parsed(lines)
+    for width in (60, 80, 120, 200):
+        shown = [
+            printed(answers.as_text(a.frame(dataset), nouns(dataset), width, answers.Choice()), width) for a in ANALYSES
+        ]
+        for text in (*shown, said(dataset, width)):
+            assert max(map(cell_len, text.splitlines())) <= width
+    assert "L end" in said(dataset, 80)
+
+
+def test_a_long_name_keeps_begin_and_end() -> None:
+    assert in_cells("aten::cudnn_convolution", 16) == "aten::c…volution"
+    assert cell_len(in_cells("日本語" * 9, 15)) <= 15
+    assert in_cells("aten::cudnn_convolution", 5) == "aten::cudnn_convolution"
+
+
+def test_a_path_with_anything_in_it_can_be_asked_for(parsed: Parse) -> None:
+    dataset = parsed(training())
+    path = f"{ROOT_NAME}.batch *.layer_1"
+    done = command("show", "modules", dataset.folder, "--path", path, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert [row["path"] for row in json.loads(done.out)] == [path, f"{path}.soft.max[0]; 1.5"]
+    refused = command("show", "modules", dataset.folder, "--path", "layer_1")
+    assert refused.err.endswith(f": has no range layer_1; did you mean {path}?\n")
+
+
+def test_exports_take_names_from_the_hierarchy_not_from_paths(parsed: Parse, tmp_path: Path) -> None:
+    dataset = parsed(training(layers=1))
+    assert command("export", dataset.folder, "--format", "stacks", "-o", tmp_path / "stacks", "-q").code == 0
+    root = ROOT_NAME.replace(";", ",")
+    assert (tmp_path / "stacks").read_text("utf-8").splitlines() == [
+        f"{root};batch *;layer_0;soft.max[0], 1.5;gemm 807",
+        "[outside_ranges];copy 30",
+    ]
+    assert command("export", dataset.folder, "--format", "chrome", "-o", tmp_path / "chrome", "-q").code == 0
+    events = json.loads((tmp_path / "chrome").read_text("utf-8"))["traceEvents"]
+    assert {event["name"] for event in events if event.get("cat") == "module"} == {
+        ROOT_NAME,
+        "batch *",
+        "layer_0",
+        "soft.max[0]; 1.5",
+    }
+    assert "ranges of thread 1" in [event["args"].get("name") for event in events if event["ph"] == "M"]
+
+
+def test_two_runs_are_compared_by_range_also_if_their_roots_differ(tmp_path: Path) -> None:
+    before = tracekit.parse(report(tmp_path / "a.sqlite", training("run v1.0")))
+    after = tracekit.parse(report(tmp_path / "b.sqlite", training("run v1.1", slow_ns=60)))
+    done = command("diff", before.folder, after.folder, "--json")
+    comparison = json.loads(done.out)
+    changed = {row["path"]: row["status"] for row in comparison["rows"] if row["status"] != "same"}
+    below = "run v1.0.batch *.layer_1"
+    places = ("run v1.0", "run v1.0.batch *", below, f"{below}.soft.max[0]; 1.5")
+    assert changed == dict.fromkeys(("step", *places), "slower")
+    assert comparison["notes"][0] == "The root run v1.1 of the second dataset is matched with run v1.0 of the first."
+    assert command("diff", before.folder, after.folder).out.splitlines()[-1].startswith("Ranges: ")
+
+
+def test_modules_are_not_compared_with_ranges(tmp_path: Path) -> None:
+    plain = tracekit.parse(report(tmp_path / "a.sqlite", training()))
+    marked = tracekit.parse(ROOT / "data" / "llama_eager.sqlite", tmp_path / "marked")
+    done = command("diff", plain.folder, marked.folder)
+    assert done.code == 1
+    assert done.err == (
+        f"tracekit: {marked.folder}: its hierarchy is keyed by modules, that of {plain.folder} by ranges; "
+        "parse both with the same --by\n"
+    )
+
+
+def test_names_with_numbers_of_another_kind_stay_apart(parsed: Parse) -> None:
+    names = ("conv2d", "conv3d", "fp16", "fp32", "stage 1", "stage 2", "007")
+    lines = "".join(f"range 1 {10 * at} {10 * at + 5} {name}\n" for at, name in enumerate(names * 2))
+    assert list(module_tree.frame(parsed(lines)).label) == [
+        "conv2d",
+        "conv3d",
+        "fp16",
+        "fp32",
+        "stage 1 … stage 2",
+        "007",
+    ]
+
+
+def test_what_ranges_do_not_tell_is_unknown_rather_than_zero(parsed: Parse) -> None:
+    dataset = parsed(training())
+    sizes = memory.frame(dataset)
+    assert sizes[["param_bytes", "inclusive_param_bytes", "input_bytes", "output_bytes"]].isna().all(axis=None)
+    costs = roofline.frame(dataset)
+    assert costs.flops[costs.self_ns > 0].isna().all()
+    assert shapes.frame(dataset).flops_per_call.isna().all()
+    assert "no steps are known" in printed(answers.nothing("steps", sizes.iloc[:0, :0], dataset), 300)

@@ -1,0 +1,244 @@
+"""Golden tests of CUDA graphs traced as a whole: their time is that of the call which holds their graph capture."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.golden import check
+from tests.graphs.test_by_descent import CAPTURE, moved
+from tests.needs import TRACES
+from tracekit.dataset.opening import Dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Parse = Callable[..., Dataset]
+
+#: As vLLM and torch.cuda.graph do it: the calls lie inside the graph capture.
+GRAPHS = """
+    made 1   1   1 graph 1
+    made 1 111 111 graph 2
+    made 1 112 112 graph 3
+    made 1 119 119 exec 2 of 1
+"""
+REPLAY = """
+    range  1 200 230  step[DECODE bs=2]
+    launch 1 210 220  #7 cudaGraphLaunch_v10000
+    graph  1 300 330  #7 exec 2 of 1
+"""
+PROGRAM = CAPTURE + GRAPHS + REPLAY
+OF_TOP = """
+    kind   module  method         cause  step_id  tid  launch_name      graph_id  graph_exec_id
+    graph  top     graph_capture  -      0        1    cudaGraphLaunch  1         2
+"""
+
+
+def unknown(cause: str = "graph_not_expanded") -> str:
+    return f"""
+    kind   module  method  cause    step_id
+    graph  -       -       {cause}  0
+    """
+
+
+def test_a_graph_traced_as_a_whole_belongs_to_the_call_that_holds_its_graph_capture(parsed: Parse) -> None:
+    dataset = parsed(PROGRAM)
+    check(dataset, "kernels", OF_TOP)
+    check(
+        dataset,
+        "calls",
+        """
+        module  phase    gpu_time_ns  gpu_self_time_ns  kernel_count  gpu_start_ns  launch_time_ns
+        top     capture  30           30                1             300           0
+        top.a   capture  0            0                 0             -             0
+        top.b   capture  0            0                 0             -             0
+    """,
+    )
+    check(
+        dataset,
+        "kernel_modules",
+        """
+        kernel_id  module_id  weight
+        0          0          1.0
+    """,
+    )
+
+
+def test_coverage_advises_to_record_what_is_inside(parsed: Parse) -> None:
+    rows = parsed(PROGRAM).table("coverage").to_pylist()
+    (row,) = [row for row in rows if row["what"] == "kernels"]
+    assert (row["cause"], row["known"], row["time_ns"]) == ("graph_capture", True, 30)
+    assert "--cuda-graph-trace=node" in row["advice"]
+
+
+def test_a_call_around_the_graph_capture_holds_it_if_calls_inside_share_it(parsed: Parse) -> None:
+    around = CAPTURE.replace("1   5 100  {'Module': 'top', 'Inputs': [[2, 3]]}", "1   0 104  {'Module': 'top'}")
+    check(parsed(around + GRAPHS + REPLAY), "kernels", OF_TOP)
+
+
+def test_the_call_is_the_innermost_that_holds_every_captured_launch(parsed: Parse) -> None:
+    only_b = CAPTURE.replace("launch    1  20  30  #2", "launch    1  20  30  #2 cudaEventRecord_v3020")
+    check(parsed(only_b + GRAPHS + REPLAY), "kernels", OF_TOP.replace("top  ", "top.b"))
+
+
+def test_every_instance_of_a_graph_and_of_its_clones_belongs_to_its_graph_capture(parsed: Parse) -> None:
+    more = """
+        made   1 131 131 clone 4 of 1
+        made   1 135 135 graph 5
+        made   1 139 139 exec 5 of 4
+        launch 1 225 228  #8 cudaGraphLaunch_v10000
+        graph  1 340 350  #8 exec 5 of 4
+    """
+    check(
+        parsed(PROGRAM + more),
+        "kernels",
+        """
+        module  method         step_id  graph_exec_id
+        top     graph_capture  0        2
+        top     graph_capture  0        5
+    """,
+    )
+
+
+def test_graph_captures_of_one_module_are_told_apart_by_their_graphs(parsed: Parse) -> None:
+    again = moved(CAPTURE + GRAPHS, 1000).replace("#", "#3") + "\n"
+    for old, new in (("graph 1", "graph 11"), ("graph 2", "graph 12"), ("graph 3", "graph 13"), ("2 of 1", "12 of 11")):
+        again = again.replace(old, new)
+    replays = """
+        launch 1 2000 2001  #41 cudaGraphLaunch_v10000
+        graph  1 2010 2020  #41 exec 12 of 11
+        launch 1 2030 2031  #42 cudaGraphLaunch_v10000
+        graph  1 2040 2060  #42 exec 2 of 1
+    """
+    dataset = parsed(CAPTURE + GRAPHS + again + replays)
+    check(
+        dataset,
+        "calls",
+        """
+        module  occurrence  gpu_time_ns
+        top     1           20
+        top     2           10
+        top.a   1           0
+        top.a   2           0
+        top.b   1           0
+        top.b   2           0
+    """,
+    )
+
+
+OUTSIDE = "launch    1   3   4  #21 cudaMemsetAsync_v3020\n"
+TWO_ROOTS = CAPTURE.replace("range     1   5 100  {'Module': 'top', 'Inputs': [[2, 3]]}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("capture", "cause"),
+    [
+        (CAPTURE + OUTSIDE, "graph_not_in_one_call"),
+        (CAPTURE + OUTSIDE.replace("  3   4", "100 101"), "graph_not_in_one_call"),
+        (TWO_ROOTS, "graph_not_in_one_call"),
+        ("\n".join(line for line in CAPTURE.splitlines() if "range" not in line) + "\n", "outside_ranges"),
+    ],
+    ids=["work before the call", "work at its end", "two outermost calls", "no call"],
+)
+def test_a_graph_that_no_call_holds_says_so(parsed: Parse, capture: str, cause: str) -> None:
+    check(parsed(capture + GRAPHS + REPLAY), "kernels", unknown(cause))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "launch 1 150 160 #22 cudaGraphExecUpdate_v10020",
+        "launch 1 150 160 #22 cudaGraphExecKernelNodeSetParams_v11000",
+        "launch 1 104 105 #22 cudaGraphAddKernelNode_v10000",
+        "launch 2  30  35 #22 cudaLaunchKernel_v7000",
+        "launch 1  32  34 #22 cudaGraphLaunch_v10000",
+        "launch 1  32  34 #22 cudaGraphAddChildGraphNode_v10000",
+        "launch 1  32  34 #22 cudaStreamBeginCapture_v10000",
+        "made   1 140 140 graph 1",
+        "made   1 140 140 exec 2 of 9",
+    ],
+    ids=[
+        "updated",
+        "new parameters",
+        "a node added by hand",
+        "captured from another thread",
+        "a graph inside the graph",
+        "a graph added inside",
+        "two graph captures at once",
+        "a graph created twice",
+        "an instance of two graphs",
+    ],
+)
+def test_a_graph_that_may_hold_other_work_than_its_graph_capture_stays_unknown(parsed: Parse, more: str) -> None:
+    check(parsed(f"{PROGRAM}\n    {more}\n"), "kernels", unknown())
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        CAPTURE + REPLAY,
+        REPLAY,
+        CAPTURE + GRAPHS.replace("1   1   1 graph 1", "1  -5  -5 graph 1") + REPLAY,
+        CAPTURE + GRAPHS.replace("1   1   1 graph 1", "1   4   4 graph 1") + REPLAY,
+        CAPTURE + GRAPHS + REPLAY.replace("2 of 1", "2 of 3"),
+        CAPTURE.replace("cudaStreamEndCapture_v10000", "cudaStreamSynchronize_v3020") + GRAPHS + REPLAY,
+        CAPTURE + GRAPHS + REPLAY.replace("graph  1", "graph  2/1").replace("launch 1", "launch 2/1"),
+        CAPTURE + GRAPHS + REPLAY.replace("300 330", " 60  90"),
+    ],
+    ids=[
+        "no records of graphs",
+        "no graph capture",
+        "created earlier",
+        "created by another call",
+        "records that disagree",
+        "no end",
+        "another process",
+        "it ran earlier",
+    ],
+)
+def test_a_graph_whose_graph_capture_is_not_certain_stays_unknown(parsed: Parse, program: str) -> None:
+    rows = parsed(program).table("kernels").to_pylist()
+    assert [(row["module"], row["method"]) for row in rows] == [(None, None)]
+    assert {row["cause"] for row in rows} == {"graph_not_expanded"}
+
+
+def test_replays_before_an_update_keep_their_call(parsed: Parse) -> None:
+    later = """
+        launch 1 400 410 #8 cudaGraphExecUpdate_v10020
+        launch 1 420 430 #9 cudaGraphLaunch_v10000
+        graph  1 500 520 #9 exec 2 of 1
+    """
+    check(
+        parsed(PROGRAM + later),
+        "kernels",
+        """
+        module  method         cause               dur_ns
+        top     graph_capture  -                   30
+        -       -              graph_not_expanded  20
+    """,
+    )
+
+
+RANGES = """
+CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER);
+INSERT INTO NVTX_EVENTS VALUES (339338000, 339353000, 59, "{'Module': 'top'}", 297345569681193);
+INSERT INTO NVTX_EVENTS VALUES (339338050, 339352900, 59, "{'Module': 'top.a'}", 297345569681193);
+"""
+
+
+@pytest.mark.skipif(not TRACES.exists(), reason="needs the real traces")
+def test_records_of_nsys_itself_tell_the_graph_capture(tmp_path: Path) -> None:
+    """A real report of nsys 2025.5, with calls around the one launch that it captured."""
+    path = tmp_path / "report.sqlite"
+    shutil.copyfile(TRACES / "nsys" / "graph_mode_v2025.5.sqlite", path)
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(RANGES)
+    rows = tracekit.parse(path).table("kernels").to_pylist()
+    graphs = [(row["module"], row["method"], row["dur_ns"]) for row in rows if row["kind"] == "graph"]
+    assert graphs == [("top.a", "graph_capture", 1728), ("top.a", "graph_capture", 1376)]

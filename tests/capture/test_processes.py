@@ -1,0 +1,388 @@
+"""Commands whose processes record themselves: every way to start and to end one, and one report of all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import tracekit
+from tests.capture import kineto_traces, places
+from tests.capture.places import one_line
+from tests.command import arguments, environment, separately
+from tracekit.capture import machine, processes, recorder as profiler
+from tracekit.capture.emit import Listed, routed_to
+from tracekit.capture.kineto import ProcessTrace, rows_of, rows_of_processes
+from tracekit.capture.processes import command as recorder
+from tracekit.capture.processes.own_markers import has_own_markers
+from tracekit.capture.processes.pieces import OPENED, pieces, unfinished
+from tracekit.capture.processes.recording import ProcessMarkers
+from tracekit.capture.processes.request import Request
+from tracekit.capture.processes.window import ProcessWindow
+from tracekit.capture.program import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from tests.capture.places import Place
+    from tests.command import Outcome
+    from tracekit.dataset.opening import Dataset
+
+pytestmark = pytest.mark.torch
+STARTUP = Path(processes.__file__).parent / "startup"
+
+#: A model whose calls every process notes for itself, before and after, by the clock of the machine.
+NET = """
+import importlib.util
+assert importlib.util.find_spec("torch")  # as programs ask whether there is one
+import json, os, sys, time, torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(x)
+
+def work(name, calls, net=None):
+    net = net or Net()
+    before = time.time_ns()
+    for _ in range(calls):
+        net(torch.zeros(2, 4))
+    with open(f"{name}.truth", "w") as file:
+        json.dump([os.getpid(), calls, before, time.time_ns()], file)
+"""
+PROGRAM = """
+import ctypes, multiprocessing, os, subprocess, sys, time
+from torch.utils.data import DataLoader
+from net import Net, work
+
+def told(ready):
+    work("terminated", 2)
+    ready.set()
+    time.sleep(60)
+
+def in_c(ready):
+    work("in_c", 3)
+    ready.set()
+    while True:
+        ctypes.CDLL(None).sleep(60)  # Python's handler of the signal never runs
+
+def main():
+    net = Net()
+    fork, spawn = (multiprocessing.get_context(name) for name in ("fork", "spawn"))
+    batches = list(DataLoader(range(4), num_workers=2, multiprocessing_context="fork"))
+    work("main", len(batches), net)
+    started = [fork.Process(target=work, args=("forked", 5, net)), spawn.Process(target=work, args=("spawned", 6))]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    for target in (told, in_c):
+        ready = fork.Event()
+        process = fork.Process(target=target, args=(ready,))
+        process.start()
+        ready.wait()
+        process.terminate()
+        process.join(30)
+        assert process.exitcode == -15, process.exitcode
+    last = "import os; from net import work; work('sub', 7); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", last]).returncode == 9
+    print("bye", flush=True)
+    sys.exit(4)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from places.place(tmp_path, monkeypatch)
+
+
+class Recorded(NamedTuple):
+    """A recorded command, and what its processes noted: process id, calls, and when they began and ended."""
+
+    outcome: Outcome
+    dataset: Dataset
+    truth: dict[str, tuple[int, int, int, int]]
+    left: set[str]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "net.py").write_text(NET)
+    (folder / "program.py").write_text(PROGRAM)
+    outcome = separately("capture", "--engine", "torch", "--", sys.executable, "program.py", cwd=folder)
+    left = {path.name for path in folder.iterdir()} - {"__pycache__"}
+    truth = {path.stem: tuple(json.loads(path.read_text())) for path in folder.glob("*.truth")}
+    return Recorded(outcome, tracekit.parse(folder / f"{Path(sys.executable).stem}.sqlite"), truth, left)
+
+
+def root_calls(dataset: Dataset) -> pd.DataFrame:
+    """Calls of models; forked processes number theirs after those of their parents."""
+    calls = dataset.calls(["module", "pid", "start_ns", "end_ns"])
+    return calls[calls.module.isin(["Net", "Net_2"])]
+
+
+def calls_by_process(dataset: Dataset) -> Counter[int]:
+    return Counter(root_calls(dataset).pid.tolist())
+
+
+def test_every_process_is_in_the_report_however_it_starts_and_ends(recorded: Recorded) -> None:
+    assert set(recorded.truth) == {"main", "forked", "spawned", "terminated", "in_c", "sub"}
+    assert calls_by_process(recorded.dataset) == {pid: calls for pid, calls, *_ in recorded.truth.values()}
+    assert " in 6 processes" in recorded.outcome.err
+
+
+def test_the_command_keeps_its_output_and_exit_code_and_nothing_is_left(recorded: Recorded) -> None:
+    assert (recorded.outcome.code, recorded.outcome.out) == (4, "bye\n"), recorded.outcome
+    report = f"{Path(sys.executable).stem}.sqlite"
+    assert recorded.left - {f"{name}.truth" for name in recorded.truth} == {"net.py", "program.py", report}
+
+
+def test_all_processes_share_one_clock(recorded: Recorded) -> None:
+    calls = root_calls(recorded.dataset).groupby("pid").agg({"start_ns": "min", "end_ns": "max"})
+    zeros = [
+        bound - calls.loc[pid, column]
+        for pid, _, *bounds in recorded.truth.values()
+        for bound, column in zip(bounds, ("start_ns", "end_ns"), strict=True)
+    ]
+    # Each process noted its bounds outside its calls, so none may lie on the wrong side of another's.
+    before, after = zeros[::2], zeros[1::2]
+    assert max(before) < min(after)
+
+
+LOSSES = """
+import os, signal, subprocess, sys, time
+from net import Net, work
+net = Net()
+work("main", 4, net)
+
+def forked(name, calls):
+    reading, writing = os.pipe()
+    if not (pid := os.fork()):
+        work(name, calls, net)
+        os.write(writing, b"1")
+        time.sleep(60)
+    os.read(reading, 1)
+    return pid
+
+for name, calls in (("killed", 2), ("safe", 9)):
+    subprocess.run(["kill", "-9", str(forked(name, calls))])
+os.kill(forked("killed_by_parent", 2), signal.SIGKILL)
+print(forked("outliving", 2), flush=True)
+"""
+
+
+def test_steps_are_safe_once_they_ran_and_what_is_lost_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_PATIENCE_S", 0.1)
+    monkeypatch.setenv("PYTHONPATH", str(Path(tracekit.__file__).parents[1]))
+    place.write(NET, "net.py")
+    place.write(f"import os, sys\nos.dup2(os.open('out', os.O_CREAT | os.O_WRONLY), 1)\n{LOSSES}", "losses.py")
+    outcome = place.capture("-o", "run", "--warmup", 1, "--steps", 2, "--", sys.executable, "losses.py")
+    outliving = int((place.folder / "out").read_text())
+    os.kill(outliving, signal.SIGKILL)
+    assert outcome.code == 0, outcome
+    truth = {path.stem: json.loads(path.read_text())[0] for path in place.folder.glob("*.truth")}
+    assert calls_by_process(tracekit.parse("run.sqlite")) == {
+        truth["main"]: 2,
+        truth["safe"]: 2,
+        truth["killed_by_parent"]: 1,
+    }
+    warnings = [line for line in outcome.err.splitlines() if "warning" in line]
+    (killed,) = [line for line in warnings if f"process {truth['killed']} was killed before it wrote" in line]
+    (alive,) = [line for line in warnings if f"process {outliving} outlives the command" in line]
+    assert sorted(warnings) == sorted([killed, alive])
+    assert not [name for name in place.left() if "partial" in name]
+
+
+def test_a_command_without_a_model_is_told_what_cannot_be_reached(place: Place) -> None:
+    line = one_line(place.capture("-o", "run", "--", "sh", "-c", "exit 3"), 3)
+    assert "no process of the command called a torch module" in line
+    assert "PYTHONPATH" in line
+    assert place.left() == set()
+
+
+def test_a_program_with_a_profiler_of_its_own_runs_and_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(tracekit.__file__).parents[1]))
+    place.write(
+        "import torch\nnet = torch.nn.Linear(2, 2)\nnet(torch.ones(2))\n"
+        "with torch.profiler.profile() as profile:\n    net(torch.ones(2))\n"
+        "assert profile.events()\nraise SystemExit(3)",
+        "own.py",
+    )
+    line = one_line(place.capture("-o", "run", "--", sys.executable, "own.py"), 3)
+    assert "nothing was recorded: process " in line
+    assert "uses torch.profiler itself" in line
+
+
+def test_a_program_that_cannot_be_run_is_told_in_one_line(place: Place) -> None:
+    place.write("\0\1", "no_program").chmod(0o700)
+    assert "./no_program: cannot be run (Exec format error)" in one_line(
+        place.capture("-o", "run", "--", "./no_program")
+    )
+    assert place.left() == {"no_program"}
+
+
+def test_a_stop_ends_all_processes_and_leaves_what_was_recorded(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    endless = "import os, time; from net import work; os.fork(); work(os.getpid(), 3); print('.', flush=True)\n"
+    (tmp_path / "endless.py").write_text(f"{endless}time.sleep(60)\n")
+    running = subprocess.Popen(
+        arguments("capture", "-o", "run", "--engine", "torch", "--", sys.executable, "endless.py"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert running.stdout is not None
+    assert [running.stdout.readline() for _ in range(2)] == [b".\n"] * 2
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGINT
+    pids = {int(path.stem): 3 for path in tmp_path.glob("*.truth")}
+    assert len(pids) == 2
+    assert calls_by_process(tracekit.parse(tmp_path / "run.sqlite")) == pids
+
+
+HOOKED = "import sys; print('torch' in sys.modules, 'json' in sys.modules, len(sys.meta_path))"
+
+
+def python(*args: str, **variables: str) -> list[str]:
+    """What Python prints with the start-up hook on its path."""
+    found = subprocess.run(
+        [sys.executable, *args],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": os.environ["PATH"], **variables},
+    )
+    return (found.stdout + found.stderr).splitlines()
+
+
+def test_the_startup_hook_does_nothing_unless_asked_and_runs_what_it_hides(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('own', __name__)\n")
+    plain = python("-c", HOOKED, PYTHONPATH=str(tmp_path))
+    paths = os.pathsep.join([str(STARTUP), str(tmp_path)])
+    assert python("-c", HOOKED, PYTHONPATH=paths) == plain
+    asked = python("-c", HOOKED, PYTHONPATH=paths, TRACEKIT_RECORDING="{}")
+    assert asked[0] == plain[0] == "own sitecustomize"
+    assert asked[1].startswith("False False")
+    assert python("-S", "-c", HOOKED, PYTHONPATH=paths, TRACEKIT_RECORDING="{}")[0].startswith("False")
+
+
+def test_a_process_of_a_job_has_its_rank_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    assert "rank" not in machine.description([], on_device=False)["process"]["name"]
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert machine.description([], on_device=False)["process"]["name"].endswith(" rank3")
+
+
+def test_start_if_asked_does_nothing_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "nonsense", "{}", '{"folder": "/absent", "engine": "torch", "settings": {"skip": []}}'):
+        monkeypatch.setenv("TRACEKIT_RECORDING", value)
+        assert not processes.start_if_asked()
+
+
+def test_processes_with_gpus_of_their_own_are_told_apart() -> None:
+    name = "graph_ids.json"
+    trace, pid = kineto_traces.trace(name), kineto_traces.pid(name)
+    alone = rows_of(trace, (), pid)
+    later = trace | {"baseTimeNanoseconds": trace.get("baseTimeNanoseconds", 0) + 1_000}
+    devices = {device: device + 4 for device in alone.kernels.values("deviceId")}
+    rows = rows_of_processes([ProcessTrace(trace, (), pid), ProcessTrace(later, (), 99, devices=devices)])
+    first, second = list(rows.kernels)[: len(alone.kernels)], list(rows.kernels)[len(alone.kernels) :]
+    assert first == list(alone.kernels)
+    assert [row["start"] for row in second] == [row["start"] + 1_000 for row in first]
+    assert [row["deviceId"] for row in second] == [row["deviceId"] + 4 for row in first]
+    assert {row["globalPid"] >> 24 & 0xFFFFFF for row in second} == {99}
+
+
+def test_a_process_that_begins_to_use_the_gpu_later_is_recorded_in_two_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    profile = profiler._new_profile
+
+    def new_profile(*, record_shapes: bool, gpu: bool) -> object:
+        asked.append(gpu)
+        return profile(record_shapes=record_shapes, gpu=False)
+
+    monkeypatch.setattr(profiler, "_new_profile", new_profile)
+    window = ProcessWindow(Request(tmp_path, "torch", Settings()))
+    for begins in (window.gpu_begins, window.close):
+        if not asked:
+            window.open()
+        window.recorder.emitter.opener("work")()
+        window.recorder.emitter.close()
+        begins()
+    first, second = pieces(tmp_path)
+    assert asked == [False, True]
+    assert (first.pid, first.figures[OPENED]) == (second.pid, second.figures[OPENED]) == (os.getpid(), 1)
+    assert unfinished(tmp_path) == []
+
+
+@pytest.mark.nsys
+def test_nsys_hears_the_markers_of_a_command(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    program = "from net import work; work('sub', 3)"
+    outcome = separately("capture", "--engine", "nsys", "-o", "run", "--", sys.executable, "-c", program, cwd=tmp_path)
+    assert outcome.code == 0, outcome
+    calls = tracekit.parse(tmp_path / "run.sqlite").calls(["module"]).module
+    assert Counter(calls) == {"Net": 3, "Net.head": 3}
+
+
+def test_markers_that_a_program_puts_on_later_replace_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ModuleType("engine.nvtx_pytorch_hooks")
+    source = """
+class PytHooks:
+    def hook(self, *_): pass
+    def register_hooks(self, model):
+        for module in model.modules():
+            module.register_forward_pre_hook(self.hook)
+"""
+    exec(source, engine.__dict__)
+    monkeypatch.setitem(sys.modules, engine.__name__, engine)
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    with routed_to(listed := Listed()):
+        marked = ProcessMarkers(Request(tmp_path, "nsys", Settings()))
+        first(torch.ones(2))
+        events = len(listed.events)
+        for model in (first, second):
+            engine.__dict__["PytHooks"]().register_hooks(model)
+            model(torch.ones(2))
+            assert has_own_markers(model)
+        assert len(listed.events) == events > 0
+        marked.remove()
+        marked = ProcessMarkers(Request(tmp_path, "nsys", Settings()))
+        second(torch.ones(2))
+        assert len(listed.events) == events
+        marked.remove()
+
+
+def test_a_command_with_markers_of_its_own_gets_no_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    nsys = place.write(f'#!/bin/sh\necho "asked: $TRACEKIT_RECORDING" > {place.folder}/asked\nexit 9\n', "nsys")
+    nsys.chmod(0o700)
+    monkeypatch.setenv("TRACEKIT_NSYS", str(nsys))
+    for own in ((), ("--enable-layerwise-nvtx-tracing",)):
+        assert place.capture("-o", "run", "--force", "--", "true", *own, engine="nsys").code == 9
+        assert ((place.folder / "asked").read_text() == "asked: \n") == bool(own)

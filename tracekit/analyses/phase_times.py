@@ -1,0 +1,116 @@
+"""Time by phase of training: what forward, backward, recomputation and optimizer took, side by side.
+
+The phase of a piece of work is what the program did when it launched it (``kernels.phase``): inside modules that of the
+innermost call, unless autograd or an optimizer runs inside that call. Whatever has another phase (loading data,
+compilation) or none that is known is ``other``, so that the phases add up to the whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses.devices import kernels
+from tracekit.analyses.spread import share
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, sums
+from tracekit.arrays.labels import labels
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tracekit.analyses.subtrees import Hierarchy
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.dataset.opening import Dataset
+
+#: The phases that have columns; the last one holds all other work.
+PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+#: The columns of a time by phase, which add up to it.
+COLUMNS = tuple(f"{phase}_ns" for phase in PHASES)
+#: Columns of which one has time exactly where there was training.
+TRAINING = ("backward_ns", "recompute_ns", "optimizer_ns")
+
+
+class PhaseTimes(NamedTuple):
+    """The time of every module by phase, in the order of the table ``modules``: by column of :data:`COLUMNS`.
+
+    Attributes:
+        own: Of the work of the module itself.
+        inclusive: With all modules below.
+    """
+
+    own: dict[str, Ints]
+    inclusive: dict[str, Ints]
+
+
+def phase_times(dataset: Dataset) -> PhaseTimes:
+    """The time of every module of a dataset by phase."""
+    work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
+    return times_of(modules, work, modules.rows(work))
+
+
+def times_of(modules: Hierarchy, work: pa.Table, owner: Rows) -> PhaseTimes:
+    """The time of every module by phase.
+
+    Args:
+        modules: The hierarchy.
+        work: Device work with ``dur_ns`` and ``phase``.
+        owner: The module of each piece of it.
+    """
+    own = by_phase(owner, work, len(modules.path))
+    return PhaseTimes(own, {name: modules.inclusive(time) for name, time in own.items()})
+
+
+def by_phase(group: Rows, work: pa.Table, groups: int) -> dict[str, Ints]:
+    """The time of each group of work by phase.
+
+    Args:
+        group: The group of each piece; -1 is none.
+        work: The pieces, with ``dur_ns`` and ``phase``.
+        groups: The number of groups.
+    """
+    cell = np.where(group < 0, -1, group * len(PHASES) + phase_rows(work))
+    times = sums(cell, integers(work, "dur_ns"), groups * len(PHASES)).reshape(groups, len(PHASES))
+    return {name: np.ascontiguousarray(times[:, at]) for at, name in enumerate(COLUMNS)}
+
+
+def phase_rows(work: pa.Table) -> Rows:
+    """For each piece of work, which has the column ``phase``, its place in :data:`PHASES`."""
+    phase = labels(work, "phase")
+    place = [PHASES.index(word) if word in PHASES else len(PHASES) - 1 for word in [*phase.words, None]]
+    rows: Rows = np.array(place, dtype=np.int64)[phase.code]
+    return rows
+
+
+def trains(dataset: Dataset) -> bool:
+    """Whether any work of a dataset is of a phase of training other than forward."""
+    phase = labels(dataset.table("kernels", ["phase"]), "phase")
+    return bool(np.isin(phase.code, phase.of(*(name.removesuffix("_ns") for name in TRAINING))).any())
+
+
+def outside(dataset: Dataset) -> pd.DataFrame:
+    """Work outside modules by its cause, the most time first.
+
+    Returns:
+        A row per cause: ``cause``, ``kernels``, ``self_ns``, its time by phase (:data:`COLUMNS`), and ``share`` (of all
+        GPU time). A subtree has none.
+    """
+    work = kernels(dataset, ["module_id", "dur_ns", "phase", "cause"])
+    cause, nobody = labels(work, "cause"), integers(work, "module_id") < 0
+    group, count = np.where(nobody, cause.code, -1), len(cause.words)
+    time = integers(work, "dur_ns")
+    own = sums(group, time, count)
+    rows = pd.DataFrame(
+        {
+            "cause": pd.array(cause.words, dtype=object),
+            "kernels": counts(group, count),
+            "self_ns": own,
+            **by_phase(group, work, count),
+            "share": share(own, int(time.sum())),
+        }
+    )
+    rows = rows[rows["kernels"] > 0]
+    return rows.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)

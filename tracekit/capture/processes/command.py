@@ -1,0 +1,165 @@
+"""Runs a command whose processes record themselves, and joins their pieces to one report."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tracekit.capture import machine
+from tracekit.capture.engines.base import Outcome
+from tracekit.capture.kineto import ProcessTrace, rows_of_processes
+from tracekit.capture.kineto_file import trace_in
+from tracekit.capture.processes.pieces import OPENED, lives, pieces, problems, unfinished
+from tracekit.capture.processes.request import Request
+from tracekit.errors import CaptureError
+from tracekit.nsight import nsys
+from tracekit.nsight.nsys import finished, passing_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from tracekit.capture.machine import Description
+    from tracekit.capture.processes.pieces import Piece
+    from tracekit.capture.program import Settings
+
+#: How long processes that outlive the command may take to end.
+_PATIENCE_S = 10
+#: Options of vLLM and SGLang that put their own markers on every module.
+_OWN_MARKERS = "--enable-layerwise-nvtx-"
+_UNREACHED = (
+    "no process of the command called a torch module, so nothing was recorded; tracekit reaches processes through "
+    "PYTHONPATH, which python -I, -E and -S ignore and containers do not inherit"
+)
+
+
+def record(command: Sequence[str], settings: Settings, report: Path) -> Outcome:
+    """Runs a command and writes what torch.profiler and the markers recorded in its processes.
+
+    Args:
+        command: The program and its arguments.
+        settings: What each process records.
+        report: Path of the SQLite report.
+
+    Raises:
+        CaptureError: If no process recorded anything.
+    """
+    warnings: list[str] = []
+    with passing_folder(warnings, f".{report.name}.partial-", report.parent) as folder:
+        request = Request(folder.absolute(), "torch", settings)
+        code = _exit_code(command, request)
+        _wait_for_pieces(folder)
+        warnings += _losses(folder)
+        recorded = pieces(folder)
+        if not recorded:
+            reasons = f"nothing was recorded: {'; '.join(warnings)}" if warnings else _UNREACHED
+            raise CaptureError(reasons, code or 1)
+        warnings += [f"process {piece.pid}: {warning}" for piece in recorded for warning in piece.warnings]
+        figures = _write(folder, recorded, report, ops=settings.ops)
+    return Outcome(code, None, figures, tuple(warnings))
+
+
+def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -> Outcome:
+    """As :func:`record`, with nsys. The processes only emit markers, unless they emit their own.
+
+    Raises:
+        CaptureError: If nsys recorded nothing.
+    """
+    tool = nsys.find()
+    if tool is None:
+        raise CaptureError(f"nsys was not found; {nsys.INSTALL}")
+    warnings: list[str] = []
+    with passing_folder(warnings) as folder:
+        request = Request(folder, "nsys", settings)
+        marks = not any(argument.startswith(_OWN_MARKERS) for argument in command)
+        recorded = tool.record(command, report, environment=request.environment(os.environ) if marks else os.environ)
+        warnings += _losses(folder)
+    return Outcome(recorded.exit_code, None, {}, (*warnings, *recorded.warnings))
+
+
+def _exit_code(command: Sequence[str], request: Request) -> int:
+    """Runs the command to its end. A signal that ends it counts as in a shell."""
+    try:
+        running = subprocess.Popen(command, env=request.environment(os.environ), start_new_session=True)
+    except OSError as error:
+        message = f"{command[0]}: cannot be run ({error.strerror}); check that it is a program for this machine"
+        raise CaptureError(message) from None
+    code = finished(running).exit_code
+    return 128 - code if code < 0 else code
+
+
+def _wait_for_pieces(folder: Path) -> None:
+    """Waits for processes that are still writing, as those do that end after the command. Ctrl-C ends the waiting."""
+    end = time.monotonic() + _PATIENCE_S
+    with suppress(KeyboardInterrupt):
+        while any(map(lives, unfinished(folder))) and time.monotonic() < end:
+            time.sleep(0.05)
+
+
+def _losses(folder: Path) -> Iterator[str]:
+    """What is missing in the report, a line each."""
+    for pid in unfinished(folder):
+        if lives(pid):
+            yield (
+                f"process {pid} outlives the command, so its recording is not in the report; end it before the "
+                "command ends, or set --steps, because a process writes its steps when it has run them"
+            )
+        else:
+            yield (
+                f"process {pid} was killed before it wrote its recording; set --steps, because a process writes its "
+                "steps when it has run them"
+            )
+    for pid, problem in problems(folder):
+        yield f"process {pid} was not recorded: {problem}"
+
+
+def _write(folder: Path, recorded: Sequence[Piece], report: Path, *, ops: bool) -> dict[str, int]:
+    """Writes one report of all pieces. Returns its figures."""
+    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
+
+    before = time.perf_counter_ns()
+    gpus = _Gpus()
+    rows = rows_of_processes([_trace(folder, piece, gpus.numbers(piece.about)) for piece in recorded], ops=ops)
+    figures = _sums(piece.figures for piece in recorded) | {"markers": rows.numbered, "operators": len(rows.operators)}
+    figures["markers_lost"] = max(0, figures.pop(OPENED) - rows.numbered)
+    figures["convert_ns"] = time.perf_counter_ns() - before
+    about = machine.about(rows, None, [gpus.numbered(piece.about) for piece in recorded])
+    counts = [{"name": name, "value": value} for name, value in figures.items()]
+    nsight_file.write(report, rows.tables() | about | {"TRACEKIT_RECORDER": counts})
+    return figures | {"processes": len({piece.pid for piece in recorded})}
+
+
+def _trace(folder: Path, piece: Piece, devices: dict[int, int]) -> ProcessTrace:
+    names = dict(piece.names)
+    return ProcessTrace(trace_in(folder / piece.trace), piece.texts, piece.pid, lambda: names, devices)
+
+
+def _sums(figures: Iterable[dict[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for counts in figures:
+        for name, value in counts.items():
+            sums[name] = sums.get(name, 0) + value
+    return sums
+
+
+class _Gpus:
+    """Numbers the GPUs of a machine. Each process counts only those that it sees, and each from 0."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def numbers(self, about: Description) -> dict[int, int]:
+        """The numbers of a process's GPUs, by those that the process gives them."""
+        return {
+            gpu["id"]: self._numbers.setdefault(identity, len(self._numbers))
+            for gpu, identity in zip(about["gpus"], about["gpu_identities"], strict=True)
+        }
+
+    def numbered(self, about: Description) -> Description:
+        """A process's description with these numbers."""
+        numbers = self.numbers(about)
+        gpus = [gpu | {"id": numbers[gpu["id"]]} for gpu in about["gpus"]]
+        return {**about, "gpus": gpus}

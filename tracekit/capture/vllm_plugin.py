@@ -1,0 +1,151 @@
+"""The plugin that vLLM loads in each of its processes: marks every iteration of the engine as a step.
+
+An iteration is what a worker is asked for: it executes the model, and then samples tokens from the result. All that is
+known of vLLM here is its base class of workers, and the fields of what the scheduler hands them. Where a release has
+others, steps are found from the calls of the model, as in other programs.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.capture.processes import start_if_asked
+from tracekit.capture.steps import step, steps_awaited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tracekit.capture.steps import Step
+
+_LOG = logging.getLogger("tracekit.capture")
+_NAME = "iteration"
+#: Set on vLLM's base class of workers once its iterations are marked.
+_MARKED = "_tracekit_marked"
+
+
+def register() -> None:
+    """Called by vLLM at the start of each process. Does nothing unless tracekit records the process."""
+    if not (start_if_asked() or steps_awaited()):
+        return
+    with _warned_of():
+        _mark_workers()
+
+
+@contextmanager
+def _warned_of() -> Iterator[None]:
+    """Turns what a release that is not known raises into a warning: the engine must run."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - it may be anything
+        _LOG.warning(
+            "iterations of this release of vLLM cannot be marked (%s: %s); steps are found from calls of the model",
+            type(error).__name__,
+            error,
+        )
+
+
+def _mark_workers() -> None:
+    """Marks the iterations of every worker that this process makes from now on."""
+    from vllm.v1.worker.worker_base import WorkerBase  # noqa: PLC0415 - only where vLLM runs
+
+    if _MARKED in vars(WorkerBase):
+        return
+    prepare = WorkerBase.__init__
+
+    @wraps(prepare)
+    def prepare_marked(worker: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - vLLM's own
+        prepare(worker, *args, **kwargs)
+        with _warned_of():
+            _mark_iterations(worker)
+
+    WorkerBase.__init__ = prepare_marked
+    setattr(WorkerBase, _MARKED, True)
+
+
+def _mark_iterations(worker: Any) -> None:  # noqa: ANN401 - any class of workers
+    """Marks the iterations of one worker: each from executing the model to having sampled."""
+    marks = _IterationMarks(worker.execute_model, getattr(worker, "sample_tokens", None))
+    # On the instance, because subclasses override the methods of their base class.
+    worker.execute_model = marks.execute_model
+    if marks.samples is not None:
+        worker.sample_tokens = marks.sample_tokens
+
+
+class _IterationMarks:
+    """The two methods of a worker that make an iteration, marked."""
+
+    def __init__(self, executes: Callable[..., Any], samples: Callable[..., Any] | None) -> None:
+        self.executes = executes
+        self.samples = samples
+        self._open: Step | None = None
+
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
+        """Begins an iteration. It goes on until ``sample_tokens`` if the model returns nothing yet."""
+        self._end()
+        self._begin(next(iter((*args, *kwargs.values())), None))
+        try:
+            output = self.executes(*args, **kwargs)
+        except BaseException:
+            self._end()
+            raise
+        if output is not None or self.samples is None:
+            self._end()
+        return output
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
+        """Ends the iteration."""
+        assert self.samples is not None
+        try:
+            return self.samples(*args, **kwargs)
+        finally:
+            self._end()
+
+    def _begin(self, scheduled: object) -> None:
+        work = _work_of(scheduled)
+        if work is not None and work.batch_size == 0:
+            return  # the engine only hands over which requests have finished
+        opened = step(_NAME, **({} if work is None else work._asdict()), requester="vllm")
+        self._open = opened.__enter__()
+
+    def _end(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.__exit__(None, None, None)
+
+
+class _Work(NamedTuple):
+    """What one iteration computes."""
+
+    kind: str | None
+    batch_size: int
+    tokens: int
+
+
+def _work_of(scheduled: Any) -> _Work | None:  # noqa: ANN401 - vLLM's own
+    """What the scheduler asks of an iteration; None if this release of vLLM says it otherwise.
+
+    A request is in prefill until it has its first output, and again while it is computed anew after a preemption.
+    """
+    try:
+        tokens: dict[str, int] = scheduled.num_scheduled_tokens
+        prefills = len(_in_prefill(scheduled, tokens) & tokens.keys())
+        return _Work(_kind(prefills, len(tokens) - prefills), len(tokens), sum(tokens.values()))
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _in_prefill(scheduled: Any, tokens: dict[str, int]) -> set[str]:  # noqa: ANN401 - vLLM's own
+    cached, drafts = scheduled.scheduled_cached_reqs, scheduled.scheduled_spec_decode_tokens
+    waiting = {name for name, outputs in zip(cached.req_ids, cached.num_output_tokens, strict=True) if not outputs}
+    # A request in decode computes one token, and those that a draft model proposes.
+    several = {name for name, count in tokens.items() if count > 1 + len(drafts.get(name, ()))}
+    return waiting | several | {request.req_id for request in scheduled.scheduled_new_reqs}
+
+
+def _kind(prefills: int, decodes: int) -> str | None:
+    if prefills and decodes:
+        return "mixed"
+    return "prefill" if prefills else "decode" if decodes else None

@@ -1,0 +1,163 @@
+"""Operators among the ranges of a recording, and which of them is around a launch.
+
+Every text of a marked operator may be another (it counts its calls), so texts are read a column at a time, and names
+and shapes are kept once each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import innermost, parents
+from tracekit.markers import operators as spelling
+from tracekit.markers.base import OperatorMarker
+from tracekit.markers.counters import LONGEST_NAME
+from tracekit.markers.literal import MOST_CHARACTERS
+from tracekit.recording.tables import PUSH_POP
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.markers.base import Shapes
+    from tracekit.recording.axis import ThreadAxis
+    from tracekit.recording.tables import Recording
+    from tracekit.trace.decoding import Decoded
+
+
+class Operator(NamedTuple):
+    """A name, and the shapes of inputs; None where the text does not tell them."""
+
+    name: str
+    inputs: Shapes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The operators that texts name.
+
+    Attributes:
+        distinct: The distinct operators.
+        of_text: For every text of the recording the row of its operator, or -1; a last -1 is of ranges without a text.
+        number: For every text the sequence number of autograd in it, or -1, and a last -1.
+        labels: Texts that torch numbered, but which are somebody's own, by their rows: without the number.
+    """
+
+    distinct: list[Operator]
+    of_text: Rows
+    number: Ints
+    labels: dict[int, str]
+
+    @property
+    def by_torch(self) -> Flags:
+        """Which texts are operators or labels that torch numbered, and a last False."""
+        flags = self.of_text >= 0
+        flags[list(self.labels)] = True
+        return flags
+
+
+def operators_of(texts: list[str], decoded: Decoded) -> Operators:
+    """Reads the operators among the texts of a recording: those that a dialect understands, and those of torch."""
+    of_text = np.full(len(texts) + 1, -1, dtype=np.int64)
+    number = np.full(len(texts) + 1, -1, dtype=np.int64)
+    numbers: dict[Operator, int] = {}
+    named = [isinstance(marker, OperatorMarker) and marker.name is not None for marker in decoded.markers]
+    for text in np.flatnonzero(np.array([*named, False])[decoded.of_text]).tolist():
+        operator = _of_dialect(decoded.markers[decoded.of_text[text]])
+        of_text[text] = numbers.setdefault(operator, len(numbers))
+    column = pa.array(texts, pa.large_string())
+    fields = spelling.fields(old=bool(pc.any(pc.match_substring(column, spelling.OLD_SIGN)).as_py()))
+    rows = np.flatnonzero(_candidates(column, fields) & (decoded.of_text < 0))
+    if not rows.size:
+        return Operators(list(numbers), of_text, number, {})
+    torchs = _of_torch(column.take(pa.array(rows)), fields)
+    known = np.full(len(torchs.distinct), -1, dtype=np.int64)
+    for row in np.unique(torchs.of_text[torchs.called]).tolist():
+        known[row] = numbers.setdefault(torchs.distinct[row], len(numbers))
+    of_text[rows] = np.where(torchs.called, known[torchs.of_text], -1)
+    number[rows] = torchs.number
+    labels = {int(rows[at]): torchs.distinct[torchs.of_text[at]].name for at in np.flatnonzero(~torchs.called).tolist()}
+    return Operators(list(numbers), of_text, number, labels)
+
+
+def _of_dialect(marker: object) -> Operator:
+    assert isinstance(marker, OperatorMarker)
+    name = f"{marker.namespace}.{marker.name}" if marker.namespace else str(marker.name)
+    return Operator(name[:LONGEST_NAME], marker.inputs or None)
+
+
+def _candidates(column: pa.Array, fields: spelling.Fields) -> Flags:
+    """Which texts may be operators, by their fields or their name."""
+    with_fields = pc.and_not(pc.match_substring_regex(column, fields.any), pc.match_substring_regex(column, r"^[\s{]"))
+    matches = pc.or_(with_fields, pc.match_substring_regex(column, spelling.NAMES))
+    return np.asarray(pc.and_(matches, pc.less_equal(pc.binary_length(column), MOST_CHARACTERS)))
+
+
+class _OfTorch(NamedTuple):
+    """Texts that torch wrote.
+
+    Attributes:
+        distinct: The distinct operators and labels.
+        of_text: The row of each text among them.
+        called: Which texts are operators, not labels of a user that torch numbered.
+        number: The sequence number of each, or -1.
+    """
+
+    distinct: list[Operator]
+    of_text: Rows
+    called: Flags
+    number: Ints
+
+
+def _of_torch(texts: pa.Array, fields: spelling.Fields) -> _OfTorch:
+    digits = pc.struct_field(pc.extract_regex(texts, fields.sequence), "seq")
+    number = np.asarray(pc.max_element_wise(digits.cast(pa.int64()), -1))
+    plain = pc.replace_substring_regex(texts, fields.counting, "").dictionary_encode()
+    of_text = np.asarray(plain.indices).astype(np.int64)
+    parts = pc.extract_regex(plain.dictionary, spelling.NAME_AND_SIZES)
+    name, sizes = (pc.struct_field(parts, field) for field in ("name", "sizes"))
+    called = np.asarray(pc.not_equal(sizes, ""))
+    for form in (spelling.NAMES, spelling.IDENTIFIER):
+        called = called | np.asarray(pc.match_substring_regex(name, form))
+    words = zip(name.to_pylist(), sizes.to_pylist(), strict=True)
+    distinct = [Operator(word[:LONGEST_NAME], spelling.shapes_in(size)) for word, size in words]
+    return _OfTorch(distinct, of_text, called[of_text] | np.asarray(digits.is_valid()), number)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRanges:
+    """Pushed and popped ranges of operators, by (start, -end) on the axis of all threads.
+
+    Attributes:
+        text: Row of texts.
+        start: Start on the axis.
+        end: End on it.
+        parent: The one around each, or -1.
+    """
+
+    text: Rows
+    start: Ints
+    end: Ints
+    parent: Rows
+
+    def texts_around(self, start: Ints, end: Ints) -> Rows:
+        """The text of the innermost around each interval, or -1."""
+        if not self.text.size:
+            return np.full(start.size, -1, dtype=np.int64)
+        return np.append(self.text, -1)[innermost(self.start, self.end, self.parent, start, end)]
+
+
+def operator_ranges(recording: Recording, axis: ThreadAxis, operators: Operators) -> OperatorRanges:
+    """The ranges of operators; of one that was never popped it is not known how long it ran."""
+    none = np.empty(0, dtype=np.int64)
+    if not operators.distinct:
+        return OperatorRanges(none, none, none, none)
+    text = integers(recording.ranges, "text")
+    popped = (integers(recording.ranges, "kind") == PUSH_POP) & ~np.asarray(recording.ranges.column("open"))
+    rows = np.flatnonzero((operators.of_text[text] >= 0) & popped & axis.ends_here)
+    start, end = axis.range_start[rows], axis.range_end[rows]
+    return OperatorRanges(text[rows], start, end, parents(start, end)[0])

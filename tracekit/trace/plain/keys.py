@@ -1,0 +1,198 @@
+"""What a hierarchy is keyed by: modules, plain ranges or operators; and which ranges are its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped
+from tracekit.arrays.intervals import by_level, nesting_order, parents
+from tracekit.markers.base import ModuleMarker, StepMarker, Unreadable
+from tracekit.markers.domains import is_library
+from tracekit.markers.kinds import AUTO, MODULES, OPERATOR, OPERATORS, RANGE, RANGES
+from tracekit.trace.hierarchy.parts import part
+from tracekit.trace.plain.extents import Extents, extents_of
+from tracekit.trace.plain.iterations import iterations
+from tracekit.trace.plain.names import names_of
+from tracekit.trace.plain.stacks import stack_lines
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.markers.base import Marker, Shapes
+    from tracekit.recording.axis import ThreadAxis
+    from tracekit.recording.tables import Recording
+    from tracekit.trace.decoding import Decoded
+    from tracekit.trace.operators import Operators
+    from tracekit.trace.plain.names import Names
+
+
+class Keyed(NamedTuple):
+    """The nodes of a hierarchy among the ranges of a recording.
+
+    Attributes:
+        by: What it is keyed by: one of ``HIERARCHIES`` but the first.
+        decoded: The markers, with one for every name of a node.
+        extents: The plain ranges that are nodes.
+        marker: For each of these the row of its marker.
+        steps: The plain ranges that are iterations.
+        step_markers: For each of these its marker.
+    """
+
+    by: str
+    decoded: Decoded
+    extents: Extents
+    marker: Rows
+    steps: Extents
+    step_markers: list[StepMarker]
+
+    @property
+    def modules_alone(self) -> Keyed:
+        """The same markers, with modules as the only nodes."""
+        return _modules(self.decoded)
+
+    @property
+    def with_modules(self) -> bool:
+        """Whether ranges with module markers are nodes."""
+        return self.by != OPERATORS
+
+
+def keyed_by(
+    by: str, recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints, operators: Operators
+) -> Keyed:
+    """Chooses the nodes of the hierarchy.
+
+    Args:
+        by: One of ``HIERARCHIES``; ``auto`` takes modules if any is marked, else plain ranges, else operators.
+        recording: The recording.
+        decoded: Its markers.
+        axis: Its ranges on one axis.
+        ends: When its ranges ended, on that axis.
+        operators: The operators that its texts name.
+    """
+    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
+    if by == AUTO and (not marker.size or bool(decoded.rows(ModuleMarker)[marker].any())):
+        by = MODULES
+    if by == MODULES:
+        return _modules(decoded)
+    names = names_of(recording, decoded, operators)
+    name = names.of_text[integers(recording.ranges, "text")]
+    operator = np.array([item.operator for item in names.names])[name]
+    called = decoded.rows(ModuleMarker, Unreadable)[marker]
+    library = of_libraries(recording)
+    if by == AUTO:
+        plain = ~(called | operator | library) & axis.ends_here
+        by = RANGES if plain.any() or not operator.any() else OPERATORS
+    rows = np.flatnonzero((~called if by == RANGES else operator & ~called) & axis.ends_here)
+    others = np.flatnonzero(called & axis.ends_here & (by == RANGES))
+    calls = Extents(others, axis.range_start[others], ends[others])
+    extents = extents_of(recording, axis, rows, _numbers(names, recording)[rows], calls)
+    extents = _never_above_users(extents, library, calls)
+    markers, node = _markers(recording, extents.row, names, name[extents.row])
+    at = _iterations(recording, extents, names, name[extents.row], library) if by == RANGES else node[:0]
+    steps = Extents(*(column[at] for column in extents))
+    extents, node = _with_stacks(extents, names, name[extents.row], markers, node)
+    return Keyed(
+        by,
+        replace(decoded, markers=[*decoded.markers, *markers]),
+        extents,
+        node + len(decoded.markers),
+        steps,
+        [StepMarker(item.text, index=item.iteration) for item in map(names.names.__getitem__, name[steps.row])],
+    )
+
+
+def _modules(decoded: Decoded) -> Keyed:
+    none = np.empty(0, dtype=np.int64)
+    nothing = Extents(none, none, none)
+    return Keyed(MODULES, decoded, nothing, none, nothing, [])
+
+
+def of_libraries(recording: Recording) -> Flags:
+    """Which ranges are in the domain of a library."""
+    library = np.array([*map(is_library, recording.domains), False])
+    return np.asarray(library[integers(recording.ranges, "domain")])
+
+
+def _numbers(names: Names, recording: Recording) -> Ints:
+    """For every range a number, the same for those of one name in one domain, whatever their inputs."""
+    texts: dict[tuple[str, bool], int] = {}
+    text = np.array([texts.setdefault((item.text, item.operator), len(texts)) for item in names.names])
+    domain = integers(recording.ranges, "domain")
+    return text[names.of_text[integers(recording.ranges, "text")]] * (len(recording.domains) + 1) + domain
+
+
+def _never_above_users(extents: Extents, library: Flags, calls: Extents) -> Extents:
+    """Leaves out a library's ranges that contain a user's: they are not what the user's are part of.
+
+    Args:
+        extents: Plain ranges that nest.
+        library: Which ranges of the recording are a library's.
+        calls: Calls of modules, which are a user's.
+    """
+    of_library = library[extents.row]
+    if not of_library.any():
+        return extents
+    start, end = np.append(extents.start, calls.start), np.append(extents.end, calls.end)
+    order = nesting_order(start, end)
+    parent, depth = parents(start[order], end[order])
+    with_users = np.append(~of_library, np.ones(calls.row.size, dtype=bool))[order]
+    for level in reversed(by_level(depth)):
+        inside = level[with_users[level] & (parent[level] >= 0)]
+        with_users[parent[inside]] = True
+    kept = np.ones(start.size, dtype=bool)
+    kept[order] = ~with_users
+    kept = kept[: extents.row.size] | ~of_library
+    return Extents(*(column[kept] for column in extents))
+
+
+def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tuple[list[Marker], Rows]:
+    """The distinct markers of some ranges, and for each range the row of its marker."""
+    domain = integers(recording.ranges, "domain")[rows]
+    # Where all ranges that are no library's are in one domain, its name says nothing.
+    users = np.unique(domain[~of_libraries(recording)[rows]])
+    if users.size == 1:
+        domain = np.where(domain == users[0], -1, domain)
+    groups = grouped((domain, name))
+    numbers: dict[tuple[str, Shapes | None], int] = {}
+    markers: list[Marker] = []
+    row = []
+    for first in groups.first.tolist():
+        item, number = names.names[name[first]], int(domain[first])
+        text = f"{recording.domains[number]}:{item.text}" if number >= 0 and recording.domains[number] else item.text
+        kind = OPERATOR if item.operator else RANGE
+        path = ".".join((*item.module, part(text, kind)))
+        row.append(numbers.setdefault((path, item.inputs), len(numbers)))
+        if len(numbers) > len(markers):
+            markers.append(ModuleMarker(path, inputs=item.inputs, kind=kind, phase=""))
+    return markers, np.array(row, dtype=np.int64)[groups.group]
+
+
+def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marker], node: Rows) -> tuple[Extents, Rows]:
+    """The nodes, where those that tell a call stack have one for each of its lines, whose markers are added."""
+    if not any(item.stack for item in names.names):
+        return extents, node
+    lines = stack_lines(extents, name, [item.stack for item in names.names])
+    numbers: dict[str, int] = {}
+    of_line = [numbers.setdefault(line, len(numbers)) + len(markers) for line in lines.line]
+    markers += [ModuleMarker(part(line, RANGE), kind=RANGE, phase="") for line in numbers]
+    others = np.flatnonzero([not item.stack for item in names.names])
+    kept = np.flatnonzero(np.isin(name, others))
+    at = np.concatenate((kept, lines.at))
+    order = np.argsort(at, kind="stable")
+    at = at[order]
+    return Extents(*(column[at] for column in extents)), np.concatenate(
+        (node[kept], np.array(of_line, dtype=np.int64))
+    )[order]
+
+
+def _iterations(recording: Recording, extents: Extents, names: Names, name: Ints, library: Flags) -> Rows:
+    """Which of the extents are iterations."""
+    numbers = [-1 if item.iteration is None or item.operator else item.iteration for item in names.names]
+    texts: dict[str, int] = {}
+    text = np.array([texts.setdefault(item.text, len(texts)) for item in names.names])
+    number = np.array(numbers)[name]
+    number[library[extents.row]] = -1
+    return iterations(recording, extents, text[name], number)
