@@ -70,7 +70,10 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
         markers.DIALECTS,
         {"base", "counters", "domains", "fields", "kinds", "literal", "operators", "phases", "spelling", "tensorrt"},
     ),
-    "readers": (readers.READERS, {"base", "foreign", "sqlite"}),
+    "readers": (
+        readers.READERS,
+        {"base", "digests", "folder", "foreign", "nsight", "requests", "rows", "source", "sqlite"},
+    ),
     "tables": (tables.TABLES, {"base", "operators"}),
 }
 SPECS = [

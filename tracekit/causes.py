@@ -187,6 +187,22 @@ NEVER_ENDED = Cause(
     "The range has no end in the report; it was closed at the last time seen on its thread.",
     "let the program finish before recording ends, or accept it",
 )
+NEVER_BEGAN = Cause(
+    "never_began",
+    "The end of an NVTX range whose start is not in the report; the range was left out.",
+    "start recording before the range starts, or accept it",
+)
+TIME_UNKNOWN = Cause(
+    "time_unknown",
+    "The profiler did not record when it started (its time is 0); the row was dropped.",
+    "let the program wait for the GPU (torch.cuda.synchronize) and end by itself before recording stops",
+)
+PROCESS_UNKNOWN = Cause(
+    "process_unknown",
+    "The report holds several processes and does not record which of them this device work belongs to, so its launch "
+    "is not known.",
+    "record each process into a file of its own: nvprof --profile-child-processes -o report.%p.nvprof",
+)
 TOO_LARGE = Cause(
     "value_too_large",
     "The number is too large for its column (a grid of 2^40 blocks, say); it was replaced by null.",
@@ -204,6 +220,11 @@ RAW_EVENT = Cause(
 )
 OTHER_EVENT = Cause(
     "other_event", "An NVTX event that names a category, thread, stream or the like, or destroys a domain.", loss=False
+)
+DUPLICATE_ROW = Cause(
+    "duplicate_row",
+    "A row that repeats another one in everything, as merging a file twice leaves them; it was read once.",
+    loss=False,
 )
 NO_CORRELATION_ID = Cause(
     "no_correlation_id", "An API call without a correlation id; no work can be linked to it.", loss=False

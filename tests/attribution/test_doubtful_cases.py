@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracekit.dataset.opening import Dataset
+    from tracekit.recording.provenance import Source
 
     Parse = Callable[..., Dataset]
 
@@ -145,9 +146,9 @@ def test_a_disk_that_fails_under_the_report_is_not_blamed_on_the_dataset(
 ) -> None:
     path = report(tmp_path / "report.sqlite", "kernel 1 1 2 #1")
 
-    def fails(_path: Path) -> str:
+    def fails(_path: Path, _format: str) -> Source:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("tracekit.readers.nsight_sqlite.report._sha256", fails)
+    monkeypatch.setattr("tracekit.readers.nsight_sqlite.source_of_file", fails)
     with pytest.raises(ReportError, match=r"report\.sqlite: cannot be read"):
         tracekit.parse(path)

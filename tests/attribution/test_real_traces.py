@@ -15,7 +15,7 @@ import pytest
 
 import tracekit
 from tests.needs import TRACES
-from tracekit.readers.nsight_sqlite import report as nsight_sqlite
+from tracekit.readers import nsight_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.benchmarks.serving_report import write_report
+from tests.readers.folders import SUFFIXES, as_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,8 +102,27 @@ def measure(kernels: int, *, inline_text: bool, runs: int, folder: Path) -> None
         f"subtree of a layer {1000 * subtree_seconds(out):5.1f} ms",
         flush=True,
     )
+    if not inline_text:
+        measure_folders(report, runs=runs, folder=folder)
     report.unlink()
     shutil.rmtree(out)
+
+
+def measure_folders(report: Path, *, runs: int, folder: Path) -> None:
+    """Prints what the same report takes as folders of tables, beside the SQLite file in turn."""
+    out = folder / "folder.tracekit"
+    for suffix in SUFFIXES:
+        tables = as_folder(report, folder / f"tables{suffix}", suffix)
+        pairs = [(parse_figures([tables], out), parse_figures([report], out)) for _ in range(runs)]
+        ratio = statistics.median(tables_run.wall / file_run.wall for tables_run, file_run in pairs)
+        print(
+            f"{'':>9}  the same as a folder of {suffix:<8} files, "
+            f"{sum(file.stat().st_size for file in tables.iterdir()) / 1e6:6.0f} MB: "
+            f"parse {statistics.median(run.wall for run, _ in pairs):6.2f} s = {ratio:4.2f} of SQLite, "
+            f"peak {max(run.megabytes for run, _ in pairs):5.0f} MB",
+            flush=True,
+        )
+        shutil.rmtree(tables)
 
 
 def with_plain_ranges(report: Path) -> Path:

@@ -19,9 +19,10 @@ from tests.capture.kineto_traces import NAMES, WORK, events, rows
 from tests.needs import REPORTS
 from tests.nsys import nsys
 from tracekit.capture import machine
-from tracekit.capture.kineto import rows_of, short_name
+from tracekit.capture.kineto import rows_of
 from tracekit.markers.phases import phase_of
 from tracekit.nsight import file as nsight_file
+from tracekit.nsight.kernel_names import short_name
 
 if TYPE_CHECKING:
     from pathlib import Path

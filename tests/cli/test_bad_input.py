@@ -56,16 +56,17 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "text": (holding(b"kernel,time\ngemm,12\n"), "is a text file", EXPORT),
     "text without a line end": (holding("grün".encode()), "is a text file", EXPORT),
     "noise": (holding(bytes(range(256)) * 40), "has an unknown format", EXPORT),
-    "nsys-rep": (
-        holding(b"NVIDIA Tegra Profiler Report 1.\n\x0bLocal"),
-        "in its native format",
-        EXPORT,
-    ),
     "gzip": (compressed_report, "is gzip-compressed", "decompress it first"),
     "zip": (holding(b"PK\x03\x04" + bytes(60)), "is a zip archive", "decompress it first"),
-    "JSON": (holding(b'{"traceEvents": []}'), "is a JSON file", EXPORT),
-    "indented JSON": (holding(b'\n\n  [\n{"ph": "X"}]'), "is a JSON file", EXPORT),
+    "JSON": (holding(b'{"traceEvents": []}'), "holds no events of torch.profiler", "export_chrome_trace"),
+    "indented JSON": (holding(b'\n\n  [\n{"ph": "X"}]'), "holds no events of torch.profiler", "export_chrome_trace"),
     "XML": (holding(b'<?xml version="1.0"?><report/>'), "is an XML file", EXPORT),
+    "the Visual Profiler's session": (
+        holding(b'<?xml version="1.0" encoding="UTF-8"?>\n<com.nvidia.viper.session/>'),
+        "such as NVIDIA's Visual Profiler writes",
+        "a file that nvprof -o wrote",
+    ),
+    "what nvprof prints": (holding(b"==42== NVPROF is profiling process 42\n"), "nvprof prints", "nvprof -o"),
     "Parquet": (
         lambda path: pq.write_table(pa.table({"a": [1]}), path),
         "is a Parquet file",
@@ -114,6 +115,7 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "export the report again",
     ),
     "a folder": (Path.mkdir, "is a folder", "expected a report file"),
+    "Arrow": (holding(b"\xff\xff\xff\xff" + bytes(60)), "is a stream of Arrow tables", "--type arrowdir"),
     "nothing": (lambda path: None, "does not exist", "check the path"),
     "a dangling link": (
         lambda path: path.symlink_to("gone"),
@@ -143,24 +145,6 @@ def test_what_is_no_report_is_named_with_what_was_expected_and_what_to_do(what: 
     with pytest.raises(tracekit.ReportError) as raised:
         tracekit.parse(path)
     assert raised.value.path == path
-
-
-@pytest.mark.traces
-@pytest.mark.parametrize(
-    ("trace", "problem"),
-    [
-        ("nvprof/pyprof_markers.sql", "is an nvprof SQLite file"),
-        ("nvprof/nccl_4gpu.nvvp", "is an nvprof SQLite file"),
-        ("nsys/two_gpu_p2p_v2020.5.qdrep", "in its native format; export it first: " + EXPORT),
-        ("nsys/emit_nvtx_training_v2022.2.nsys-rep", "in its native format; export it first: " + EXPORT),
-        ("kineto/user_annotation_steps.json.gz", "is gzip-compressed"),
-        ("kineto/graph_ids.json", "is a JSON file, such as torch.profiler writes"),
-    ],
-)
-def test_real_files_of_other_profilers_are_recognised(trace: str, problem: str, tmp_path: Path) -> None:
-    path = TRACES / trace
-    assert problem in refusal(command("parse", path, "-o", tmp_path / "out"), path)
-    assert contents(tmp_path) == {}
 
 
 def test_a_refusal_in_a_process_of_its_own_is_one_line_and_exit_code_1(tmp_path: Path) -> None:

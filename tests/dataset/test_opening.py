@@ -94,6 +94,8 @@ def test_the_manifest_tells_the_source_and_what_was_written(small: Dataset) -> N
         "exporter": "2023.4.4.54-234433681190v0",
         "schema_version": "3.7.2",
         "started_utc_ns": None,
+        "trace_id": None,
+        "world_size": None,
     }
     assert manifest["rows"] == {name: small.table(name).num_rows for name in SPECS}
     assert manifest["coverage"] == small.table("coverage").to_pylist()

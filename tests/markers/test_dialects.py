@@ -338,3 +338,32 @@ def test_distinct_texts_are_decoded_once_and_plain_ones_have_no_marker() -> None
         Step("ProfilerStep#1", "train", index=1),
     ]
     assert not decoded.rows(Module, Step)[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "marker"),
+    [
+        ("nn.Module: Linear_3", Module("Linear_3", "Linear", class_only=True)),
+        ("nn.Module: My_Block_12", Module("My_Block_12", "My_Block", class_only=True)),
+        ("nn.Module: Linear", Unreadable(NO_NAME)),
+        ("an nn.Module: Linear_3", None),
+    ],
+)
+def test_modules_by_class_and_number_have_no_path_of_their_own(text: str, marker: Marker | None) -> None:
+    assert said(text) == marker
+
+
+@pytest.mark.parametrize(
+    ("text", "marker"),
+    [
+        ("TOP(C)::forward.", Module("C", "C")),
+        ("TOP(C)::forward.A0(A)::forward.SELF(A)::forward_impl_.SELF(A)::my_new_method.", Module("C.A0", "A")),
+        ("TOP(C)::forward.SELF(C)::call_b.B0(B)::forward.aten::add", Module("C.B0", "B")),
+        ("TOP(C)::forward.layer1(Sequential)::forward.0(B)::forward.::relu", Module("C.layer1.0", "B")),
+        ("TOP(C)::forward.CALL_FUNCTION::relu", Module("C", "C")),
+        ("TOP(C)::forward.INSTANCE_NAME_UNKNOWN(B)::forward", Unreadable(NO_NAME)),
+        ("TOP()::defaults.", None),
+    ],
+)
+def test_hierarchies_of_torchscript_name_modules(text: str, marker: Marker | None) -> None:
+    assert said(text) == marker

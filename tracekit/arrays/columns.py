@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as NumPy arrays."""
+"""Columns of Arrow tables as NumPy arrays, and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from tracekit.arrays.types import Ints
+    from tracekit.arrays.types import Ints, Rows
 
 
 def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
@@ -17,3 +17,15 @@ def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
     if values.null_count:
         values = values.fill_null(pa.scalar(null, values.type))
     return np.asarray(values.to_numpy())
+
+
+def nullable(values: Ints, type_: pa.DataType) -> pa.Array:
+    """Integers as an Arrow array in which -1 is null."""
+    if not values.size or int(values.max()) < 0:
+        return pa.nulls(values.size, type_)
+    return pa.array(values, mask=values < 0).cast(type_)
+
+
+def in_order(table: pa.Table, order: Rows) -> pa.Table:
+    """The rows of a table in another order; most tables already have it."""
+    return table if bool((order[1:] > order[:-1]).all()) else table.take(pa.array(order))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tracekit.capture.evaluations import Evaluations
 from tracekit.capture.rows import COPY_LABELS, MEMORY_LABELS, Rows, global_tid
 from tracekit.markers.phases import phase_of
+from tracekit.nsight.kernel_names import short_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -235,28 +236,6 @@ class _Converter:
         kind = _MEMORY_KINDS.get(match[1]) if match else None
         row = {"bytes": event["args"].get("bytes"), "memKind": kind}
         self._rows.memsets.append(self._device(event, span) | row)
-
-
-def short_name(name: str) -> str:
-    """A kernel's name without return type, namespaces, template arguments and parameters, as Nsight shortens it.
-
-    >>> short_name("void at::native::(anonymous namespace)::sum<4, at::Op<int> >(int, at::Op<int>)")
-    'sum'
-    """
-    plain = name.replace("(anonymous namespace)", "")
-    kept: list[str] = []
-    angles = parentheses = 0
-    for letter in plain:
-        if letter in "()":
-            if not angles:
-                break
-            parentheses += 1 if letter == "(" else -1
-        elif letter in "<>" and not parentheses:
-            angles += 1 if letter == "<" else -1
-        elif not angles:
-            kept.append(letter)
-    words = "".join(kept).split("::")[-1].split()
-    return words[-1] if words and not angles else name
 
 
 @lru_cache(maxsize=4_096)

@@ -1,4 +1,4 @@
-"""``tracekit doctor``: what this machine can record, and what to do about what it cannot."""
+"""``tracekit doctor``: what this machine can record and read, and what to do about what it cannot."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from tracekit.nsight.nsys import Nsys
 
 NAME = "doctor"
-HELP = "check what this machine can record, and how to record more"
+HELP = "check what this machine can record and read, and how to do more"
 
 _NEEDED_BYTES = 2 << 30
 #: What is tried with nsys: tracekit's own markers, and ranges of programs that use the nvtx package themselves.
 _MARKERS, _OWN_RANGES = "NVTX under nsys", "nvtx.push_range under nsys"
 _ENGINE = "engine"
+_NATIVE = ".nsys-rep files"
 
 
 class Check(NamedTuple):
@@ -72,6 +73,7 @@ def _checks() -> list[Check]:
         gpu,
         nvtx,
         nsys,
+        _native_reports(tool),
         *markers,
         *(_fused_layers() if torch.ok else ()),
         _folder(),
@@ -116,6 +118,25 @@ def _nsys() -> tuple[Nsys | None, Check]:
         return tool, Check("nsys", ok=True, detail=f"{tool.version} ({tool.path})")
     except TracekitError as error:
         return None, Check("nsys", ok=False, detail=str(error), advice=nsys.INSTALL)
+
+
+def _native_reports(tool: Nsys | None) -> Check:
+    """Whether parse reads reports in nsys's own format here."""
+    from tracekit.nsight import nsys
+    from tracekit.nsight.exporting import export_type
+
+    if tool is None:
+        advice = f"{nsys.INSTALL}; or export reports where they were recorded: nsys export --type sqlite"
+        return Check(_NATIVE, ok=False, detail="cannot be read here: no nsys", advice=advice)
+    try:
+        type_ = export_type(tool)
+    except TracekitError as error:
+        return Check(_NATIVE, ok=False, detail=f"cannot be read here: {error}", advice=nsys.INSTALL)
+    if type_ is None:
+        return Check(
+            _NATIVE, ok=False, detail=f"cannot be read here: {tool.path} offers no export", advice=nsys.INSTALL
+        )
+    return Check(_NATIVE, ok=True, detail=f"can be read: nsys {tool.version} exports them ({type_})")
 
 
 def _marker_checks(tool: Nsys, nvtx: str) -> list[Check]:

@@ -27,7 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="REPORT",
-        help="SQLite report, as written by nsys export --type sqlite; several become one dataset",
+        help="report of Nsight Systems (.nsys-rep, which needs nsys; .sqlite; a folder from nsys export --type "
+        "parquetdir or arrowdir), file of nvprof -o, or Chrome trace of torch.profiler (.json, .json.gz); several "
+        "become one dataset",
     )
     parser.add_argument(
         "-o",

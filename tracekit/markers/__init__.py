@@ -18,9 +18,11 @@ from tracekit.markers import (
     layer_dict,
     lightning,
     megatron,
+    numbered,
     pieces,
     pipelining,
     pyprof,
+    scripted,
     steps,
     tensorrt_llm,
     transformer_engine,
@@ -36,4 +38,4 @@ FRAMEWORKS: tuple[Dialect, ...] = (
     *(fsdp, pipelining, inductor, deepspeed, megatron, transformer_engine, lightning),
     *(tensorrt_llm, vllm_scopes, xla),
 )
-DIALECTS: tuple[Dialect, ...] = (compiled, layer_dict, pyprof, compact, steps, pieces, *FRAMEWORKS)
+DIALECTS: tuple[Dialect, ...] = (compiled, layer_dict, pyprof, compact, steps, pieces, numbered, scripted, *FRAMEWORKS)

@@ -1,4 +1,4 @@
-"""Finds and runs NVIDIA's ``nsys``: profile, import, export. The only place that starts it."""
+"""Finds NVIDIA's ``nsys`` and records with it: profile, import, export."""
 
 from __future__ import annotations
 
@@ -89,6 +89,18 @@ class Nsys:
         """The options of its ``profile``."""
         return frozenset(re.findall(r"--[a-z][a-z-]+", self._ask("profile", "--help")))
 
+    @cached_property
+    def export_types(self) -> frozenset[str]:
+        """Words of the help of its ``export``, the types that it offers among them."""
+        return frozenset(re.findall(r"\w+", self._ask("export", "--help")))
+
+    @property
+    def importer(self) -> Path:
+        """The program that converts raw data to a report; Debian's nsys does not find its own."""
+        near = [path.parents[1] for path in (self.path, self.path.resolve())]
+        importers = [path for root in near for path in root.glob("host-linux-*/QdstrmImporter")]
+        return importers[0] if importers else Path("QdstrmImporter")
+
     def record(
         self,
         command: Sequence[str],
@@ -137,7 +149,7 @@ class Nsys:
     def _native(self, place: Path, recorded: Recorded) -> Path:
         """The report in nsys's own format, or the raw data if no importer can convert it."""
         if not _newest(place, *_REPORTS) and (raw := _newest(place, _RAW)):
-            importer = self._importer()
+            importer = self.importer
             made = raw.with_suffix(_REPORTS[0])
             self._run(place, importer, "-i", raw, "-o", made, libraries=importer.parent)
         if native := _newest(place, *_REPORTS) or _newest(place, _RAW):
@@ -147,16 +159,10 @@ class Nsys:
         message = f"nothing was recorded: {left}{self.path} printed: {_last_reason(place)}"
         raise CaptureError(message, code or 1)
 
-    def _importer(self) -> Path:
-        """The program that converts raw data to a report; Debian's nsys does not find its own."""
-        near = [path.parents[1] for path in (self.path, self.path.resolve())]
-        importers = [path for root in near for path in root.glob("host-linux-*/QdstrmImporter")]
-        return importers[0] if importers else Path("QdstrmImporter")
-
     def _export(self, place: Path, native: Path, report: Path) -> str | None:
         """Exports nsys's own report, which is safe by now, as SQLite; returns the problem and its remedy, if any."""
         if native.suffix == _RAW:
-            problem = f"cannot be converted to a report; {self._importer()} printed: {_last_reason(place)}"
+            problem = f"cannot be converted to a report; {self.importer} printed: {_last_reason(place)}"
             remedy = "convert it on a machine with a full Nsight Systems installation: QdstrmImporter -i"
         else:
             made = place / "export.sqlite"

@@ -34,8 +34,9 @@ def parse(
     """Reads a report, or several, and writes one dataset.
 
     Args:
-        report: A SQLite export of Nsight Systems, or several of one run, such as one per rank. Reports are read side
-            by side and never changed.
+        report: A report of Nsight Systems (its own format, a SQLite export or a folder of tables), of nvprof or of
+            torch.profiler, or several of one run, such as one per rank. Reports are read side by side and never
+            changed.
         out: Folder of the dataset; for one report, by default its path with the suffix ``.tracekit``.
         by: What the hierarchy shall be keyed by: ``modules``, ``ranges`` (plain NVTX ranges) or ``operators``;
             ``auto`` takes modules if any is marked in the report, else plain ranges, else operators.

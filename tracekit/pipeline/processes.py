@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 #: Parsing 185 MB took 0.8 GB at its peak, 963 MB took 3.2 GB.
 _BASE_BYTES, _BYTES_PER_BYTE = 200_000_000, 4
+#: How much larger a report would be as SQLite, if it is stored more densely.
+_DENSITY = {".nsys-rep": 10, ".qdrep": 14, ".qdstrm": 10, ".parquet": 4}
+#: How long workers may take to remove what they have begun, when they are stopped.
+_PATIENCE_S = 5
 _MEMORY = Path("/proc/meminfo")
 #: A container's limit and use of memory, in either version of Linux's control groups.
 _LIMITS = (
@@ -41,7 +46,7 @@ _LIMITS = (
 )
 _AVAILABLE = re.compile(r"^MemAvailable:\s*(\d+) kB$", re.MULTILINE)
 #: The part of a report's progress that each stage covers.
-_STAGES = {"reading": (0.0, 0.5), "writing": (0.5, 1.0)}
+_STAGES = {"exporting": (0.0, 0.3), "reading": (0.0, 0.5), "writing": (0.5, 1.0)}
 _BOOT = (
     "import json, sys; task = json.loads(sys.stdin.readline()); sys.path[:] = task['path']; "
     "from tracekit.pipeline.worker import run; run(task)"
@@ -114,7 +119,8 @@ def _cores() -> int:
 def _needed_bytes(report: Path) -> int:
     """Estimate of the memory that parsing a report takes."""
     try:
-        return _BASE_BYTES + _BYTES_PER_BYTE * report.stat().st_size
+        files = [report, *report.iterdir()] if report.is_dir() else [report]
+        return _BASE_BYTES + _BYTES_PER_BYTE * sum(file.stat().st_size * _DENSITY.get(file.suffix, 1) for file in files)
     except OSError:
         return 0  # its worker will report the error
 
@@ -137,7 +143,7 @@ def _system_file(path: Path) -> str:
 
 
 class _Processes:
-    """The running workers. At the end of the block all are killed, and no more can start."""
+    """The running workers. At the end of the block all are stopped, and no more can start."""
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[bytes]] = []
@@ -149,12 +155,18 @@ class _Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the workers that still run."""
+        """Stops the workers that still run, and kills those that do not end soon."""
         with self._lock:
             self._stopped = True
             for process in self._running:
-                process.kill()
-                process.wait()
+                process.terminate()
+            deadline = time.monotonic() + _PATIENCE_S
+            for process in self._running:
+                try:
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
     def start(self) -> subprocess.Popen[bytes] | None:
         """A fresh interpreter that waits for its task; None after the end of the block."""
@@ -189,11 +201,13 @@ def _parsed(task: Task, processes: _Processes, progress: Progress) -> ReportErro
     with process.stdin, process.stdout:
         with suppress(BrokenPipeError):
             os.write(process.stdin.fileno(), _line(task))
+        done = 0.0
         for line in process.stdout:
             message = json.loads(line)
             if message.get("stage") in _STAGES:
                 begin, end = _STAGES[message["stage"]]
-                progress(task.name, begin + (end - begin) * message["share"])
+                done = max(done, begin + (end - begin) * message["share"])
+                progress(task.name, done)
     return _outcome(task.report, message, processes.ended(process))
 
 

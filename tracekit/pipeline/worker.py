@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,14 @@ from tracekit.errors import ReportError
 from tracekit.pipeline.one import tables_of
 from tracekit.readers import reader_for
 
+#: How long a stopped worker may take to remove what it has begun.
+_PATIENCE_S = 5
+
 
 def run(task: dict[str, Any]) -> None:
     """Parses the report of one task."""
+    # A worker that is stopped while nsys runs for it stops nsys, too, and removes what that has written.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_input, daemon=True).start()
     path, lock = Path(task["report"]), threading.Lock()
 
@@ -52,4 +59,6 @@ def _end_with_input() -> None:
     """Ends this process when the one that started it is gone."""
     while os.read(0, 1):
         pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_PATIENCE_S)
     os._exit(1)

@@ -11,32 +11,30 @@ import stat
 from typing import TYPE_CHECKING
 
 from tracekit.errors import ReportError
-from tracekit.readers import nsight_sqlite
-from tracekit.readers.foreign import foreign_file
+from tracekit.readers import kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof
+from tracekit.readers.foreign import foreign_file, foreign_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracekit.readers.base import Reader
 
-READERS: tuple[Reader, ...] = (nsight_sqlite,)
+READERS: tuple[Reader, ...] = (nsight_sqlite, nsight_folder, nsight_native, nvprof, kineto)
 
 _HEAD_BYTES = 4096
 
 
 def reader_for(path: Path) -> Reader:
-    """The reader that recognises the file.
+    """The reader that recognises the file or folder.
 
     Raises:
         ReportError: If there is no such file, it cannot be opened, or no reader recognises it.
     """
     try:
         mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
-            raise ReportError(path, f"is {kind}", "expected a report file such as report.sqlite")
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise ReportError(path, "is a pipe or device", "expected a report file such as report.sqlite")
+        head = b"" if stat.S_ISDIR(mode) else _head(path)
     except FileNotFoundError:
         raise ReportError(path, "does not exist", "check the path") from None
     except OSError as error:
@@ -44,4 +42,9 @@ def reader_for(path: Path) -> Reader:
     for reader in READERS:
         if reader.recognises(path, head):
             return reader
-    raise foreign_file(path, head)
+    raise foreign_folder(path) if stat.S_ISDIR(mode) else foreign_file(path, head)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)

@@ -18,11 +18,11 @@ class Reader(Protocol):
     NAME: str
 
     def recognises(self, path: Path, head: bytes, /) -> bool:
-        """Whether the file is of this format, judged by its content, never by its suffix.
+        """Whether the file or folder is of this format, judged by its content, never by its suffix.
 
         Args:
-            path: The file.
-            head: Its first 4,096 bytes.
+            path: The file or folder.
+            head: The first 4,096 bytes of a file; empty for a folder.
         """
 
     def read(self, path: Path, progress: Progress, /) -> Recording:

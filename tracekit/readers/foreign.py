@@ -1,4 +1,4 @@
-"""The error for a file that no reader recognises: what it is, and what to do with it."""
+"""The error for a file or folder that no reader recognises: what it is, and what to do with it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 if TYPE_CHECKING:
     from pathlib import Path
 
-_EXPECTED = "expected a SQLite export of Nsight Systems, as written by: nsys export --type sqlite report.nsys-rep"
+_EXPECTED = (
+    "expected a report of Nsight Systems, such as report.nsys-rep, or its export by nsys export --type sqlite, "
+    "or a trace of torch.profiler"
+)
 _MAGICS: tuple[tuple[bytes, str, str], ...] = (
-    (
-        b"NVIDIA Teg",
-        "is an Nsight Systems report in its native format",
-        "export it first: nsys export --type sqlite {name}",
-    ),
     (b"\x1f\x8b", "is gzip-compressed", "decompress it first; " + _EXPECTED),
     (b"PK\x03\x04", "is a zip archive", "decompress it first; " + _EXPECTED),
+    (
+        b"\xff\xff\xff\xff",
+        "is a stream of Arrow tables",
+        "expected a folder, as written by: nsys export --type arrowdir",
+    ),
     (b"PAR1", "is a Parquet file", _EXPECTED + "; to open a dataset, use tracekit.load(folder)"),
-    (b"<?xml", "is an XML file", _EXPECTED),
-    (b"{", "is a JSON file, such as torch.profiler writes", _EXPECTED),
-    (b"[", "is a JSON file, such as torch.profiler writes", _EXPECTED),
+    (
+        b"<?xml",
+        "is an XML file, such as NVIDIA's Visual Profiler writes its sessions",
+        _EXPECTED + ", or a file that nvprof -o wrote",
+    ),
+    (b"==", "is a text file, such as the summary that nvprof prints", "record a file with: nvprof -o report.nvprof"),
 )
 _NAMED_TABLES = 4
 
@@ -40,11 +46,17 @@ def foreign_file(path: Path, head: bytes) -> ReportError:
     return ReportError(path, kind, _EXPECTED)
 
 
+def foreign_folder(path: Path) -> ReportError:
+    """The error for a folder that is not a report."""
+    if (path / "manifest.json").is_file():
+        return ReportError(path, "is a dataset, not a report", f"to look at it: tracekit show tree {path}")
+    expected = "expected a report file such as report.nsys-rep, or a folder from nsys export --type parquetdir"
+    return ReportError(path, "is a folder", expected)
+
+
 def _other_database(path: Path) -> ReportError:
     with SqliteFile(path) as file:
         tables = sorted(file.tables)
-    if "StringTable" in tables:
-        return ReportError(path, "is an nvprof SQLite file, which tracekit cannot read yet", _EXPECTED)
     if "dictionary" in tables and "aggregations" in tables:
         return ReportError(path, "is a DLProf database, which tracekit cannot read", _EXPECTED)
     shown = ", ".join(tables[:_NAMED_TABLES]) + (", …" if len(tables) > _NAMED_TABLES else "")

@@ -13,13 +13,15 @@ class Source:
     """Where a recording came from.
 
     Attributes:
-        name: File name of the report, without its folder.
+        name: Name of the file or folder that was given, without the folder it is in.
         size_bytes: Its size.
         sha256: Its digest.
         format: Name of the reader.
-        exporter: Product and version that wrote the file, if recorded.
+        exporter: Version of the program that wrote the tables, such as the nsys that exported them, if recorded.
         schema_version: Version of the file's schema, if recorded.
         started_utc_ns: Start of the session, nanoseconds since 1970, if recorded and before ``LATEST_UTC_NS``.
+        trace_id: The id that torch.profiler gave to the trace, if recorded.
+        world_size: How many ranks its job has, if recorded.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Source:
     exporter: str | None = None
     schema_version: str | None = None
     started_utc_ns: int | None = None
+    trace_id: str | None = None
+    world_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ class Rank:
         process: Row of processes.
         pid: Its process id.
         rank: The rank.
-        source: Where the rank was found: ``mpi``, ``process_name``, ``range`` or ``file_name``.
+        source: Where the rank was found: ``mpi``, ``process_name``, ``range``, ``file_name`` or
+            ``distributed_info``.
     """
 
     process: int

@@ -44,7 +44,7 @@ COPY_KINDS = (
     "Unified Device-to-Device",
 )
 #: API calls that replay a CUDA graph.
-_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 GRAPH_CREATED, GRAPH_CLONED, GRAPH_INSTANTIATED = range(3)
 
 RANGES = TableSpec(

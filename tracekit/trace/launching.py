@@ -36,7 +36,7 @@ _ONE_IN, _MANY = 100, 1_000
 #: API calls of runtime and driver that are known to start no work. Calls that load modules or touch managed memory are
 #: not among them: they may copy.
 _STARTS_NOTHING = re.compile(
-    r"cu(da)?("
+    r"(cu(da)?|hip)("
     r"(Device|Stream|Event|Thread|Ctx)Synchronize|"
     r"Event(Create|Destroy|Record|Query|ElapsedTime)\w*|"
     r"Stream(Create|Destroy|Query|WaitEvent|BeginCapture|EndCapture|IsCapturing|UpdateCapture|Get|Set|AddCallback)\w*|"

@@ -39,6 +39,9 @@ _COMPILATION = "compilation"
 _PROFILER_LOSSES = "report: losses"
 
 
+#: Exporters that the manifest names; of Nsight Systems it has only the version.
+
+
 def as_json(dataset: Dataset) -> dict[str, Any]:
     """The summary as plain data, for other programs."""
     modules, manifest = modules_by_time.totals(dataset), dataset.manifest
@@ -115,12 +118,16 @@ def _devices(reports: list[dict[str, Any]], by_process: list[dict[str, Any]]) ->
     return [name for report, device, name in known if (report, device) in worked or report in unknown | idle]
 
 
+#: Programs that put their names before their versions, or have none.
+_NAMED_EXPORTERS = ("tracekit", "torch.profiler", "nvprof")
+
+
 def exporter(report: dict[str, Any]) -> str:
     """What wrote a report, from the manifest: ``Nsight Systems 2023.4.4, schema 3.7.2``."""
     source = report["source"]
     schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
     version = source["exporter"] or "(unknown version)"
-    return f"{version if version.startswith('tracekit') else f'Nsight Systems {version}'}{schema}"
+    return f"{version if version.startswith(_NAMED_EXPORTERS) else f'Nsight Systems {version}'}{schema}"
 
 
 def _numbered(names: Iterable[str]) -> list[str]:

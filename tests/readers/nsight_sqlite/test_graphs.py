@@ -14,7 +14,7 @@ from tests.trace_lines import report
 from tracekit.errors import ReportError
 from tracekit.pipeline.parsing import parse
 from tracekit.progress import silent
-from tracekit.readers.nsight_sqlite import report as nsight_sqlite
+from tracekit.readers import nsight_sqlite
 from tracekit.recording.tables import GRAPH_CLONED, GRAPH_CREATED, GRAPH_INSTANTIATED
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.command import command
 from tests.views.page.pages import shown
-from tracekit.readers.nsight_sqlite.losses import causes_of_message
+from tracekit.readers.nsight.losses import causes_of_message
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,9 @@ import pytest
 import sqlalchemy as sql
 
 from tracekit.errors import ReportError
+from tracekit.readers.requests import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request
 from tracekit.readers.sqlite import queries
-from tracekit.readers.sqlite.bulk import ENCODED, ENCODED_TEXT, BulkReader, Request
+from tracekit.readers.sqlite.bulk import BulkReader
 from tracekit.readers.sqlite.file import SqliteFile
 
 if TYPE_CHECKING:
@@ -66,6 +67,17 @@ def test_however_a_table_lies_in_its_file_its_rows_are_the_same(
     rows = [tuple(row.values()) for row in table.to_pylist() if row["a"]]
     assert (sorted(rows) if "KEY" in WAYS[way] else rows) == (sorted(ROWS) if "KEY" in WAYS[way] else ROWS)
     assert beyond == 0
+
+
+@pytest.mark.parametrize("way", ["plain", "a primary key", "a computed column"])
+def test_bytes_are_the_same_from_pages_and_from_queries(tmp_path: Path, way: str) -> None:
+    blobs = [b"", b"\0" * 12, b"\0" * 13, None, b"\xff" * 300, b"\0" * 12]
+    rows: list[tuple[object, ...]] = [(number, blob, 0.0) for number, blob in enumerate(blobs, 10)]
+    path = written(tmp_path / "rows.sqlite", WAYS[way], rows)
+    for types in ({"b": ENCODED_BLOB}, {"a": pa.int64(), "b": ENCODED_BLOB}):
+        table, _ = read(path, types)
+        assert table.column("b").type == ENCODED_BLOB
+        assert table.column("b").to_pylist() == blobs
 
 
 def test_a_table_without_rows_has_columns_of_their_types(tmp_path: Path) -> None:

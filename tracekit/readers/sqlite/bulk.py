@@ -1,7 +1,7 @@
 """Declared columns of large tables into Arrow, on several cores.
 
-Integers and texts are decoded from the file's pages. Floats, and tables that are not plain (a primary key, a row that
-continues on another page, UTF-16), come out of queries. In a usual export that is only the table of strings.
+Integers, texts and bytes are decoded from the file's pages. Floats, primary keys, and tables that are not plain (a row
+that continues on another page, UTF-16), come out of queries. In a usual export that is only the table of strings.
 
 Measured for 1 M kernels, 1 M launches and 1.7 M ranges (185 MB), CPU seconds of a whole parse: 5.3 with pages, 18 if
 every table comes out of queries. Queries by a driver that hands Arrow to Python (ADBC) took 5.9 and 8.4, at the same
@@ -19,45 +19,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracekit.errors import ReportError
+from tracekit.readers.requests import ENCODED, ENCODED_BLOB, ENCODED_TEXT, as_type
 from tracekit.readers.sqlite.file import DAMAGED
 from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
 from tracekit.readers.sqlite.queries import ROWID, batches
-from tracekit.readers.sqlite.records import TEXTS, Asked, columns
+from tracekit.readers.sqlite.records import Asked, columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    import sqlalchemy as sql
-
     from tracekit.arrays.types import Ints
+    from tracekit.readers.requests import Request
     from tracekit.readers.sqlite.file import Layout, SqliteFile
     from tracekit.readers.sqlite.pages import Pages
 
-#: Ids with few distinct values, stored once each.
-ENCODED = pa.dictionary(pa.int32(), pa.int64())
-ENCODED_TEXT = TEXTS
-
 _PART_PAGES = 2_048
-_LEAST, _MOST = -(2**31), 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One bulk read.
-
-    Attributes:
-        table: A declared table.
-        columns: The columns to read with the Arrow types to store them in; columns that the file lacks are left out.
-        rare: Columns that are also left out if all their values are null.
-    """
-
-    table: sql.Table
-    columns: Mapping[str, pa.DataType]
-    rare: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +46,7 @@ class _Part:
     Attributes:
         arrays: Their columns; without those that are null throughout.
         rowid: Their rowids.
-        elsewhere: Columns that are not empty but neither integers nor texts.
+        elsewhere: Columns that are not empty but neither integers, texts nor bytes.
         beyond: Number of values that were too large for their column and became null.
     """
 
@@ -83,6 +62,9 @@ class BulkReader:
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
         self.beyond = 0
+        self.path = file.path
+        self.tables = file.tables
+        self.values = file.values
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1))
 
@@ -116,7 +98,7 @@ class BulkReader:
         """Starts to read a table from its pages; None if that is not possible."""
         name = request.table.name
         layout = self.file.layout(name) if name in self.file.tables else None
-        if layout is None:
+        if layout is None or not layout.keys.isdisjoint(request.columns):
             return None
         try:
             pages = stack.enter_context(open_pages(self.file.path))
@@ -130,22 +112,24 @@ class BulkReader:
         if self._stop.is_set():
             raise NotPlain
         present = [name for name in request.columns if name in layout.positions]
-        integers, texts, others = (
-            [name for name in present if _how(request.columns[name]) == how] for how in ("integers", "texts", "others")
+        integers, texts, others, blobs = (
+            [name for name in present if _how(request.columns[name]) == how]
+            for how in ("integers", "texts", "others", "blobs")
         )
         at = layout.positions.__getitem__
         decoded = columns(
             pages,
             leaf,
-            Asked(tuple(map(at, integers)), tuple(map(at, texts)), tuple(map(at, others))),
+            Asked(*(tuple(map(at, names)) for names in (integers, texts, others, blobs))),
         )
         arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
         beyond = 0
-        for name, (values, null) in zip(integers, decoded.integers, strict=True):
-            if values is not None:
-                arrays[name], too_large = _as_type(pa.array(values, mask=null), request.columns[name])
+        for name, (value, null) in zip(integers, decoded.integers, strict=True):
+            if value is not None:
+                arrays[name], too_large = as_type(pa.array(value, mask=null), request.columns[name])
                 beyond += too_large
-        arrays |= {name: text for name, text in zip(texts, decoded.texts, strict=True) if text is not None}
+        for names, encoded in ((texts, decoded.texts), (blobs, decoded.blobs)):
+            arrays |= {name: value for name, value in zip(names, encoded, strict=True) if value is not None}
         elsewhere = frozenset(name for name, filled in zip(others, decoded.others, strict=True) if filled)
         return _Part(arrays, decoded.rowid, elsewhere, beyond)
 
@@ -158,8 +142,7 @@ class BulkReader:
             table = self._from_pages(request, present, begun)
         except NotPlain:
             table, _ = self._queried(request, present)
-        empty = [column for column in table.column_names if table.column(column).null_count == len(table)]
-        return table.drop_columns([column for column in empty if column in request.rare])
+        return request.without_empty(table)
 
     def _from_pages(self, request: Request, present: list[str], begun: list[Future[_Part]] | None) -> pa.Table:
         if begun is None:
@@ -198,7 +181,7 @@ class BulkReader:
 
     def _stored(self, column: str, array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
         try:
-            return _as_type(array, type_)
+            return as_type(array, type_)
         except pa.ArrowInvalid as error:
             problem = f"{column} has values that are not {type_} ({error})"
             raise ReportError(self.file.path, problem, DAMAGED) from None
@@ -214,8 +197,8 @@ def _watched(begun: Mapping[str, list[Future[_Part]] | None], progress: Callable
 
 def _how(type_: pa.DataType) -> str:
     """How a column of this type is read from pages."""
-    if type_ == ENCODED_TEXT:
-        return "texts"
+    if type_ in {ENCODED_TEXT, ENCODED_BLOB}:
+        return "texts" if type_ == ENCODED_TEXT else "blobs"
     return "integers" if type_ == ENCODED or pa.types.is_integer(type_) else "others"
 
 
@@ -223,21 +206,6 @@ def _with_nulls(part: _Part, names: list[str], types: Mapping[str, pa.DataType])
     """A part with nulls for the columns that only other parts fill."""
     nulls = {name: pa.nulls(part.rowid.size, types[name]) for name in names if name not in part.arrays}
     return pa.table({name: part.arrays.get(name, nulls.get(name)) for name in names})
-
-
-def _as_type(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
-    """The values in their stored type, and how many were too large for it and became null."""
-    if pa.types.is_dictionary(type_):
-        if array.type != type_.value_type:
-            raise pa.ArrowInvalid(f"found {array.type}")
-        return array.dictionary_encode(), 0
-    try:
-        return array.cast(type_), 0
-    except pa.ArrowInvalid:
-        if type_ != pa.int32() or array.type != pa.int64():
-            raise
-        fits = pc.and_(pc.greater_equal(array, _LEAST), pc.less_equal(array, _MOST))
-        return pc.if_else(fits, array, None).cast(type_), pc.sum(pc.invert(fits)).as_py()
 
 
 def _joined(parts: list[pa.Table]) -> pa.Table:

@@ -31,10 +31,12 @@ class Layout:
     Attributes:
         root: Its root page, counted from 1.
         positions: Where each column stands in a row.
+        keys: Columns whose values are the numbers of the rows and so are not stored in them.
     """
 
     root: int
     positions: Mapping[str, int]
+    keys: frozenset[str] = frozenset()
 
     @property
     def hides_rowid(self) -> bool:
@@ -89,9 +91,15 @@ class SqliteFile:
     def layout(self, table: str) -> Layout | None:
         """How the table's rows lie in the file; None if there is more to it than one column after the other."""
         columns = self._columns(table)
-        if any(key or hidden for _, key, hidden in columns):
+        keys = frozenset(name for name, key, _ in columns if key)
+        if any(hidden for *_, hidden in columns) or (keys and self._has_key_index(table)):
             return None
-        return Layout(self._roots[table], {name: at for at, (name, *_) in enumerate(columns)})
+        return Layout(self._roots[table], {name: at for at, (name, *_) in enumerate(columns)}, keys)
+
+    def _has_key_index(self, table: str) -> bool:
+        """Whether the primary key has an index or is the table itself, so that it is not the number of the row."""
+        info = sql.func.pragma_index_list(sql.bindparam("of")).table_valued("origin")
+        return any(origin == "pk" for (origin,) in self.rows(sql.select(info.c.origin), of=table))
 
     @property
     def has_unmerged_log(self) -> bool:
@@ -101,17 +109,10 @@ class SqliteFile:
             uses_log = file.read(_HEADER_BYTES)[18:19] == b"\x02"
         return uses_log and log.is_file() and log.stat().st_size > 0
 
-    def has(self, table: sql.Table, *columns: str) -> bool:
-        """Whether the file has the table with these columns."""
-        return table.name in self.tables and set(columns) <= self.tables[table.name]
-
-    def typed(self, table: sql.Table, *columns: tuple[sql.Column[Any], type]) -> list[Any]:
-        """The rows of a small table whose values are of the expected types; none if it lacks a column."""
-        if not self.has(table, *(column.name for column, _ in columns)):
-            return []
-        types = [type_ for _, type_ in columns]
-        rows = self.rows(sql.select(*(column for column, _ in columns)))
-        return [tuple(row) for row in rows if all(map(isinstance, row, types))]
+    def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
+        """Columns of a small table, a tuple for each row."""
+        named: list[sql.ColumnElement[Any]] = [sql.column(name) for name in columns]
+        return self.rows(sql.select(*named).select_from(sql.table(table)))
 
     def rows(self, query: sql.Select[Any], **values: object) -> list[Any]:
         """All rows of a small query."""

@@ -14,21 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tracekit.readers.requests import ENCODED_BLOB, ENCODED_TEXT
 from tracekit.readers.sqlite.pages import LEAF, NotPlain
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Bytes, Flags, Ints
     from tracekit.readers.sqlite.pages import Pages
 
-#: Texts with each distinct one stored once.
-TEXTS = pa.dictionary(pa.int32(), pa.string())
-
 #: Pages decoded at once: what is needed on the way fits into the cache.
 _CHUNK_PAGES = 256
 _TWO_BYTES = 0x80
 #: Serial types (2.1): NULL; integers of 1, 2, 3, 4, 6, 8 bytes; a float; the constants 0 and 1; from 13 on, odd
-#: numbers are texts.
-_NULL, _FLOAT, _ZERO, _ONE, _FIRST_TEXT = 0, 7, 8, 9, 13
+#: numbers are texts, and from 12 on, even ones are bytes.
+_NULL, _FLOAT, _ZERO, _ONE, _FIRST_BLOB, _FIRST_TEXT = 0, 7, 8, 9, 12, 13
 _BYTES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((n - 12) // 2 for n in range(12, 256))])
 _SHIFT = np.array([0, 56, 48, 40, 32, 16, 0, 0, 0, 0])
 _INLINE_BYTES = 12
@@ -37,11 +35,12 @@ _SPILL = 35
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Positions of columns in a table: integers, texts, and others that are only checked for content."""
+    """Positions of columns in a table: integers, texts, bytes, and others that are only checked for content."""
 
     integers: tuple[int, ...]
     texts: tuple[int, ...] = ()
     others: tuple[int, ...] = ()
+    blobs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,14 @@ class Columns:
             are all false.
         texts: Texts; None if they are all null.
         others: Which of the other columns hold anything.
+        blobs: Bytes; None if they are all null.
     """
 
     rowid: Ints
     integers: list[tuple[Ints | None, Flags | None]]
     texts: list[pa.ChunkedArray | None]
     others: list[bool]
+    blobs: list[pa.ChunkedArray | None]
 
 
 def columns(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
@@ -78,9 +79,10 @@ def columns(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
     if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
         raise NotPlain
     integers = [_joined(parts, at) for at in range(len(asked.integers))]
-    texts = [_joined_texts(parts, at) for at in range(len(asked.texts))]
+    texts = [_joined_values([part.texts[at] for part in parts], parts, ENCODED_TEXT) for at in range(len(asked.texts))]
     others = [any(part.others[at] for part in parts) for at in range(len(asked.others))]
-    return Columns(rowid, integers, texts, others)
+    blobs = [_joined_values([part.blobs[at] for part in parts], parts, ENCODED_BLOB) for at in range(len(asked.blobs))]
+    return Columns(rowid, integers, texts, others, blobs)
 
 
 def _joined(parts: list[Columns], at: int) -> tuple[Ints | None, Flags | None]:
@@ -94,14 +96,16 @@ def _joined(parts: list[Columns], at: int) -> tuple[Ints | None, Flags | None]:
     return whole, np.concatenate([np.full(n, v is None) if null is None else null for v, null, n in pieces])
 
 
-def _joined_texts(parts: list[Columns], at: int) -> pa.ChunkedArray | None:
-    if all(part.texts[at] is None for part in parts):
+def _joined_values(
+    pieces: list[pa.ChunkedArray | None], parts: list[Columns], type_: pa.DataType
+) -> pa.ChunkedArray | None:
+    """A column of texts or bytes, all parts end to end."""
+    if all(piece is None for piece in pieces):
         return None
     chunks: list[Any] = []
-    for part in parts:
-        text = part.texts[at]
-        chunks += [pa.nulls(part.rowid.size, TEXTS)] if text is None else text.chunks
-    return pa.chunked_array(chunks, type=TEXTS)
+    for piece, part in zip(pieces, parts, strict=True):
+        chunks += [pa.nulls(part.rowid.size, type_)] if piece is None else piece.chunks
+    return pa.chunked_array(chunks, type=type_)
 
 
 def _chunk(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
@@ -144,22 +148,25 @@ def _decoded(data: Bytes, cells: tuple[Ints, Ints], longest: int, asked: Asked) 
     if bool((end > edge).any()) or int(payload.max(initial=0)) > longest:
         raise NotPlain
     decoded: dict[int, Any] = {}
-    for position in range(max((*asked.integers, *asked.texts, *asked.others), default=-1) + 1):
+    for position in range(max((*asked.integers, *asked.texts, *asked.others, *asked.blobs), default=-1) + 1):
         kind, length, at = _serial_type(data, at)
         if position in asked.integers:
             decoded[position] = _integer(data, kind, body)
         elif position in asked.texts:
-            decoded[position] = _text(data, kind, length, body)
+            decoded[position] = _values(data, kind, (length, body), ENCODED_TEXT)
+        elif position in asked.blobs:
+            decoded[position] = _values(data, kind, (length, body), ENCODED_BLOB)
         elif position in asked.others:
             decoded[position] = bool(kind.any())
         body = body + length
     # The header must reach to the last column asked for, and the columns must lie within the row.
     if bool((at > start + header).any()) or bool((body > end).any()):
         raise NotPlain
-    integers, texts, others = (
-        [decoded[position] for position in positions] for positions in (asked.integers, asked.texts, asked.others)
+    integers, texts, others, blobs = (
+        [decoded[position] for position in positions]
+        for positions in (asked.integers, asked.texts, asked.others, asked.blobs)
     )
-    return Columns(rowid, integers, texts, others)
+    return Columns(rowid, integers, texts, others, blobs)
 
 
 def _integer(data: Bytes, kind: Ints, body: Ints) -> tuple[Ints | None, Flags | None]:
@@ -180,30 +187,33 @@ def _integer(data: Bytes, kind: Ints, body: Ints) -> tuple[Ints | None, Flags | 
     return value, null
 
 
-def _text(data: Bytes, kind: Ints, length: Ints, body: Ints) -> pa.ChunkedArray | None:
-    """Texts as Arrow's views into the pages, of which distinct ones are then stored once.
+def _values(data: Bytes, kind: Ints, place: tuple[Ints, Ints], type_: pa.DataType) -> pa.ChunkedArray | None:
+    """Texts or bytes as Arrow's views into the pages, of which distinct ones are then stored once.
 
     A view is the length and twelve bytes: the text itself if it fits, else its first four bytes, the number of the
     buffer and the place in it (https://arrow.apache.org/docs/format/Columnar.html).
     """
+    length, body = place
+    first, view_type = (_FIRST_TEXT, pa.string_view()) if type_ == ENCODED_TEXT else (_FIRST_BLOB, pa.binary_view())
     null = kind == _NULL
     if null.all():
         return None
-    if not bool((null | ((kind >= _FIRST_TEXT) & (kind & 1 == 1))).all()) or bool((body + length > data.size).any()):
+    of_type = null | ((kind >= first) & (kind & 1 == first & 1))
+    if not bool(of_type.all()) or bool((body + length > data.size).any()):
         raise NotPlain
     view = np.zeros((kind.size, 4), dtype="<i4")
     view[:, 0] = length
     short, long = np.flatnonzero(length <= _INLINE_BYTES), np.flatnonzero(length > _INLINE_BYTES)
-    place = np.arange(_INLINE_BYTES)
-    letters = data[np.minimum(body[short, None] + place, data.size - 1)]
-    letters[place >= length[short, None]] = 0
+    within = np.arange(_INLINE_BYTES)
+    letters = data[np.minimum(body[short, None] + within, data.size - 1)]
+    letters[within >= length[short, None]] = 0
     view[short, 1:] = letters.view("<i4")
-    view[long, 1] = data[body[long, None] + place[:4]].view("<i4").ravel()
+    view[long, 1] = data[body[long, None] + within[:4]].view("<i4").ravel()
     view[long, 3] = body[long]
     valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
     buffers = [valid, pa.py_buffer(view), pa.py_buffer(data)]
-    views = pa.Array.from_buffers(pa.string_view(), kind.size, buffers)
-    return pa.chunked_array([views.cast(pa.string()).dictionary_encode()], type=TEXTS)
+    views = pa.Array.from_buffers(view_type, kind.size, buffers)
+    return pa.chunked_array([views.cast(type_.value_type).dictionary_encode()], type=type_)
 
 
 def _serial_type(data: Bytes, at: Ints) -> tuple[Ints, Ints, Ints]:

@@ -77,31 +77,68 @@ def keyed_by(
         by = MODULES
     if by == MODULES:
         return _modules(decoded)
-    names = names_of(recording, decoded, operators)
-    name = names.of_text[integers(recording.ranges, "text")]
-    operator = np.array([item.operator for item in names.names])[name]
-    called = decoded.rows(ModuleMarker, Unreadable)[marker]
-    library = of_libraries(recording)
+    ranges = _ranges(recording, decoded, marker, operators)
     if by == AUTO:
-        plain = ~(called | operator | library) & axis.ends_here
-        by = RANGES if plain.any() or not operator.any() else OPERATORS
-    rows = np.flatnonzero((~called if by == RANGES else operator & ~called) & axis.ends_here)
-    others = np.flatnonzero(called & axis.ends_here & (by == RANGES))
-    calls = Extents(others, axis.range_start[others], ends[others])
-    extents = extents_of(recording, axis, rows, _numbers(names, recording)[rows], calls)
-    extents = _never_above_users(extents, library, calls)
-    markers, node = _markers(recording, extents.row, names, name[extents.row])
-    at = _iterations(recording, extents, names, name[extents.row], library) if by == RANGES else node[:0]
+        plain = ~(ranges.called | ranges.operator | ranges.library) & axis.ends_here
+        by = RANGES if plain.any() or not ranges.operator.any() else OPERATORS
+    extents = _nesting(by, recording, axis, ends, ranges)
+    names, name = ranges.names, ranges.name[extents.row]
+    markers, node = _markers(recording, extents.row, names, name)
+    at = _iterations(extents, ranges, recording) if by == RANGES else node[:0]
     steps = Extents(*(column[at] for column in extents))
-    extents, node = _with_stacks(extents, names, name[extents.row], markers, node)
+    extents, node = _with_stacks(extents, names, name, markers, node)
     return Keyed(
         by,
         replace(decoded, markers=[*decoded.markers, *markers]),
         extents,
         node + len(decoded.markers),
         steps,
-        [StepMarker(item.text, index=item.iteration) for item in map(names.names.__getitem__, name[steps.row])],
+        [StepMarker(names.names[row].text, index=names.names[row].iteration) for row in ranges.name[steps.row]],
     )
+
+
+class _Ranges(NamedTuple):
+    """All ranges of a recording, by what they are.
+
+    Attributes:
+        names: The names of texts.
+        name: For every range the row of its name.
+        operator: Which are operators.
+        called: Which are calls of modules.
+        library: Which are in the domain of a library.
+    """
+
+    names: Names
+    name: Ints
+    operator: Flags
+    called: Flags
+    library: Flags
+
+
+def _ranges(recording: Recording, decoded: Decoded, marker: Ints, operators: Operators) -> _Ranges:
+    names = names_of(recording, decoded, operators)
+    name = names.of_text[integers(recording.ranges, "text")]
+    operator = np.array([item.operator for item in names.names])[name]
+    called = decoded.rows(ModuleMarker, Unreadable)[marker]
+    return _Ranges(names, name, operator, called, of_libraries(recording))
+
+
+def _nesting(by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges: _Ranges) -> Extents:
+    """The plain ranges that are nodes, from when to when.
+
+    Args:
+        by: ``RANGES``, or ``OPERATORS`` alone.
+        recording: The recording.
+        axis: Its ranges on one axis.
+        ends: When its ranges ended, on that axis.
+        ranges: What the ranges are.
+    """
+    wanted = ~ranges.called if by == RANGES else ranges.operator & ~ranges.called
+    rows = np.flatnonzero(wanted & axis.ends_here)
+    others = np.flatnonzero(ranges.called & axis.ends_here & (by == RANGES))
+    calls = Extents(others, axis.range_start[others], ends[others])
+    extents = extents_of(recording, axis, rows, _numbers(ranges.names, recording)[rows], calls)
+    return _never_above_users(extents, ranges.library, calls)
 
 
 def _modules(decoded: Decoded) -> Keyed:
@@ -188,11 +225,12 @@ def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marke
     )[order]
 
 
-def _iterations(recording: Recording, extents: Extents, names: Names, name: Ints, library: Flags) -> Rows:
+def _iterations(extents: Extents, ranges: _Ranges, recording: Recording) -> Rows:
     """Which of the extents are iterations."""
-    numbers = [-1 if item.iteration is None or item.operator else item.iteration for item in names.names]
+    names, name = ranges.names.names, ranges.name[extents.row]
+    numbers = [-1 if item.iteration is None or item.operator else item.iteration for item in names]
     texts: dict[str, int] = {}
-    text = np.array([texts.setdefault(item.text, len(texts)) for item in names.names])
+    text = np.array([texts.setdefault(item.text, len(texts)) for item in names])
     number = np.array(numbers)[name]
-    number[library[extents.row]] = -1
+    number[ranges.library[extents.row]] = -1
     return iterations(recording, extents, text[name], number)

@@ -1,0 +1,144 @@
+"""Traces of models that are recorded here: their modules, and the same run through tracekit's own engine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+    from torch.profiler import profile
+
+    from tracekit.dataset.opening import Dataset
+
+pytestmark = pytest.mark.torch
+
+
+def model() -> nn.Module:
+    """Siblings of one class, a shared module, and modules called in another order than registered."""
+    from torch import Tensor, nn  # noqa: TC002 - beside nn, which is needed when it runs
+
+    class Block(nn.Module):
+        def __init__(self, shared: nn.Module) -> None:
+            super().__init__()
+            self.first, self.second, self.shared = nn.Linear(8, 8), nn.Linear(8, 8), shared
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.shared(self.first(self.second(x)).relu())
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            shared = nn.Linear(8, 8)
+            self.layers = nn.ModuleList([Block(shared) for _ in range(2)])
+            self.head = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+            self.nothing = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in reversed(self.layers):
+                x = layer(x)
+            return self.head(self.nothing(self.nothing(x)))
+
+    return Net()
+
+
+def marked(net: nn.Module) -> None:
+    """Hooks as serving engines have them."""
+    from torch.profiler import record_function
+
+    opened: list[record_function] = []
+    for name, module in net.named_modules():
+        text = f"{{'Module': '{'.'.join(filter(None, ('top', name)))}', 'Inputs': [[3, 8]]}}"
+
+        def before(_module: nn.Module, _args: object, text: str = text) -> None:
+            opened.append(record_function(text).__enter__())
+
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(lambda *_: opened.pop().__exit__(None, None, None))
+
+
+def profiled(net: nn.Module, *, with_stack: bool) -> profile:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    inputs = torch.randn(3, 8)
+    # Without acc_events, torch 2.11 warns that it keeps the events of one cycle only.
+    settings = {"with_stack": with_stack, "record_shapes": True, "acc_events": True}
+    with profile(activities=[ProfilerActivity.CPU], **settings) as recorded:
+        for _ in range(2):
+            net(inputs).sum().backward()
+    return recorded
+
+
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("stacks")
+    profiled(model(), with_stack=True).export_chrome_trace(str(folder / "trace.json.gz"))
+    return tracekit.parse(folder / "trace.json.gz", folder / "out")
+
+
+def test_modules_of_eager_models_stand_where_they_ran(stacks: Dataset) -> None:
+    paths = [row["path"] for row in stacks.table("modules").to_pylist()]
+    blocks = {
+        "Block_0": ["Linear_0", "Linear_1", "Linear_2"],
+        "Block_1": ["Linear_3", "Linear_4", "Linear_2"],
+        "Sequential_0": ["Linear_5", "ReLU_0"],
+    }
+    below = [f"Net_0.{block}.{name}" for block, names in blocks.items() for name in names]
+    assert sorted(paths) == sorted(["Net_0", "Net_0.Identity_0", *(f"Net_0.{block}" for block in blocks), *below])
+    calls = Counter(row["module"] for row in stacks.table("calls").to_pylist())
+    assert calls == Counter(paths * 2 + ["Net_0.Identity_0"] * 2)
+
+
+def test_backward_work_of_eager_models_belongs_to_the_module_of_its_forward(stacks: Dataset) -> None:
+    kernels = stacks.table("kernels").to_pylist()
+    backward = Counter((row["module"], row["name"]) for row in kernels if row["method"] == "backward")
+    linears = [f"Net_0.{name}" for name in ("Block_0.Linear_1", "Block_1.Linear_2", "Sequential_0.Linear_5")]
+    assert all(backward[linear, "AddmmBackward0"] == 2 for linear in linears)
+    assert backward["Net_0.Block_0", "ReluBackward0"] == backward["Net_0.Sequential_0.ReLU_0", "ReluBackward0"] == 2
+    assert {row["module"] for row in kernels if row["name"] == "aten::addmm"} == {
+        row["module"] for row in kernels if row["name"] == "AddmmBackward0"
+    }
+
+
+def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path: Path) -> None:
+    from tracekit.capture import machine
+    from tracekit.capture.kineto import rows_of
+    from tracekit.nsight import file as nsight_file
+
+    net = model()
+    marked(net)
+    trace = tmp_path / "trace.json"
+    profiled(net, with_stack=False).export_chrome_trace(str(trace))
+    content = json.loads(trace.read_text())
+    pid = next(row["pid"] for row in content["traceEvents"] if row.get("cat") == "cpu_op")
+    made = rows_of(content, (), pid, ops=True)
+    nsight_file.write(tmp_path / "engine.sqlite", made.tables() | machine.about(made))
+    ours, theirs = (
+        tracekit.parse(tmp_path / name, tmp_path / f"{name}.out") for name in ("trace.json", "engine.sqlite")
+    )
+    columns = {
+        "kernels": ("kind", "name", "start_ns", "end_ns", "pid", "tid", "module", "method", "cause", "phase"),
+        "calls": ("module", "start_ns", "end_ns", "inputs", "phase", "tid"),
+        "modules": ("path", "class_name", "kind"),
+    }
+    for table, names in columns.items():
+        one, other = (sorted(map(str, dataset.table(table).select(names).to_pylist())) for dataset in (ours, theirs))
+        assert one == other, table
+    by_operators = [
+        tracekit.parse(tmp_path / name, tmp_path / f"{name}.ops", by="operators")
+        for name in ("trace.json", "engine.sqlite")
+    ]
+    one, other = (
+        Counter((row["module"], str(row["inputs"])) for row in dataset.table("calls").to_pylist())
+        for dataset in by_operators
+    )
+    assert one == other
+    assert any("[3, 8]" in shapes for _, shapes in one)

@@ -1,0 +1,152 @@
+"""Small files as nvprof writes them, from lines of text.
+
+A line is a word for its table, then values:
+
+    push TID START END text          a range of a thread; END is - if it never ended
+    api TID START END #ID call       a runtime call; driver likewise
+    kernel START END #ID symbol      memcpy and memset likewise, without symbol
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from tracekit.readers.nvprof import driver_calls, runtime_calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PID = 77
+EPOCH = 1_583_975_499_000_000_000
+_CALL = "cbid, start, end, processId, threadId, correlationId, returnValue"
+_PLACE = "start, end, deviceId, contextId, streamId, correlationId"
+_KERNEL = (
+    f"cacheConfig BLOB, {_PLACE}, gridX, gridY, gridZ, blockX, blockY, blockZ, registersPerThread, "
+    "staticSharedMemory, dynamicSharedMemory, gridId, name"
+)
+_COPY = f"copyKind, bytes, {_PLACE}"
+_ACTIVITIES = {
+    "MARKER": "flags, timestamp, id, objectKind, objectId BLOB, name, domain",
+    "MARKER_DATA": "id, payloadKind, payload BLOB, color, category",
+    "RUNTIME": _CALL,
+    "DRIVER": _CALL,
+    "KERNEL": _KERNEL,
+    "CONCURRENT_KERNEL": _KERNEL,
+    "CDP_KERNEL": f"{_KERNEL}, parentGridId",
+    "MEMCPY": _COPY,
+    "MEMCPY2": _COPY,
+    "MEMSET": f"value, bytes, {_PLACE}",
+    "UNIFIED_MEMORY_COUNTER": "counterKind, value, start, end, address, srcId, dstId, streamId, processId, flags",
+    "DEVICE": "globalMemoryBandwidth, globalMemorySize, coreClockRate, numMultiprocessors, computeCapabilityMajor, "
+    "computeCapabilityMinor, id, name",
+    "NAME": "objectKind, objectId BLOB, name",
+}
+_SIZES = dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1) | {
+    "cacheConfig": b"\0",
+    "blockX": 128,
+    "registersPerThread": 32,
+    "staticSharedMemory": 0,
+    "dynamicSharedMemory": 64,
+}
+
+
+def activity(table: str) -> str:
+    """nvprof's name of a table of activities."""
+    return f"CUPTI_ACTIVITY_KIND_{table}"
+
+
+def object_id(tid: int, pid: int = PID) -> bytes:
+    """A thread as nvprof stores it: two ids, and four bytes that mean nothing."""
+    return struct.pack("<IiI", pid, tid, 0xBEEF)
+
+
+def placed(start: int, end: int, correlation: int) -> dict[str, int]:
+    """Where and when work ran."""
+    return {
+        "start": EPOCH + start,
+        "end": EPOCH + end,
+        "deviceId": 0,
+        "contextId": 1,
+        "streamId": 7,
+        "correlationId": correlation,
+    }
+
+
+class Writer:
+    """Writes a file row by row."""
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self.db = sqlite3.connect(path)
+        key = "_id_ INTEGER PRIMARY KEY AUTOINCREMENT"
+        self.db.execute(f"CREATE TABLE StringTable ({key}, value TEXT NOT NULL UNIQUE)")
+        self.db.execute("INSERT INTO StringTable VALUES (0, '-- null --')")
+        self.db.executescript("CREATE TABLE Version (version INTEGER); INSERT INTO Version VALUES (12)")
+        for table, columns in _ACTIVITIES.items():
+            self.db.execute(f"CREATE TABLE {activity(table)} ({key}, {columns})")
+        self.marker_id = 0
+
+    def row(self, table: str, **values: object) -> None:
+        columns, marks = ", ".join(values), ", ".join("?" * len(values))
+        self.db.execute(f"INSERT INTO {activity(table)} ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
+
+    def string(self, text: str) -> int:
+        self.db.execute("INSERT OR IGNORE INTO StringTable (value) VALUES (?)", (text,))
+        number: int = self.db.execute("SELECT _id_ FROM StringTable WHERE value = ?", (text,)).fetchone()[0]
+        return number
+
+    def marker(self, flags: int, time: int, tid: int, text: str = "", **more: object) -> None:
+        values = {"id": self.marker_id, "objectKind": 2, "objectId": object_id(tid), "domain": 0}
+        name = self.string(text) if text else 0
+        self.row("MARKER", **(values | {"flags": flags, "timestamp": EPOCH + time, "name": name} | more))
+
+    def push(self, tid: int, start: int, end: int | None, text: str, **more: object) -> None:
+        self.marker_id += 1
+        self.marker(2, start, tid, text, **more)
+        if end is not None:
+            self.marker(4, end, tid, **more)
+
+    def call(self, table: str, tid: int, span: tuple[int, int], correlation: int, name: str) -> None:
+        names = (runtime_calls if table == "RUNTIME" else driver_calls).NAMES
+        values = placed(*span, correlation)
+        caller = {"processId": PID, "threadId": tid, "cbid": names.index(name) + 1, "returnValue": 0}
+        self.row(table, **caller, **{column: values[column] for column in ("start", "end", "correlationId")})
+
+    def kernel(self, start: int, end: int, correlation: int, symbol: str, **more: object) -> None:
+        table = str(more.pop("table", "CONCURRENT_KERNEL"))
+        values = _SIZES | placed(start, end, correlation) | {"gridId": correlation, "name": self.string(symbol)}
+        self.row(table, **(values | more))
+
+    def line(self, line: str) -> None:
+        word, *rest = line.split(maxsplit=4)
+        if word == "push":
+            tid, start, end, text = rest
+            self.push(int(tid), int(start), None if end == "-" else int(end), text)
+        elif word in {"api", "driver"}:
+            tid, start, end, call = rest
+            number, name = call.split()
+            table = "RUNTIME" if word == "api" else "DRIVER"
+            self.call(table, int(tid), (int(start), int(end)), int(number[1:]), name)
+        else:
+            start, end, number, *symbol = rest
+            place = int(start), int(end), int(number[1:])
+            if word == "kernel":
+                self.kernel(*place, *symbol)
+            else:
+                code = {"copyKind": 1} if word == "memcpy" else {"value": 0}
+                self.row(word.upper(), bytes=64, **code, **placed(*place))
+
+
+def written(path: Path, lines: str, *changes: str) -> Path:
+    """A file of these lines, after some SQL, in which KIND_ is short for the start of tables' names."""
+    writer = Writer(path)
+    with closing(writer.db) as db:
+        for line in filter(None, map(str.strip, lines.splitlines())):
+            writer.line(line)
+        for change in changes:
+            db.executescript(change.replace("KIND_", activity("")))
+        db.commit()
+    return path

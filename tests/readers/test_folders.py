@@ -1,0 +1,121 @@
+"""Folders of tables, as ``nsys export --type parquetdir`` and ``arrowdir`` write them, read as the SQLite export is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tracekit
+from tests.needs import TRACES
+from tests.readers.files import LINES, changed, lacks, rows, state
+from tests.readers.folders import SUFFIXES, as_folder, write
+from tests.trace_lines import report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NVTX = "NVTX_EVENTS"
+
+
+@pytest.fixture(params=SUFFIXES)
+def suffix(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, suffix: str) -> Path:
+    return as_folder(report(tmp_path / "run.sqlite", LINES), tmp_path / "run_dir", suffix)
+
+
+def read(path: Path, suffix: str) -> pa.Table:
+    return pq.read_table(path) if suffix == ".parquet" else pa.ipc.open_stream(path.read_bytes()).read_all()
+
+
+def replaced(folder: Path, suffix: str, name: str, column: str, values: pa.Array) -> None:
+    """Writes a table again with another column."""
+    path = folder / f"{name}{suffix}"
+    table = read(path, suffix)
+    write(table.set_column(table.column_names.index(column), column, values), path)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_folder_gives_what_the_sqlite_export_gives(*, tmp_path: Path, suffix: str, registered: bool) -> None:
+    path = report(tmp_path / "run.sqlite", LINES, registered=registered)
+    changed(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = globalPid | (254 << 56)")
+    folder = as_folder(path, tmp_path / "run_dir", suffix)
+    before = state(folder)
+    by_folder, by_file = tracekit.parse(folder), tracekit.parse(path)
+    assert rows(by_folder) == rows(by_file)
+    assert lacks(by_folder) == lacks(by_file)
+    assert by_folder.manifest["source"]["format"] == "nsight-folder"
+    assert by_folder.manifest["source"]["name"] == "run_dir"
+    assert state(folder) == before
+
+
+@pytest.mark.traces
+def test_a_real_report_gives_the_same_from_a_folder(tmp_path: Path, suffix: str) -> None:
+    path = TRACES / "nsys" / "graph_mode_v2025.5.sqlite"
+    folder = as_folder(path, tmp_path / "run_dir", suffix)
+    by_folder, by_file = tracekit.parse(folder), tracekit.parse(path, tmp_path / "file.tracekit")
+    assert rows(by_folder) == rows(by_file)
+    assert lacks(by_folder) == lacks(by_file)
+
+
+def test_the_rank_comes_from_the_name_of_the_folder(folder: Path) -> None:
+    dataset = tracekit.parse(folder.rename(folder.with_name("run_rank3_dir")))
+    assert [rank["rank"] for rank in dataset.manifest["ranks"]] == [3]
+
+
+def test_other_types_of_texts_and_ids_are_read_too(folder: Path, suffix: str) -> None:
+    whole = rows(tracekit.parse(folder))
+    table = read(folder / f"{NVTX}{suffix}", suffix)
+    for column, type_ in (("text", pa.large_string()), ("globalTid", pa.dictionary(pa.int8(), pa.uint64()))):
+        values = table.column(column).combine_chunks()
+        values = values.dictionary_encode() if pa.types.is_dictionary(type_) else values
+        replaced(folder, suffix, NVTX, column, values.cast(type_))
+    assert rows(tracekit.parse(folder, force=True)) == whole
+
+
+def test_texts_that_are_not_utf_8_are_replaced(folder: Path, suffix: str) -> None:
+    table = read(folder / f"{NVTX}{suffix}", suffix)
+    raw = [text if text is None else text.encode() + b"\xff" for text in table.column("text").to_pylist()]
+    replaced(folder, suffix, NVTX, "text", pa.array(raw, pa.binary()).view(pa.string()))
+    texts = set(tracekit.parse(folder).table("ranges", ["text"])["text"].to_pylist())
+    assert "loose\N{REPLACEMENT CHARACTER}" in texts
+
+
+def test_a_file_that_is_cut_is_named(folder: Path, suffix: str) -> None:
+    path = folder / f"{NVTX}{suffix}"
+    whole = path.read_bytes()
+    for length in (0, 7, len(whole) // 2, len(whole) - 8, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(tracekit.ReportError, match=rf"{NVTX}{suffix} cannot be read .*export the report again"):
+            tracekit.parse(folder)
+
+
+def test_a_column_of_another_kind_is_damage(folder: Path, suffix: str) -> None:
+    size = read(folder / f"{NVTX}{suffix}", suffix).num_rows
+    replaced(folder, suffix, NVTX, "start", pa.array(["soon"] * size))
+    with pytest.raises(tracekit.ReportError, match="string"):
+        tracekit.parse(folder)
+
+
+def test_a_table_without_times_is_refused_as_in_sqlite(folder: Path, suffix: str) -> None:
+    path = folder / f"{NVTX}{suffix}"
+    write(read(path, suffix).drop_columns(["start"]), path)
+    with pytest.raises(tracekit.ReportError, match=f"its table {NVTX} lacks start"):
+        tracekit.parse(folder)
+
+
+def test_a_damaged_table_that_is_not_read_does_not_matter(folder: Path, suffix: str) -> None:
+    (folder / f"OSRT_API{suffix}").write_bytes(b"")
+    assert rows(tracekit.parse(folder))["kernels"]
+
+
+def test_a_dataset_is_not_taken_for_a_report(folder: Path) -> None:
+    tracekit.parse(folder)
+    with pytest.raises(tracekit.ReportError, match="is a dataset, not a report; to look at it: tracekit show tree"):
+        tracekit.parse(folder.with_suffix(".tracekit"))

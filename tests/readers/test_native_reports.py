@@ -1,0 +1,305 @@
+"""Reports in nsys's own format: exported once, into a cache, with the nsys at hand, and read. Input is left alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tests.command import arguments, command
+from tests.needs import TRACES
+from tests.readers.files import LINES, lacks, rows, state
+from tests.readers.folders import as_folder
+from tests.trace_lines import report
+from tracekit.nsight.exporting import RAW_MAGIC, REPORT_END, REPORT_MAGIC
+from tracekit.readers.nsight_native import cache
+from tracekit.readers.nsight_native.writer import written_by
+
+#: Answers as nsys does, and notes every export.
+NSYS = """#!/bin/sh
+if [ "$1" = --version ]; then echo "NVIDIA Nsight Systems version {version}.54-0123456v0"; exit; fi
+if [ "$2" = --help ]; then echo "Possible values are: {types}."; exit; fi
+[ "$1" = export ] || exit 1
+echo "$6" >> {here}/exports
+printf 'Processing 12 events: [=50%% ]\\rProcessing 12 events: [==100%%]\\n'
+{does}
+"""
+EXPORTS = 'cp -r {here}/tables "$5"'
+#: As NVIDIA's does, it writes into its input.
+IMPORTER = """#!/bin/sh
+echo more >> "$2"
+cp "$2" "$4"
+"""
+WRITER = b"\0/opt/nvidia/nsight-systems/2022.2.1/bin/nsys\0" + bytes(40) + b"2022.2.1.31-5fe97ab"
+
+
+class Machine:
+    """A machine with an nsys and a report."""
+
+    def __init__(self, folder: Path) -> None:
+        self.here = folder / "machine"
+        self.bin = self.here / "nsight" / "bin"
+        self.bin.mkdir(parents=True)
+        self.report = folder / "reports" / "run.nsys-rep"
+        self.report.parent.mkdir()
+        self.report.write_bytes(REPORT_MAGIC + WRITER + REPORT_END)
+        self.sqlite = report(folder / "run.sqlite", LINES)
+
+    def install(self, version: str = "2023.4.4", types: str = "sqlite, arrowdir", does: str = EXPORTS) -> None:
+        tables = self.here / "tables"
+        if not tables.exists():
+            as_folder(self.sqlite, tables, ".arrow") if "arrowdir" in types else shutil.copy(self.sqlite, tables)
+        script = NSYS.format(version=version, types=types, here=self.here, does=does.format(here=self.here))
+        (self.bin / "nsys").write_text(script)
+        (self.bin / "nsys").chmod(0o755)
+
+    @property
+    def exports(self) -> int:
+        """How often nsys has exported."""
+        noted = self.here / "exports"
+        return len(noted.read_text().splitlines()) if noted.exists() else 0
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(tmp_path)
+    monkeypatch.setenv("TRACEKIT_NSYS", str(made.bin / "nsys"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return made
+
+
+def kept() -> list[str]:
+    folder = cache.cache_folder()
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def runs(pid: str) -> bool:
+    """Whether a process runs; one that ended may wait to be collected."""
+    status = Path("/proc") / pid / "stat"
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def problem(machine: Machine) -> str:
+    with pytest.raises(tracekit.ReportError) as raised:
+        tracekit.parse(machine.report)
+    assert raised.value.path == machine.report
+    assert kept() == []
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("types", ["sqlite, hdf, arrow, and json", "sqlite, arrowdir, and parquetdir"])
+def test_a_report_is_exported_once_and_read(machine: Machine, types: str) -> None:
+    machine.install(types=types)
+    before = state(machine.report.parent)
+    dataset = tracekit.parse(machine.report, machine.here / "a.tracekit")
+    assert rows(dataset) == rows(tracekit.parse(machine.sqlite))
+    assert rows(tracekit.parse(machine.report, machine.here / "b.tracekit")) == rows(dataset)
+    assert machine.exports == 1
+    assert state(machine.report.parent) == before
+    source = dataset.manifest["source"]
+    assert (source["name"], source["format"]) == ("run.nsys-rep", "nsight-native")
+    assert source["size_bytes"] == machine.report.stat().st_size
+    assert source["sha256"] == state(machine.report.parent)["run.nsys-rep"][0]
+    assert kept() == [f"{source['sha256'][:32]}-2023.4.4"]
+
+
+def test_another_report_and_another_nsys_are_exported_anew(machine: Machine) -> None:
+    machine.install()
+    tracekit.parse(machine.report)
+    machine.report.write_bytes(REPORT_MAGIC + b"2" + WRITER + REPORT_END)
+    tracekit.parse(machine.report, force=True)
+    machine.install("2024.1.1")
+    tracekit.parse(machine.report, force=True)
+    assert machine.exports == 3
+    assert len(kept()) == 3
+
+
+def test_an_export_that_was_damaged_since_is_made_again(machine: Machine) -> None:
+    machine.install()
+    whole = rows(tracekit.parse(machine.report))
+    [entry] = kept()
+    (cache.cache_folder() / entry / "export" / "NVTX_EVENTS.arrow").write_bytes(b"")
+    assert rows(tracekit.parse(machine.report, force=True)) == whole
+    assert machine.exports == 2
+    assert kept() == [entry]
+
+
+def test_where_nothing_can_be_kept_a_temporary_folder_will_do(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install()
+    (tmp_path / "file").touch()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    assert rows(tracekit.parse(machine.report)) == rows(tracekit.parse(machine.sqlite))
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_what_was_not_used_for_longest_goes_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    folder, now = cache.cache_folder(), time.time()
+    for name, age in (("old", 9_000), ("older", 10_000), ("in-use", 60), (".partial-old", 90_000), (".partial-new", 9)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "data").write_bytes(bytes(1_000_000))
+        os.utime(folder / name, (now - age, now - age))
+    monkeypatch.setattr(cache, "LARGEST_BYTES", 2_500_000)
+    tracekit.parse(machine.report)
+    assert {"old", "in-use", ".partial-new"} < set(kept())
+    assert not {"older", ".partial-old"} & set(kept())
+
+
+def test_several_reports_are_exported_side_by_side(machine: Machine, tmp_path: Path) -> None:
+    machine.install()
+    ranks = [machine.report.with_name(f"rank{rank}.nsys-rep") for rank in (0, 1)]
+    for rank in ranks:
+        shutil.copy(machine.report, rank)
+    dataset = tracekit.parse(ranks, tmp_path / "all.tracekit")
+    assert {rank["rank"] for one in dataset.manifest["reports"] for rank in one["ranks"]} == {0, 1}
+    assert len(kept()) == 1
+
+
+def test_raw_data_is_imported_first_from_a_copy(machine: Machine) -> None:
+    machine.install()
+    importer = machine.bin.parent / "host-linux-x64" / "QdstrmImporter"
+    importer.parent.mkdir()
+    importer.write_text(IMPORTER)
+    importer.chmod(0o755)
+    raw = machine.report.with_name("run.qdstrm")
+    raw.write_bytes(RAW_MAGIC + b" 2023.4.4.54-234433681190v0!" + bytes(100))
+    before = state(raw.parent)
+    assert rows(tracekit.parse(raw, machine.here / "raw.tracekit")) == rows(tracekit.parse(machine.sqlite))
+    assert state(raw.parent) == before
+    [entry] = cache.cache_folder().iterdir()
+    assert [path.name for path in entry.iterdir()] == ["export"]
+
+
+def test_raw_data_that_cannot_be_imported_needs_the_nsys_that_wrote_it(machine: Machine) -> None:
+    machine.install()
+    machine.report.write_bytes(RAW_MAGIC + b" 2022.4.2.1-df9881f!" + bytes(100))
+    line = problem(machine)
+    assert "was written by nsys 2022.4.2, and nsys 2023.4.4" in line
+    assert "QdstrmImporter cannot be run (No such file or directory); raw data needs" in line
+
+
+def test_without_nsys_the_line_says_who_wrote_it_and_what_to_do(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracekit.nsight.nsys.find", lambda: None)
+    line = problem(machine)
+    assert "was written by nsys 2022.2.1, and no nsys was found to read it with" in line
+    assert "install Nsight Systems 2022.2.1 or newer" in line
+    assert "nsys export --type sqlite" in line
+
+
+@pytest.mark.parametrize(
+    ("version", "output", "end", "expected"),
+    [
+        ("2020.3.1", "std::exception::what: ProtobufParseException", REPORT_END, "2020.3.1 .* is too old .*Protobuf"),
+        ("2023.4.4", "Exportation error: Section Table mismatch.", b"", "truncated: .*Section Table mismatch;"),
+        (
+            "2023.4.4",
+            "Exportation error: No luck.",
+            REPORT_END,
+            "by nsys 2022.2.1, and .*export it: No luck;",
+        ),
+        ("2023.4.4", "", REPORT_END, "exit code 1"),
+    ],
+)
+def test_what_nsys_says_becomes_one_line(
+    machine: Machine, version: str, output: str, end: bytes, expected: str
+) -> None:
+    machine.report.write_bytes(REPORT_MAGIC + WRITER + end)
+    machine.install(version, does=f'mkdir "$5"; echo "{output}"; exit 1')
+    problem_line = problem(machine)
+    assert re.search(expected, problem_line), problem_line
+
+
+def test_an_export_without_tables_is_refused_under_the_report_s_name(machine: Machine) -> None:
+    machine.install(does='mkdir "$5"; printf junk > "$5/NVTX_EVENTS.arrow"')
+    with pytest.raises(tracekit.ReportError, match=r"run\.nsys-rep: its export by nsys cannot be read: its file NVTX"):
+        tracekit.parse(machine.report)
+
+
+def test_a_full_disk_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install(does="exit 1")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
+    assert "free some space in" in problem(machine)
+
+
+def test_a_report_of_a_newer_nsys_may_lack_events(machine: Machine) -> None:
+    machine.install("2021.1.1")
+    assert "possibly events that only nsys 2022.2.1 knows" in lacks(tracekit.parse(machine.report))
+
+
+@pytest.mark.parametrize("reports", [1, 2])
+def test_an_interrupt_ends_nsys_and_leaves_nothing(machine: Machine, tmp_path: Path, reports: int) -> None:
+    machine.install(does='mkdir "$5"; sleep 60 & echo $! >> {here}/pids; wait')
+    paths = [machine.report.with_name(f"r{number}.nsys-rep") for number in range(reports)]
+    for path in paths:
+        path.write_bytes(REPORT_MAGIC + path.name.encode() + WRITER + REPORT_END)
+    running = subprocess.Popen(arguments("parse", *paths, "-o", tmp_path / "out"), stderr=subprocess.PIPE)
+    pids = machine.here / "pids"
+    for _ in range(600):
+        if pids.exists() and len(pids.read_text().split()) == reports:
+            break
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, error = running.communicate(timeout=60)
+    assert running.returncode == 130, error
+    assert kept() == []
+    assert not (tmp_path / "out").exists()
+    assert not [pid for pid in pids.read_text().split() if runs(pid)]
+
+
+def test_the_doctor_says_whether_reports_can_be_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    monkeypatch.chdir(machine.here)
+    out = command("doctor", "--json").out
+    assert "can be read: nsys 2023.4.4 exports them (arrowdir)" in out
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("emit_nvtx_training_v2022.2.nsys-rep", "2022.2.1"),
+        ("mpi_one_rank_v2020.5.qdrep", "2020.5.1"),
+        ("tensorrt_graph_no_kernels_v2023.2.nsys-rep", "2023.2.1"),
+    ],
+)
+def test_the_version_that_wrote_a_real_report_is_found(name: str, version: str, tmp_path: Path) -> None:
+    whole = (TRACES / "nsys" / name).read_bytes()
+    assert written_by(TRACES / "nsys" / name) == version
+    (tmp_path / "cut").write_bytes(whole[: len(whole) // 3])
+    assert written_by(tmp_path / "cut") == version
+
+
+@pytest.mark.traces
+@pytest.mark.nsys
+def test_a_real_report_gives_what_its_sqlite_export_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    native = TRACES / "nsys" / "emit_nvtx_training_v2022.2.nsys-rep"
+    outcome = command("parse", native, "-o", tmp_path / "native.tracekit")
+    assert outcome.code == 0, outcome.err
+    export = native.with_name("emit_nvtx_training_v2022.2.export_v2023.4.4.sqlite")
+    assert rows(tracekit.load(tmp_path / "native.tracekit")) == rows(tracekit.parse(export, tmp_path / "file.tracekit"))
+
+
+@pytest.mark.traces
+@pytest.mark.nsys
+def test_a_real_report_that_was_cut_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "cut.nsys-rep"
+    path.write_bytes((TRACES / "nsys" / "emit_nvtx_training_v2022.2.nsys-rep").read_bytes()[:500_000])
+    with pytest.raises(tracekit.ReportError, match="is damaged or truncated: its end is missing"):
+        tracekit.parse(path)
+    assert kept() == []

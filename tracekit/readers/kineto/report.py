@@ -1,0 +1,175 @@
+"""Chrome traces of torch.profiler, 2020 to today, into a recording.
+
+Fields are looked up by the names that Kineto has given them; categories of other profilers and events that hold no work
+are left out. What a trace lacks is reported, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.causes import ABSURD_TIME, OTHER_EVENT
+from tracekit.errors import ReportError
+from tracekit.markers import DIALECTS
+from tracekit.markers.base import ModuleMarker
+from tracekit.readers.kineto.device import processes_of, work_table
+from tracekit.readers.kineto.gathering import (
+    ANNOTATION,
+    CALL,
+    DEVICE_WORK,
+    KINDS,
+    MODULE,
+    OPERATOR,
+    SUBJECTS,
+    Gathering,
+)
+from tracekit.readers.kineto.host import launches_table, ranges_table, threads_of
+from tracekit.readers.kineto.lacks import lacks_of
+from tracekit.readers.kineto.machine import gpus_of, process_names_of, ranks_of, source_of, thread_names_of
+from tracekit.readers.kineto.scripted import scripted_calls
+from tracekit.readers.kineto.stream import BLANK, EXPECTED, GZIP, Trace
+from tracekit.recording.operators import no_operators, operators_as_work
+from tracekit.recording.tables import Recording
+from tracekit.recording.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tracekit.arrays.types import Ints
+    from tracekit.progress import Progress
+    from tracekit.readers.kineto.gathering import Columns
+    from tracekit.recording.operators import Operators
+    from tracekit.recording.tables import Threads
+
+NAME = "kineto"
+
+#: Calls of modules that are inferred from operators.
+SCRIPTED = "scripted"
+
+_OPENING = (b"{", b"[")
+#: Longer than any session: 104 days.
+_FARTHEST_NS = 1 << 53
+
+
+def recognises(_path: Path, head: bytes) -> bool:
+    """Whether it is JSON, compressed or not. Whether it is a trace shows when it is read."""
+    if head.startswith(GZIP):
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, 64)
+        except zlib.error:
+            return False
+    return head.lstrip(BLANK).startswith(_OPENING)
+
+
+def read(path: Path, progress: Progress) -> Recording:
+    """Reads the trace, piece by piece.
+
+    Raises:
+        ReportError: If it is not a trace of torch.profiler, or is damaged.
+    """
+    tally, trace = Tally(), Trace(path)
+    gathering = Gathering(tally)
+    size = max(path.stat().st_size, 1)
+    for piece in trace.pieces():
+        gathering.add(piece)
+        progress("reading", piece.position / size)
+    tally.add("events", OTHER_EVENT, trace.unreadable)
+    events = {kind: gathering.table(kind) for kind in KINDS}
+    if not any(columns["start"].size for columns in events.values()):
+        raise ReportError(path, "holds no events of torch.profiler", EXPECTED)
+    first_ns = _from_the_first(events, tally)
+    threads, row = threads_of(list(gathering.threads))
+    for columns in events.values():
+        if "thread" in columns:
+            columns["thread"] = row[columns["thread"]]
+    numbered = _modules_are_numbered(events, gathering)
+    recording = Recording(
+        source=source_of(path, NAME, trace.metadata, first_ns),
+        threads=threads,
+        **_tables(events, gathering, threads, tally)._asdict(),
+        domains=[],
+        texts=list(gathering.texts),
+        names=list(gathering.names),
+        process_names=process_names_of(gathering.process_names, threads),
+        thread_names=thread_names_of(gathering.thread_names, threads),
+        devices=gpus_of(trace.metadata),
+        ranks=ranks_of(trace.metadata, threads),
+        tally=tally,
+    )
+    return replace(recording, lacks=tuple(lacks_of(recording, numbered=numbered)))
+
+
+class _Tables(NamedTuple):
+    """The tables of a recording; names are those of :class:`Recording`."""
+
+    ranges: pa.Table
+    launches: pa.Table
+    work: pa.Table
+    inside_ns: Ints | None
+
+
+def _tables(events: dict[str, Columns], gathering: Gathering, threads: Threads, tally: Tally) -> _Tables:
+    launches = launches_table(events[CALL], tally)
+    parts = []
+    for kind in DEVICE_WORK:
+        rows = events[kind]
+        process = processes_of(rows["correlation"], launches, threads.process, threads.process_pid.size)
+        parts.append(work_table(kind, rows, process, gathering.names))
+    work = pa.concat_tables(parts).combine_chunks()
+    operators = _operators(events[OPERATOR], threads) if not work.num_rows else no_operators()
+    work, inside_ns = operators.done_beside(work)
+    marked = [events[kind] for kind in (ANNOTATION, OPERATOR, MODULE, SCRIPTED)]
+    return _Tables(ranges_table(marked, tally), operators.launched_beside(launches), work, inside_ns)
+
+
+def _operators(rows: Columns, threads: Threads) -> Operators:
+    """Operators as work, where no device did any."""
+    if not rows["start"].size:
+        return no_operators()
+    thread = rows["thread"]
+    return operators_as_work(rows["start"], rows["end"], thread, threads.process[thread], rows["name"])
+
+
+def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering) -> bool:
+    """Whether some are known from ``with_stack`` alone. Where hooks marked modules, only their markers count."""
+    calls = events[MODULE]
+    hierarchies = list(gathering.hierarchies)
+    if _has_markers(gathering.texts):
+        calls |= {name: column[:0] for name, column in calls.items()}
+        hierarchies = [""] * len(hierarchies)
+    events[SCRIPTED] = scripted_calls(events[OPERATOR], list(gathering.names), hierarchies, gathering.texts)
+    calls["text"] = gathering.texts_of_names(calls["name"])
+    return bool(calls["start"].size)
+
+
+def _has_markers(texts: Iterable[str]) -> bool:
+    """Whether some texts are markers of modules."""
+    dialects = [(re.compile(dialect.CANDIDATES), dialect.parse) for dialect in DIALECTS]
+    return any(
+        candidates.search(text) and isinstance(parse(text), ModuleMarker)
+        for text in texts
+        for candidates, parse in dialects
+    )
+
+
+def _from_the_first(events: dict[str, Columns], tally: Tally) -> int:
+    """Makes all times count from the first one, which is returned; drops those too far away from all others."""
+    starts = np.concatenate([columns["start"] for columns in events.values()])
+    middle = int(np.partition(starts, starts.size // 2)[starts.size // 2])
+    for kind, columns in events.items():
+        far = (np.abs(columns["start"] - middle) > _FARTHEST_NS) | (np.abs(columns["end"] - middle) > _FARTHEST_NS)
+        if far.any():
+            tally.add(SUBJECTS.get(kind, "ranges"), ABSURD_TIME, int(far.sum()))
+            columns |= {name: column[~far] for name, column in columns.items()}
+    first_ns = min(int(columns["start"].min()) for columns in events.values() if columns["start"].size)
+    for columns in events.values():
+        columns["start"] = columns["start"] - first_ns
+        columns["end"] = columns["end"] - first_ns
+    return first_ns

@@ -1,0 +1,232 @@
+"""Reads a trace piece by piece: one of a few million events would not fit into memory as JSON.
+
+A piece is cut behind an event. What looks like an event's end may be part of a text or of an argument; but if all
+before it is valid JSON as a list, it is one. Kineto's JSON is not always valid, see ``mending``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import msgspec
+
+from tracekit.errors import ReportError
+from tracekit.readers.kineto.events import Event, ExactTimes, LastTimes, Metadata
+from tracekit.readers.kineto.mending import mended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+GZIP = b"\x1f\x8b"
+#: Bytes that may stand before JSON: a mark of UTF-8, and blanks.
+BLANK = b"\xef\xbb\xbf \t\r\n"
+#: The remedy for what is no trace, or not a whole one.
+EXPECTED = "expected a trace of torch.profiler, as export_chrome_trace writes it"
+
+_PIECE_BYTES = 8 << 20
+#: No event and nothing beside the events is larger.
+_MOST_BYTES = 64 << 20
+#: Real traces are 5 to 40 times larger than their gzip file. Beyond this, size is no trace but an attack.
+_MOST_RATIO, _SURELY_HARMLESS = 200, 128 << 20
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
+#: How far from the end of a piece its boundary is looked for, and how many are tried.
+_TAILS, _TRIES = (1 << 14, 1 << 18, _MOST_BYTES), 4
+
+_DECODE_EVENTS = msgspec.json.Decoder(list[Event]).decode
+_DECODE_EVENT = msgspec.json.Decoder(Event).decode
+_DECODE_TIMES = msgspec.json.Decoder(list[ExactTimes]).decode
+_DECODE_ANY = msgspec.json.Decoder().decode
+_DECODE_METADATA = msgspec.json.Decoder(Metadata).decode
+_DECODE_LAST_TIMES = msgspec.json.Decoder(LastTimes).decode
+
+
+class Piece(NamedTuple):
+    """Some events.
+
+    Attributes:
+        events: The events.
+        exact: Reads their times again in full.
+        position: Where they end in the file as it is on disk.
+    """
+
+    events: list[Event]
+    exact: Callable[[], list[ExactTimes]]
+    position: int
+
+
+class Trace:
+    """A trace on disk. Its metadata are complete when all pieces have been read.
+
+    Attributes:
+        metadata: What it says beside its events.
+        unreadable: Entries that are no events.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.metadata = Metadata()
+        self.unreadable = 0
+        self._path = path
+        self._bytes = 0
+
+    def pieces(self) -> Iterator[Piece]:
+        """The events, piece by piece.
+
+        Raises:
+            ReportError: If it cannot be read, or is not a trace.
+        """
+        try:
+            with self._path.open("rb") as raw:
+                head = raw.read(len(GZIP))
+                raw.seek(0)
+                file: BinaryIO = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if head == GZIP else raw
+                yield from self._pieces(file, raw)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise self._error("its gzip compression is cut off or damaged", "copy or record it again") from None
+        except RecursionError:
+            raise self._error("its JSON is nested too deeply", EXPECTED) from None
+
+    def _pieces(self, file: BinaryIO, raw: BinaryIO) -> Iterator[Piece]:
+        text, opening = self._events_begin(file, raw)
+        rest = yield from self._all_but_last(file, raw, text)
+        events, text = self._last(rest, opening)
+        decode = _DECODE_TIMES if opening == b"[" else _last_times
+        yield Piece(events, partial(decode, text), raw.tell())
+
+    def _more(self, file: BinaryIO, raw: BinaryIO) -> bytes:
+        piece = file.read(_PIECE_BYTES)
+        self._bytes += len(piece)
+        if self._bytes > _SURELY_HARMLESS and self._bytes > _MOST_RATIO * raw.tell():
+            raise self._error(f"unpacks to more than {_MOST_RATIO} times its size", EXPECTED)
+        return piece
+
+    def _events_begin(self, file: BinaryIO, raw: BinaryIO) -> tuple[bytes, bytes]:
+        """Reads up to the events. Returns the text behind their opening bracket, and what to put before the last."""
+        text = b""
+        while not text and (more := self._more(file, raw)):
+            text = more.lstrip(BLANK)
+        if text.startswith(b"["):
+            return text[1:], b"["
+        while True:
+            for match in _EVENTS.finditer(text):
+                try:
+                    self.metadata = _DECODE_METADATA(text[: match.end()] + b"]}")
+                except msgspec.MsgspecError:
+                    continue
+                return text[match.end() :], b'{"last_events":['
+            if len(text) > _MOST_BYTES:
+                raise self._error(f"has no list traceEvents in its first {_MOST_BYTES >> 20} MiB", EXPECTED)
+            if not (more := self._more(file, raw)):
+                raise self._no_events(text)
+            text += more
+
+    def _no_events(self, text: bytes) -> ReportError:
+        try:
+            _DECODE_ANY(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return self._error(f"is not valid JSON ({_short(error)})", EXPECTED)
+        return self._error("is JSON without a list traceEvents", EXPECTED)
+
+    def _all_but_last(self, file: BinaryIO, raw: BinaryIO, rest: bytes) -> Generator[Piece, None, bytes]:
+        """Yields the events of every piece that ends with an event. Returns what is left."""
+        while piece := self._more(file, raw):
+            rest += piece
+            if (cut := self._cut(rest)) is not None:
+                events, text, end = cut
+                yield Piece(events, partial(_DECODE_TIMES, text), raw.tell())
+                rest = rest[end:]
+            elif len(rest) > _MOST_BYTES:
+                raise self._error(self._no_end(rest), "record it again, or " + EXPECTED)
+        return rest
+
+    def _no_end(self, rest: bytes) -> str:
+        where = self._bytes - len(rest)
+        return f"its JSON is not valid after byte {where:,}, or an event there has more than {_MOST_BYTES >> 20} MiB"
+
+    def _cut(self, text: bytes) -> tuple[list[Event], bytes, int] | None:
+        """The events before one of the last boundaries, their JSON, and where the next one begins."""
+        for end, behind in _boundaries(text):
+            piece = b"[" + text[:end] + b"]"
+            if (events := self._decoded(piece)) is not None:
+                return events, piece, behind
+            if (events := self._decoded(better := mended(piece))) is not None:
+                return events, better, behind
+        return None
+
+    def _decoded(self, piece: bytes) -> list[Event] | None:
+        try:
+            return _DECODE_EVENTS(piece)
+        except msgspec.ValidationError:
+            return self._events_among(_DECODE_ANY(piece))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _events_among(self, entries: object) -> list[Event]:
+        """The events among entries of which some are none, which are counted."""
+        events = []
+        for entry in entries if isinstance(entries, list) else ():
+            try:
+                events.append(_DECODE_EVENT(msgspec.json.encode(entry)))
+            except msgspec.MsgspecError:
+                self.unreadable += 1
+        return events
+
+    def _last(self, rest: bytes, opening: bytes) -> tuple[list[Event], bytes]:
+        """The last events, with the metadata behind them, and their JSON."""
+        text = opening + rest
+        error: Exception | None = None
+        for attempt in (text, mended(text)):
+            try:
+                return self._end(attempt, opening), attempt
+            except (msgspec.MsgspecError, UnicodeDecodeError) as caught:
+                error = error or caught
+        problem = "is cut off in the middle" if "truncated" in str(error) else f"is not valid JSON ({_short(error)})"
+        raise self._error(problem, EXPECTED + "; record or copy it again")
+
+    def _end(self, text: bytes, opening: bytes) -> list[Event]:
+        if opening == b"[":
+            try:
+                return _DECODE_EVENTS(text)
+            except msgspec.ValidationError:
+                return self._events_among(_DECODE_ANY(text))
+        try:
+            tail = _DECODE_METADATA(text)
+        except msgspec.ValidationError:
+            tail = self._lenient(_DECODE_ANY(text))
+        if tail.traceEvents is not None:
+            raise self._error("has traceEvents twice", EXPECTED)
+        self.metadata = self.metadata.filled(tail)
+        return tail.last_events or []
+
+    def _lenient(self, tail: object) -> Metadata:
+        fields = dict(tail) if isinstance(tail, dict) else {}
+        events = self._events_among(fields.pop("last_events", ()))
+        metadata = msgspec.convert(fields, Metadata)
+        metadata.last_events = events
+        return metadata
+
+    def _error(self, problem: str, remedy: str) -> ReportError:
+        return ReportError(self._path, problem, remedy)
+
+
+def _last_times(text: bytes) -> list[ExactTimes]:
+    return _DECODE_LAST_TIMES(text).last_events
+
+
+def _boundaries(text: bytes) -> Iterator[tuple[int, int]]:
+    """The last places where an event seems to end and another to follow: both positions, the last place first."""
+    for tail in _TAILS:
+        found = list(_BOUNDARY.finditer(text, max(0, len(text) - tail)))[-_TRIES:]
+        if found:
+            yield from ((match.start() + 1, match.end()) for match in reversed(found))
+            return
+
+
+def _short(error: Exception | None) -> str:
+    return str(error).removeprefix("JSON is malformed: ").splitlines()[0][:100] if error else ""

@@ -1,0 +1,236 @@
+"""NVTX rows of a report as ranges, nested or not, with texts and domains stored once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays.columns import in_order, integers, nullable
+from tracekit.arrays.intervals import nesting_order, one_axis
+from tracekit.causes import MARK, NEVER_ENDED, OTHER_EVENT, RAW_EVENT
+from tracekit.nsight import tables as nsight
+from tracekit.readers.rows.encoded import rows_of, sorted_strings, texts_at, used_rows
+from tracekit.readers.rows.times import start_and_end
+from tracekit.recording.tables import PUSH_POP, RANGES, START_END
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.readers.nsight.ids import GlobalIds
+    from tracekit.recording.tally import Tally
+
+
+#: Event types that become ranges or name their domains.
+_EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
+
+
+class _Rows(NamedTuple):
+    """Rows of NVTX_EVENTS with what was looked up for each.
+
+    Attributes:
+        events: The rows.
+        types: Their event types.
+        text: Row of the distinct texts, or -1.
+        domain: Row of the distinct domains, or -1.
+    """
+
+    events: pa.Table
+    types: Ints
+    text: Ints
+    domain: Ints
+
+    def filter(self, keep: Flags) -> _Rows:
+        """Some of the rows."""
+        return _Rows(self.events.filter(pa.array(keep)), self.types[keep], self.text[keep], self.domain[keep])
+
+
+def ranges_table(
+    events: pa.Table, strings: pa.Table, ids: GlobalIds, launches: pa.Table, tally: Tally
+) -> tuple[pa.Table, list[str], list[str]]:
+    """Ranges out of NVTX rows.
+
+    Args:
+        events: Rows of NVTX_EVENTS.
+        strings: Rows of StringIds.
+        ids: The report's threads.
+        launches: The finished launches, which may outlast a range that never ends.
+        tally: Where losses are counted.
+
+    Returns:
+        The table ``RANGES``, the distinct texts and the distinct domain names.
+    """
+    if not events.num_rows:
+        return RANGES.empty(), [], []
+    events, types = _used_events(events, tally)
+    is_domain = types == nsight.DOMAIN_CREATED
+    texts, text = _texts(events, strings)
+    domains, domain = _domains(events, is_domain, ids, texts, text)
+    rows = _Rows(events, types, text, domain)
+    if is_domain.any():
+        rows = rows.filter(~is_domain)
+    return _ranges(rows, strings, ids, launches, tally), texts, domains
+
+
+def _used_events(events: pa.Table, tally: Tally) -> tuple[pa.Table, Ints]:
+    """The events that become ranges or name their domains, with their types; the others are counted."""
+    types = integers(events, "eventType")
+    used = np.isin(types, _EVENTS)
+    if used.all():
+        return events, types
+    _count_others(types[~used], tally)
+    return events.filter(pa.array(used)), types[used]
+
+
+def _ranges(rows: _Rows, strings: pa.Table, ids: GlobalIds, launches: pa.Table, tally: Tally) -> pa.Table:
+    """The table ``RANGES`` in its order."""
+    thread = ids.threads(rows.events.column("globalTid"))
+    start, end, never_ended = _closed(rows.events, thread, launches, tally)
+    payload_int, payload_float, payload_json = _payloads(rows.events, strings)
+    ranges = RANGES.table(
+        {
+            "start_ns": start,
+            "end_ns": end,
+            "open": never_ended,
+            "kind": np.where(np.isin(rows.types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(np.int8),
+            "thread": thread.astype(np.int32),
+            "end_thread": nullable(_end_threads(rows.events, ids, thread), pa.int32()),
+            "domain": nullable(rows.domain, pa.int32()),
+            "text": nullable(rows.text, pa.int32()),
+            "payload_int": payload_int,
+            "payload_float": payload_float,
+            "payload_json": payload_json,
+        }
+    )
+    return in_order(ranges, nesting_order(*one_axis([thread, thread], [start, end])))
+
+
+def _count_others(types: Ints, tally: Tally) -> None:
+    """Counts the events that are neither ranges nor name domains or threads."""
+    marks, raw = np.isin(types, nsight.MARKS), np.isin(types, nsight.RAW_EVENTS)
+    others = ~(marks | raw | (types == nsight.THREAD_NAMED))
+    for cause, which in ((MARK, marks), (RAW_EVENT, raw), (OTHER_EVENT, others)):
+        tally.add("events", cause, int(which.sum()))
+
+
+def _closed(events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) -> tuple[Ints, Ints, Flags]:
+    """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
+    never_ended = np.asarray(events.column("end").is_null())
+    ends = events.column("end")
+    if never_ended.any():
+        events = events.set_column(events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start")))
+    start, end = start_and_end(events, nsight.NVTX.name, "ranges", tally)
+    if never_ended.any():
+        last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(last, thread, end)
+        launched_on = integers(launches, "thread")
+        known = launched_on < last.size
+        np.maximum.at(last, launched_on[known], integers(launches, "end_ns")[known])
+        end = np.where(never_ended, last[thread], end)
+        tally.add("ranges", NEVER_ENDED, int(never_ended.sum()))
+    return start, end, never_ended
+
+
+def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
+    """The thread on which each range ended; -1 if it is the one on which it began."""
+    if "endGlobalTid" not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int32)
+    ended = ids.end_threads(events.column("endGlobalTid"))
+    return np.where(ended == thread, -1, ended)
+
+
+def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
+    """The distinct texts, and for each row its text's number: the inline one, else the registered one, else -1.
+
+    A registered text comes before an empty inline one.
+    """
+    known: dict[str, int] = {}
+    row = _registered(events, "textId", strings, known)
+    inline = _inline(events, "text", known)
+    if "text" not in events.column_names:
+        return list(known), row
+    use_inline = (inline >= 0) & ((inline != known.get("", -1)) | (row < 0))
+    return list(known), np.where(use_inline, inline, row)
+
+
+def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[str, int]) -> Ints:
+    if column not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int32)
+    ids, values = sorted_strings(strings)
+    position = rows_of(events.column(column), ids)
+    used = used_rows(position, ids.size)
+    row = np.full(ids.size + 1, -1, dtype=np.int32)
+    row[used] = [known.setdefault(text, len(known)) for text in texts_at(values, used)]
+    return row[position]
+
+
+def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
+    if column not in events.column_names:
+        return np.full(events.num_rows, -1, dtype=np.int32)
+    encoded = events.column(column).combine_chunks()
+    index = np.asarray(encoded.indices.fill_null(-1))
+    used = used_rows(index, len(encoded.dictionary))
+    row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int32)
+    row[used] = [known.setdefault(text, len(known)) for text in texts_at(encoded.dictionary, used)]
+    rows: Rows = row[index]
+    return rows
+
+
+def _domains(
+    events: pa.Table, is_domain: Flags, ids: GlobalIds, texts: list[str], text: Ints
+) -> tuple[list[str], Ints]:
+    """The distinct domain names, and for each row its domain's number; -1 for the default domain.
+
+    Domains are numbered per process.
+    """
+    if "domainId" not in events.column_names:
+        return [], np.full(events.num_rows, -1, dtype=np.int32)
+    encoded = events.column("domainId").combine_chunks()
+    numbers = np.append(np.asarray(encoded.dictionary, dtype=np.int64), 0)
+    if not numbers.any():
+        return [], np.full(events.num_rows, -1, dtype=np.int32)
+    which = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64) % numbers.size
+    process = ids.process_of(events.column("globalTid"))
+    named = _named_domains(is_domain & (text >= 0), process, numbers[which], texts, text)
+    keys, which_key = np.unique(process * numbers.size + which, return_inverse=True)
+    names: dict[str, int] = {}
+    row = np.full(keys.size, -1, dtype=np.int32)
+    for position, key in enumerate(keys.tolist()):
+        owner, number = key // numbers.size, int(numbers[key % numbers.size])
+        if number:
+            name = named.get((owner, number), f"domain#{number}")
+            row[position] = names.setdefault(name, len(names))
+    rows: Rows = row[which_key]
+    return list(names), rows
+
+
+def _named_domains(
+    naming: Flags, process: Ints, number: Ints, texts: list[str], text: Ints
+) -> dict[tuple[int, int], str]:
+    """Names of domains by process and number; the first row that creates a domain names it."""
+    names: dict[tuple[int, int], str] = {}
+    for row in np.flatnonzero(naming).tolist():
+        names.setdefault((int(process[row]), int(number[row])), texts[text[row]])
+    return names
+
+
+def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Integer, floating-point and JSON payloads of the rows."""
+    known: dict[str, int] = {}
+    registered = _registered(events, "jsonTextId", strings, known)
+    inline = _inline(events, "jsonText", known)
+    row = np.where(inline >= 0, inline, registered)
+    json = (
+        pa.array(list(known), pa.string()).take(nullable(row, pa.int32())) if known else pa.nulls(row.size, pa.string())
+    )
+    integer = _first_of(events, ("int64Value", "uint64Value", "int32Value", "uint32Value"), pa.int64())
+    return integer, _first_of(events, ("doubleValue", "floatValue"), pa.float64()), json
+
+
+def _first_of(events: pa.Table, columns: tuple[str, ...], type_: pa.DataType) -> pa.Array:
+    present = [events.column(name) for name in columns if name in events.column_names]
+    filled = [column for column in present if column.null_count < len(column)]
+    if not filled:
+        return pa.nulls(events.num_rows, type_)
+    return pc.coalesce(*filled).combine_chunks()

@@ -1,0 +1,48 @@
+"""SQLite exports of Nsight Systems, 2020.3 to 2026, and reports of tracekit's own recorder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tracekit.readers.digests import source_of_file
+from tracekit.readers.nsight.report import of_nsight, recording_of
+from tracekit.readers.sqlite.bulk import BulkReader
+from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
+from tracekit.recording.provenance import Lack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.progress import Progress
+    from tracekit.recording.tables import Recording
+
+NAME = "nsight-sqlite"
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether it is SQLite with some of Nsight's tables."""
+    if not head.startswith(SQLITE_MAGIC):
+        return False
+    with SqliteFile(path) as file:
+        return of_nsight(file.tables)
+
+
+def read(path: Path, progress: Progress) -> Recording:
+    """Reads the report.
+
+    Raises:
+        ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
+    """
+    with SqliteFile(path) as file:
+        recording = recording_of(BulkReader(file), lambda: source_of_file(path, NAME), progress)
+        return replace(recording, lacks=(*recording.lacks, *_unmerged_log(file)))
+
+
+def _unmerged_log(file: SqliteFile) -> tuple[Lack, ...]:
+    """Changes that are not yet in the file itself."""
+    if not file.has_unmerged_log:
+        return ()
+    name = file.path.name
+    remedy = f"close the program that writes it, or run: sqlite3 {name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+    return (Lack(f"its latest changes, which are still in {name}-wal", remedy),)

@@ -1,0 +1,4 @@
+"""Rows of a report, whatever wrote it: ids and strings, times, ranks.
+
+What several readers do to the rows of their tables. Knows no format.
+"""
