@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tracekit
 from tracekit.dataset.joining import Part, join
-from tracekit.pipeline.one import tables_of
+from tracekit.pipeline.one import Wishes, tables_of
 from tracekit.pipeline.several import IDS_PER_REPORT
 from tracekit.progress import silent
 from tracekit.readers import reader_for
@@ -30,7 +30,7 @@ def joined_here(reports: Sequence[Path], folder: Path) -> Dataset:
     parts = [Part(path.stem, folder / f".{path.stem}", number * IDS_PER_REPORT) for number, path in enumerate(reports)]
     for path, part in zip(reports, parts, strict=True):
         part.folder.mkdir()
-        tables_of(path, reader_for(path), part.folder, silent, part.first_id)
+        tables_of(path, reader_for(path), part.folder, silent, Wishes(first_id=part.first_id))
     join(folder, parts, [], silent)
     return tracekit.load(folder)
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Names a folder with releases of the nvtx package, each in a folder that is named by its number.
 RELEASES = "TRACEKIT_NVTX"
+#: What nsys prints when it loses the process that records, on a machine with much else to do: one run in thirty.
+LOST = "Connection to the Agent lost"
 #: The last one whose own ranges are heard by every nsys; later ones first ask it, and older nsys do not answer.
 HEARD = "0.2.11"
 
@@ -33,6 +42,14 @@ def nsys() -> Path:
     return Path(os.environ["TRACEKIT_NSYS"])
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """One session at a time on a machine: one that begins while another records may hear nothing."""
+    with Path(tempfile.gettempdir(), f"tracekit-tests-nsys-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def record(folder: Path, program: str, environment: dict[str, str] | None = None) -> Path:
     """Runs a Python program under nsys; the SQLite export. Debian's nsys leaves the import to us."""
     (folder / "program.py").write_text(program)
@@ -41,13 +58,16 @@ def record(folder: Path, program: str, environment: dict[str, str] | None = None
     importer = [host / "QdstrmImporter", "-i", "run.qdstrm", "-o", "run.nsys-rep"]
     export = ["export", "-q", "true", "--type", "sqlite", "-o", "run.sqlite", "run.nsys-rep"]
     run = {"cwd": folder, "capture_output": True, "timeout": 240}
-    subprocess.run(
+    profiled = subprocess.run(
         [nsys(), *profile, sys.executable, "program.py"],
         check=False,
         env={**os.environ, **(environment or {})},
         **run,
     )
-    if not (folder / "run.nsys-rep").exists():
+    output = (profiled.stdout + profiled.stderr).decode("utf-8", "replace")
+    native = folder / "run.nsys-rep"
+    assert native.exists() or (folder / "run.qdstrm").exists(), f"nsys recorded nothing and printed: {output}"
+    if not native.exists():
         libraries = {**os.environ, "LD_LIBRARY_PATH": str(host)}
         subprocess.run(importer, check=True, env=libraries, **run)
     subprocess.run([nsys(), *export], check=True, **run)

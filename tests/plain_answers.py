@@ -125,6 +125,7 @@ def modules(plain: Plain) -> Iterable[Row]:
             "inclusive_ns": total(below),
             **by_phase(below),
             "share": plain.share(total(below)),
+            "kind": module["kind"],
             "busy_ns": busy(plain, below),
             "steps": len(steps),
             "step_mean_ns": mean(steps),

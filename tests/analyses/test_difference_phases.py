@@ -136,3 +136,47 @@ def test_times_of_a_phase_in_all_steps_are_those_of_its_work(tmp_path: Path, pha
     rows = compare(before, before, Options(shapes=False)).phases.query("what == 'step' and phase == @phase")
     work = before.kernels().query("phase == @phase").groupby("step_id").dur_ns.sum()
     assert rows["before_ns"].tolist() == [work.median()]
+
+
+def numbered(folder: Path, name: str, backward: int) -> Dataset:
+    """Steps whose backward pass only sequence numbers of operators tell; that of the layer takes so long."""
+    lines = []
+    for step in range(6):
+        start, number, seq = step * 10_000, step * 3 + 1, step * 2
+        ranges = (
+            (1, 0, 3_000, '{"Module": "top", "Inputs": [[2]]}'),
+            (1, 100, 900, '{"Module": "top.0", "Inputs": [[2]]}'),
+            (1, 150, 400, f"aten::mm, seq = {seq}"),
+            (2, 5_000, 6_000, f"autograd::engine::evaluate_function: MmBackward0, seq = {seq}"),
+            (1, 8_100, 8_900, "Optimizer.step#SGD.step"),
+        )
+        lines += [f"range {thread} {start + begin} {start + end} {text}" for thread, begin, end, text in ranges]
+        for at, (thread, begin, time) in enumerate(((1, 200, 100), (2, 5_200, backward), (1, 8_200, 30))):
+            lines.append(f"launch {thread} {start + begin} {start + begin + 1} #{number + at}")
+            lines.append(f"kernel 1 {start + begin + 2} {start + begin + 2 + time} #{number + at} kernel{at}")
+    return tracekit.parse(report(folder / f"{name}.sqlite", "\n".join(lines)))
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_backward_work_without_a_call_counts_for_its_module_and_those_above(tmp_path: Path, shapes: bool) -> None:
+    found = compare(numbered(tmp_path, "a", 200), numbered(tmp_path, "b", 260), Options(shapes=shapes))
+    rows = found.rows[["what", "path", "shapes", "status", "before_ns", "after_ns", "own_change_ns"]]
+    expected = {
+        True: """
+        what     path         shapes  status  before_ns  after_ns  own_change_ns
+        step     train        -       slower  330        390       0
+        module   top          -       slower  200        260       0
+        module   top.0        -       slower  200        260       60
+        unknown  (no module)  -       same    30         30        0
+        module   top          [[2]]   same    100        100       0
+        module   top.0        [[2]]   same    100        100       0
+        """,
+        False: """
+        what     path         shapes  status  before_ns  after_ns  own_change_ns
+        step     train        -       slower  330        390       0
+        module   top          -       slower  300        360       0
+        module   top.0        -       slower  300        360       60
+        unknown  (no module)  -       same    30         30        0
+        """,
+    }
+    check_frame(rows, expected[shapes])

@@ -12,8 +12,9 @@ from rich.console import Console
 
 import tracekit
 from tests.command import ROOT, command
+from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES, classes, memory, nodes, roofline, shapes, tree as module_tree
+from tracekit.analyses import ANALYSES, classes, memory, modules, nodes, roofline, shapes, tree as module_tree
 from tracekit.views import answers, summary, tree
 from tracekit.views.wording import in_cells, nouns
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tracekit.analyses.base import Analysis
     from tracekit.dataset.opening import Dataset
 
     Parse = Callable[..., Dataset]
@@ -36,7 +38,7 @@ MARKED = """
 """
 
 
-def training(root: str = ROOT_NAME, layers: int = 3, slow_ns: int = 0) -> str:
+def training(root: str = ROOT_NAME, layers: int = 3, slow_ns: int = 0, slow: tuple[int, ...] = (1,)) -> str:
     """Some batches of a loop, each with alike layers and a range whose name holds what formats treat specially."""
     lines, at = [f"range 1 0 100000 {root}"], 10
     for batch in range(8):
@@ -46,7 +48,7 @@ def training(root: str = ROOT_NAME, layers: int = 3, slow_ns: int = 0) -> str:
             lines.append(f"range 1 {begin} {begin + 500} layer_{layer}")
             lines.append(f"range 1 {begin + 10} {begin + 400} soft.max[0]; 1.5")
             lines.append(f"launch 1 {begin + 20} {begin + 30} #{number}")
-            end = begin + 140 + batch % 3 + (slow_ns if layer == 1 else 0)
+            end = begin + 140 + batch % 3 + (slow_ns if layer in slow else 0)
             lines.append(f"kernel 1 {begin + 40} {end} #{number} gemm")
         at += 6000
     return "\n".join([*lines, "launch 1 200000 200010 #999", "kernel 1 200020 200050 #999 copy"])
@@ -117,10 +119,24 @@ def test_reports_that_differ_are_named(tmp_path: Path) -> None:
     assert nouns(dataset).node == "node"
 
 
+def test_of_a_chrome_trace_they_are_annotations_and_no_advice_is_about_nsys(tmp_path: Path) -> None:
+    events = [event("user_annotation", "epoch", 0, 50), event("user_annotation", "layer", 10, 20), launch(15, 1)]
+    path = trace(tmp_path / "run.json", *events, kernel(30, 1), launch(60, 2), kernel(70, 2))
+    dataset = tracekit.parse(path, tmp_path / "run")
+    [sentence] = nodes.why(dataset)
+    assert "so the rows are annotations (record_function) and operators. Record with" in sentence
+    advice = " ".join(summary.advice(dataset))
+    assert "record_function" in advice
+    assert "nsys" not in advice
+    text = printed(summary.as_text(dataset, 100))
+    assert "no range: outside_ranges" in text
+    assert "run.json  torch.profiler" in text
+
+
 @pytest.mark.parametrize(
     ("lines", "by", "advice"),
     [
-        (training(), "modules", "read its NVTX ranges with tracekit parse --by auto"),
+        (training(), "modules", "read its ranges with tracekit parse --by auto"),
         (training(), "operators", "no operators are marked: read it with tracekit parse --by auto"),
         (
             "launch 1 1 2 #1\nkernel 1 3 9 #1 gemm",
@@ -153,6 +169,18 @@ def test_a_long_name_keeps_begin_and_end() -> None:
     assert in_cells("aten::cudnn_convolution", 5) == "aten::cudnn_convolution"
 
 
+@pytest.mark.parametrize("analysis", [module_tree, modules], ids=["tree", "modules"])
+@pytest.mark.parametrize(("by", "kinds"), [("ranges", ["module", "range"]), ("auto", ["module"])])
+def test_rows_say_of_what_kind_they_are_in_the_terminal_where_that_differs(
+    parsed: Parse, analysis: Analysis, by: str, kinds: list[str]
+) -> None:
+    dataset = parsed(MARKED, by=by)
+    rows = json.loads(command("show", analysis.NAME, dataset.folder, "--json").out)
+    assert [row["kind"] for row in rows] == kinds
+    text = printed(answers.as_text(analysis.frame(dataset), nouns(dataset), 300, answers.Choice()), 300)
+    assert ("kind" in text) == (len(kinds) > 1)
+
+
 def test_a_path_with_anything_in_it_can_be_asked_for(parsed: Parse) -> None:
     dataset = parsed(training())
     path = f"{ROOT_NAME}.batch *.layer_1"
@@ -161,6 +189,11 @@ def test_a_path_with_anything_in_it_can_be_asked_for(parsed: Parse) -> None:
     assert [row["path"] for row in json.loads(done.out)] == [path, f"{path}.soft.max[0]; 1.5"]
     refused = command("show", "modules", dataset.folder, "--path", "layer_1")
     assert refused.err.endswith(f": has no range layer_1; did you mean {path}?\n")
+
+
+def test_a_path_that_is_not_there_is_said_to_be_of_any_kind_that_is(parsed: Parse) -> None:
+    refused = command("show", "tree", parsed(MARKED, by="ranges").folder, "--path", "layer")
+    assert refused.err.endswith(": has no module or range layer; tracekit show modules lists the paths\n")
 
 
 def test_exports_take_names_from_the_hierarchy_not_from_paths(parsed: Parse, tmp_path: Path) -> None:
@@ -193,6 +226,18 @@ def test_two_runs_are_compared_by_range_also_if_their_roots_differ(tmp_path: Pat
     assert changed == dict.fromkeys(("step", *places), "slower")
     assert comparison["notes"][0] == "The root run v1.1 of the second dataset is matched with run v1.0 of the first."
     assert command("diff", before.folder, after.folder).out.splitlines()[-1].startswith("Ranges: ")
+
+
+def test_ranges_of_a_series_that_changed_alike_share_a_line_as_in_the_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    before = tracekit.parse(report(tmp_path / "a.sqlite", training("run v1.5.6")))
+    after = tracekit.parse(report(tmp_path / "b.sqlite", training("run v1.5.6", slow_ns=60, slow=(0, 1, 2))))
+    lines = command("diff", before.folder, after.folder).out.splitlines()
+    named = [line.split("  ")[0].strip() for line in lines]
+    folded = "run v1.5.6.batch *.layer_*"
+    assert [name for name in named if "layer" in name] == [f"{folded}.soft.max[0]; 1.5", folded]
 
 
 def test_modules_are_not_compared_with_ranges(tmp_path: Path) -> None:

@@ -362,6 +362,35 @@ def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number
     )
 
 
+def test_where_ranges_are_nodes_so_are_those_of_the_backward_pass(parsed: Parse) -> None:
+    node = "autograd::engine::evaluate_function: TanhBackward0"
+    lines = f"""{NUMBERED}
+        range  2  200 209 {node}, seq = 5, op_id = 5
+        launch 2  202 203 #1
+        kernel 1  902 903 #1 of-tanh
+    """
+    check(parsed(lines, by="ranges"), "kernels", f"module  method  phase\n{node}  range  backward")
+
+
+def test_what_a_graph_replays_inside_a_node_is_not_the_node_s(parsed: Parse) -> None:
+    """Work of many modules may have been captured."""
+    dataset = parsed(f"""{NUMBERED}
+        range    2  200 209 autograd::engine::evaluate_function: TanhBackward0, seq = 5, op_id = 5
+        launch   2  202 203 #1 cudaGraphLaunch_v10000
+        kernel!9 1  902 903 #1 replayed
+        graph    1  904 905 #1
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        kind    module  method  cause
+        kernel  -       -       graph_unmapped
+        graph   -       -       graph_not_expanded
+    """,
+    )
+
+
 def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_has_the_node_s_name(
     parsed: Parse,
 ) -> None:
@@ -379,6 +408,11 @@ def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_
         range  7/3 50  59 autograd::engine::evaluate_function: MulBackward0, seq = 3, op_id = 3
         launch 7/3 52  53 #1
         kernel 7/1 906 907 #1 of-another-process
+        range  1   15  16 aten::sin, seq = 4, op_id = 5
+        range  2   15  16 aten::sin, seq = 4, op_id = 6
+        range  3   60  69 autograd::engine::evaluate_function: SinBackward0, seq = 4, op_id = 7
+        launch 3   62  63 #3
+        kernel 1  908 909 #3 of-either
     """)
     check(
         dataset,
@@ -388,6 +422,7 @@ def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_
         named               b       backward  -
         of-neither          -       -         backward
         of-another-process  -       -         backward
+        of-either           -       -         backward
     """,
     )
 

@@ -133,6 +133,10 @@ def test_graph_captures_of_one_module_are_told_apart_by_their_graphs(parsed: Par
 
 
 OUTSIDE = "launch    1   3   4  #21 cudaMemsetAsync_v3020\n"
+#: A module that runs again for a backward pass is no part of the one that runs backward around it.
+AGAIN = CAPTURE.replace("'top', 'Inputs': [[2, 3]]", "'top', 'Phase': 'backward'").replace(
+    "'top.a'", "'top.a', 'Phase': 'recompute'"
+)
 TWO_ROOTS = CAPTURE.replace("range     1   5 100  {'Module': 'top', 'Inputs': [[2, 3]]}\n", "")
 
 
@@ -142,9 +146,10 @@ TWO_ROOTS = CAPTURE.replace("range     1   5 100  {'Module': 'top', 'Inputs': [[
         (CAPTURE + OUTSIDE, "graph_not_in_one_call"),
         (CAPTURE + OUTSIDE.replace("  3   4", "100 101"), "graph_not_in_one_call"),
         (TWO_ROOTS, "graph_not_in_one_call"),
+        (AGAIN, "graph_not_in_one_call"),
         ("\n".join(line for line in CAPTURE.splitlines() if "range" not in line) + "\n", "outside_ranges"),
     ],
-    ids=["work before the call", "work at its end", "two outermost calls", "no call"],
+    ids=["work before the call", "work at its end", "two outermost calls", "recomputation", "no call"],
 )
 def test_a_graph_that_no_call_holds_says_so(parsed: Parse, capture: str, cause: str) -> None:
     check(parsed(capture + GRAPHS + REPLAY), "kernels", unknown(cause))
@@ -186,6 +191,7 @@ def test_a_graph_that_may_hold_other_work_than_its_graph_capture_stays_unknown(p
         REPLAY,
         CAPTURE + GRAPHS.replace("1   1   1 graph 1", "1  -5  -5 graph 1") + REPLAY,
         CAPTURE + GRAPHS.replace("1   1   1 graph 1", "1   4   4 graph 1") + REPLAY,
+        CAPTURE + GRAPHS + "made 1 2 2 graph 9" + REPLAY,
         CAPTURE + GRAPHS + REPLAY.replace("2 of 1", "2 of 3"),
         CAPTURE.replace("cudaStreamEndCapture_v10000", "cudaStreamSynchronize_v3020") + GRAPHS + REPLAY,
         CAPTURE + GRAPHS + REPLAY.replace("graph  1", "graph  2/1").replace("launch 1", "launch 2/1"),
@@ -196,6 +202,7 @@ def test_a_graph_that_may_hold_other_work_than_its_graph_capture_stays_unknown(p
         "no graph capture",
         "created earlier",
         "created by another call",
+        "created with another graph",
         "records that disagree",
         "no end",
         "another process",
@@ -206,6 +213,17 @@ def test_a_graph_whose_graph_capture_is_not_certain_stays_unknown(parsed: Parse,
     rows = parsed(program).table("kernels").to_pylist()
     assert [(row["module"], row["method"]) for row in rows] == [(None, None)]
     assert {row["cause"] for row in rows} == {"graph_not_expanded"}
+
+
+@pytest.mark.parametrize(("others", "lost"), [(20, True), (20, False), (5, True)])
+def test_where_every_call_has_an_id_one_that_is_missing_may_have_launched_what_was_captured(
+    parsed: Parse, others: int, lost: bool
+) -> None:
+    """With few calls recorded, gaps say nothing: that version records only some kinds of calls."""
+    calls = [f"launch 1 {1000 + 10 * at} {1005 + 10 * at} #{8 + at} cudaEventQuery_v3020" for at in range(others)]
+    program = PROGRAM.replace("launch    1  20  30  #2\n", "" if lost else "launch    1  20  30  #2\n")
+    of_call = OF_TOP.replace("top  ", "top.b") if lost else OF_TOP
+    check(parsed("\n".join([program, *calls])), "kernels", unknown() if lost and others > 5 else of_call)
 
 
 def test_replays_before_an_update_keep_their_call(parsed: Parse) -> None:

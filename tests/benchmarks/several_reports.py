@@ -21,7 +21,7 @@ from tests.benchmarks.parse_speed import parse_figures
 from tests.benchmarks.serving_report import write_report
 from tracekit.dataset.joining import Part, join
 from tracekit.dataset.writing import ROW_GROUP, table_writer
-from tracekit.pipeline.one import tables_of
+from tracekit.pipeline.one import Wishes, tables_of
 from tracekit.progress import silent
 from tracekit.readers import reader_for
 from tracekit.tables import TABLES
@@ -43,7 +43,7 @@ def parts_of(reports: list[Path], folder: Path) -> list[Part]:
     for number, path in enumerate(reports):
         part = Part(path.stem, folder / f".{path.stem}", number << 40)
         part.folder.mkdir(parents=True)
-        tables_of(path, reader_for(path), part.folder, silent, part.first_id)
+        tables_of(path, reader_for(path), part.folder, silent, Wishes(first_id=part.first_id))
         parts.append(part)
     return parts
 

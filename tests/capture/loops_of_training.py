@@ -194,6 +194,18 @@ def actor_critic() -> None:
             COUNT.step_ended()
 
 
+def by_hand_actor_critic() -> None:
+    """One update by hand changes both; the critic is called last."""
+    actor, critic = COUNT.watch(Net(), "Net"), Net(1)
+    for _ in range(5):
+        (actor(x).mean() + critic(x).mean()).backward()
+        with torch.no_grad():
+            for parameter in [*actor.parameters(), *critic.parameters()]:
+                parameter.sub_(0.1 * parameter.grad)
+                parameter.grad = None
+        COUNT.step_ended()
+
+
 def actor_then_critic() -> None:
     """Each has an optimizer; the critic is trained three times for each step of the actor."""
     actor, critic = Net(), COUNT.watch(Net(1), "Net_2")

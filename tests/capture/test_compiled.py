@@ -95,6 +95,25 @@ def test_a_compiled_block_is_marked_among_eager_ones(in_place: bool) -> None:
     assert graphs() == 1
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("marked_first", [True, False])
+def test_layers_compiled_one_by_one_share_their_code_as_without_markers(marked_first: bool, in_place: bool) -> None:
+    to, model = Listed(), nn.Sequential(Net(), Net(), Net())
+    if marked_first:
+        layer_markers(model, backward=True, emitter=to)
+    for index, layer in enumerate(model):
+        if in_place:
+            layer.compile(fullgraph=True, backend="eager")
+        else:
+            model[index] = compiled(layer)
+    if not marked_first:
+        layer_markers(model, backward=True, emitter=to)
+    with torch.no_grad():
+        model(X)
+    assert graphs() == 1
+    assert tree(to) == (["top"] if marked_first else ["top", "  top.0", "  top.1", "  top.2"])
+
+
 def test_a_compiled_block_that_raises_is_closed() -> None:
     to, model = Listed(), Net()
     model.a.compile(backend="eager")

@@ -94,6 +94,17 @@ def test_nvtx_takes_any_text_and_drops_what_would_end_it_early(monkeypatch) -> N
     assert pushed == ["", "{}", "ü 層", "ab", "x" * 100_000]
 
 
+def test_texts_of_ranges_that_ended_are_freed(monkeypatch) -> None:
+    """The package's own functions keep each, which a server that sees ever new shapes cannot afford."""
+    monkeypatch.delenv("NVTX_DISABLE", raising=False)
+    to, text = Nvtx(), "-".join(["never", "seen"])
+    before = sys.getrefcount(text)
+    to.opener(text)()
+    to.close()
+    to.start(text)()
+    assert sys.getrefcount(text) == before
+
+
 def test_nvtx_turned_off_by_its_variable_stays_off(monkeypatch) -> None:
     monkeypatch.setenv("NVTX_DISABLE", "1")
     monkeypatch.setitem(sys.modules, "nvtx", None)

@@ -325,6 +325,46 @@ def test_fused_attention_inside_a_call_of_another_class_is_not_known(here: Place
     assert rows["Attentions"]["unknown"]
 
 
+SAMPLES = """
+        class Samples(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.each, self.all = nn.Linear(4, 6), nn.Linear(6, 3)
+
+            def forward(self, x):
+                return self.all(torch.vmap(lambda row: nn.functional.linear(row, self.each.weight))(x))
+
+        def make():
+            return Samples(), torch.randn(8, 4)
+"""
+
+
+def test_an_operator_under_vmap_whose_sizes_are_those_of_one_sample_is_not_known(here: Place) -> None:
+    rows, _ = recorded(here, SAMPLES, "--ops")
+    assert rows["Samples"]["flops"] is None
+    assert rows["Samples.all"]["flops"] == STEPS * 2 * 8 * 6 * 3
+
+
+AUTOCAST = """
+        class Autocast(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(4, 6))
+
+            def forward(self, x):
+                with torch.autocast("cpu", torch.bfloat16):
+                    return torch.mm(x, self.weight)
+
+        def make():
+            return Autocast(), torch.randn(8, 4)
+"""
+
+
+def test_products_of_autocast_count_once(here: Place) -> None:
+    rows, _ = recorded(here, AUTOCAST, "--ops")
+    assert rows["Autocast"]["flops"] == STEPS * 2 * 8 * 4 * 6
+
+
 def test_marked_operators_tell_what_a_backward_pass_costs(here: Place) -> None:
     check(*recorded(here, MODELS["mlp"], "--ops", "--backward"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,6 +62,30 @@ def test_modules_are_counted_by_what_became_of_them() -> None:
     with layer_markers(model, emitter=Listed()) as handle, torch.no_grad():
         model(torch.zeros(1, 4))
     assert handle.inventory == {"marked": 3, "skipped": 1, "compiled": 1, "created_later": 1, "not_called": 1}
+
+
+LOCAL = """
+import torch
+from torch import nn
+
+def main():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.ModuleList([nn.Linear(4, 4)])[0])
+    model.idle = nn.Linear(4, 4)
+    model.forward = lambda x: model[2](model[1](model[0](x)))
+    model(torch.zeros(2, 4))
+    del model.forward
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("target", [["model.py:main"], ["model.py"], ["--", sys.executable, "model.py"]], ids=" ".join)
+def test_the_modules_of_a_model_that_is_gone_in_the_end_are_counted(place: Place, target: list[str]) -> None:
+    place.write(LOCAL)
+    summary = place.capture("-o", "run.sqlite", *target).err
+    assert "recorded 3 modules; not marked: 1 skipped by name, type or depth, 1 not called\n" in summary
+    assert "warning" not in summary
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")

@@ -204,6 +204,18 @@ def test_toggling_between_pre_hook_and_hook_keeps_the_balance(pattern: int) -> N
     tree(to)
 
 
+def test_markers_whose_hooks_are_gone_leave_later_ones_on() -> None:
+    to, model = Listed(), nn.Linear(4, 4)
+    gone = layer_markers(model, emitter=Listed())
+    model._forward_pre_hooks.clear()
+    model._forward_hooks.clear()
+    with layer_markers(model, emitter=to):
+        gone.remove()
+        model(torch.ones(2, 4))
+    assert tree(to) == ["top"]
+    assert not hooks(model)
+
+
 def test_off_says_nothing_and_on_says_it_again() -> None:
     model, to = nn.ReLU(), Listed()
     handle = layer_markers(model, emitter=to, enabled=False)

@@ -39,6 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         programs.validated_elsewhere,
         programs.compiled_validated,
         programs.actor_critic,
+        programs.by_hand_actor_critic,
         programs.actor_then_critic,
     ],
 )

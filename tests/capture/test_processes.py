@@ -150,6 +150,8 @@ def test_every_process_is_in_the_report_however_it_starts_and_ends(recorded: Rec
     assert set(recorded.truth) == {"main", "forked", "spawned", "terminated", "in_c", "sub"}
     assert calls_by_process(recorded.dataset) == {pid: calls for pid, calls, *_ in recorded.truth.values()}
     assert " in 6 processes" in recorded.outcome.err
+    # Two modules of each process; forked ones know those of their parent, too, but do not all call them.
+    assert "recorded 12 modules, counted in each process\n" in recorded.outcome.err
 
 
 def test_the_command_keeps_its_output_and_exit_code_and_nothing_is_left(recorded: Recorded) -> None:
@@ -212,6 +214,27 @@ def test_steps_are_safe_once_they_ran_and_what_is_lost_is_told(place: Place, mon
     (alive,) = [line for line in warnings if f"process {outliving} outlives the command" in line]
     assert sorted(warnings) == sorted([killed, alive])
     assert not [name for name in place.left() if "partial" in name]
+
+
+KILLS_ITSELF = """
+import inspect, os, pickle, signal, torch
+torch.nn.Linear(2, 2)(torch.ones(2))
+for function, signature in ((os.kill, "(pid, signal, /)"), (os._exit, "(status)")):
+    assert pickle.loads(pickle.dumps(function)) is function, function
+    assert str(inspect.signature(function)) == signature, function
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_kills_itself_is_recorded_and_dies_of_that(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(tracekit.__file__).parents[1]))
+    place.write(KILLS_ITSELF)
+    outcome = place.capture("-o", "run", "--", sys.executable, "model.py")
+    assert outcome.code == 128 + signal.SIGKILL, outcome
+    assert "warning" not in outcome.err
+    assert len(tracekit.parse("run.sqlite").calls()) == 1
 
 
 def test_a_command_without_a_model_is_told_what_cannot_be_reached(place: Place) -> None:

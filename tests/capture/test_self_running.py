@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -154,8 +155,8 @@ def test_a_program_that_raises_in_a_later_step_leaves_the_steps_before(place: Pl
 @pytest.mark.parametrize(
     ("body", "args", "said"),
     [
-        ("pass", (), "called no module"),
-        ("net = Net()\n    net(x)\n    net(x)", ("--warmup", 2), "ended after 2 of 2 warm-up steps"),
+        ("pass", (), "called no module, so nothing was recorded; expected (model, inputs), or None from a function"),
+        ("net = Net()\n    net(x)\n    net(x)", ("--warmup", 2), "ended after 2 of 2 warm-up steps, so nothing was"),
     ],
 )
 def test_a_program_of_which_nothing_was_recorded_is_told_why(
@@ -164,6 +165,12 @@ def test_a_program_of_which_nothing_was_recorded_is_told_why(
     place.write(f"{TOP}\ndef main():\n    {body}\n")
     assert said in one_line(place.capture(*args, "model.py:main"))
     assert place.left() == {"model.py"}
+
+
+def test_a_script_whose_other_processes_run_the_models_is_told_how_to_record_them(place: Place) -> None:
+    place.write("import multiprocessing\n")
+    advice = "so nothing was recorded; processes that it starts are recorded with: tracekit capture -- python model.py"
+    assert advice in one_line(place.capture("model.py"))
 
 
 def test_a_script_sees_its_arguments_and_is_main(place: Place) -> None:
@@ -189,6 +196,31 @@ for _ in range(3):
     dataset = captured(place, body)
     calls = dataset.calls(["module", "step_id"])
     assert calls.values.tolist() == [["Net", 0], ["Net", 1], ["Net", 2]]
+
+
+def test_models_compiled_in_place_before_their_first_call_have_their_ranges_and_steps(place: Place) -> None:
+    program = """
+early, late = Net(), Net()
+early.compile(backend="eager", fullgraph=True)
+
+def main():
+    late.compile(backend="eager", fullgraph=True)
+    for _ in range(4):
+        late(x)
+        early(x, scale=x)
+"""
+    place.write(TOP + program)
+    outcome = place.capture("--warmup", 1, "--steps", 2, "model.py:main")
+    assert "recorded 2 modules; not marked: 8 inside compiled code" in outcome.err, outcome
+    assert counts(tracekit.parse(place.folder / "main.sqlite")) == {"Net": 2, "Net_2": 2}
+
+
+def test_a_command_that_compiles_its_model_in_place_is_recorded(place: Place) -> None:
+    place.write(f"{TOP}\nnet = Net()\nnet.compile(backend='eager')\nnet(x)\n")
+    outcome = separately(
+        "capture", "--engine", "torch", "-o", "run", "--", sys.executable, "model.py", cwd=place.folder
+    )
+    assert "recorded 1 modules; not marked: 4 inside compiled code" in outcome.err, outcome
 
 
 def test_workers_of_a_data_loader_do_not_disturb_the_recording(place: Place) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.capture.models import by_path, markers, tree
 from tracekit.capture import Listed, layer_markers
-from tracekit.causes import FIELD_CUT, FIELD_SKIPPED
+from tracekit.causes.markers import FIELD_CUT, FIELD_SKIPPED
 
 pytestmark = pytest.mark.torch
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,7 @@ from tracekit.capture.kineto_file import trace_in
 from tracekit.capture.tensors import MOST_PARTS, all_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.capture.places import Place
@@ -112,6 +113,30 @@ def main():
 """)
     assert place.capture("model.py:main", "-o", "out.sqlite").code == 0
     assert tracekit.parse(place.folder / "out.sqlite").modules().path.tolist() == ["MSELoss"]
+
+
+@pytest.mark.parametrize(("each", "all_"), [(5, 10_000), (10_000, 30)])
+def test_texts_of_ever_new_shapes_are_forgotten_and_made_again(
+    monkeypatch: pytest.MonkeyPatch, each: int, all_: int
+) -> None:
+    monkeypatch.setattr("tracekit.capture.marks._MOST_TEXTS", each)
+    monkeypatch.setattr("tracekit.capture.marks._MOST_TEXTS_OF_ALL", all_)
+    kept: weakref.WeakSet[Callable[[], object]] = weakref.WeakSet()
+
+    class Watched(Listed):
+        def opener(self, text: str, /) -> Callable[[], object]:
+            kept.add(opener := super().opener(text))
+            return opener
+
+    to, model = Watched(), nn.Sequential(*(nn.ReLU() for _ in range(4)))
+    sizes = [*range(1, 60), 1, 59]
+    with layer_markers(model, emitter=to):
+        for size in sizes:
+            model(torch.ones(size))
+        assert len(kept) <= min(2 * 5 * (each + 1), 2 * all_)  # two texts a call: before and after
+    markers = [json.loads(event.text) for event in to.events if event.text]
+    inputs = [marker["Inputs"] for marker in markers if "Inputs" in marker]
+    assert inputs == [[[size]] for size in sizes for _module in range(5)]
 
 
 def test_a_large_dict_is_not_walked_through() -> None:

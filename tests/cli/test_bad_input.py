@@ -74,7 +74,7 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "other SQLite": (
         of_tables("users", "orders"),
-        "not an Nsight Systems report: it has the tables orders, users",
+        "no report of Nsight Systems or nvprof: it has the tables orders, users",
         EXPORT,
     ),
     "large SQLite": (of_tables(*"abcdef"), "has the tables a, b, c, d, …", EXPORT),

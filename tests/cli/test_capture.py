@@ -40,6 +40,8 @@ WRONG = {
     ("--engine", "nsys", "--steps", "3", "--", "true"): "--steps of a command needs --engine torch",
     ("--engine", "nsys", "--warmup", "0", "--", "true"): "--warmup",
     ("--engine", "nsys", "--ops", "--", "true"): "--ops",
+    ("--engine", "nsys", "--hierarchy", "model.py:make"): "--hierarchy needs --engine torch",
+    ("--engine", "nsys", "--hierarchy", "--", "true"): "--hierarchy needs --engine torch",
     ("--compile", "--", "true"): "--compile is for a function",
     ("--split", "aten::mm", "--", "true"): "--split",
     ("--engine", "wrong", "--", "true"): "wrong",

@@ -40,9 +40,9 @@ Sort or filter it: tracekit show tree out
 Coverage of GPU time
 
 kernels time share
-────────────────────────────────────────────
+─────────────────────────────────────────────
 attributed by range 2 200 ns 95.2 %
-unknown: no_launch 1 10 ns 4.8 %
+no module: no_launch 1 10 ns 4.8 %
 
 How to record more next time
 • kernels, no_launch (1): start recording before the work is launched; do not

@@ -61,10 +61,15 @@ def named(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
     }
 
 
+def slices_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is drawn of steps, calls and work."""
+    return [e for e in events if e["ph"] == "X" and e["cat"] not in {"user_annotation", "cuda_runtime"}]
+
+
 def drawn(events: list[dict[str, Any]]) -> str:
-    """A line per slice, by track and start."""
+    """A line per slice of a step, a call or work, by track and start."""
     track = named(events)
-    slices = [(track[e["pid"], e["tid"]], e["ts"], e["dur"], e["name"]) for e in events if e["ph"] == "X"]
+    slices = [(track[e["pid"], e["tid"]], e["ts"], e["dur"], e["name"]) for e in slices_of(events)]
     return "\n".join(f"{ts:.3f} {dur:.3f} {name} @ {on}" for on, ts, dur, name in sorted(slices))
 
 
@@ -83,8 +88,8 @@ def test_steps_calls_and_kernels_stand_on_tracks_of_their_own(parsed: Parse, tmp
 
 
 def test_a_kernel_says_its_module_and_its_step_and_a_call_its_shapes(parsed: Parse, tmp_path: Path) -> None:
-    events = {e["name"]: e for e in exported(parsed(TRACE), tmp_path / "out") if e["ph"] == "X"}
-    assert events["gemm"]["cat"] == "work"
+    events = {e["name"]: e for e in slices_of(exported(parsed(TRACE), tmp_path / "out"))}
+    assert events["gemm"]["cat"] == "kernel"
     assert events["gemm"]["args"] == {
         "kind": "kernel",
         "module": "top.layers.0",
@@ -94,6 +99,17 @@ def test_a_kernel_says_its_module_and_its_step_and_a_call_its_shapes(parsed: Par
         "kernel_id": 0,
         "full_name": "gemm",
         "bytes": None,
+        "method": "range",
+        "device": 0,
+        "context": 1,
+        "stream": 7,
+        "correlation": 1,
+        "grid": [1, 1, 1],
+        "block": [1, 1, 1],
+        "registers per thread": 0,
+        "static_smem_bytes": 0,
+        "dynamic_smem_bytes": 0,
+        "Module Hierarchy": "TOP(top)::forward.layers()::forward.0()::forward.",
     }
     assert events["[CUDA memcpy Host-to-Device]"]["args"]["cause"] == "outside_modules"
     assert events["[CUDA memcpy Host-to-Device]"]["args"]["bytes"] == 64
@@ -105,6 +121,7 @@ def test_a_kernel_says_its_module_and_its_step_and_a_call_its_shapes(parsed: Par
         "kwargs": {},
         "step_id": 0,
         "call_id": 0,
+        "range_id": 1,
         "gpu_time_ns": 2500,
     }
     assert events["ProfilerStep#3"]["args"]["index"] == 3
@@ -155,8 +172,9 @@ def test_names_with_quotes_html_and_line_breaks_are_json_all_the_same(parsed: Pa
 def test_nothing_is_before_time_0_where_perfetto_draws_nothing(parsed: Parse, tmp_path: Path) -> None:
     trace = "launch 1 -1500 -1400 #1\nkernel 1 -1234 -234 #1 early\nkernel 1 766 866 #1 later"
     events = exported(parsed(trace), tmp_path / "out")
-    assert [line[:11] for line in drawn(events).splitlines()] == ["0.000 1.000", "2.000 0.100"]
-    assert json.loads((tmp_path / "out").read_text())["otherData"]["times_moved_by_ns"] == 1234
+    assert [line[:11] for line in drawn(events).splitlines()] == ["0.266 1.000", "2.266 0.100"]
+    assert min(e["ts"] for e in events if e["ph"] == "X") == 0
+    assert json.loads((tmp_path / "out").read_text())["otherData"]["times_moved_by_ns"] == 1500
 
 
 TIMES = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_size=1)
@@ -211,7 +229,7 @@ def test_the_same_process_of_two_reports_is_two(tmp_path: Path) -> None:
     paths = [report(tmp_path / f"rank{at}.sqlite", TRACE) for at in (0, 1)]
     dataset = tracekit.parse(paths, tmp_path / "run")
     events = exported(dataset, tmp_path / "out")
-    assert len([e for e in events if e["ph"] == "X"]) == 10
+    assert len(slices_of(events)) == 10
     assert {on for on in named(events).values() if "modules" in on} == {
         "rank0 rank 0 process 1: modules of thread 1",
         "rank1 rank 1 process 1: modules of thread 1",

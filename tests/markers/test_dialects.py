@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tracekit.causes import (
-    BROKEN,
-    DIMENSION_UNKNOWN,
-    FIELD_CUT,
-    FIELD_SKIPPED,
-    NO_NAME,
-    TOO_DEEP,
-    TOO_LONG,
-)
+from tracekit.causes.markers import BROKEN, DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, TOO_DEEP, TOO_LONG
 from tracekit.markers.base import (
     ModuleMarker as Module,
     OperatorMarker as Operator,
@@ -283,6 +275,8 @@ PLAIN = [
     '{"Step": 12',
     '{"Step": __import__("os")}',
     "execute_context_many",
+    "step[3]",
+    "step[12 bs=4]",
 ]
 
 
@@ -343,8 +337,12 @@ def test_distinct_texts_are_decoded_once_and_plain_ones_have_no_marker() -> None
 @pytest.mark.parametrize(
     ("text", "marker"),
     [
-        ("nn.Module: Linear_3", Module("Linear_3", "Linear", class_only=True)),
-        ("nn.Module: My_Block_12", Module("My_Block_12", "My_Block", class_only=True)),
+        ("nn.Module: Linear_3", Module("Linear_3", "Linear", class_only=True, numbered=True)),
+        ("nn.Module: My_Block_12", Module("My_Block_12", "My_Block", class_only=True, numbered=True)),
+        (
+            "nn.Module: A_0 (b_1 (c.py(3)))",
+            Module("A_0", "A", static_params='{"forward": "b_1 (c.py(3))"}', class_only=True, numbered=True),
+        ),
         ("nn.Module: Linear", Unreadable(NO_NAME)),
         ("an nn.Module: Linear_3", None),
     ],
@@ -362,6 +360,8 @@ def test_modules_by_class_and_number_have_no_path_of_their_own(text: str, marker
         ("TOP(C)::forward.layer1(Sequential)::forward.0(B)::forward.::relu", Module("C.layer1.0", "B")),
         ("TOP(C)::forward.CALL_FUNCTION::relu", Module("C", "C")),
         ("TOP(C)::forward.INSTANCE_NAME_UNKNOWN(B)::forward", Unreadable(NO_NAME)),
+        ("TOP(my.C)::forward.A0(torch.A)::forward.", Module("C.A0", "torch.A")),
+        ("TOP(my.C)::(", Module("C", "my.C")),
         ("TOP()::defaults.", None),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.markers.test_dialects import said
-from tracekit.causes import FIELD_CUT
+from tracekit.causes.markers import FIELD_CUT
 from tracekit.markers import spelling
 from tracekit.markers.base import ModuleMarker, Param, PieceMarker, StepMarker
 

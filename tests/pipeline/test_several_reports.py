@@ -382,6 +382,17 @@ def test_ranges_of_real_traces_join_by_their_names(tmp_path: Path) -> None:
     assert {entry["hierarchy"]["by"] for entry in whole.manifest["reports"]} == {"ranges"}
 
 
+def test_modules_of_one_report_and_ranges_of_another_are_never_one_node(tmp_path: Path) -> None:
+    texts = {"marked": ("{'Module': 'top'}", "{'Module': 'top.a'}"), "plain": ("top", "a")}
+    paths = [
+        report(tmp_path / f"{name}.sqlite", f"range 1 0 100 {outer}\nrange 1 10 20 {inner}")
+        for name, (outer, inner) in texts.items()
+    ]
+    nodes = tracekit.parse(paths, tmp_path / "run").table("modules").to_pylist()
+    kinds = [("top", "module"), ("top.a", "module"), ("top~2", "range"), ("top~2.a", "range")]
+    assert [(row["path"], row["kind"]) for row in nodes] == kinds
+
+
 def names_down_to_each(dataset: Dataset) -> list[tuple[str, ...]]:
     """For every module the names from its root down to it."""
     places: list[tuple[str, ...]] = []

@@ -392,6 +392,29 @@ def test_no_more_reports_are_parsed_at_once_than_memory_holds(
     assert not fits(needed * 2, [0, 1, 2], 3, None)
 
 
+def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_path: Path) -> None:
+    names = (
+        "run.sqlite",
+        "run.json",
+        "run.pt.trace.json.gz",
+        "run.nsys-rep",
+        "run_pqtdir/A.parquet",
+        "run_pqtdir/B.parquet",
+    )
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(1_000_000))
+    needed = {name: workers._needed_bytes(tmp_path / name) for name in (*names[:4], "run_pqtdir")}
+    megabytes = {name: round((count - 200_000_000) / 1_000_000) for name, count in needed.items()}
+    assert megabytes == {
+        "run.sqlite": 4,
+        "run.json": 4,
+        "run.pt.trace.json.gz": 32,
+        "run.nsys-rep": 40,
+        "run_pqtdir": 32,
+    }
+
+
 def test_available_memory_is_what_linux_and_the_container_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo, most, now = (tmp_path / name for name in ("meminfo", "max", "current"))
     monkeypatch.setattr(workers, "_MEMORY", meminfo)

@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +23,9 @@ from tests.trace_lines import report
 from tracekit.nsight.exporting import RAW_MAGIC, REPORT_END, REPORT_MAGIC
 from tracekit.readers.nsight_native import cache
 from tracekit.readers.nsight_native.writer import written_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 #: Answers as nsys does, and notes every export.
 NSYS = """#!/bin/sh
@@ -122,11 +127,29 @@ def test_another_report_and_another_nsys_are_exported_anew(machine: Machine) -> 
     assert len(kept()) == 3
 
 
-def test_an_export_that_was_damaged_since_is_made_again(machine: Machine) -> None:
+def removed(export: Path) -> None:
+    (export / "NVTX_EVENTS.arrow").unlink()
+
+
+def emptied(export: Path) -> None:
+    (export / "NVTX_EVENTS.arrow").write_bytes(b"")
+
+
+def overwritten(export: Path) -> None:
+    size = (export / "NVTX_EVENTS.arrow").stat().st_size
+    (export / "NVTX_EVENTS.arrow").write_bytes(bytes(size))
+
+
+def unlisted(export: Path) -> None:
+    (export.parent / "contents").unlink()
+
+
+@pytest.mark.parametrize("damage", [removed, emptied, overwritten, unlisted, shutil.rmtree])
+def test_an_export_that_was_damaged_since_is_made_again(machine: Machine, damage: Callable[[Path], None]) -> None:
     machine.install()
     whole = rows(tracekit.parse(machine.report))
     [entry] = kept()
-    (cache.cache_folder() / entry / "export" / "NVTX_EVENTS.arrow").write_bytes(b"")
+    damage(cache.cache_folder() / entry / "export")
     assert rows(tracekit.parse(machine.report, force=True)) == whole
     assert machine.exports == 2
     assert kept() == [entry]
@@ -144,6 +167,40 @@ def test_where_nothing_can_be_kept_a_temporary_folder_will_do(
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+def test_exports_of_another_user_are_left_alone(machine: Machine, tmp_path: Path) -> None:
+    """As they are where someone ran it with sudo."""
+    machine.install()
+    tracekit.parse(machine.report)
+    [entry] = cache.cache_folder().iterdir()
+    with seen_by_another_user(cache.cache_folder()):
+        assert cache.kept(entry.name) is None
+        with cache.made(entry.name, lambda place: (place / "export").mkdir()) as place:
+            assert (place / "export").is_dir()
+            assert cache.cache_folder() not in place.parents
+    assert cache.kept(entry.name) == entry
+
+
+@contextmanager
+def seen_by_another_user(folder: Path) -> Iterator[None]:
+    folder.chmod(0)
+    user = os.geteuid()
+    try:
+        if not user:
+            os.seteuid(65_534)
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o700)
+
+
+def test_of_two_at_once_each_reads_an_export_and_one_is_kept(machine: Machine) -> None:
+    with cache.made("key", lambda place: (place / "export").mkdir()) as first:
+        with cache.made("key", lambda place: (place / "export").mkdir()) as second:
+            assert (second / "export").is_dir()
+        assert (first / "export").is_dir()
+    assert kept() == ["key"]
+
+
 def test_what_was_not_used_for_longest_goes_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install()
     folder, now = cache.cache_folder(), time.time()
@@ -155,6 +212,21 @@ def test_what_was_not_used_for_longest_goes_first(machine: Machine, monkeypatch:
     tracekit.parse(machine.report)
     assert {"old", "in-use", ".partial-new"} < set(kept())
     assert not {"older", ".partial-old"} & set(kept())
+
+
+def test_what_another_process_may_still_read_stays_however_much_it_is(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install()
+    folder, now = cache.cache_folder(), time.time()
+    for name, age in (("old", 9_000), ("in-use", 60)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "data").write_bytes(bytes(10))
+        os.utime(folder / name, (now - age, now - age))
+    monkeypatch.setattr(cache, "LARGEST_BYTES", 0)
+    tracekit.parse(machine.report)
+    assert "in-use" in kept()
+    assert "old" not in kept()
 
 
 def test_several_reports_are_exported_side_by_side(machine: Machine, tmp_path: Path) -> None:
@@ -179,7 +251,7 @@ def test_raw_data_is_imported_first_from_a_copy(machine: Machine) -> None:
     assert rows(tracekit.parse(raw, machine.here / "raw.tracekit")) == rows(tracekit.parse(machine.sqlite))
     assert state(raw.parent) == before
     [entry] = cache.cache_folder().iterdir()
-    assert [path.name for path in entry.iterdir()] == ["export"]
+    assert sorted(path.name for path in entry.iterdir()) == ["contents", "export"]
 
 
 def test_raw_data_that_cannot_be_imported_needs_the_nsys_that_wrote_it(machine: Machine) -> None:
@@ -198,6 +270,9 @@ def test_without_nsys_the_line_says_who_wrote_it_and_what_to_do(
     assert "was written by nsys 2022.2.1, and no nsys was found to read it with" in line
     assert "install Nsight Systems 2022.2.1 or newer" in line
     assert "nsys export --type sqlite" in line
+    assert "truncated" not in line
+    machine.report.write_bytes(machine.report.read_bytes()[:-1])
+    assert "; its end is missing, so it is damaged or truncated; install" in problem(machine)
 
 
 @pytest.mark.parametrize(

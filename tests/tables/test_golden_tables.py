@@ -84,7 +84,6 @@ def test_steps_say_what_they_are_and_own_the_work_launched_in_them(parsed: Parse
         step_id  name                                  kind     index  tid  start_ns  end_ns  batch_size  tokens
         0        step[EXTEND bs=2 toks=64]             prefill  0      1    0         100     2           64
         1        execute_context_0(0)_generation_4(4)  decode   1      1    110       200     4           4
-        2        ProfilerStep#7                        train    7      1    120       180     -           -
     """,
     )
     check(
@@ -94,7 +93,7 @@ def test_steps_say_what_they_are_and_own_the_work_launched_in_them(parsed: Parse
         name       module  step_id
         in-first   top     0
         between    -       -
-        in-third   -       2
+        in-third   -       1
         in-second  -       1
     """,
     )
@@ -377,6 +376,39 @@ def test_coverage_adds_up_to_all_work_and_all_ranges(parsed: Parse) -> None:
     advice = {row["cause"]: row["advice"] for row in dataset.table("coverage").to_pylist()}
     assert advice["no_launch"]
     assert not advice["range"]
+
+
+OUTSIDE = """
+    range  1   0  40 {"Module": "top", "Inputs": [[2]]}
+    range  2  50  90 autograd::engine::evaluate_function: torch::autograd::AccumulateGrad
+    launch 2  60  70 #1
+    kernel 1  80  90 #1 add
+    launch 1 100 110 #2
+    kernel 1 120 130 #2 loss
+"""
+MARKED_BACKWARD = 'range 2 200 240 {"Module": "top", "Phase": "backward"}'
+OF_OPERATORS = """
+    range  1   0  40 aten::mm, seq = 1, op_id = 1
+    launch 1 100 110 #2
+    kernel 1 120 130 #2 loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "by", "cause", "advice"),
+    [
+        (OUTSIDE, "auto", "backward", "record with tracekit capture --backward"),
+        (f"{OUTSIDE}\n{MARKED_BACKWARD}", "auto", "backward", "accept it: losses and sums of gradients"),
+        (OUTSIDE, "auto", "outside_modules", "tracekit capture --backward tells apart"),
+        (f"{OUTSIDE}\n{MARKED_BACKWARD}", "auto", "outside_modules", "copies run outside forward calls"),
+        (OF_OPERATORS, "operators", "outside_ranges", "tracekit parse --by ranges"),
+        (OF_OPERATORS, "ranges", "outside_ranges", "annotate more of the program"),
+    ],
+)
+def test_advice_fits_what_was_recorded(parsed: Parse, lines: str, by: str, cause: str, advice: str) -> None:
+    rows = {row["cause"]: row["advice"] for row in parsed(lines, by=by).table("coverage").to_pylist()}
+    assert advice in rows[cause]
+    assert ("--backward" in rows[cause]) == ("--backward" in advice)
 
 
 def test_an_empty_report_gives_empty_tables_and_says_what_it_lacks(parsed: Parse) -> None:

@@ -115,6 +115,60 @@ def test_what_runs_again_for_a_backward_pass_stands_at_its_own_path_and_is_no_pa
     )
 
 
+def test_a_backward_pass_in_a_forward_call_stands_at_its_own_path_and_is_no_part_of_that_call(
+    parsed: Callable[..., Dataset],
+) -> None:
+    lines = """
+    range  1    0  900 {"Module": "top", "Class": "Forces", "Inputs": [[2, 3]]}
+    range  1   10  100 {"Module": "top.a", "Class": "Energy", "Inputs": [[2, 3]]}
+    launch 1   20   30 #1 cudaLaunchKernel
+    range  1  200  300 {"Module": "top", "Class": "Forces", "Phase": "backward"}
+    launch 1  205  207 #2 cudaLaunchKernel
+    range  1  210  250 {"Module": "top.a", "Class": "Energy", "Phase": "backward"}
+    launch 1  220  230 #3 cudaLaunchKernel
+    launch 1  350  360 #4 cudaLaunchKernel
+    range  1  400  500 {"Module": "top", "Class": "Forces", "Phase": "backward"}
+    range  1  410  450 {"Module": "top.a", "Class": "Energy", "Phase": "backward"}
+    launch 1  420  430 #5 cudaLaunchKernel
+    launch 1  600  610 #6 cudaLaunchKernel
+    kernel 1   40   41 #1 energy
+    kernel 1  240  242 #2 gradient
+    kernel 1  250  254 #3 gradient
+    kernel 1  370  378 #4 between
+    kernel 1  440  456 #5 gradient
+    kernel 1  620  652 #6 after
+    """
+    check(
+        parsed(lines),
+        "calls",
+        """
+        module  phase     occurrence  parent_call_id  kernel_count  gpu_time_ns  gpu_self_time_ns
+        top     forward   1           -               3             41           40
+        top     backward  1           -               2             6            2
+        top     backward  2           -               1             16           0
+        top.a   forward   1           0               1             1            1
+        top.a   backward  1           1               1             4            4
+        top.a   backward  2           2               1             16           16
+        """,
+    )
+
+
+def test_a_backward_call_below_the_path_of_a_forward_call_is_part_of_it(parsed: Callable[..., Dataset]) -> None:
+    lines = """
+    range  1    0  900 {"Module": "top", "Class": "Step", "Inputs": [[2, 3]]}
+    range  1  200  300 {"Module": "top.a", "Class": "Net", "Phase": "backward"}
+    """
+    check(
+        parsed(lines),
+        "calls",
+        """
+        module  phase     parent_call_id
+        top     forward   -
+        top.a   backward  0
+        """,
+    )
+
+
 def test_what_runs_again_for_a_backward_pass_is_no_step(parsed: Callable[..., Dataset]) -> None:
     lines = """
     range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}

@@ -21,7 +21,7 @@ def read(*texts: str) -> list[tuple[str, object, int] | None]:
     operators = operators_of(list(texts), decode(texts))
     found = []
     for row, number in zip(operators.of_text[:-1].tolist(), operators.number[:-1].tolist(), strict=True):
-        found.append((*operators.distinct[row], number) if row >= 0 else None)
+        found.append((*operators.distinct[row][:2], number) if row >= 0 else None)
     return found
 
 
@@ -69,6 +69,18 @@ def test_the_text_of_an_operator_tells_name_shapes_and_number(
     text: str, name: str, inputs: object, number: int
 ) -> None:
     assert read(text) == [(name, inputs, number)]
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "types"),
+    [
+        ('aten::mm, seq = 4, sizes = [[8], []], types = ["float32", ""]', ((8,), ()), ("float32", "")),
+        ('aten::mm, sizes = [[8], []], types = ["float32", 3]', ((8,), ()), None),
+        ('aten::mm, sizes = [[8], []], types = ["float32"', None, None),
+    ],
+)
+def test_the_text_of_an_operator_may_tell_dtypes(text: str, inputs: object, types: object) -> None:
+    assert operators_of([text], decode([text])).distinct == [Operator("aten::mm", inputs, types)]
 
 
 @pytest.mark.parametrize(
@@ -321,3 +333,23 @@ def test_lines_of_call_stacks_are_nodes_each_inside_the_one_that_called_it(parse
         """,
     )
     assert dataset.manifest["hierarchy"]["by"] == "operators"
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(parsed: Parse) -> None:
+    dataset = parsed(r"""
+        range  1   0 100 {'traceMarker': ['/me/train.py:9', '/me/models/net/__init__.py:20']}
+        range  1 200 300 {'traceMarker': ['/me/train.py:9', '/me/data/net/__init__.py:20']}
+        range  1 400 500 {'traceMarker': ['C:\\me\\other.py:9', '/me/data/net/__init__.py:21']}
+    """)
+    check(
+        dataset,
+        "modules",
+        """
+        path                                     name
+        train.py:9                               train.py:9
+        train.py:9.models/net/__init__.py:20     models/net/__init__.py:20
+        train.py:9.data/net/__init__.py:20       data/net/__init__.py:20
+        other.py:9                               other.py:9
+        other.py:9.data/net/__init__.py:21       data/net/__init__.py:21
+        """,
+    )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.golden import check
+from tests.graphs.test_by_descent import CAPTURE, NODES
 from tracekit.dataset.opening import Dataset
 from tracekit.markers.phases import phase_of
 
@@ -79,9 +80,117 @@ def test_work_of_all_threads_is_in_the_step_with_its_phase(parsed: Parse) -> Non
     )
 
 
+def test_a_thread_of_autograd_that_calls_a_module_again_works_for_the_step(parsed: Parse) -> None:
+    again = "    range  2 225 255 {'Module': 'Net.layer', 'Inputs': [[2]]}\n"
+    kernels = parsed(loop(TRAINING + again, 2)).kernels(["name", "step_id"])
+    assert kernels[kernels.name == "backward"].step_id.tolist() == [0, 1]
+
+
 def test_optimizers_without_a_call_in_between_end_the_same_step(parsed: Parse) -> None:
     second = TRAINING + "    range 1 700 800 Optimizer.step#AdamW.step"
     assert parsed(loop(second, 3)).steps().end_ns.tolist() == [800, 1800, 2800]
+
+
+def updated(lines: str = "") -> str:
+    """Three iterations of a program that updates a model's parameters by itself: capture marks where they changed."""
+    text = """
+        range  1   20   40 enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
+        range  1  100  200 {'Module': 'Net', 'Inputs': [[2]]}
+        launch 1  120  125 #1
+        kernel 1  300  310 #1 forward
+        range  1  210  290 Backward 0
+        launch 1  220  230 #2
+        kernel 1  310  320 #2 backward
+        launch 1  350  360 #3
+        kernel 1  400  410 #3 update
+    """
+    changed = [f'range 1 {at}090 {at}090 {{"Training": "after update", "Number": 0}}' for at in (1, 2)]
+    return "\n".join([loop(text, 3), *changed, lines])
+
+
+def test_without_an_optimizer_a_step_goes_from_one_change_of_the_parameters_to_the_next(parsed: Parse) -> None:
+    """It begins with its data, before the call in which the change is seen."""
+    dataset = parsed(updated())
+    check(
+        dataset,
+        "steps",
+        """
+        name   kind   index  tid  start_ns  end_ns
+        train  train  0      1    100       1020
+        train  train  1      1    1020      2020
+        train  train  2      1    2020      2290
+        """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
+        name      phase     cause            step_id
+        forward   forward   -                0
+        forward   forward   -                1
+        forward   forward   -                2
+        backward  backward  backward         0
+        update    -         outside_modules  0
+        backward  backward  backward         1
+        update    -         outside_modules  1
+        backward  backward  backward         2
+        update    -         outside_modules  -
+        """,
+    )
+
+
+def test_evaluation_between_changes_of_the_parameters_is_in_no_step(parsed: Parse) -> None:
+    evaluation = """
+        range  1 1400 1500 {'Module': 'Net', 'Inputs': [[2]]}
+        range  1 2085 2085 {"Training": "after evaluation"}
+    """
+    check(
+        parsed(updated(evaluation)),
+        "steps",
+        """
+        name   kind   start_ns  end_ns
+        train  train  100       1020
+        train  train  1020      1290
+        train  train  2020      2290
+        """,
+    )
+
+
+def test_what_is_called_after_the_last_backward_pass_evaluates(parsed: Parse) -> None:
+    dataset = parsed(updated("range 1 2500 2600 {'Module': 'Net', 'Inputs': [[2]]}"))
+    assert dataset.steps().end_ns.tolist() == [1020, 2020, 2290]
+
+
+def test_models_that_change_at_different_times_make_no_steps(parsed: Parse) -> None:
+    dataset = parsed(updated('range 1 1095 1095 {"Training": "after update", "Number": 1}'))
+    assert not len(dataset.steps())
+    unclear = dataset.coverage().query("cause == 'steps_unclear'")
+    assert unclear[["what", "count"]].to_numpy().tolist() == [["calls: losses", 3]]
+
+
+def test_a_step_of_an_optimizer_begins_after_the_evaluation_before_it(parsed: Parse) -> None:
+    evaluation = """
+    range 1  700  800 {'Module': 'Net', 'Inputs': [[2]]}
+    range 1 1090 1090 {"Training": "after evaluation"}
+    """
+    check(
+        parsed(loop(TRAINING, 2) + evaluation),
+        "steps",
+        """
+        name   start_ns  end_ns
+        train  0         600
+        train  1000      1600
+        """,
+    )
+
+
+@pytest.mark.parametrize(("after", "starts"), [((0, 1, 2), [0, 600, 1600]), ((1,), [0, 1300, 1600])])
+def test_what_runs_without_gradients_in_every_step_is_part_of_it(
+    parsed: Parse, after: tuple[int, ...], starts: list[int]
+) -> None:
+    """A teacher does; a model that runs so before one step alone is evaluated."""
+    marks = "".join(f'\n    range 1 {at}290 {at}290 {{"Training": "after no_grad"}}' for at in after)
+    assert parsed(loop(TRAINING, 3) + marks).steps().start_ns.tolist() == starts
 
 
 def test_what_compiles_inside_a_call_is_not_the_modules(parsed: Parse) -> None:
@@ -107,6 +216,51 @@ def test_what_compiles_inside_a_call_is_not_the_modules(parsed: Parse) -> None:
         after      forward  Net     range   -            0
         autotuned  compile  -       -       compilation  -
         """,
+    )
+
+
+def test_what_runs_while_a_model_is_compiled_is_compilation_whatever_is_called(parsed: Parse) -> None:
+    check(
+        parsed("""
+            range  1   0 900 dynamo
+            range  1 100 500 {'Module': 'Net', 'Inputs': [[2]]}
+            launch 1 200 210 #1
+            kernel 1 300 310 #1 in-call
+            range  1 600 700 Optimizer.zero_grad#AdamW.zero_grad
+            launch 1 610 620 #2
+            kernel 1 630 640 #2 in-phase
+        """),
+        "kernels",
+        """
+        name      phase    module  cause        step_id
+        in-call   compile  -       compilation  -
+        in-phase  compile  -       compilation  -
+        """,
+    )
+
+
+def test_what_a_graph_replays_while_a_model_is_compiled_is_the_modules(parsed: Parse) -> None:
+    replay = """
+        range     1 200 260 dynamo
+        launch    1 210 220 #7 cudaGraphLaunch_v10000
+        kernel!11 1 300 310 #7 replayed
+    """
+    check(
+        parsed(CAPTURE + NODES + replay),
+        "kernels",
+        "name      module  method      cause\nreplayed  top.a   graph_node  -",
+    )
+
+
+def test_where_ranges_are_nodes_compiling_is_one_of_them(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 900 my step
+        range  1 100 500 dynamo
+        launch 1 200 210 #1
+        kernel 1 300 310 #1 tuned
+    """)
+    check(
+        dataset, "kernels", "name   phase    module          method  cause\ntuned  compile  my step.dynamo  range   -"
     )
 
 

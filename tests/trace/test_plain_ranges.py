@@ -425,3 +425,121 @@ def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(pars
         behind the second  -
         """,
     )
+
+
+def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   1  50 decode
+        launch 1   2   4 #1 cudaStreamBeginCapture_v10000
+        range  1  10  40 layer_0
+        range  1  12  20 attention
+        launch 1  13  14 #2 cudaLaunchKernel_v7000
+        launch 1  42  44 #3 cudaStreamEndCapture_v10000
+        range  1 100 200 decode
+        range  1 110 190 layer_0
+        range  1 120 130 attention
+        launch 1 122 124 #4 cudaLaunchKernel_v7000
+        kernel 1 300 310 #4 gemm
+        node!9 1  13  13
+    """)
+    check(
+        dataset,
+        "calls",
+        """
+        module                    occurrence  phase    kernel_count
+        decode                    1           -        0
+        decode                    2           -        1
+        decode.layer_0            1           capture  0
+        decode.layer_0            1           -        1
+        decode.layer_0.attention  1           capture  0
+        decode.layer_0.attention  1           -        1
+        """,
+    )
+
+
+def test_what_start_end_ranges_lose_where_they_overlap_is_counted(parsed: Parse) -> None:
+    """``copy`` began in ``compute`` and outlasts it: no tree has both whole."""
+    dataset = parsed("""
+        range  1   0 100 compute
+        async  1  50 200 copy
+        launch 1  60  70 #1
+        kernel 1 300 310 #1 in-both
+        launch 1  95 105 #2
+        kernel 1 310 320 #2 across
+        launch 1 120 130 #3
+        kernel 1 320 330 #3 in-copy
+        launch 1 250 260 #4
+        kernel 1 330 340 #4 after
+        async  1 400 500 whole
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name     module        cause
+        in-both  compute.copy  -
+        across   -             ranges_overlap
+        in-copy  -             ranges_overlap
+        after    -             outside_ranges
+        """,
+    )
+    rows = [row for row in dataset.table("coverage").to_pylist() if row["cause"] == "ranges_overlap"]
+    assert [(row["what"], row["count"], row["known"]) for row in rows] == [
+        ("kernels", 2, False),
+        ("ranges: losses", 1, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"), [("ranges", {"ended_elsewhere": 1, "plain": 1}), ("modules", {"plain": 2})]
+)
+def test_a_plain_range_that_ended_on_another_thread_is_no_node_and_is_counted(
+    parsed: Parse, by: str, expected: dict[str, int]
+) -> None:
+    trace = """
+        async  1>2 0 100 request
+        range  1 200 300 other
+    """
+    rows = parsed(trace, by=by).table("coverage").to_pylist()
+    assert {row["cause"]: row["count"] for row in rows} == expected
+
+
+def test_a_start_end_range_that_began_with_a_shorter_one_is_around_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        async  1  0 100 copy
+        range  1  0  50 compute
+        launch 1 10  20 #1
+        kernel 1 30  31 #1 in both
+        launch 1 60  70 #2
+        kernel 1 80  81 #2 in copy alone
+    """)
+    check(dataset, "kernels", "name           module\nin copy alone  copy\nin both        copy.compute")
+
+
+@pytest.mark.parametrize(
+    ("texts", "steps"),
+    [
+        (["load 0", "compute 0", "load 1", "compute 1"], []),
+        (["load step 0", "run my step 0", "load step 1", "run my step 1"], ["run my step *", "run my step *"]),
+        (["train step 0", "train step 1", "eval step 0"], ["train step *", "train step *", "eval step *"]),
+        (["train step 0", "eval step 7", "train step 1", "eval step 8"], ["train step *", "eval step *"] * 2),
+    ],
+)
+def test_of_parts_of_an_iteration_the_longest_is_the_step(parsed: Parse, texts: list[str], steps: list[str]) -> None:
+    lines = [f"range 1 {100 * at} {100 * at + 10 + 2 * len(text)} {text}" for at, text in enumerate(texts)]
+    assert parsed("\n".join(lines)).steps().name.tolist() == steps
+
+
+def test_a_domain_is_named_only_where_users_have_several(parsed: Parse) -> None:
+    check(parsed("domain 1 0 - 1 app\nrange@1 1 0 10 forward"), "modules", "path\nforward")
+
+
+def test_domains_of_users_tell_nodes_apart(parsed: Parse) -> None:
+    lines = "domain 1 0 - 1 app\nrange@1 1 0 10 forward\nrange 1 20 30 forward"
+    check(parsed(lines), "modules", "path\napp:forward\nforward")
+
+
+def test_marked_steps_are_nodes_without_their_numbers(parsed: Parse) -> None:
+    texts = ["ProfilerStep#1", "execute_context_1(8)_generation_0(0)", "ProfilerStep#2"]
+    lines = [f"range 1 {at}0 {at}9 {text}" for at, text in enumerate(texts)]
+    check(parsed("\n".join(lines)), "modules", "path\nProfilerStep#*\nexecute_context_*(*)_generation_*(*)")

@@ -12,7 +12,7 @@ from rich.console import Console
 import tracekit
 from tests.command import ROOT
 from tests.trace_lines import report
-from tracekit.analyses import tree as module_tree
+from tracekit.analyses import phases, steps, tree as module_tree
 from tracekit.views import summary
 
 if TYPE_CHECKING:
@@ -58,3 +58,35 @@ def test_a_report_without_modules_has_no_tree_and_says_how_to_get_one(tmp_path: 
     text = "\n".join(printed(dataset, 80))
     assert "GPU time by module" not in text
     assert "no module calls were recorded: record with tracekit capture" in text
+
+
+@pytest.mark.parametrize(
+    ("format_", "exporter", "schema", "expected"),
+    [
+        ("nsight-sqlite", "2023.4.4.54", "3.7.2", "Nsight Systems 2023.4.4.54, schema 3.7.2"),
+        ("nsight-folder", None, None, "Nsight Systems (unknown version)"),
+        ("nsight-sqlite", "tracekit 0.1.0", None, "tracekit 0.1.0"),
+        ("kineto", "torch.profiler", "1", "torch.profiler, schema 1"),
+        ("another", "Profiler 7", None, "Profiler 7"),
+        ("another", None, None, "another"),
+    ],
+)
+def test_what_wrote_a_report_is_named(format_: str, exporter: str | None, schema: str | None, expected: str) -> None:
+    source = {"format": format_, "exporter": exporter, "schema_version": schema}
+    assert summary.exporter({"source": source}) == expected
+
+
+def test_compilation_is_named_once_and_left_out_of_the_times_of_steps(tmp_path: Path) -> None:
+    lines = """
+        range  1   0 900 {'Module': 'Net', 'Inputs': [[2]]}
+        range  1 100 500 _compile.compile_inner (dynamo_timed)
+        launch 1 150 160 #2
+        kernel 1 170 180 #2 autotuned
+    """
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", lines))
+    text = "\n".join(printed(dataset, 120))
+    assert "\n400 ns of this recording were compilation: left out of the times of steps and modules\n" in text
+    assert text.count("record after the first calls of each input shape") == 1
+    assert [step["median_host_ns"] for step in summary.steps_by_kind(dataset)] == [500]
+    assert steps.frame(dataset)[["host_ns", "compile_ns"]].to_numpy().tolist() == [[500, 400]]
+    assert phases.frame(dataset).host_median_ns.tolist() == [500]

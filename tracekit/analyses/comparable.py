@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from tracekit.analyses.phase_times import trains
+from tracekit.analyses.series import series
 from tracekit.analyses.step_kinds import common_properties
 from tracekit.analyses.step_times import step_times
+from tracekit.analyses.subtrees import hierarchy
 
 if TYPE_CHECKING:
     from tracekit.analyses.step_times import StepTimes
@@ -61,6 +63,18 @@ def names_of(before: Dataset, after: Dataset, *, strip_root: bool) -> tuple[tupl
     return (first, second), [
         f"The root {roots[1][0]} of the second dataset is matched with {roots[0][0]} of the first."
     ]
+
+
+def patterns_of(dataset: Dataset, names: list[str]) -> dict[str, str]:
+    """For the name of each module the same with a star for numbers of series: ``top.layers.*.mlp``."""
+    modules = hierarchy(dataset)
+    patterns: list[str] = []
+    for name, last, numbered, parent in zip(names, modules.name, series(modules), modules.parent.tolist(), strict=True):
+        above = name.removesuffix(last)
+        if parent >= 0 and above == f"{names[parent]}.":
+            above = f"{patterns[parent]}."
+        patterns.append(f"{above}{numbered or last}" if name.endswith(last) else name)
+    return dict(zip(names, patterns, strict=True))
 
 
 def measured(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.comparable import measured, names_of
+from tracekit.analyses.comparable import measured, names_of, patterns_of
 from tracekit.analyses.difference_notes import of_mix, of_sides, undecided, without_steps
 from tracekit.analyses.medians import like, medians
 from tracekit.analyses.nodes import keyed_by, noun
@@ -70,6 +70,7 @@ class Difference(NamedTuple):
         phases: If either run is a training, the columns of ``rows`` up to the phases once more for the work in each
             ``phase``, judged by the same rules.
         node: What is compared beside steps: ``module``, ``range``, ``operator`` or ``node``.
+        patterns: For the paths of modules the same with a star for the numbers of siblings: ``top.layers.*.mlp``.
     """
 
     rows: pd.DataFrame
@@ -77,6 +78,7 @@ class Difference(NamedTuple):
     notes: list[str]
     phases: pd.DataFrame
     node: str
+    patterns: dict[str, str]
 
 
 def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd.DataFrame:
@@ -125,7 +127,8 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     notes += undecided(rows, _moved(rows, options.threshold), _alone(rows), options.threshold)
     own = _own(like(times_before.times, times_after.times), times_before, times_after)
     phases = _by_phase(rows, times_before, times_after, options.threshold)
-    return Difference(_with_phases(rows, phases), _changed_kernels(own, rows), notes, phases, noun(after))
+    patterns = patterns_of(after, names[1]) | patterns_of(before, names[0])
+    return Difference(_with_phases(rows, phases), _changed_kernels(own, rows), notes, phases, noun(after), patterns)
 
 
 def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:

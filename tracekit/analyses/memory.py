@@ -37,7 +37,7 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
 
     Returns:
         A row per module: ``path``, ``class_name``, ``runs`` (calls; a call during a graph capture counts once per
-        replay), ``self_ns`` (GPU time of its own work), ``param_bytes`` (size of its own parameters, once),
+        replay), ``self_ns`` (GPU time of its calls' own work), ``param_bytes`` (size of its own parameters, once),
         ``inclusive_param_bytes`` (with all modules below; a parameter that modules share counts in each),
         ``input_bytes`` and ``output_bytes`` (of inputs and outputs in all runs), ``bytes`` (the least that its own work
         must move in all runs, as in ``roofline``), ``gb_per_s`` (``bytes`` in its own time), ``copied_bytes`` (what it

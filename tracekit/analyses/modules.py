@@ -1,4 +1,4 @@
-"""How long does each module take: by itself, with its subtree, and in a step?"""
+"""How long does each module (or range, or operator) take: by itself, with its subtree, and in a step?"""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         A row per module: ``path``, ``class_name``, ``depth`` (below the first module), ``calls``, ``kernels`` (of the
         module itself), ``self_ns``, ``inclusive_ns`` (own time plus all modules below) and that by phase:
         ``forward_ns``, ``backward_ns``, ``recompute_ns``, ``optimizer_ns`` and ``other_ns`` (in any other phase, or in
-        an unknown one) add up to it. ``share`` (of all GPU time, attributed or not), ``busy_ns`` (time in which a
-        device ran any work of its subtree, over all devices: a union, not a sum), ``steps`` (in which its subtree had
-        work), and over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where
-        there are no steps.
+        an unknown one) add up to it. ``share`` (of all GPU time, attributed or not), ``kind`` (``module``; or
+        ``range``, ``operator`` or ``region`` where the hierarchy holds these), ``busy_ns`` (time in which a device ran
+        any work of its subtree, over all devices: a union, not a sum), ``steps`` (in which its subtree had work), and
+        over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where there are
+        no steps.
     """
     work = kernels(dataset, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
     modules = hierarchy(dataset)
@@ -56,7 +57,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 def totals(dataset: Dataset) -> pd.DataFrame:
-    """The same rows, only with the columns up to ``share``: half the work."""
+    """The same rows, only with the columns up to ``kind``: half the work."""
     work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
     return _by_time(pd.DataFrame(times(dataset, modules, work, modules.rows(work))))
 
@@ -66,7 +67,7 @@ def _by_time(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> dict[str, object]:
-    """The columns up to ``share``, a row per module in pre-order.
+    """The columns up to ``kind``, a row per module in pre-order.
 
     Args:
         dataset: The dataset.
@@ -90,6 +91,7 @@ def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> 
         "inclusive_ns": inclusive,
         **by_phase,
         "share": share(inclusive, int(duration.sum())),
+        "kind": modules.kind,
     }
 
 

@@ -20,15 +20,18 @@ _MARK_MODULES = (
 )
 #: What a report without calls was asked for, and what to do about it.
 _NONE = {
-    MODULES: f"no module calls were recorded: read its NVTX ranges with tracekit parse --by auto, or {_MARK_MODULES}",
+    MODULES: f"no module calls were recorded: read its ranges with tracekit parse --by auto, or {_MARK_MODULES}",
     OPERATORS: "no operators are marked: read it with tracekit parse --by auto, or record with tracekit capture --ops",
 }
 _WHY = {
-    (RANGES, AUTO): f"no module markers, so the rows are NVTX ranges. {_TO_SEE_MODULES}",
-    (OPERATORS, AUTO): f"neither module markers nor other NVTX ranges, so the rows are operators. {_TO_SEE_MODULES}",
-    (RANGES, RANGES): "rows are NVTX ranges, and modules where they are marked, because of --by ranges.",
+    (RANGES, AUTO): "no module markers, so the rows are {ranges}. {remedy}",
+    (OPERATORS, AUTO): "neither module markers nor other {annotations}, so the rows are operators. {remedy}",
+    (RANGES, RANGES): "rows are {ranges}, and modules where they are marked, because of --by ranges.",
     (OPERATORS, OPERATORS): "rows are operators because of --by operators.",
 }
+#: What the ranges of a report are: those that its program wrote, and with those that its profiler added.
+_NVTX = {"annotations": "NVTX ranges", "ranges": "NVTX ranges"}
+_OF_FORMAT = {"kineto": {"annotations": "annotations", "ranges": "annotations (record_function) and operators"}}
 
 
 def keyed_by(dataset: Dataset) -> dict[str, list[str]]:
@@ -55,12 +58,12 @@ def noun(dataset: Dataset) -> str:
 def why(dataset: Dataset) -> list[str]:
     """Where rows of the hierarchy are not modules, sentences that say what they are and why."""
     entries = [entry for entry in dataset.manifest.get("reports", [dataset.manifest]) if entry["rows"]["calls"]]
-    reports: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
-        reports.setdefault(_keys(entry), []).append(entry.get("name", ""))
-    if {by for by, _ in reports} <= {MODULES}:
+    if {_keys(entry)[0] for entry in entries} <= {MODULES}:
         return []
-    return [_sentence(keys, names, whole=len(names) == len(entries)) for keys, names in reports.items()]
+    reports: dict[str, list[str]] = {}
+    for entry in entries:
+        reports.setdefault(_reason(entry), []).append(entry.get("name", ""))
+    return [_sentence(reason, names, whole=len(names) == len(entries)) for reason, names in reports.items()]
 
 
 def none(dataset: Dataset) -> str:
@@ -77,8 +80,14 @@ def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
     return hierarchy.get("by", MODULES), hierarchy.get("asked", AUTO)
 
 
-def _sentence(keys: tuple[str, str], names: list[str], *, whole: bool) -> str:
-    text = _WHY.get(keys, f"rows are {keys[0]}.")
+def _reason(entry: dict[str, dict[str, str]]) -> str:
+    """What the rows of a report are, and why."""
+    words = _OF_FORMAT.get(entry["source"]["format"], _NVTX)
+    return _WHY.get(_keys(entry), f"rows are {_keys(entry)[0]}.").format(**words, remedy=_TO_SEE_MODULES)
+
+
+def _sentence(text: str, names: list[str], *, whole: bool) -> str:
+    """The reason as a sentence about these reports, or about all with calls."""
     if not whole:
         more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
         return f"{', '.join(names[:_MOST_NAMED])}{more}: {text}"

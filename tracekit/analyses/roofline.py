@@ -63,14 +63,15 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         dtype: The dtype of matrix products where markers record none (vLLM, SGLang), such as ``bfloat16``.
 
     Returns:
-        A row per module that was called: ``path``, ``class_name``, ``self_ns`` (GPU time of its own work, and of CUDA
-        graphs traced as a whole that it holds), ``roof_share`` (the part of that time for which the device would be
-        busy if every call ran at its own limit: the compute or the memory peak, whichever takes longer) and ``bound``
-        (which limit that is: ``compute``, ``memory``, or ``mixed`` where calls differ, as prefill and decode do). Over
-        all calls: ``flops``, ``bytes``,
-        ``tflops_per_s``, ``gb_per_s``, ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``,
-        ``peak_flops_share``, ``peak_bandwidth_share``, ``dtype`` (of its matrix products; null if calls differ) and
-        ``runs`` (calls; a call during a graph capture counts once per replay). With all modules below:
+        A row per module that was called, with the work of its calls alone: a backward pass that no markers tell
+        (method ``backward``) is part of none. ``path``, ``class_name``, ``self_ns`` (GPU time of the calls' own work,
+        and of CUDA graphs traced as a whole that they hold), ``roof_share`` (the part of that time for which the
+        device would be busy if every call ran at its own limit: the compute or the memory peak, whichever takes
+        longer) and ``bound`` (which limit that is: ``compute``, ``memory``, or ``mixed`` where calls differ, as
+        prefill and decode do). Over all calls: ``flops``, ``bytes``, ``tflops_per_s``, ``gb_per_s``,
+        ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``, ``peak_flops_share``, ``peak_bandwidth_share``,
+        ``dtype`` (of its matrix products; null if calls differ) and ``runs`` (calls; a call during a graph capture
+        counts once per replay). With all modules below:
         ``inclusive_ns``, ``inclusive_flops`` (null if those of any module are unknown), ``inclusive_tflops_per_s``,
         ``inclusive_peak_share``, ``known_flops`` (the part that is known) and ``known_share`` (the share of
         ``inclusive_ns`` whose FLOPs are known). ``source`` says where the module's own FLOPs come from (``module``:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KEYS = ["what", "path", "shapes"]
 _NO_MODULE, _BETWEEN = "(no module)", "(between steps)"
 _NO_STEP = -1
-_KERNELS = ["call_id", "step_id", "name", "kind", "phase", "dur_ns", "start_ns", "launch_start_ns", "pid"]
+_KERNELS = ["call_id", "module_id", "step_id", "name", "kind", "phase", "dur_ns", "start_ns", "launch_start_ns", "pid"]
 _ALL_ALIKE = f"{STEP} {{}}"
 
 
@@ -56,10 +56,10 @@ class StepTimes(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Kernels, and where each belongs; -1 is no call and no step.
+    """Kernels, and where each belongs; -1 is no module and no step.
 
     Attributes:
-        call: The call of each.
+        call: The call of each, or what stands for its module's work without a call.
         step: Its step.
         step_before: Outside steps the one that started last.
         phase: Its place among the phases.
@@ -97,7 +97,8 @@ def step_times(
     """Adds up the kernels of every step by whole step, by module, and those without a module.
 
     A kernel counts in the step that launched it, also if it was replayed from a CUDA graph. It counts for the module
-    of its call and for those of all calls around that, so that the time of a module is that of its subtree.
+    of its call and for those of all calls around that, so that the time of a module is that of its subtree. Where only
+    its module is known (a backward pass without markers), it counts for that and those above, without shapes.
 
     Args:
         dataset: The dataset.
@@ -142,7 +143,7 @@ def _work(dataset: Dataset, calls: _Calls, *, steps: bool) -> _Work:
         before[outside] = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
     name = pc.coalesce(kernels.column("name").cast(pa.string()), kernels.column("kind").cast(pa.string()))
     return _Work(
-        positions(integers(kernels, "call_id"), calls.ids),
+        calls.of(kernels),
         step,
         before,
         phase_rows(kernels),
@@ -174,20 +175,28 @@ def _with_alike(rows: pd.DataFrame, kinds: pd.DataFrame | None) -> pd.DataFrame:
 
 
 class _Calls:
-    """Calls of a dataset, each with the number of its module and shapes."""
+    """Calls, each with the number of its module and shapes; and one per module for its work without a call."""
 
     def __init__(self, dataset: Dataset, named: list[str], *, shapes: bool) -> None:
         calls = dataset.table("calls", ["call_id", "parent_call_id", "module_id", "inputs", "kwargs"])
-        self.ids = integers(calls, "call_id")
-        self._parent = positions(integers(calls, "parent_call_id"), self.ids)
+        above = integers(dataset.table("modules", ["parent_id"]), "parent_id").astype(np.int64)
+        self._ids = integers(calls, "call_id")
+        around = positions(integers(calls, "parent_call_id"), self._ids)
+        self._parent = np.append(around, np.where(above < 0, -1, above + calls.num_rows))
         # Modules of several roots can get the same name.
         paths, code = np.unique(np.array(named, dtype=object), return_inverse=True)
-        module = code[integers(calls, "module_id")].astype(np.int64)
+        module = np.append(code[integers(calls, "module_id")], code).astype(np.int64)
         texts = (_shapes(calls) if shapes else pa.nulls(calls.num_rows, pa.string())).dictionary_encode()
-        shape = np.asarray(texts.indices.fill_null(-1)).astype(np.int64)
+        shape = np.append(np.asarray(texts.indices.fill_null(-1)), np.full(above.size, -1)).astype(np.int64)
         self._key, first = grouped((module, shape))
         self._key_path = paths[module[first]]
         self._key_shapes = np.array([*texts.dictionary.to_pylist(), None], dtype=object)[shape[first]]
+
+    def of(self, kernels: pa.Table) -> Rows:
+        """The call of each kernel, or what stands for its module; -1 without a module."""
+        call = positions(integers(kernels, "call_id"), self._ids)
+        module = integers(kernels, "module_id").astype(np.int64)
+        return np.where((call < 0) & (module >= 0), module + self._ids.size, call)
 
     def subtrees(self, work: _Work) -> pd.DataFrame:
         """Times of every module and shape, with all calls inside."""
@@ -266,7 +275,7 @@ def _own_between(work: _Work, kinds: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_module(work: _Work) -> pd.DataFrame:
-    """Times of work without a module or without a call."""
+    """Times of work without a module."""
     rest = work.at(work.call < 0)
     (step,), ns, count = rest.by(rest.step)
     return _rows("unknown", np.full(step.size, _NO_MODULE, dtype=object), step, ns, count)

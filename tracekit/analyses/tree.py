@@ -1,4 +1,4 @@
-"""Where did the time go? The module hierarchy, with layers that are alike folded into one line."""
+"""Where did the time go? The hierarchy of modules (or ranges), with layers that are alike folded into one line."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
 
     Returns:
         A row per line: ``label``, ``path`` (of the first module), ``pattern`` (the path with folded numbers:
-        ``top.layers.0…31.mlp``), ``class_name``, ``depth``, ``copies`` (how many siblings were folded) and ``modules``
+        ``top.layers.0…31.mlp``), ``class_name``, ``kind`` (``module``; or ``range``, ``operator`` or ``region`` where
+        the hierarchy holds these), ``depth``, ``copies`` (how many siblings were folded) and ``modules``
         (how many modules share the line, those below folded parents included). Summed over these modules: ``calls``,
         ``kernels``, ``self_ns``, ``inclusive_ns``, that by phase (``forward_ns``, ``backward_ns``, ``recompute_ns``,
         ``optimizer_ns`` and ``other_ns``, in any other phase or an unknown one, add up to it) and ``share`` (of all
@@ -98,6 +99,7 @@ def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, object]:
         "path": [modules.path[row] for row in first],
         "pattern": [line.pattern for line in lines],
         "class_name": [modules.class_name[row] for row in first],
+        "kind": [modules.kind[row] for row in first],
     }
     numbers = {
         "depth": [line.depth for line in lines],

@@ -14,7 +14,8 @@ from tracekit.arrays.columns import integers
 from tracekit.attribution import autograd_thread, backward, by_range, graph_capture, graph_node, graph_order
 from tracekit.attribution.base import Ids, Owners, Trace
 from tracekit.attribution.causes import causes_of
-from tracekit.causes import GRAPH_UPDATED
+from tracekit.attribution.recorded import recorded
+from tracekit.causes.markers import GRAPH_UPDATED
 from tracekit.graphs.updates import replayed_after_update
 from tracekit.markers.kinds import MODULES
 
@@ -31,8 +32,10 @@ def attribute(evidence: Evidence) -> Trace:
     recording = evidence.recording
     _count_updated(evidence)
     owners = _owners(evidence)
+    if recording.attributed is not None:
+        owners = recorded(evidence, owners, recording.attributed, [method.NAME for method in METHODS])
     module = np.append(evidence.calls.module, -1)[owners.call]
-    owners.call[owners.method == METHODS.index(backward)] = -1
+    owners.call[(owners.method == METHODS.index(backward)) | evidence.origin_shared] = -1
     return Trace(evidence, owners, _numbered(evidence, module), module, recording.own_ns)
 
 

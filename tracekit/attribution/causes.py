@@ -8,15 +8,18 @@ import numpy as np
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts
-from tracekit.causes import (
+from tracekit.arrays.intervals import innermost, parents
+from tracekit.causes import CAUSES
+from tracekit.causes.markers import RANGES_OVERLAP
+from tracekit.causes.work import (
     AMBIGUOUS_LAUNCH,
     BACKWARD,
-    CAUSES,
     COMPILATION,
     DATA_LOADING,
     GRAPH_NOT_EXPANDED,
     GRAPH_NOT_IN_ONE_CALL,
     GRAPH_UNMAPPED,
+    GRAPH_UNMATCHED,
     IMPOSSIBLE_LAUNCH,
     MANAGED_MEMORY,
     NO_LAUNCH,
@@ -24,6 +27,7 @@ from tracekit.causes import (
     OUTSIDE_MODULES,
     OUTSIDE_RANGES,
 )
+from tracekit.graphs.api_calls import BEGINS_CAPTURE, roles_of
 from tracekit.markers import phases
 from tracekit.markers.kinds import MODULES
 from tracekit.recording.tables import COPY_KINDS, MEMCPY
@@ -31,7 +35,8 @@ from tracekit.trace.replay import is_whole_graph
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints
-    from tracekit.causes import Cause
+    from tracekit.causes.base import Cause
+    from tracekit.recording.tables import Recording
     from tracekit.trace.evidence import Evidence
 
 #: What a phase says of work that no module launched.
@@ -61,12 +66,14 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
         (divided, GRAPH_NOT_IN_ONE_CALL),
         (is_whole_graph(evidence.recording), GRAPH_NOT_EXPANDED),
         (evidence.origin_known, nowhere),
+        (launched.replayed & _captured_too(evidence.recording), GRAPH_UNMATCHED),
         (launched.replayed, GRAPH_UNMAPPED),
         (_is_migration(evidence), MANAGED_MEMORY),
         (launched.ambiguous, AMBIGUOUS_LAUNCH),
         (launched.impossible, IMPOSSIBLE_LAUNCH),
         (launched.launch < 0, NO_LAUNCH),
         *((phase == code, cause) for code, cause in _OF_PHASE.items()),
+        (_in_cut_range(evidence), RANGES_OVERLAP),
     ]
     positions = [CAUSES.index(cause) for _, cause in cases]
     otherwise = CAUSES.index(nowhere)
@@ -82,6 +89,23 @@ def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
     in_calls = counts(graphs.captured_in[marked], int(graphs.window.max(initial=-1)) + 1)[graphs.window] > 0
     outside[graphs.work[~in_calls]], inside[graphs.work[in_calls]] = True, True
     return outside, inside
+
+
+def _in_cut_range(evidence: Evidence) -> Flags:
+    """Which pieces were launched inside a range that ends earlier as a node."""
+    axis, cut = evidence.axis, evidence.keyed.cut
+    start, end = axis.range_start[cut], axis.range_end[cut]
+    inside = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end) >= 0
+    return np.asarray(np.append(inside, False)[evidence.launched.launch])
+
+
+def _captured_too(recording: Recording) -> Flags:
+    """For each piece of work whether graph captures of its process are known, but nothing of the graphs they made."""
+    processes = np.zeros(recording.threads.process_pid.size + 1, dtype=bool)
+    if not recording.records_graphs:
+        begins = roles_of(recording) == BEGINS_CAPTURE
+        processes[recording.threads.process[integers(recording.launches, "thread")[begins]]] = True
+    return processes[integers(recording.work, "process")]
 
 
 def _is_migration(evidence: Evidence) -> Flags:

@@ -6,7 +6,9 @@ module whose hooks run outside the compiled code. ``module.compile()`` stores a 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakMethod
 
 from tracekit.capture.backward import BackwardMarks
 from tracekit.capture.emit import nothing
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
 _CALL = "_compiled_call_impl"
+#: The ids of the hooks of marks: the first marks on a module have the first, and so on.
+_shared_ids: list[int] = []
 
 
 class AnyMarks(Protocol):
@@ -41,10 +46,14 @@ class Attached(NamedTuple):
 class _MarkedCall:
     """A module's compiled or fused call with marks around it."""
 
-    def __init__(self, module: nn.Module, marks: AnyMarks, called: Callable[..., Any]) -> None:
+    def __init__(
+        self, module: nn.Module, marks: AnyMarks, called: Callable[..., Any], *, outermost: bool = False
+    ) -> None:
         self.module = module
         self.marks: AnyMarks | None = marks
         self.called = called
+        #: Whether marks that are put on later go inside.
+        self.outermost = outermost
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the module
         if (marks := self.marks) is None:
@@ -57,10 +66,23 @@ class _MarkedCall:
             marks.after(self.module, args, output)
         return output
 
+    def restorer(self) -> Callable[[], None]:
+        """What takes the marks off, without keeping the module alive until then."""
+        restore = WeakMethod(self.restore)
+
+        def restore_if_alive() -> None:
+            if (alive := restore()) is not None:
+                alive()
+
+        return restore_if_alive
+
     def restore(self) -> None:
         """Takes the marks off. If others have wrapped this call since, it stays and only passes calls on."""
         self.marks = None
-        if getattr(self.module, _CALL, None) is not self:
+        around = getattr(self.module, _CALL, None)
+        if isinstance(around, _MarkedCall) and around.called is self:
+            around.called = self.called
+        if around is not self:
             return
         if self.called == self.module._call_impl:
             delattr(self.module, _CALL)
@@ -74,7 +96,31 @@ def attach(module: nn.Module, marks: AnyMarks) -> Attached:
         return _attach_around(module, marks, compiled)
     before = module.register_forward_pre_hook(marks.before, with_kwargs=True)
     after = module.register_forward_hook(marks.after, always_call=True)
-    return Attached(marks, before.remove, after.remove)
+    _share_id(before, module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
+    _share_id(after, module._forward_hooks, module._forward_hooks_always_called)
+    return Attached(marks, partial(_remove, before, marks.before), partial(_remove, after, marks.after))
+
+
+def _share_id(handle: RemovableHandle, hooks: dict[int, Any], options: dict[int, bool]) -> None:
+    """Gives a hook an id that marks on other modules have, too.
+
+    Dynamo guards on the ids of hooks that it traces. With ids of their own, modules that are alike could not share
+    their compiled code.
+    """
+    shared = next((number for number in _shared_ids if number not in hooks), None)
+    if shared is None:
+        _shared_ids.append(handle.id)
+        return
+    for each in (hooks, options):
+        each[shared] = each.pop(handle.id)
+    handle.id = shared
+
+
+def _remove(handle: RemovableHandle, hook: Callable[..., Any]) -> None:
+    """Removes a hook, unless other marks have its id by now."""
+    hooks = handle.hooks_dict_ref()
+    if hooks is not None and hooks.get(handle.id) == hook:
+        handle.remove()
 
 
 def attach_around(module: nn.Module, marks: AnyMarks) -> Attached:
@@ -82,10 +128,25 @@ def attach_around(module: nn.Module, marks: AnyMarks) -> Attached:
     return _attach_around(module, marks, getattr(module, _CALL, None) or module._call_impl)
 
 
-def _attach_around(module: nn.Module, marks: AnyMarks, called: Callable[..., Any]) -> Attached:
-    call = _MarkedCall(module, marks, called)
+def attach_outermost(module: nn.Module, marks: AnyMarks) -> Attached:
+    """Puts marks around the call of a module that is compiled in place, outside marks that are put on later."""
+    call = _MarkedCall(module, marks, getattr(module, _CALL), outermost=True)
     setattr(module, _CALL, call)
-    return Attached(marks, call.restore, nothing)
+    return Attached(marks, call.restorer(), nothing)
+
+
+def _attach_around(module: nn.Module, marks: AnyMarks, called: Callable[..., Any]) -> Attached:
+    if isinstance(called, _MarkedCall) and called.outermost:
+        call = called.called = _MarkedCall(module, marks, called.called)
+    else:
+        call = _MarkedCall(module, marks, called)
+        setattr(module, _CALL, call)
+    return Attached(marks, call.restorer(), nothing)
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether ``module.compile()`` was called, so that no hooks run outside the compiled code."""
+    return vars(module).get(_CALL) is not None
 
 
 def is_compiled(module: nn.Module) -> bool:

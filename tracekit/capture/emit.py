@@ -140,11 +140,14 @@ def _attributes_of(lib: Any, domain: Any) -> Callable[[str], Any]:  # noqa: ANN4
     def attributes(text: str) -> object:
         return lib.EventAttributes(lib.RegisteredString(domain.handle, text), "blue")
 
+    def attributes_of_domain(text: str) -> object:
+        return lib.EventAttributes(domain, lib.RegisteredString(domain.handle, text), "blue")
+
     try:
         attributes("tracekit")
-    except (AttributeError, TypeError):  # as in 0.2.16
-        domain.get_event_attributes("tracekit")
-        return domain.get_event_attributes  # type: ignore[no-any-return]
+    except (AttributeError, TypeError):  # since 0.2.16
+        attributes_of_domain("tracekit")
+        return attributes_of_domain
     return attributes
 
 

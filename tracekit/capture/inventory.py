@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 from torch.jit._script import RecursiveScriptModule
@@ -12,7 +12,7 @@ from torch.jit._trace import TopLevelTracedModule
 from tracekit.capture.attach import is_compiled, marks_on, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
 
     from tracekit.capture.marks import Marks
 
@@ -34,14 +34,26 @@ def takes_hooks(module: nn.Module) -> bool:
     return not isinstance(module, RecursiveScriptModule) or isinstance(module, TopLevelTracedModule)
 
 
-def inventory(
+class Looked(NamedTuple):
+    """A module that can be called, as it was when somebody looked.
+
+    Attributes:
+        marks: Its marks.
+        unmarked: What became of it, if none of them marked a call.
+    """
+
+    marks: tuple[Marks, ...]
+    unmarked: str
+
+
+def look(
     model: nn.Module,
     ours: Container[Marks],
     included: Callable[[str, int, nn.Module], bool],
     fused: Container[str],
     prefix: str,
-) -> Counter[str]:
-    """Counts a model's modules by what became of them, before the markers are taken off.
+) -> list[Looked]:
+    """Looks at a model's modules while the markers are on.
 
     Args:
         model: The model.
@@ -50,18 +62,24 @@ def inventory(
         fused: Paths of the layers that were marked as one call.
         prefix: The model's own path.
     """
-    counts: Counter[str] = Counter()
+    modules: list[Looked] = []
     closed: dict[str, str] = {}
     for path, level, module in modules_of(model, prefix):
-        around = next((closed[part] for part in _around(path) if part in closed), None)
-        fate = _fate(module, ours, to_mark=included(path, level, module))
         if not _is_container(module):
-            counts[around if around and fate != MARKED else fate] += 1
+            marks = tuple(marks for marks in marks_on(module) if marks in ours)
+            around = next((closed[part] for part in _around(path) if part in closed), None)
+            unmarked = around or _unmarked(module, marks, to_mark=included(path, level, module))
+            modules.append(Looked(marks, unmarked))
         if path in fused:
             closed[path] = "fused"
         elif is_compiled(module):
             closed[path] = "compiled"
-    return counts
+    return modules
+
+
+def inventory(modules: Iterable[Looked]) -> Counter[str]:
+    """Counts modules by what became of them."""
+    return Counter(MARKED if any(marks.called for marks in each.marks) else each.unmarked for each in modules)
 
 
 def _is_container(module: nn.Module) -> bool:
@@ -74,10 +92,7 @@ def _around(path: str) -> list[str]:
     return [path[:place] for place, letter in enumerate(path) if letter == "."]
 
 
-def _fate(module: nn.Module, ours: Container[Marks], *, to_mark: bool) -> str:
-    marks = [marks for marks in marks_on(module) if marks in ours]
-    if any(mark.called for mark in marks):
-        return MARKED
+def _unmarked(module: nn.Module, marks: tuple[Marks, ...], *, to_mark: bool) -> str:
     if marks:
         return "not_called"
     if not takes_hooks(module):

@@ -75,6 +75,16 @@ class ProcessTrace(NamedTuple):
     names: Callable[[], Mapping[Span, str]] = dict
     devices: Mapping[int, int] = {}
 
+    def marker_text(self, name: str) -> str | None:
+        """The text that the name of one of our ranges stands for; None for other names."""
+        match = _NUMBERED.fullmatch(name)
+        number = int(match[1]) if match else len(self.texts)
+        return self.texts[number] if number < len(self.texts) else None
+
+    def annotation_name(self, name: str, start: int, end: int) -> str:
+        """The name of an annotation as the program gave it, by its times since the trace's base."""
+        return name if _UNHARMED.fullmatch(name) else self.names().get((start, end), name)
+
 
 def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False) -> Rows:
     """Converts the traces of several processes of one machine to the rows of one report.
@@ -118,9 +128,9 @@ class _Converter:
         for event in process.trace["traceEvents"]:
             convert = self._by_category.get(event.get("cat")) if event.get("ph") == "X" else None
             if convert is not None:
-                start = _ns(event["ts"]) + self._offset_ns
+                start = nanoseconds(event["ts"]) + self._offset_ns
                 self._first_ns = start if self._first_ns is None else min(self._first_ns, start)
-                convert(event, {"start": start, "end": start + _ns(event.get("dur", 0))})
+                convert(event, {"start": start, "end": start + nanoseconds(event.get("dur", 0))})
 
     def converted(self) -> Rows:
         """The rows of all traces."""
@@ -148,17 +158,11 @@ class _Converter:
     def _tid(self, event: Row) -> Row:
         return {"globalTid": global_tid(self._process.pid, int(event["tid"]))}
 
-    def _marker_text(self, name: str) -> str | None:
-        """The text that the name of one of our ranges stands for; None for other names."""
-        match = _NUMBERED.fullmatch(name)
-        texts = self._process.texts
-        number = int(match[1]) if match else len(texts)
-        return texts[number] if number < len(texts) else None
-
     def _range(self, event: Row, span: Row, text: str | None = None) -> None:
-        ours = text is None and (text := self._marker_text(event["name"])) is not None
+        ours = text is None and (text := self._process.marker_text(event["name"])) is not None
         if text is None:
-            text = self._annotation_name(event["name"], span)
+            start, end = (span[key] - self._offset_ns for key in ("start", "end"))
+            text = self._process.annotation_name(event["name"], start, end)
         if event.get("args", {}).get("finished", True) is False:
             span = span | {"end": None}
         self._rows.ranges.append(self._range_row(event, span, text))
@@ -169,15 +173,9 @@ class _Converter:
     def _range_row(self, event: Row, span: Row, text: str) -> Row:
         return span | {"eventType": _PUSH_POP, "textId": self._id(text), "domainId": 0} | self._tid(event)
 
-    def _annotation_name(self, name: str, span: Row) -> str:
-        if _UNHARMED.fullmatch(name):
-            return name
-        start, end = (span[key] - self._offset_ns for key in ("start", "end"))
-        return self._process.names().get((start, end), name)
-
     def _operator(self, event: Row, span: Row) -> None:
         rows, name, copies = self._rows, event["name"], None
-        if self._marker_text(name) is not None:
+        if self._process.marker_text(name) is not None:
             self._range(event, span)
             return
         rows.operators.append(span | {"nameId": self._id(name)} | self._tid(event))
@@ -243,7 +241,7 @@ def _tells_phase(name: str) -> bool:
     return phase_of(name) is not None
 
 
-def _ns(microseconds: float) -> int:
+def nanoseconds(microseconds: float) -> int:
     """Kineto's microseconds as nanoseconds.
 
     They have three decimals and count from a base at most three months ago, so a double holds them exactly. Their

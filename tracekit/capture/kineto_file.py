@@ -25,9 +25,10 @@ _QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid":
 
 
 def trace_in(path: Path) -> Row:
-    """The trace in a file. Its ``traceEvents`` are read while they are iterated over, once.
+    """The trace in a file: what it says before its events, and ``traceEvents``.
 
-    If quotes in the names of annotations make the JSON invalid, these names are empty.
+    The events are read while they are iterated over, once. If quotes in the names of annotations make the JSON invalid,
+    these names are empty.
 
     Raises:
         CaptureError: If it is invalid JSON for another reason; also while the events are read.
@@ -35,7 +36,17 @@ def trace_in(path: Path) -> Row:
     with path.open("rb") as file:
         head = file.read(_PIECE_BYTES)
     base = _BASE.search(head)
-    return {"baseTimeNanoseconds": int(base[1]) if base else 0, "traceEvents": _events(path)}
+    about = {"baseTimeNanoseconds": int(base[1]) if base else 0, "traceEvents": _events(path)}
+    return _metadata(head.partition(_EVENTS)[0]) | about
+
+
+def _metadata(head: bytes) -> Row:
+    """What stands before the events; nothing where Kineto wrote it in another way."""
+    try:
+        metadata: Row = json.loads(head.rstrip().rstrip(b",") + b"}")
+    except ValueError:
+        return {}
+    return metadata
 
 
 def _events(path: Path) -> Iterator[Row]:

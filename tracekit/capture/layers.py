@@ -15,7 +15,7 @@ from tracekit.capture.attach import attach, attach_around, marks_on, modules_of
 from tracekit.capture.backward import BackwardMarks, backward_track
 from tracekit.capture.emit import default_emitter
 from tracekit.capture.fused import FusedPathWatch, can_fuse
-from tracekit.capture.inventory import inventory, takes_hooks
+from tracekit.capture.inventory import inventory, look, takes_hooks
 from tracekit.capture.marks import Marks, Switch
 from tracekit.errors import UsageError
 from tracekit.markers.fields import is_path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tracekit.capture.attach import Attached
     from tracekit.capture.backward import BackwardTrack
     from tracekit.capture.emit import Emitter, Lane
+    from tracekit.capture.inventory import Looked
 
 _LOG = logging.getLogger("tracekit.capture")
 
@@ -67,6 +68,7 @@ class LayerMarkers:
         self._refused: list[str] = []
         self._fused: set[str] = set()
         self._watches: list[FusedPathWatch] = []
+        self._modules: list[Looked] = []
 
     @property
     def enabled(self) -> bool:
@@ -97,7 +99,8 @@ class LayerMarkers:
         """Takes the markers off. Ranges of calls that still run in other threads are closed when those calls end."""
         marked, self._marked = self._marked, []
         if marked or self._refused:
-            self._count_modules()
+            self.look()
+            self.inventory = inventory(self._modules)
         self._warn_if_none_ran(marked)
         self._remove_beside()
         for marks, attached in marked:
@@ -107,9 +110,16 @@ class LayerMarkers:
             if not marks.lane.holds(marks):
                 attached.remove_after()
 
-    def _count_modules(self) -> None:
+    def restart(self) -> None:
+        """Forgets that anything was called, as a forked process does what its parent called."""
+        for marks in self._all:
+            marks.called = False
+            marks.forget()
+
+    def look(self) -> None:
+        """Looks at the model's modules. A model that is gone in the end was looked at in the beginning."""
         if (model := self._model()) is not None:
-            self.inventory = inventory(model, set(self._all), self._selection.includes, self._fused, self._prefix)
+            self._modules = look(model, set(self._all), self._selection.includes, self._fused, self._prefix)
 
     def _warn_if_none_ran(self, marked: list[tuple[Marks, Attached]]) -> None:
         if marked and self.warns and self.enabled and not any(marks.called for marks, _ in marked):
@@ -208,6 +218,7 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     for path, level, module in modules_of(model, prefix):
         if selection.includes(path, level, module) and not markers.is_inside_fused(path):
             markers.put_on(module, path, target, level=level)
+    markers.look()
     return markers
 
 

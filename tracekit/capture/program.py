@@ -63,6 +63,14 @@ class Marking:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._handles: list[LayerMarkers] = []
+        self._inherited: list[LayerMarkers] = []
+
+    def forked(self) -> None:
+        """In a forked process, models of its parent count only if they are called here, too."""
+        self._inherited = [*self._inherited, *self._handles]
+        self._handles = []
+        for handle in self._inherited:
+            handle.restart()
 
     def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
         """Marks a model as the settings say."""
@@ -72,10 +80,11 @@ class Marking:
     def figures(self) -> dict[str, int]:
         """How many modules ran marked and, by cause, unmarked. Known once the markers are taken off."""
         counts: Counter[str] = Counter({MARKED: 0})
-        for handle in self._handles:
+        handles = self._handles + [handle for handle in self._inherited if handle.inventory[MARKED]]
+        for handle in handles:
             counts.update(handle.inventory)
         figures = {FIGURE(name): count for name, count in counts.items()}
-        return figures | {"fused_paths_off": sum(handle.fused_paths_off for handle in self._handles)}
+        return figures | {"fused_paths_off": sum(handle.fused_paths_off for handle in handles)}
 
 
 class _MarkedProgram:

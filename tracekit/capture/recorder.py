@@ -18,8 +18,9 @@ import torch
 from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch.profiler import ProfilerActivity, profile
 
+from tracekit.capture.chrome_trace import keep_chrome_trace
 from tracekit.capture.emit import new_lane
-from tracekit.capture.kineto import NUMBERED, rows_of
+from tracekit.capture.kineto import NUMBERED, ProcessTrace, rows_of
 from tracekit.capture.kineto_file import trace_in
 from tracekit.capture.schedule import wait_for_gpu
 from tracekit.errors import CaptureError
@@ -213,8 +214,12 @@ class Recorder:
         """How many markers were opened in the window."""
         return self._opened
 
-    def rows(self) -> Rows:
-        """The recording, as rows of Nsight's tables."""
+    def rows(self, chrome_trace: Path | None = None) -> Rows:
+        """The recording, as rows of Nsight's tables.
+
+        Args:
+            chrome_trace: Where torch.profiler's own trace goes, too.
+        """
         self.close()
         with self._timed("convert_ns"), passing_folder(self.warnings) as folder:
             path = folder / "trace.json"
@@ -222,6 +227,9 @@ class Recorder:
             trace = trace_in(path)
             names = cache(partial(self.annotation_names, trace["baseTimeNanoseconds"]))
             rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops, names=names)
+            if chrome_trace is not None:
+                process = ProcessTrace(trace_in(path), self.emitter.texts, os.getpid(), names)
+                keep_chrome_trace([process], rows, chrome_trace, self.warnings)
         self.figures |= {
             "markers": rows.numbered,
             "markers_lost": max(0, self._opened - rows.numbered),

@@ -34,6 +34,7 @@ STEPS, WARMUP = 5, 2
 #: Steps before the recording that must have been timed for their median to be told; the first does not count.
 _TIMED = 3
 _EXPECTED = "expected (model, inputs), or None from a function that runs steps itself"
+_OTHER_PROCESSES = "processes that it starts are recorded with: tracekit capture -- python {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,16 @@ def _called_with_root_markers(target: Target, settings: Settings, window: Window
         if (result := target.call()) is None:
             join_threads(before)
     if result is None and not schedule.opened:
-        end = f"ended after {schedule.begun} of {warmup} warm-up steps" if schedule.begun else "called no module"
-        raise CaptureError(f"{target.spec}: {end}, so nothing was recorded; {_EXPECTED}")
+        raise CaptureError(f"{target.spec}: {_why_nothing(target, schedule.begun, warmup)}")
     return result
+
+
+def _why_nothing(target: Target, begun: int, warmup: int) -> str:
+    """Why nothing was recorded, and what to do."""
+    if begun:
+        return f"ended after {begun} of {warmup} warm-up steps, so nothing was recorded; set a smaller --warmup"
+    advice = _OTHER_PROCESSES.format(target.spec) if target.spec == target.file else _EXPECTED
+    return f"called no module, so nothing was recorded; {advice}"
 
 
 def _result_to_compile(target: Target) -> object:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.cli.base import say
 from tracekit.cli.options import add_force, add_quiet, count
-from tracekit.cli.recording import report_place, require_torch
+from tracekit.cli.recording import engine_with_trace, report_place, require_torch, trace_place, with_hierarchies
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
@@ -68,8 +69,14 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="auto",
         metavar="auto|nsys|torch",
-        help="record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU); both "
-        "record all processes of a command after --",
+        help="record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU); torch's "
+        "records the one process that runs TARGET, but all processes of a command after --",
+    )
+    parser.add_argument(
+        "--hierarchy",
+        action="store_true",
+        help="also leave torch's own Chrome trace, REPORT with the suffix .json.gz, in which every operator and kernel "
+        'names its modules as PyTorch does for TorchScript: "Module Hierarchy"; needs --engine torch',
     )
     add_quiet(parser, "errors, warnings and what the target prints")
 
@@ -129,12 +136,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("nothing to record; expected TARGET or -- COMMAND; see tracekit capture --help")
     if args.steps == 0:
         raise UsageError("--steps 0 records nothing; expected 1 or more")
+    if args.hierarchy:
+        args.engine = engine_with_trace(args.engine)
     report = _report(args, trailing)
-    recorded = _record_command(args, report) if args.target is None else _record_target(args, report)
-    warnings = [*recorded.warnings, *_marker_warnings(recorded.figures)]
+    # Absolute, because the target may change the working directory.
+    trace = trace_place(report, force=args.force).absolute() if args.hierarchy else None
+    record = _record_command if args.target is None else _record_target
+    recorded = record(args, report.absolute(), trace)
+    warnings = [*recorded.warnings, *_marker_warnings(recorded.figures), *with_hierarchies(trace)]
     say(f"tracekit: warning: {warning}" for warning in warnings)
     if not args.quiet:
-        say(_summary(recorded.figures, report))
+        say(_summary(recorded.figures, report, trace))
     if recorded.problem is not None:
         raise recorded.problem
     return recorded.exit_code
@@ -150,14 +162,13 @@ def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
     return report_place(Path(f"{name}.sqlite"), force=args.force)
 
 
-def _record_target(args: argparse.Namespace, report: Path) -> _Recorded:
+def _record_target(args: argparse.Namespace, report: Path, trace: Path | None) -> _Recorded:
     """Records a function or a script, which tracekit marks itself."""
     require_torch()
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
 
-    # Absolute, because the target may change the working directory.
-    job = Job(args.target, tuple(args.trailing), _settings(args), report.absolute())
+    job = Job(args.target, tuple(args.trailing), _settings(args), report, trace)
     outcome = chosen(args.engine).record(job)
     return _Recorded(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
 
@@ -204,7 +215,7 @@ def _given(args: argparse.Namespace, names: tuple[str, ...]) -> str | None:
     return None if name is None else f"--{name.replace('_', '-')}"
 
 
-def _record_command(args: argparse.Namespace, report: Path) -> _Recorded:
+def _record_command(args: argparse.Namespace, report: Path, trace: Path | None) -> _Recorded:
     """Records any program, in all its processes."""
     if given := _given(args, ("compile", *_COMPILE_OPTIONS)):
         raise UsageError(f"{given} is for a function that returns (model, inputs), not for a command after --")
@@ -218,12 +229,12 @@ def _record_command(args: argparse.Namespace, report: Path) -> _Recorded:
         raise UsageError(f"{given} of a command needs --engine torch, because nsys records its processes as a whole")
     from tracekit.capture.processes import command
 
-    record = {"torch": command.record, "nsys": command.record_with_nsys}[engine]
-    outcome = record(args.trailing, _settings(args), report.absolute())
+    record = command.record_with_nsys if engine == "nsys" else partial(command.record, chrome_trace=trace)
+    outcome = record(args.trailing, _settings(args), report)
     return _Recorded(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
 
 
-def _summary(figures: dict[str, int], report: Path) -> Iterator[str]:
+def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Iterator[str]:
     """What was recorded, what it cost and lost, and what to do next."""
     if "markers" in figures:
         lost = figures["markers_lost"]
@@ -231,13 +242,17 @@ def _summary(figures: dict[str, int], report: Path) -> Iterator[str]:
         yield f"recorded {figures['markers']:,} markers ({lost:,} lost), {figures['operators']:,} operators{where}"
     if figures.get("modules_marked"):
         unmarked = _unmarked(figures)
-        yield f"recorded {figures['modules_marked']:,} modules" + (f"; not marked: {unmarked}" if unmarked else "")
+        counted = ", counted in each process" if figures.get("processes", 0) > 1 else ""
+        unmarked = f"; not marked: {unmarked}" if unmarked else ""
+        yield f"recorded {figures['modules_marked']:,} modules{counted}{unmarked}"
     if "pieces_seen" in figures:
         yield _compilation(figures)
     if "step_recorded_ns" in figures:
         yield _step_times(figures)
     if report.exists():
         yield f"report: {report}"
+        if trace is not None and trace.exists():
+            yield f"Chrome trace: {report.with_name(trace.name)}"
         yield f"next: tracekit parse {report}"
 
 

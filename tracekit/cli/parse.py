@@ -41,9 +41,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         choices=HIERARCHIES,
+        metavar="|".join(HIERARCHIES),
         default=AUTO,
         help="what the hierarchy is made of: marked modules, plain NVTX ranges (also around and between modules), or "
         "operators; auto takes the first of these that the report has",
+    )
+    parser.add_argument(
+        "--graph-captures",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=Path,
+        metavar="TRACE",
+        help="Chrome traces in which the CUDA graphs that REPORT replays were captured, or folders of such, as vLLM "
+        "and SGLang record them at their start; only for REPORT in the same form (with Nsight Systems, record the "
+        "graph capture in the report itself). Each joins the report of its process and rank",
     )
     add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -61,7 +73,14 @@ def run(args: argparse.Namespace) -> int:
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
     try:
         with progress_bar(quiet=args.quiet) as progress:
-            dataset = parse(reports, args.out, by=args.by, force=args.force, progress=progress)
+            dataset = parse(
+                reports,
+                args.out,
+                by=args.by,
+                graph_captures=args.graph_captures,
+                force=args.force,
+                progress=progress,
+            )
     except ReportsError as error:
         if error.folder is not None:
             _print(load(error.folder), args)

@@ -7,7 +7,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
-from tracekit.errors import CaptureError
+from tracekit.errors import CaptureError, ReportError, UsageError
 from tracekit.files import hidden_beside, reason_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,46 @@ def report_place(path: Path, *, force: bool) -> Path:
     return report
 
 
+def engine_with_trace(engine: str) -> str:
+    """The engine for a Chrome trace.
+
+    Raises:
+        UsageError: If the one that was chosen writes none.
+    """
+    if engine == "nsys":
+        raise UsageError("--hierarchy needs --engine torch, because nsys writes no Chrome trace")
+    return "torch" if engine == "auto" else engine
+
+
+def trace_place(report: Path, *, force: bool) -> Path:
+    """Where the Chrome trace beside a report can be written.
+
+    Raises:
+        CaptureError: If a file there must not be replaced.
+    """
+    trace = report.with_suffix(".json.gz")
+    _check_name(trace)
+    _check_place(trace, force=force)
+    return trace
+
+
+def with_hierarchies(trace: Path | None) -> list[str]:
+    """Writes the hierarchies of modules into a Chrome trace. Returns why they are not there, if so."""
+    if trace is None or not trace.exists():
+        return []
+    from tracekit.pipeline.module_hierarchies import write_module_hierarchies
+
+    try:
+        write_module_hierarchies(trace)
+    except ReportError as error:
+        problem = error.problem
+    except OSError as error:
+        problem = reason_of(error)
+    else:
+        return []
+    return [f"{trace}: has no module hierarchies ({problem})"]
+
+
 def _check_name(report: Path) -> None:
     """While the report is written its name is longer, which a file system may refuse."""
     try:
@@ -63,10 +103,14 @@ def _check_name(report: Path) -> None:
 
 def _check_existing(report: Path, *, force: bool) -> None:
     for place in (report, *(report.with_suffix(suffix) for suffix in _NATIVE)):
-        if place.is_dir():
-            raise CaptureError(f"{place}: already exists and is a folder; {_ELSEWHERE}")
-        if place.exists() and not force:
-            raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
+        _check_place(place, force=force)
+
+
+def _check_place(place: Path, *, force: bool) -> None:
+    if place.is_dir():
+        raise CaptureError(f"{place}: already exists and is a folder; {_ELSEWHERE}")
+    if place.exists() and not force:
+        raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
 
 
 def _check_folder(folder: Path) -> None:

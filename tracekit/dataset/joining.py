@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tracekit.causes import LEFT_OUT, LOSSES, MODULES_DIFFER, REPORT
+from tracekit.causes import LEFT_OUT, LOSSES, REPORT
+from tracekit.causes.reports import MODULES_DIFFER
 from tracekit.dataset import manifest
 from tracekit.dataset.table_files import id_of, part_of
 from tracekit.dataset.union import united

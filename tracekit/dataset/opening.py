@@ -238,8 +238,8 @@ class Dataset:
         if path not in paths:
             longer = next((known for known in paths if known.endswith(f".{path}")), None)
             remedy = "tracekit show modules lists the paths" if longer is None else f"did you mean {longer}?"
-            kinds = set(self.table("modules", ["kind"]).column("kind").unique().to_pylist())
-            noun = kinds.pop() if len(kinds) == 1 else "module"
+            kinds = self.table("modules", ["kind"]).column("kind").unique().to_pylist()
+            noun = " or ".join(sorted(kinds)) or "module"
             raise DatasetError(self.folder, f"has no {noun} {path}", remedy)
         low, high = (modules.column(name)[paths.index(path)] for name in modules.column_names[1:])
         return low.as_py(), high.as_py()

@@ -37,7 +37,7 @@ class Track(NamedTuple):
 
 
 #: What is drawn for a thread, from top to bottom; calls are named for what their nodes are.
-STEPS, CALLS, OPERATORS, WORK = range(4)
+STEPS, CALLS, OPERATORS, RANGES, WORK = range(5)
 
 
 class Tracks:
@@ -49,7 +49,7 @@ class Tracks:
     """
 
     def __init__(self, reports: list[str], nodes: str) -> None:
-        self._reports, self._kinds = reports, ("steps", nodes, "operators")
+        self._reports, self._kinds = reports, ("steps", nodes, "operators", "all ranges and API calls")
         self._number: dict[Track, int] = {}
         self._process: dict[tuple[int, ...], int] = {}
 
@@ -77,8 +77,14 @@ class Tracks:
             yield _metadata("process_sort_index", number, 0, {"sort_index": position})
         for position, (track, number) in enumerate(sorted(self._number.items())):
             process_number = self._process[_process_of(track)]
-            yield _metadata("thread_name", process_number, number, {"name": self._track_name(track)})
+            yield _metadata("thread_name", process_number, number, {"name": self._track_name(track)} | self._ids(track))
             yield _metadata("thread_sort_index", process_number, number, {"sort_index": position})
+
+    def _ids(self, track: Track) -> dict[str, object]:
+        """What a track belongs to, as it was recorded."""
+        ids: dict[str, object] = {"report": self._reports[track.report]} if self._reports else {}
+        known = {"process": track.process, "thread": track.thread}
+        return ids | {name: number for name, number in known.items() if number != _UNKNOWN}
 
     def _process_name(self, track: Track) -> str:
         parts = [self._reports[track.report]] if self._reports else []

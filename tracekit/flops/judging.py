@@ -59,6 +59,7 @@ class Seen(NamedTuple):
         by_operators: Whether markers of its operators tell its FLOPs.
         operators_unclear: Whether there are such markers that do not tell them.
         example: Name of a piece of its work that may multiply matrices.
+        multiplied: The dtype in which its operators multiply, if their markers tell it.
     """
 
     recorded: bool
@@ -77,6 +78,7 @@ class Seen(NamedTuple):
     by_operators: bool
     operators_unclear: bool
     example: str | None
+    multiplied: str | None = None
 
 
 class Judged(NamedTuple):
@@ -121,7 +123,7 @@ def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -
     if dtype is not None and tensors.untold and believed and formula:
         tensors = tensors.all_of(dtype, call)
     size = bytes_of(call, tensors)
-    multiplied = tensors.computed_in(call)
+    multiplied = tensors.computed_in(call) or seen.multiplied
     if multiplied == "float32" and seen.tensor_float and not seen.single:
         multiplied = "tfloat32"
     return Judged(

@@ -1,7 +1,7 @@
 """FLOPs of an operator from the sizes of its arguments, as ``torch.utils.flop_counter`` registers them (torch 2.13).
 
 Texts are those of ``torch.autograd.profiler.emit_nvtx``: ``aten::mm, sizes = [[2, 4], [4, 8]]``; arguments that are not
-tensors have no sizes.
+tensors have no sizes. Types may follow.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from tracekit.flops.dtypes import computed_in
 from tracekit.flops.kernels import CPU_ATTENTIONS, FUSED_ATTENTION, operator_kind
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from tracekit.flops.base import Shape
 
-_FORM = re.compile(r"(?P<name>[^,]+)(, sizes = (?P<sizes>\[[\[\]\d, ]*\]))?")
+_FORM = re.compile(r"(?P<name>[^,]+)(, sizes = (?P<sizes>\[[\[\]\d, ]*\]))?(, types = (?P<types>\[[^\]]*\]))?")
 _MOST_CHARACTERS = 8_192
 _LARGEST = 2**62
 _OF_TORCH = "aten::"
@@ -34,6 +35,7 @@ class Operator(NamedTuple):
         saves_first: Whether it saves what its backward pass needs before it multiplies. Attention saves results, too.
         of_torch: Whether it is one of torch's own.
         attention: FLOPs of the attention inside a fused encoder layer, which is left out where a CPU ran it.
+        dtype: The dtype in which it multiplies; None where the text does not tell it.
     """
 
     registered: bool
@@ -42,6 +44,7 @@ class Operator(NamedTuple):
     saves_first: bool
     of_torch: bool
     attention: int = 0
+    dtype: str | None = None
 
 
 def operator(text: str) -> Operator:
@@ -60,8 +63,18 @@ def operator(text: str) -> Operator:
         harmless=False,
         saves_first="attention" not in name,
         of_torch=of_torch,
+        dtype=computed_in(_types(match["types"] if match else None), ()),
         attention=max(0, _flops(_layer_attention, sizes)) if name.startswith(_FUSED_LAYER) else 0,
     )
+
+
+def _types(text: str | None) -> list[str]:
+    """Dtypes of the arguments that are tensors."""
+    try:
+        types = json.loads(text or "[]")
+    except ValueError:
+        return []
+    return [word for word in types if isinstance(word, str) and word]
 
 
 def _sizes(text: str | None) -> list[Shape] | None:

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 #: Roles. ``UNNAMED`` is a call whose name the report does not hold: it may become a node.
 OTHER, KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL, NODE_CALL = range(5)
 UNNAMED, BEGINS_CAPTURE, ENDS_CAPTURE, GRAPH_LAUNCH = range(5, 9)
+_HIP = ("hipLaunch", "hipModuleLaunch", "hipExtLaunch", "hipExtModuleLaunch", "hipDrvLaunch")
 #: Names of each role by their beginnings; where several fit, the last row wins.
 _PREFIXES: tuple[tuple[int, tuple[str, ...]], ...] = (
-    (KERNEL_LAUNCH, ("cudaLaunch", "cuLaunch")),
-    (MEMCPY_CALL, ("cudaMemcpy", "cuMemcpy")),
-    (MEMSET_CALL, ("cudaMemset", "cuMemset")),
-    (NODE_CALL, ("cudaGraphAdd", "cuGraphAdd", "cudaLaunchHostFunc", "cuLaunchHostFunc")),
-    (BEGINS_CAPTURE, ("cudaStreamBeginCapture", "cuStreamBeginCapture")),
-    (ENDS_CAPTURE, ("cudaStreamEndCapture", "cuStreamEndCapture")),
+    (KERNEL_LAUNCH, ("cudaLaunch", "cuLaunch", *_HIP)),
+    (MEMCPY_CALL, ("cudaMemcpy", "cuMemcpy", "hipMemcpy", "hipDrvMemcpy")),
+    (MEMSET_CALL, ("cudaMemset", "cuMemset", "hipMemset")),
+    (NODE_CALL, tuple(f"{api}{call}" for api in ("cuda", "cu", "hip") for call in ("GraphAdd", "LaunchHostFunc"))),
+    (BEGINS_CAPTURE, ("cudaStreamBeginCapture", "cuStreamBeginCapture", "hipStreamBeginCapture")),
+    (ENDS_CAPTURE, ("cudaStreamEndCapture", "cuStreamEndCapture", "hipStreamEndCapture")),
 )
 #: Copies that become several nodes at once.
 _BATCHES = ("cudaMemcpyBatch", "cudaMemcpy3DBatch", "cuMemcpyBatch", "cuMemcpy3DBatch")

@@ -22,4 +22,5 @@ if TYPE_CHECKING:
 def origins(lineage: Lineage, captures: GraphCaptures) -> Origins:
     """The places where nodes were captured, by their descent; ``windows.NOWHERE`` where it leads to none."""
     start, end = (np.append(times, NOWHERE)[lineage.root] for times in captures.nodes)
-    return Origins(start, end, np.zeros(start.size, dtype=bool))
+    no = np.zeros(start.size, dtype=bool)
+    return Origins(start, end, by_order=no, shared=no)

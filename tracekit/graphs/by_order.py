@@ -17,28 +17,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.graphs.api_calls import KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL
 from tracekit.graphs.graph_records import graph_records_of
 from tracekit.graphs.instances import instances
 from tracekit.graphs.late import Accounts, Size, recorded_late
 from tracekit.graphs.origins import Origins
-from tracekit.graphs.pairing import GraphCapture, agree, only_pairs
+from tracekit.graphs.pairing import agree, graph_captures_with_launches, kinds_of, only_pairs
 from tracekit.graphs.windows import completely_recorded
-from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.arrays.types import Ints, Rows
+    from tracekit.arrays.types import Rows
     from tracekit.graphs.graph_records import GraphRecords
     from tracekit.graphs.instances import Instance
     from tracekit.graphs.origins import GraphEvidence
+    from tracekit.graphs.pairing import GraphCapture
 
 
 #: Stands for the graph of an instance with some nodes that have their place.
 _PLACED = -1
-_KINDS = {KERNEL_LAUNCH: KERNEL, MEMCPY_CALL: MEMCPY, MEMSET_CALL: MEMSET}
 
 
 def completed(known: GraphEvidence, launch: Rows) -> Origins:
@@ -52,39 +47,13 @@ def completed(known: GraphEvidence, launch: Rows) -> Origins:
     pending = known.lineage.replayed & ~origins.known
     if not pending.any() or not known.captures.windows.alone.any():
         return origins
-    captures = list(_graph_captures(known))
+    captures = list(graph_captures_with_launches(known))
     start, end, by_order = origins.start.copy(), origins.end.copy(), origins.by_order.copy()
     for instance, capture in _pairs(known, captures, instances(known.recording, known.lineage, launch)):
         rest = ~origins.known[instance.nodes]
         nodes = instance.nodes[rest]
         start[nodes], end[nodes], by_order[nodes] = capture.start[rest], capture.end[rest], True
-    return Origins(start, end, by_order)
-
-
-def _graph_captures(known: GraphEvidence) -> Iterator[GraphCapture]:
-    """The graph captures with launches that no other graph capture can contain."""
-    windows, submissions, recording = known.captures.windows, known.captures.submissions, known.recording
-    kind = _kinds(submissions.role)
-    rows = np.flatnonzero(known.captures.captured & (kind >= 0))
-    low, high = (np.searchsorted(submissions.start[rows], edge) for edge in (windows.opened, windows.closed))
-    end_ns = integers(recording.launches, "end_ns")
-    for window in np.flatnonzero(windows.alone & (high > low)).tolist():
-        own = rows[low[window] : high[window]]
-        yield GraphCapture(
-            window=window,
-            process=int(submissions.process[own[0]]),
-            end_ns=int(end_ns[submissions.row[own[-1]]]),
-            start=submissions.start[own],
-            end=submissions.end[own],
-            kinds=kind[own].tobytes(),
-        )
-
-
-def _kinds(role: Ints) -> Ints:
-    """The kind of work that launches become; -1 for other calls."""
-    kind = np.full(128, -1, dtype=np.int8)
-    kind[list(_KINDS)] = list(_KINDS.values())
-    return kind[role]
+    return Origins(start, end, by_order, origins.shared)
 
 
 def _pairs(
@@ -166,7 +135,7 @@ def _accounts(known: GraphEvidence, records: GraphRecords) -> Accounts:
 def _sizes(known: GraphEvidence) -> dict[int, Size]:
     """By window, how much was launched during graph captures that were alone on their thread."""
     windows, submissions = known.captures.windows, known.captures.submissions
-    kind = _kinds(submissions.role)
+    kind = kinds_of(submissions.role)
     bounds = windows.opened, windows.closed
     launches, others = (
         np.diff(np.searchsorted(submissions.start[known.captures.captured & of_kind], bounds), axis=0)[0]

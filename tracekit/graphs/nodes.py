@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers
@@ -55,13 +56,18 @@ class Lineage:
         return original
 
 
-def lineage_of(recording: Recording) -> Lineage:
-    """Finds the descent of every node."""
+def lineage_of(recording: Recording, unnumbered: Rows | None = None) -> Lineage:
+    """Finds the descent of every node.
+
+    Args:
+        recording: The recording.
+        unnumbered: Rows of replayed work that names no node: each piece has a node of its own.
+    """
     records = recording.graph_nodes
     process = recording.threads.process[integers(records, "thread")]
     node, original = integers(records, "node_id"), integers(records, "original_node_id")
     is_copy = np.asarray(records.column("original_node_id").is_valid()) & (original != node)
-    run = _nodes_of_work(recording)
+    run = _nodes_of_work(recording, unnumbered)
     processes = np.concatenate((process, process[is_copy], run.process))
     ids = np.concatenate((node, original[is_copy], run.node_id))
     _, first, row = np.unique(one_axis([processes], [ids])[0], return_index=True, return_inverse=True)
@@ -94,10 +100,15 @@ class _NodesOfWork(NamedTuple):
     of_work: Rows
 
 
-def _nodes_of_work(recording: Recording) -> _NodesOfWork:
+def _nodes_of_work(recording: Recording, unnumbered: Rows | None) -> _NodesOfWork:
     work = recording.work
     process = integers(work, "process")
     column = work.column("graph_node_id")
+    if unnumbered is not None and unnumbered.size:
+        ids, known = integers(work, "graph_node_id").copy(), np.asarray(column.is_valid()).copy()
+        # No profiler gives negative ids to nodes.
+        ids[unnumbered], known[unnumbered] = -1 - np.arange(unnumbered.size), True
+        column = pa.chunked_array([pa.array(ids, mask=~known)])
     rows = np.flatnonzero(np.asarray(column.is_valid()) & (process >= 0))
     of_work = np.full(process.size, -1, dtype=np.int32)
     if not rows.size:

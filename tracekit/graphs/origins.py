@@ -25,16 +25,23 @@ class Origins:
         start: For every node of the lineage the start of the captured launch, or ``windows.NOWHERE``.
         end: The end of that launch.
         by_order: Whether the place follows from the order of launches, not from the node's descent.
+        shared: Whether several graph captures may have made the node, all of them in the same module.
     """
 
     start: Ints
     end: Ints
     by_order: Flags
+    shared: Flags
 
     @property
     def known(self) -> Flags:
         """Which nodes have a place."""
         return np.asarray(self.start != NOWHERE)
+
+    @property
+    def certain(self) -> Flags:
+        """Which nodes have a place in one graph capture, of which all is known."""
+        return self.known & ~self.shared
 
 
 class GraphEvidence(NamedTuple):

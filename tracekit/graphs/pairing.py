@@ -13,16 +13,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.recording.tables import names_starting
+from tracekit.graphs.api_calls import KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL
+from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET, names_starting
 
 if TYPE_CHECKING:
-    from tracekit.arrays.types import Ints
+    from collections.abc import Iterator
+
+    from tracekit.arrays.types import Ints, Rows
     from tracekit.graphs.graph_captures import GraphCaptures
     from tracekit.graphs.instances import Instance
+    from tracekit.graphs.origins import GraphEvidence
     from tracekit.recording.tables import Recording
 
 #: API calls by which a program builds a graph itself.
 _BUILDS = ("cudaGraphCreate", "cuGraphCreate", "cudaGraphAdd", "cuGraphAdd")
+
+
+_KINDS = {KERNEL_LAUNCH: KERNEL, MEMCPY_CALL: MEMCPY, MEMSET_CALL: MEMSET}
 
 
 class GraphCapture(NamedTuple):
@@ -35,6 +42,7 @@ class GraphCapture(NamedTuple):
         start: Starts of its launches on the axis, in order.
         end: Their ends.
         kinds: Kind of work of each launch, as bytes.
+        launch: Their rows.
     """
 
     window: int
@@ -43,6 +51,34 @@ class GraphCapture(NamedTuple):
     start: Ints
     end: Ints
     kinds: bytes
+    launch: Rows
+
+
+def graph_captures_with_launches(known: GraphEvidence) -> Iterator[GraphCapture]:
+    """The graph captures with launches that no other graph capture can contain."""
+    windows, submissions, recording = known.captures.windows, known.captures.submissions, known.recording
+    kind = kinds_of(submissions.role)
+    rows = np.flatnonzero(known.captures.captured & (kind >= 0))
+    low, high = (np.searchsorted(submissions.start[rows], edge) for edge in (windows.opened, windows.closed))
+    end_ns = integers(recording.launches, "end_ns")
+    for window in np.flatnonzero(windows.alone & (high > low)).tolist():
+        own = rows[low[window] : high[window]]
+        yield GraphCapture(
+            window=window,
+            process=int(submissions.process[own[0]]),
+            end_ns=int(end_ns[submissions.row[own[-1]]]),
+            start=submissions.start[own],
+            end=submissions.end[own],
+            kinds=kind[own].tobytes(),
+            launch=submissions.row[own],
+        )
+
+
+def kinds_of(role: Ints) -> Ints:
+    """The kind of work that launches become; -1 for other calls."""
+    kind = np.full(128, -1, dtype=np.int8)
+    kind[list(_KINDS)] = list(_KINDS.values())
+    return kind[role]
 
 
 def agree(instance: Instance, capture: GraphCapture) -> bool:

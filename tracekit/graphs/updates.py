@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: that disable a node, since the other nodes stay in their places.
 _UPDATES = tuple(
     f"{api}GraphExec{change}"
-    for api in ("cuda", "cu")
+    for api in ("cuda", "cu", "hip")
     for change in (
         "Update",
         "NodeSetParams",

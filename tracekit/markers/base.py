@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracekit.causes import Cause
+    from tracekit.causes.base import Cause
 
 #: The dimensions of a tensor; None is a dimension that the marker does not record.
 Shape = tuple[int | None, ...]
@@ -38,6 +38,7 @@ class ModuleMarker:
         kwargs: Shapes of keyword tensors by name.
         static_params: Other settings of the module, as JSON.
         class_only: Whether the path is only the name of the class, not a place.
+        numbered: Whether the class comes with a number, so that the name is that of one module of its process.
         types: Dtype and device of the inputs, or of the outputs if only_result; empty if not recorded.
         kwarg_types: Dtype and device of keyword tensors by name.
         only_result: Whether the marker records only the outputs of a call that has ended.
@@ -56,6 +57,7 @@ class ModuleMarker:
     kwargs: Mapping[str, Shapes] = field(default_factory=dict)
     static_params: str | None = None
     class_only: bool = False
+    numbered: bool = False
     types: tuple[str, ...] = ()
     kwarg_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only_result: bool = False

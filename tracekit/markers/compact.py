@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from tracekit.causes import BROKEN
+from tracekit.causes.markers import BROKEN
 from tracekit.markers import literal
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import cause_of, is_path, shapes_of

@@ -7,13 +7,14 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.causes import DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, RECOMPUTED
+from tracekit.causes.markers import DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME
+from tracekit.causes.work import RECOMPUTED
 from tracekit.markers.base import ModuleMarker, Param, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracekit.causes import Cause
+    from tracekit.causes.base import Cause
     from tracekit.markers.base import Shape, Shapes
     from tracekit.markers.literal import Pairs
 

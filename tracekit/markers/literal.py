@@ -14,10 +14,10 @@ import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tracekit.causes import BROKEN, TOO_DEEP, TOO_LONG
+from tracekit.causes.markers import BROKEN, TOO_DEEP, TOO_LONG
 
 if TYPE_CHECKING:
-    from tracekit.causes import Cause
+    from tracekit.causes.base import Cause
 
 MOST_CHARACTERS = 65_536
 DEEPEST = 64

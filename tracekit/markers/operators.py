@@ -1,9 +1,10 @@
 """Operators as torch's ``emit_nvtx`` and ``nsys --pytorch=autograd-nvtx`` write them: the only place that knows how.
 
 ``aten::addmm, seq = 12, op_id = 317, sizes = [[8, 16], [16, 4]], input_op_ids = [(316,0)]`` is a name, and fields that
-torch leaves out where it does not know them. Older releases wrote fewer: ``addmm, seq = 12`` (1.3 to 1.7), and before,
-``addmm, seq=12`` with ``AddmmBackward, stashed seq=12`` for backward nodes. All texts of a report may differ, so these
-are expressions for RE2, which reads a column of texts at once.
+torch leaves out where it does not know them. Chrome traces also tell ``types = ["float32", "float32"]``. Older
+releases wrote fewer: ``addmm, seq = 12`` (1.3 to 1.7), and before, ``addmm, seq=12`` with ``AddmmBackward, stashed
+seq=12`` for backward nodes. All texts of a report may differ, so these are expressions for RE2, which reads a column
+of texts at once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 EVALUATION = "autograd::engine::evaluate_function: "
 #: The fields that differ from call to call, and what stands behind the sizes.
 COUNTING_FIELDS = r", (?:seq|op_id) = -?\d+|, input_op_ids = .*$"
-#: A text with the number of a call, which torch 1.8 and newer always write.
-WITH_CALL_NUMBER = r"^\S.*, op_id = \d+"
-#: A name, and behind it the sizes.
-NAME_AND_SIZES = r"(?s)^(?P<name>.*?)(?:, sizes = (?P<sizes>\[.*))?$"
+#: A text of torch 1.8 and newer, in which either all operators are marked or none: with the number of a call, or as a
+#: Chrome trace has it, with sizes.
+COMPLETE = r"^\S.*, op_id = \d+|^(?:[\w.]+::.*|\w+Backward\d*(?:, seq = \d+)?), sizes = \["
+#: A name, and behind it the sizes and types.
+NAME_AND_INPUTS = r"(?s)^(?P<name>.*?)(?:, sizes = (?P<sizes>\[.*?))?(?:, types = (?P<types>\[\"[^\]]*\]))?$"
 #: Only releases without a blank around ``=`` wrote this; elsewhere, ``seq=128`` is the length of somebody's sequence.
 OLD_SIGN = ", stashed seq="
 #: The beginning of a name that says by itself that it is an operator's, and such names.
@@ -66,6 +68,15 @@ def fields(*, old: bool) -> Fields:
         sequence=rf"{sequence}(?P<seq>-?\d{{1,18}}){later}",
         counting=rf"(?s)(?:{sequence}-?\d+|, op_id = \d+|, input_op_ids = .*$)",
     )
+
+
+def types_in(types: str) -> tuple[str, ...] | None:
+    """The dtypes of inputs; None if they cannot be read, or there is no text."""
+    try:
+        words = json.loads(types) if types else None
+    except ValueError:
+        return None
+    return tuple(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
 
 
 def shapes_in(sizes: str) -> Shapes | None:

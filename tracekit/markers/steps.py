@@ -17,7 +17,8 @@ CANDIDATES = r"""^(execute_(\d+_)?context_\d|step\[|ProfilerStep#\d|\{['"]Step['
 KINDS = ("train", "prefill", "decode", "mixed")
 
 _VLLM = re.compile(r"execute_(?:\d+_)?context_(\d{1,9})\((\w*)\)_generation_(\d{1,9})\((\w*)\)")
-_SGLANG = re.compile(r"step\[(\w+)((?: +[^\]\s]+)*) *\]")
+# What begins with a number counts somebody's own steps: step[3].
+_SGLANG = re.compile(r"step\[([^\W\d]\w*)((?: +[^\]\s]+)*) *\]")
 _PROFILER = re.compile(r"(ProfilerStep#(\d{1,18}))(?:, op_id = \d+)?")
 _FIELD = re.compile(r"(?<!\S)(\w+)=(\d{1,18})(?!\S)")
 _TOKENS = re.compile(r"(?:sq)?(\d{1,18})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from tracekit.dataset.writing import write
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.markers.kinds import AUTO
+from tracekit.pipeline.graph_captures import with_graph_captures
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
 from tracekit.version import __version__
@@ -24,7 +25,24 @@ if TYPE_CHECKING:
     from tracekit.recording.tables import Recording
 
 
-def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, first_id: int = 0, by: str = AUTO) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What is asked of the dataset of a report.
+
+    Attributes:
+        first_id: The number from which ids are counted.
+        by: What the hierarchy shall be keyed by: one of ``markers.kinds.HIERARCHIES``.
+        graph_captures: Traces of graph captures, or folders of such, that belong to the report.
+        required: Whether one of these must be of the report's own processes.
+    """
+
+    first_id: int = 0
+    by: str = AUTO
+    graph_captures: tuple[Path, ...] = ()
+    required: bool = True
+
+
+def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, wishes: Wishes) -> None:
     """Reads one report and writes its tables and manifest into an empty folder.
 
     Args:
@@ -32,18 +50,19 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, firs
         reader: The reader that recognises it.
         folder: The folder.
         progress: Called with each stage and the share of it that is done.
-        first_id: The number from which ids are counted.
-        by: What the hierarchy shall be keyed by: one of ``markers.kinds.HIERARCHIES``.
+        wishes: What is asked of the dataset.
 
     Raises:
         ReportError: If the report cannot be read.
     """
     recording = _read(reader, path, progress)
+    if wishes.graph_captures:
+        recording = with_graph_captures(path, recording, wishes.graph_captures, required=wishes.required)
     pa.default_memory_pool().release_unused()
-    trace = attribute(evidence_of(recording, decode(recording.texts), by))
+    trace = attribute(evidence_of(recording, decode(recording.texts), wishes.by))
     pa.default_memory_pool().release_unused()
-    about = {"hierarchy": {"by": trace.evidence.keyed.by, "asked": by}, **_about(recording)}
-    write(folder, trace, about, progress, first_id)
+    about = {"hierarchy": {"by": trace.evidence.keyed.by, "asked": wishes.by}, **_about(recording)}
+    write(folder, trace, about, progress, wishes.first_id)
 
 
 def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
@@ -67,4 +86,5 @@ def _about(recording: Recording) -> dict[str, object]:
         "ranks": [{"pid": rank.pid, "rank": rank.rank, "source": rank.source} for rank in recording.ranks],
         "lacks": [asdict(lack) for lack in recording.lacks],
         "launches": recording.launches.num_rows,
+        "graph_captures": [asdict(source) for source in recording.graph_captures],
     }

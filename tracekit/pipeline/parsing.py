@@ -11,7 +11,7 @@ from tracekit.dataset.opening import load
 from tracekit.dataset.writing import default_folder, writing
 from tracekit.errors import UsageError
 from tracekit.markers.kinds import AUTO, HIERARCHIES
-from tracekit.pipeline.one import tables_of
+from tracekit.pipeline.one import Wishes, tables_of
 from tracekit.pipeline.several import parse_several
 from tracekit.progress import silent
 from tracekit.readers import reader_for
@@ -28,6 +28,7 @@ def parse(
     out: str | os.PathLike[str] | None = None,
     *,
     by: str = AUTO,
+    graph_captures: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
     progress: Progress = silent,
 ) -> Dataset:
@@ -40,6 +41,8 @@ def parse(
         out: Folder of the dataset; for one report, by default its path with the suffix ``.tracekit``.
         by: What the hierarchy shall be keyed by: ``modules``, ``ranges`` (plain NVTX ranges) or ``operators``;
             ``auto`` takes modules if any is marked in the report, else plain ranges, else operators.
+        graph_captures: Chrome traces in which the CUDA graphs of a report were captured, or folders of such, where the
+            report itself was recorded later. Each joins the report of its process and rank.
         force: Whether an existing dataset may be replaced.
         progress: Called with each stage and the share of it that is done; with several reports, with each report.
 
@@ -56,12 +59,13 @@ def parse(
     if by not in HIERARCHIES:
         raise UsageError(f"a hierarchy is keyed by {', '.join(HIERARCHIES)}, not by {by!r}")
     paths = [Path(report)] if isinstance(report, str | os.PathLike) else [*map(Path, report)]
+    wishes = Wishes(by=by, graph_captures=tuple(map(Path, graph_captures)), required=len(paths) == 1)
     if len(paths) != 1:
-        return parse_several(paths, out, by=by, force=force, progress=progress)
+        return parse_several(paths, out, wishes, force=force, progress=progress)
     [path] = paths
     reader = reader_for(path)
     folder = Path(out) if out is not None else default_folder(path)
     with writing(folder, force=force) as (partial, place):
-        tables_of(path, reader, partial, progress, by=by)
+        tables_of(path, reader, partial, progress, wishes)
     # As the caller named it, unless that path led through the folder which has just been replaced.
     return load(folder if (folder / MANIFEST).exists() else place)

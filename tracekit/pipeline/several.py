@@ -6,6 +6,7 @@ import re
 import shutil
 import unicodedata
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from tracekit.dataset.opening import Dataset
     from tracekit.errors import ReportError
+    from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
 
 #: Distance between the first ids of reports. No report has so many rows, and with up to 8,000 reports every id is exact
@@ -34,14 +36,14 @@ _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
 def parse_several(
-    paths: Sequence[Path], out: str | os.PathLike[str] | None, *, by: str, force: bool, progress: Progress
+    paths: Sequence[Path], out: str | os.PathLike[str] | None, wishes: Wishes, *, force: bool, progress: Progress
 ) -> Dataset:
     """Reads reports side by side and writes one dataset of all that can be read.
 
     Args:
         paths: The reports.
         out: Folder of the dataset.
-        by: What the hierarchy of each report shall be keyed by: one of ``markers.kinds.HIERARCHIES``.
+        wishes: What is asked of the dataset of each report.
         force: Whether an existing dataset may be replaced.
         progress: Called with the name of each report and the share of it that is done.
 
@@ -56,7 +58,7 @@ def parse_several(
     folder = Path(out)
     with writing(folder, force=force) as (partial, place):
         parts = _parts(paths, partial)
-        errors = _parse_parts(paths, parts, by, progress)
+        errors = _parse_parts(paths, parts, wishes, progress)
         if len(errors) == len(parts):
             raise ReportsError(errors.values(), None)
         readable = [part for part in parts if part.name not in errors]
@@ -97,9 +99,14 @@ def _parts(paths: Sequence[Path], folder: Path) -> list[Part]:
     return [Part(name, folder / f".{name}", number * IDS_PER_REPORT) for number, name in enumerate(report_names(paths))]
 
 
-def _parse_parts(paths: Sequence[Path], parts: list[Part], by: str, progress: Progress) -> dict[str, ReportError]:
+def _parse_parts(
+    paths: Sequence[Path], parts: list[Part], wishes: Wishes, progress: Progress
+) -> dict[str, ReportError]:
     """Parses the reports side by side; why some cannot be read, by their names."""
-    tasks = [Task(path, part.name, part.folder, part.first_id, by) for path, part in zip(paths, parts, strict=True)]
+    tasks = [
+        Task(path, part.name, part.folder, replace(wishes, first_id=part.first_id))
+        for path, part in zip(paths, parts, strict=True)
+    ]
     outcomes = zip(parts, parsed_side_by_side(tasks, progress), strict=True)
     errors = {part: error for part, error in outcomes if error is not None}
     for part in errors:

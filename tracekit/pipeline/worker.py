@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.errors import ReportError
-from tracekit.pipeline.one import tables_of
+from tracekit.pipeline.one import Wishes, tables_of
 from tracekit.readers import reader_for
 
 #: How long a stopped worker may take to remove what it has begun.
@@ -44,8 +44,7 @@ def run(task: dict[str, Any]) -> None:
             reader,
             folder,
             lambda stage, share: say(stage=stage, share=share),
-            task["first_id"],
-            task["by"],
+            Wishes(**task["wishes"] | {"graph_captures": tuple(map(Path, task["wishes"]["graph_captures"]))}),
         )
     except ReportError as error:
         say(problem=error.problem, remedy=error.remedy)

@@ -1,8 +1,8 @@
 """Stage 2: a report on disk becomes a :class:`~tracekit.recording.tables.Recording`. The only room with SQL.
 
 To add a format: write ``readers/<format>.py`` (or a sub-room) with the three names of
-:class:`~tracekit.readers.base.Reader`, add the module to ``READERS``, and a few lines of such a file with the expected
-rows to ``tests/readers``.
+:class:`~tracekit.readers.base.Reader`, add the module to ``READERS`` and to the contract of strangers in
+``pyproject.toml``, and a few lines of such a file with the expected rows to ``tests/readers``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from tracekit.errors import ReportError
-from tracekit.readers import kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof
+from tracekit.readers import exported, kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof
 from tracekit.readers.foreign import foreign_file, foreign_folder
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tracekit.readers.base import Reader
 
-READERS: tuple[Reader, ...] = (nsight_sqlite, nsight_folder, nsight_native, nvprof, kineto)
+READERS: tuple[Reader, ...] = (nsight_sqlite, nsight_folder, nsight_native, nvprof, exported, kineto)
 
 _HEAD_BYTES = 4096
 

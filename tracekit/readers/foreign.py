@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _EXPECTED = (
     "expected a report of Nsight Systems, such as report.nsys-rep, or its export by nsys export --type sqlite, "
-    "or a trace of torch.profiler"
+    "a file that nvprof -o wrote, or a trace of torch.profiler"
 )
 _MAGICS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "is gzip-compressed", "decompress it first; " + _EXPECTED),
@@ -23,11 +23,7 @@ _MAGICS: tuple[tuple[bytes, str, str], ...] = (
         "expected a folder, as written by: nsys export --type arrowdir",
     ),
     (b"PAR1", "is a Parquet file", _EXPECTED + "; to open a dataset, use tracekit.load(folder)"),
-    (
-        b"<?xml",
-        "is an XML file, such as NVIDIA's Visual Profiler writes its sessions",
-        _EXPECTED + ", or a file that nvprof -o wrote",
-    ),
+    (b"<?xml", "is an XML file, such as NVIDIA's Visual Profiler writes its sessions", _EXPECTED),
     (b"==", "is a text file, such as the summary that nvprof prints", "record a file with: nvprof -o report.nvprof"),
 )
 _NAMED_TABLES = 4
@@ -50,7 +46,9 @@ def foreign_folder(path: Path) -> ReportError:
     """The error for a folder that is not a report."""
     if (path / "manifest.json").is_file():
         return ReportError(path, "is a dataset, not a report", f"to look at it: tracekit show tree {path}")
-    expected = "expected a report file such as report.nsys-rep, or a folder from nsys export --type parquetdir"
+    expected = (
+        "expected a report file such as report.nsys-rep or trace.json, or a folder from nsys export --type parquetdir"
+    )
     return ReportError(path, "is a folder", expected)
 
 
@@ -61,7 +59,7 @@ def _other_database(path: Path) -> ReportError:
         return ReportError(path, "is a DLProf database, which tracekit cannot read", _EXPECTED)
     shown = ", ".join(tables[:_NAMED_TABLES]) + (", …" if len(tables) > _NAMED_TABLES else "")
     holds = f"has the tables {shown}" if tables else "has no tables"
-    return ReportError(path, f"is a SQLite file but not an Nsight Systems report: it {holds}", _EXPECTED)
+    return ReportError(path, f"is a SQLite file but no report of Nsight Systems or nvprof: it {holds}", _EXPECTED)
 
 
 def _is_text(head: bytes) -> bool:

@@ -9,7 +9,6 @@ from tracekit.readers.digests import source_of_file
 from tracekit.readers.nsight.report import of_nsight, recording_of
 from tracekit.readers.sqlite.bulk import BulkReader
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
-from tracekit.recording.provenance import Lack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,13 +35,4 @@ def read(path: Path, progress: Progress) -> Recording:
     """
     with SqliteFile(path) as file:
         recording = recording_of(BulkReader(file), lambda: source_of_file(path, NAME), progress)
-        return replace(recording, lacks=(*recording.lacks, *_unmerged_log(file)))
-
-
-def _unmerged_log(file: SqliteFile) -> tuple[Lack, ...]:
-    """Changes that are not yet in the file itself."""
-    if not file.has_unmerged_log:
-        return ()
-    name = file.path.name
-    remedy = f"close the program that writes it, or run: sqlite3 {name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
-    return (Lack(f"its latest changes, which are still in {name}-wal", remedy),)
+        return replace(recording, lacks=(*recording.lacks, *file.lacks))

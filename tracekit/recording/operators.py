@@ -67,6 +67,7 @@ def operators_as_work(start: Ints, end: Ints, thread: Ints, process: Ints, name:
         "thread": thread.astype(np.int32),
         "correlation_id": correlation,
         "name": pa.nulls(start.size, pa.int32()),
+        "kernel": pa.nulls(start.size, pa.int32()),
     }
     return Operators(WORK.table(work), LAUNCHES.table(launches), _inside(start, end, thread))
 

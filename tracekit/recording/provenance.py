@@ -56,6 +56,12 @@ class Gpu:
     clock_hz: int | None = None
 
 
+def compute_capability(major: object, minor: object) -> str | None:
+    """Such as ``9.0``; None unless both are numbers."""
+    known = isinstance(major, int) and isinstance(minor, int) and major > 0
+    return f"{major}.{minor}" if known else None
+
+
 @dataclass(frozen=True, slots=True)
 class Lack:
     """Something that the report does not hold, and how to record it next time."""

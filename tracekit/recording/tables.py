@@ -18,7 +18,10 @@ from tracekit.recording.tally import Tally
 from tracekit.schema import Column, TableSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tracekit.arrays.types import Flags, Ints
+    from tracekit.recording.attributed import Attributed
     from tracekit.recording.provenance import Gpu, Lack, Rank, Source
 
 PUSH_POP, START_END = 0, 1
@@ -87,6 +90,21 @@ LAUNCHES = TableSpec(
         Column("thread", pa.int32(), "Row of threads."),
         Column("correlation_id", pa.int64(), "Links the call to its work, within one process."),
         Column("name", pa.int32(), "Row of names; null if unknown.", nullable=True),
+        Column(
+            "kernel",
+            pa.int32(),
+            "Row of names: the full name of the kernel it launches; null if the report does not say it here.",
+            nullable=True,
+        ),
+    ),
+)
+ALLOCATIONS = TableSpec(
+    "allocations",
+    "Memory that torch's allocators handed out or took back, sorted by (thread, time): on GPUs, if it did there.",
+    (
+        Column("time_ns", pa.int64(), "When."),
+        Column("thread", pa.int32(), "Row of threads."),
+        Column("bytes", pa.int64(), "How many bytes; negative for what was taken back."),
     ),
 )
 WORK = TableSpec(
@@ -209,8 +227,14 @@ class Recording:
         lacks: What the report does not hold.
         tally: What was lost or corrected while reading.
         from_the_start: Rows of the processes whose CUDA calls are known to be recorded completely, from the first on.
+        allocations: Table of the spec ``ALLOCATIONS``; empty where they were not recorded.
+        records_graphs: Whether reports of its format record how CUDA graphs and their nodes were made.
+        graph_captures: The traces of graph captures that were given beside the report, and joined it.
+        threads_beside: Rows of the threads whose ranges and launches are from these traces.
+        first_replays: When graphs were first replayed in these traces, by (process, graph).
         inside_ns: For each piece of work, its time spent in others that it called, as operators do; None if there
             is only device work, which calls nothing.
+        attributed: What the report says about the modules of its work; None if it says nothing.
     """
 
     source: Source
@@ -231,7 +255,13 @@ class Recording:
     lacks: tuple[Lack, ...] = ()
     tally: Tally = field(default_factory=Tally)
     from_the_start: frozenset[int] = frozenset()
+    allocations: pa.Table = field(default_factory=ALLOCATIONS.empty)
+    records_graphs: bool = True
+    graph_captures: tuple[Source, ...] = ()
+    threads_beside: frozenset[int] = frozenset()
+    first_replays: Mapping[tuple[int, int], int] = field(default_factory=dict)
     inside_ns: Ints | None = None
+    attributed: Attributed | None = None
 
     @property
     def own_ns(self) -> Ints:

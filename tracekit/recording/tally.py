@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracekit.causes import Cause
+    from tracekit.causes.base import Cause
 
 
 @dataclass(slots=True)

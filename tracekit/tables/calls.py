@@ -14,6 +14,7 @@ from tracekit.arrays.lookups import lookup
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import PHASES
 from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, TableSpec
+from tracekit.tables import memory
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.steps.membership import step_at
 
@@ -33,8 +34,8 @@ _NEVER = np.iinfo(np.int64).min
 
 SPEC = TableSpec(
     "calls",
-    "One row per call of a module, sorted by (module_id, start_ns). The subtree of a call is the "
-    "call and all calls inside it. Replaying a CUDA graph calls no module, so replays have no rows: "
+    "One row per call of a module (or plain range, or operator), sorted by (module_id, start_ns). The subtree of a "
+    "call is the call and all calls inside it. Replaying a CUDA graph calls no module, so replays have no rows: "
     "their device work counts for the calls made during graph capture, whose host times are those of "
     "the graph capture. For the time of a module in a step, sum kernels by step_id.",
     (
@@ -43,7 +44,7 @@ SPEC = TableSpec(
             "parent_call_id",
             pa.int64(),
             "Call that it is part of; null for an outermost call. A recompute "
-            "is no part of the backward call that encloses it.",
+            "is no part of the backward call around it, nor a backward pass of the forward call that begins it.",
             nullable=True,
         ),
         Column("module_id", pa.int32(), "Module that was called."),
@@ -59,7 +60,7 @@ SPEC = TableSpec(
             CATEGORY,
             "forward; backward; recompute: a backward pass ran the module forward again, as its results were "
             "not kept (activation checkpointing); or capture: the call ran during a graph capture on its thread. "
-            "Null for a plain range.",
+            "Null for another plain range.",
             nullable=True,
         ),
         Column("range_id", pa.int64(), "Its range in ranges; the one that began the call if it has two."),
@@ -71,12 +72,7 @@ SPEC = TableSpec(
         Column(
             "inputs", SHAPES, "Shapes of positional tensors; null if the marker does not record them.", nullable=True
         ),
-        Column(
-            "outputs",
-            SHAPES,
-            "Shapes of results; null if no marker records them.",
-            nullable=True,
-        ),
+        Column("outputs", SHAPES, "Shapes of results; null if no marker records them.", nullable=True),
         Column(
             "kwargs",
             _KWARGS,
@@ -131,6 +127,7 @@ SPEC = TableSpec(
             "spent blocked is included (the launches analysis separates it). Launches during graph capture "
             "and graph replays do not count.",
         ),
+        *memory.COLUMNS,
     ),
     sorted_by=("module_id", "start_ns"),
 )
@@ -139,7 +136,7 @@ SPEC = TableSpec(
 def build(trace: Trace) -> Iterator[pa.Table]:
     """The calls of known modules."""
     whole = _whole_columns(trace)
-    shapes = _Shapes(trace)
+    shapes, allocated = _Shapes(trace), memory.Allocated(trace.evidence)
     for at in pieces(np.arange(trace.ids.call_order.size)):
         rows = trace.ids.call_order[at]
         columns = {name: column[rows] for name, column in whole.items()}
@@ -148,6 +145,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
             {
                 **_host(trace, rows),
                 **shapes.columns(rows),
+                **allocated.columns(rows),
                 **columns,
                 "call_id": at,
                 "parent_call_id": or_null(columns["parent_call_id"]),
@@ -188,7 +186,9 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     del start, end, thread
     order = trace.ids.call_order
     occurrence = np.zeros(calls.start.size, dtype=np.int32)
-    occurrence[order] = _occurrence(process[order], calls.module[order] * len(PHASES) + _phase(trace)[order])
+    # A plain range tells no phase, -1.
+    place = calls.module.astype(np.int64) * (len(PHASES) + 1) + _phase(trace) + 1
+    occurrence[order] = _occurrence(process[order], place[order])
     parent = lookup(trace.ids.call_id, _known_parent(trace))
     return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, **_device(trace)}
 

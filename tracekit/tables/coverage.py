@@ -10,27 +10,27 @@ import pyarrow as pa
 from tracekit.arrays import groups
 from tracekit.arrays.columns import integers
 from tracekit.attribution import METHODS, graph_capture
-from tracekit.causes import (
-    ADVICE,
-    BY_NAME,
-    CAUSES,
+from tracekit.causes import ADVICE, BY_NAME, CAUSES, LEFT_OUT, LOSSES, REPORT
+from tracekit.causes.work import (
+    BACKWARD,
     COMPILATION,
     ENDED_ELSEWHERE,
     GRAPH_NOT_EXPANDED,
-    LEFT_OUT,
-    LOSSES,
+    OUTSIDE_MODULES,
+    OUTSIDE_RANGES,
     RECOMPUTED,
-    REPORT,
 )
+from tracekit.markers import phases
 from tracekit.markers.base import ModuleMarker, RangeMarker, StepMarker, Unreadable
+from tracekit.markers.kinds import OPERATORS, RANGES
 from tracekit.schema import CATEGORY, Column, TableSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tracekit.arrays.types import Ints
     from tracekit.attribution.base import Trace
-    from tracekit.causes import Cause
+    from tracekit.causes.base import Cause
 
 
 SPEC = TableSpec(
@@ -49,6 +49,12 @@ SPEC = TableSpec(
     ),
 )
 PLAIN = "plain"
+#: Advice on reports that were recorded with ``--backward``, and on those that were read by operators.
+_WITH_BACKWARD = {
+    BACKWARD.name: "accept it: losses and sums of gradients run outside modules",
+    OUTSIDE_MODULES.name: "mark more modules, or accept it: sampling, losses and copies run outside forward calls",
+}
+_BY_OPERATORS = {OUTSIDE_RANGES.name: "accept it, or read the report with tracekit parse --by ranges"}
 
 
 class Row(NamedTuple):
@@ -64,11 +70,12 @@ class Row(NamedTuple):
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """Counts of kernels, of ranges, and of everything that was lost or corrected on the way."""
-    yield table_of([*_kernels(trace), *_ranges(trace), *_compiling(trace), *_losses(trace)])
+    rows = [*_kernels(trace), *_ranges(trace), *_compiling(trace), *_losses(trace)]
+    yield table_of(rows, ADVICE | _advice_on(trace))
 
 
-def table_of(rows: list[Row]) -> pa.Table:
-    """The rows with their advice."""
+def table_of(rows: list[Row], advice: Mapping[str, str] = ADVICE) -> pa.Table:
+    """The rows with their advice, which may be another one than that of their causes."""
     return SPEC.table(
         {
             "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
@@ -77,16 +84,23 @@ def table_of(rows: list[Row]) -> pa.Table:
             "count": pa.array([row.number for row in rows], pa.int64()),
             "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
             "share": pa.array([row.share for row in rows], pa.float64()),
-            "advice": pa.array([_advice(row) for row in rows], pa.string()),
+            "advice": pa.array([_advice(row, advice) for row in rows], pa.string()),
         }
     )
 
 
-def _advice(row: Row) -> str:
+def _advice(row: Row, advice: Mapping[str, str]) -> str:
     """What to do; also about graphs traced as a whole that have a call, since what ran inside them is not known."""
     if row.known:
         return GRAPH_NOT_EXPANDED.advice if row.cause == graph_capture.NAME else ""
-    return ADVICE.get(row.cause, "")
+    return advice.get(row.cause, "")
+
+
+def _advice_on(trace: Trace) -> dict[str, str]:
+    """What to do where the advice of causes is followed already, or would not help."""
+    evidence = trace.evidence
+    followed = _WITH_BACKWARD if (evidence.phase_of_calls == phases.BACKWARD).any() else {}
+    return followed | (_BY_OPERATORS if evidence.keyed.by == OPERATORS else {})
 
 
 def _kernels(trace: Trace) -> list[Row]:
@@ -113,7 +127,7 @@ def _ranges(trace: Trace) -> list[Row]:
     codes = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
     marker = np.append(decoded.of_text, -1)[integers(ranges, "text")]
     code = np.array([*codes, 1], dtype=np.int64)[np.where(decoded.rows(RangeMarker)[marker], -1, marker)]
-    placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker]
+    placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker] | (trace.evidence.keyed.by == RANGES)
     code[placing & ~trace.evidence.axis.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
     time = integers(ranges, "end_ns") - integers(ranges, "start_ns")
     return [

@@ -259,7 +259,7 @@ class _Captured:
         self._original = np.append(lineage.original, np.int32(-1))
         self._node_id = lineage.node_id
         self._range = np.full(self._original.size, -1, dtype=np.int64)
-        known = np.flatnonzero(origins.known)
+        known = np.flatnonzero(origins.certain)
         if known.size:
             self._range[known] = range_around(evidence.axis, evidence.nesting, origins.start[known], origins.end[known])
 

@@ -53,7 +53,7 @@ SPEC = TableSpec(
             "alias_of",
             pa.string(),
             "Path that its markers record, if different: the module is shared, or several modules have that "
-            "path. Null if the same.",
+            "path. Where they record no path (with_stack), that of its first call. Null if the same.",
             nullable=True,
         ),
         Column(

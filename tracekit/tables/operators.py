@@ -24,8 +24,9 @@ COLUMNS = (
     Column(
         "op",
         CATEGORY,
-        "Innermost operator marked around its launch (by emit_nvtx, nsys --pytorch or PyProf), such as aten::addmm; "
-        "for graph work, around the graph capture of its node; of a cpu_op, its own name. Null if unknown.",
+        "Innermost operator around its launch (of torch.profiler; of emit_nvtx, nsys --pytorch or PyProf), such as "
+        "aten::addmm; for graph work, around the graph capture of its node; of a cpu_op, its own name. Null if "
+        "unknown.",
         nullable=True,
     ),
     Column(
@@ -33,6 +34,13 @@ COLUMNS = (
         CATEGORY,
         "Shapes of that operator's inputs, as JSON: [[8, 16], [16, 4], []]; inputs that are no tensors are empty. Null "
         "if its marker does not record them.",
+        nullable=True,
+    ),
+    Column(
+        "op_types",
+        CATEGORY,
+        'Dtypes of that operator\'s inputs, as JSON: ["float16", "float16", ""]; inputs that are no tensors are empty. '
+        "Null if its marker does not record them; Chrome traces with record_shapes do.",
         nullable=True,
     ),
     Column(
@@ -60,6 +68,9 @@ class Named:
         shapes: dict[str, int] = {}
         told = [-1 if item.inputs is None else _number(shapes, item.inputs) for item in operators.distinct]
         self._shapes_of_text = np.array([*told, -1])[operators.of_text]
+        types: dict[str, int] = {}
+        told = [-1 if item.types is None else _number(types, item.types) for item in operators.distinct]
+        self._types_of_text, self._types = np.array([*told, -1])[operators.of_text], list(types)
         self._names, self._shapes, self._number = list(names), list(shapes), operators.number
 
     def columns(self, rows: Rows) -> dict[str, object]:
@@ -75,12 +86,13 @@ class Named:
         return {
             "op": category(name, self._names),
             "op_shapes": category(self._shapes_of_text[text], self._shapes),
+            "op_types": category(self._types_of_text[text], self._types),
             "op_seq": or_null(self._number[text]),
         }
 
 
-def _number(numbers: dict[str, int], shapes: Shapes) -> int:
-    return numbers.setdefault(json.dumps(shapes), len(numbers))
+def _number(numbers: dict[str, int], inputs: Shapes | tuple[str, ...]) -> int:
+    return numbers.setdefault(json.dumps(inputs), len(numbers))
 
 
 def _text_of_work(evidence: Evidence) -> Rows:
@@ -92,6 +104,6 @@ def _text_of_work(evidence: Evidence) -> Rows:
     at_launch = ranges.texts_around(evidence.axis.launch_start, evidence.axis.launch_end)
     text = lookup(at_launch, launched.launch)
     captured = np.full(origins.start.size, -1, dtype=np.int64)
-    known = np.flatnonzero(origins.known)
+    known = np.flatnonzero(origins.certain)
     captured[known] = ranges.texts_around(origins.start[known], origins.end[known])
     return np.where(launched.replayed, lookup(captured, lineage.of_work), text)

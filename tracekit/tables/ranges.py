@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost
 from tracekit.arrays.lookups import lookup
-from tracekit.causes import API_OVERLAP
+from tracekit.causes.reports import API_OVERLAP
 from tracekit.recording.tables import RANGE_KINDS, RANGES
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.tables.base import category, or_null, pieces
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "ranges",
-    "One row per NVTX range, sorted by (pid, tid, start_ns) with outer ranges first; in a report of "
-    "several machines, one machine after the other.",
+    "One row per NVTX range (of a Chrome trace: per annotation and operator), sorted by (pid, tid, start_ns) with "
+    "outer ranges first; in a report of several machines, one machine after the other.",
     (
         Column("range_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
         Column(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SPEC = TableSpec(
     "steps",
-    "One row per step of training or serving: a range marked as a step; in a process without such "
+    "One row per step of training or serving: a range marked as a step (one around another is the same step, one "
+    "around several is none); in a process without such "
     "ranges, from the end of one optimizer step to the end of the next, without evaluation; without "
     "optimizers, each outermost call of the root module that drives its loop, or each pass through "
     "numbered layers if there is no root. Work outside these belongs to no step.",

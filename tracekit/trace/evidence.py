@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.intervals import innermost
-from tracekit.graphs import by_descent, by_order
+from tracekit.graphs import by_descent, by_order, by_shape
 from tracekit.graphs.graph_captures import graph_captures_of
 from tracekit.graphs.nodes import lineage_of
 from tracekit.graphs.origins import GraphEvidence
+from tracekit.graphs.replays import unnumbered_work
 from tracekit.graphs.whole_graphs import whole_graphs
 from tracekit.markers.kinds import AUTO, MODULES
 from tracekit.markers.phases import COMPILE
@@ -101,6 +102,11 @@ class Evidence:
         return np.append(self.origins.known, False)[self.lineage.of_work]
 
     @property
+    def origin_shared(self) -> Flags:
+        """For every piece of work whether it is known where its node was captured, but not in which of some calls."""
+        return np.append(self.origins.shared, False)[self.lineage.of_work]
+
+    @property
     def phase_of_work(self) -> Ints:
         """For every piece of work the phase that launched it, as a position in ``PHASES``, or -1."""
         return np.append(self.phase, np.int8(-1))[self.launched.launch]
@@ -154,7 +160,7 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
             phase_of_calls=phase,
             phase=phase_of_launches(phases, axis, calls, phase, call_at_launch),
             lineage=graphs.lineage,
-            origins=by_order.completed(known, launches.launch),
+            origins=_completed(known, launches.launch, np.append(calls.module, -1)[call_at_launch]),
             whole_graphs=whole_graphs(known, launches.launch),
         )
 
@@ -171,7 +177,7 @@ def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> _G
     works = np.zeros(recording.launches.num_rows + 1, dtype=bool)  # the last one takes the -1 of work without a launch
     works[launches.launch] = True
     works = works[:-1]
-    lineage = lineage_of(recording)
+    lineage = lineage_of(recording, unnumbered_work(recording, launches.launch))
     captures = graph_captures_of(recording, axis, lineage, works)
     works[captures.captured_launches] = True
     return _Graphs(lineage, captures, works)
@@ -181,6 +187,19 @@ def _known_by_descent(recording: Recording, axis: ThreadAxis, graphs: _Graphs) -
     """What is known about graphs before orders of launches and graphs traced as a whole are looked at."""
     origins = by_descent.origins(graphs.lineage, graphs.captures)
     return GraphEvidence(recording, axis, graphs.lineage, graphs.captures, origins)
+
+
+def _completed(known: GraphEvidence, launch: Rows, module: Ints) -> Origins:
+    """The places of nodes, with those that descent does not tell.
+
+    Args:
+        known: What is known about the recording's graphs.
+        launch: Row of the launch of every piece of work, or -1.
+        module: The module of every launch, or -1.
+    """
+    if known.recording.records_graphs:
+        return by_order.completed(known, launch)
+    return by_shape.completed(known, launch, module)
 
 
 def _call_at_launch(calls: Calls, axis: ThreadAxis) -> Rows:

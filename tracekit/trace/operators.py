@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 class Operator(NamedTuple):
-    """A name, and the shapes of inputs; None where the text does not tell them."""
+    """A name, and the shapes and dtypes of inputs; None where the text does not tell them."""
 
     name: str
     inputs: Shapes | None
+    types: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +119,16 @@ def _of_torch(texts: pa.Array, fields: spelling.Fields) -> _OfTorch:
     number = np.asarray(pc.max_element_wise(digits.cast(pa.int64()), -1))
     plain = pc.replace_substring_regex(texts, fields.counting, "").dictionary_encode()
     of_text = np.asarray(plain.indices).astype(np.int64)
-    parts = pc.extract_regex(plain.dictionary, spelling.NAME_AND_SIZES)
-    name, sizes = (pc.struct_field(parts, field) for field in ("name", "sizes"))
+    parts = pc.extract_regex(plain.dictionary, spelling.NAME_AND_INPUTS)
+    name, sizes, types = (pc.struct_field(parts, field) for field in ("name", "sizes", "types"))
     called = np.asarray(pc.not_equal(sizes, ""))
     for form in (spelling.NAMES, spelling.IDENTIFIER):
         called = called | np.asarray(pc.match_substring_regex(name, form))
-    words = zip(name.to_pylist(), sizes.to_pylist(), strict=True)
-    distinct = [Operator(word[:LONGEST_NAME], spelling.shapes_in(size)) for word, size in words]
+    words = zip(name.to_pylist(), sizes.to_pylist(), types.to_pylist(), strict=True)
+    distinct = [
+        Operator(word[:LONGEST_NAME], spelling.shapes_in(size), spelling.types_in(dtypes))
+        for word, size, dtypes in words
+    ]
     return _OfTorch(distinct, of_text, called[of_text] | np.asarray(digits.is_valid()), number)
 
 

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost, nesting_order, parents
 from tracekit.arrays.lookups import lookup
-from tracekit.causes import CAUSES, RECOMPUTED
+from tracekit.causes import CAUSES
+from tracekit.causes.work import RECOMPUTED
 from tracekit.markers import FRAMEWORKS
 from tracekit.markers.base import ModuleMarker, RangeMarker
 from tracekit.markers.phases import BACKWARD, CANDIDATES, COMPILE, FORWARD, PHASES, RECOMPUTE, Phase, phase_of

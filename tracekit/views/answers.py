@@ -17,6 +17,7 @@ from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.csv_text import safe_in_a_sheet
 from tracekit.errors import UsageError
+from tracekit.markers.kinds import KINDS
 from tracekit.views.breaking import Breakable
 from tracekit.views.cells import cell
 from tracekit.views.wording import (
@@ -164,7 +165,7 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
     """
     if frame.empty:
         return Text("no matching rows")
-    frame = frame.drop(columns=_idle_phases(frame, choice))
+    frame = frame.drop(columns=_idle(frame, choice))
     shown = frame if choice.top is not None else frame.head(_ROWS)
     columns = _columns(_sorted_column_second(shown, choice), words)
     fitting = _fitting(columns, width)
@@ -210,12 +211,14 @@ class _Column(NamedTuple):
         return Breakable(Text(cell)) if self.is_text else Text(cell)
 
 
-def _idle_phases(frame: pd.DataFrame, choice: Choice) -> list[str]:
-    """Columns of phases where there was no training: they say nothing then, unless rows are sorted by one."""
-    phases = [name for name in COLUMNS if name in frame.columns]
-    if any(frame[name].any() for name in phases if name in TRAINING):
-        return []
-    return [name for name in phases if choice.sort is None or name != named("", frame, choice.sort)]
+def _idle(frame: pd.DataFrame, choice: Choice) -> list[str]:
+    """Columns that say nothing, unless rows are sorted by one: phases without training, and the kind of nodes alike."""
+    idle = [name for name in COLUMNS if name in frame.columns]
+    if any(frame[name].any() for name in idle if name in TRAINING):
+        idle = []
+    if "kind" in frame.columns and frame["kind"].nunique() == 1 and frame["kind"].isin(KINDS).all():
+        idle.append("kind")
+    return [name for name in idle if choice.sort is None or name != named("", frame, choice.sort)]
 
 
 def _sorted_column_second(frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,6 @@ _MOST_KERNELS = 3
 _MOST_FAILED = 10
 #: Longer paths lose their middle.
 _LONGEST = 240
-#: A part of a path that is a number.
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _SUMMED = (
     "before_ns",
     "after_ns",
@@ -67,7 +64,7 @@ def as_text(difference: Difference, most: int) -> RenderableType:
     changed = changed_parts(rows)
     only_in_phases = [row for row in rows if row["what"] != "step" and _only_in_phases(row, phases)]
     steps = [dict(row, copies=[row]) for row in whole_steps(rows)]
-    lines = by_own_change(changed + only_in_phases)
+    lines = by_own_change(changed + only_in_phases, difference.patterns)
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
     tally = Text(_tally(changed, len(only_in_phases), difference.node))
     parts += [_table(_named(steps + lines[:most], difference.node), phases, by_module(difference)), tally]
@@ -138,9 +135,9 @@ def changed_parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["what"] != "step" and row["status"] not in ("same", "unlike")]
 
 
-def by_own_change(changed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def by_own_change(changed: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[str, Any]]:
     """Lines of :func:`folded`, the largest change of own kernels first."""
-    return sorted(folded(changed), key=lambda line: -abs(line["own_change_ns"]))
+    return sorted(folded(changed, patterns), key=lambda line: -abs(line["own_change_ns"]))
 
 
 def by_module(difference: Difference) -> _Rows:
@@ -159,11 +156,16 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[key] for key in KEYS)
 
 
-def folded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Modules whose paths differ only in a number, with equal shapes and status, as one line with their sums."""
+def folded(rows: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[str, Any]]:
+    """Modules whose paths differ only in a number, with equal shapes and status, as one line with their sums.
+
+    Args:
+        rows: Rows of modules, of work without a module and of work between steps.
+        patterns: The paths of modules with stars for such numbers.
+    """
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        pattern = _NUMBER.sub("*", row["path"])
+        pattern = patterns.get(row["path"], row["path"])
         alike.setdefault((pattern, row["shapes"], row["status"]), []).append(row)
     return [
         {

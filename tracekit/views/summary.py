@@ -39,9 +39,6 @@ _COMPILATION = "compilation"
 _PROFILER_LOSSES = "report: losses"
 
 
-#: Exporters that the manifest names; of Nsight Systems it has only the version.
-
-
 def as_json(dataset: Dataset) -> dict[str, Any]:
     """The summary as plain data, for other programs."""
     modules, manifest = modules_by_time.totals(dataset), dataset.manifest
@@ -118,16 +115,15 @@ def _devices(reports: list[dict[str, Any]], by_process: list[dict[str, Any]]) ->
     return [name for report, device, name in known if (report, device) in worked or report in unknown | idle]
 
 
-#: Programs that put their names before their versions, or have none.
-_NAMED_EXPORTERS = ("tracekit", "torch.profiler", "nvprof")
-
-
 def exporter(report: dict[str, Any]) -> str:
     """What wrote a report, from the manifest: ``Nsight Systems 2023.4.4, schema 3.7.2``."""
     source = report["source"]
     schema = f", schema {source['schema_version']}" if source["schema_version"] else ""
-    version = source["exporter"] or "(unknown version)"
-    return f"{version if version.startswith(_NAMED_EXPORTERS) else f'Nsight Systems {version}'}{schema}"
+    name = source["exporter"]
+    # Reports of Nsight Systems name its version only, those of tracekit's own recorder are stored as its exports are.
+    if source["format"].startswith("nsight") and not (name or "").startswith("tracekit"):
+        name = f"Nsight Systems {name or '(unknown version)'}"
+    return f"{name or source['format']}{schema}"
 
 
 def _numbered(names: Iterable[str]) -> list[str]:
@@ -216,7 +212,7 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
     counted = dataset.manifest["coverage"]
     rows = [row for row in counted if row["what"] == "kernels"]
     for row in sorted(rows, key=lambda row: (not row["known"], -row["time_ns"])):
-        label = f"attributed by {row['cause']}" if row["known"] else f"unknown: {row['cause']}"
+        label = f"attributed by {row['cause']}" if row["known"] else f"no {words.node}: {row['cause']}"
         style = "green" if row["known"] else "yellow"
         table.add_row(Text(label, style=style), f"{row['count']:,}", duration(row["time_ns"]), percent(row["share"]))
     if not rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager  # noqa: TC003 - dataclass fields
 from dataclasses import dataclass, field
@@ -229,6 +230,20 @@ class Options:
     names: tuple[str, ...] = ()
 
 
+@dataclass
+class Counted:
+    n: int = 1
+
+
+class Switched(nn.Linear):
+    """A layer whose flag is the class's until an instance sets it, as an adapter of peft."""
+
+    enabled = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if self.enabled else x * hasattr(self, "scale")
+
+
 class Plain:
     def __init__(self, scale: float) -> None:
         self.scale = scale
@@ -266,6 +281,12 @@ def on_block(group: str, what: str, change: Callable[[Any], object], **options: 
     return Change(group=group, what=what, model=lambda: Root().eval(), first=ids, second=ids, change=change, **options)
 
 
+def on_switched(what: str, change: Callable[[Any], object], **options: Any) -> Change:
+    model = lambda: nn.Sequential(Calling(lambda _m, x: x), Switched(4, 4))  # noqa: E731
+    options |= {"first": given(X), "second": given(X), "change": change, "bytecode": UNSEEN}
+    return Change(group="attributes", what=what, model=model, **options)
+
+
 def around(group: str, what: str, context: Callable[[], AbstractContextManager[object]], **options: Any) -> Change:
     x = given(torch.ones(3, 4))
     return Change(group=group, what=what, model=lambda: nn.Linear(4, 4), first=x, second=x, around=context, **options)
@@ -298,6 +319,30 @@ def _added_in_place(_m: object, x: torch.Tensor, y: torch.Tensor) -> torch.Tenso
     return x * 2 + y
 
 
+def _two_lists() -> Inputs:
+    return X, [X], [X]
+
+
+def _list_twice() -> Inputs:
+    items = [X]
+    return X, items, items
+
+
+def _counters(*, same: bool) -> Inputs:
+    counted = Counted()
+    return X, counted, counted if same else Counted()
+
+
+def _appended(_m: object, x: torch.Tensor, a: list[torch.Tensor], b: list[torch.Tensor]) -> torch.Tensor:
+    a.append(x)
+    return sum(b, torch.zeros(())) * len(b)
+
+
+def _counted(_m: object, x: torch.Tensor, a: Counted, b: Counted) -> torch.Tensor:
+    a.n += 1
+    return x * b.n
+
+
 def _frozen(model: Any) -> None:
     model.block.up.requires_grad_(False)
 
@@ -308,6 +353,17 @@ ARGUMENTS = [
     argument("memory that overlaps", _added_in_place, made(_apart), made(_overlapping), inductor=True),
     argument("memory that no longer overlaps", _added_in_place, made(_overlapping), made(_apart), inductor=True),
     argument("one tensor twice in a list", lambda _m, t: t[0] - 2 * t[1], given([X, X]), given([X, Y])),
+    argument("one container twice", _appended, made(_two_lists), made(_list_twice), inductor=True),
+    argument("one container twice", _appended, made(_list_twice), made(_two_lists)),
+    argument(
+        "one container twice", _counted, made(partial(_counters, same=False)), made(partial(_counters, same=True))
+    ),
+    argument(
+        "what a `defaultdict` fills in",
+        lambda _m, x, d: x * d["scale"],
+        made(lambda: (X, defaultdict(lambda: 2))),
+        made(lambda: (X, defaultdict(lambda: 3))),
+    ),
     Change(
         group="arguments",
         what="a tensor of the model",
@@ -383,6 +439,8 @@ MODEL = [
     on_block("buffers", "written in place", lambda m: m.block.shift.add_(2)),
     on_block("buffers", "replaced", lambda m: setattr(m.block, "shift", torch.full((4,), 5.0))),
     on_block("attributes", "a flag of a module", lambda m: setattr(m.block, "enabled", False), bytecode=UNSEEN),
+    on_switched("a flag of its class", lambda m: setattr(m[1], "enabled", False), inductor=True),
+    on_switched("a function", lambda m: setattr(m[0], "function", lambda _m, x: -x)),
     Change(
         group="attributes",
         what="a counter that forward increases",
@@ -394,6 +452,12 @@ MODEL = [
     on_block("modes", "`train()` of the model", lambda m: m.train()),
     on_block("modes", "`train()` of a submodule", lambda m: m.block.drop.train(), bytecode=UNSEEN),
     on_block("forward", "patched on the instance", lambda m: setattr(m, "forward", lambda ids: m.embed(ids) * 7)),
+    on_block(
+        "forward",
+        "of a submodule patched",
+        lambda m: setattr(m.block.up, "forward", lambda x: x * 7),
+        bytecode=UNSEEN,
+    ),
     on_block(
         "modules", "replaced by one of another class", lambda m: setattr(m.block, "up", Halved(4, 4)), result=UNSEEN
     ),

@@ -111,6 +111,12 @@ def test_calls_and_ranges_are_those_of_the_trace(path: Path) -> None:
     assert set(threads.pid.tolist()) == {int(row["pid"]) for row in walk.of(*CALLS, *RANGES) + _modules(walk)}
 
 
+def test_every_event_with_a_duration_is_read_or_counted(path: Path) -> None:
+    recording, walk = read(path), walked(path)
+    needless = len(walk.events) - len(walk.of(*WORK, *CALLS, *RANGES) + _modules(walk))
+    assert recording.tally.counts == ({("events", "other_event"): needless} if needless else {})
+
+
 def test_sums_steps_rank_and_gpus_are_those_of_the_trace(path: Path, tmp_path: Path) -> None:
     dataset, walk = tracekit.parse(path, tmp_path / "out"), walked(path)
     kernels = dataset.table("kernels").to_pylist()

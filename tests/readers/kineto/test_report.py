@@ -17,6 +17,8 @@ from tracekit.recording.tables import COPY_KINDS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.readers.kineto.traces import Event
+
 
 def test_texts_are_in_the_order_of_the_trace_in_every_process(tmp_path: Path) -> None:
     names = [f"aten::op{at}" for at in range(9)]
@@ -75,6 +77,31 @@ def test_modules_of_with_stack_are_named_by_class_and_number(tmp_path: Path) -> 
     assert "names of modules" in {lack["what"] for lack in dataset.manifest["lacks"]}
 
 
+def test_modules_of_one_name_are_told_apart_by_the_forward_that_ran(tmp_path: Path) -> None:
+    """Classes of one name are numbered from 0 each; compilers and autograd have functions called forward, too."""
+    calls = [("a.py(3)", 10), ("b.py(9)", 30), ("a.py(3)", 50), (None, 70)]
+    rows = [event("python_function", "nn.Module: Net_0", 0, 200)]
+    for function, ts in calls:
+        rows.append(event("python_function", "nn.Module: Block_0", ts, 15))
+        names = ["torch/nn/modules/module.py(1): _call_impl", "torch/_functorch/wrappers.py(7): forward"]
+        names += [f"{function}: forward", "base.py(1): forward"] if function else []
+        rows += [event("python_function", name, ts + at, 15 - 2 * at) for at, name in enumerate(names, 1)]
+    rows.append(event("python_function", "nn.Module: Other_0", 100, 10))
+    rows += [event("python_function", f"{name}.py(5): forward", 101, 5 - at) for at, name in enumerate(("a", "b"))]
+    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
+    modules = {row["path"]: row["static_params"] for row in dataset.table("modules").to_pylist()}
+    assert modules == {
+        "Net_0": None,
+        "Net_0.Block_0": '{"forward": "a.py(3)"}',
+        "Net_0.Block_0~2": '{"forward": "b.py(9)"}',
+        "Net_0.Other_0": None,
+    }
+    called = Counter(row["module"] for row in dataset.table("calls").to_pylist())
+    # The last of the four calls can be of either, so it is of neither.
+    assert called == {"Net_0": 1, "Net_0.Block_0": 2, "Net_0.Block_0~2": 1, "Net_0.Other_0": 1}
+    assert {row["cause"]: row["count"] for row in dataset.table("coverage").to_pylist()}["module_unclear"] == 1
+
+
 #: Operators of two calls of the model in PyTorch's own test of its module hierarchy, in order.
 OF_A = "TOP(C)::forward.A0(A)::forward."
 SCRIPTED = [
@@ -106,6 +133,38 @@ def test_modules_of_torchscript_have_the_paths_of_the_trace(tmp_path: Path, mode
     assert calls == {"C": 2, "C.A0": 2, "C.B0": 2}
 
 
+def test_with_modules_of_a_model_that_is_no_torchscript_says_what_to_do(tmp_path: Path) -> None:
+    marker = event("user_annotation", "{'Module': 'top'}", 0, 50)
+    scripted = event("cpu_op", "aten::mul", 20, 1, **{"Module Hierarchy": OF_A})
+    for name, rows, lacking in (("eager", [], True), ("marked", [marker], False), ("scripted", [scripted], False)):
+        path = trace(tmp_path / name, event("cpu_op", "aten::add", 10, 5), *rows, with_modules=1)
+        lacks = {lack.what: lack.remedy for lack in kineto.read(path, silent).lacks}
+        assert ("modules" in lacks) == lacking, name
+        assert "with_stack=True" in lacks.get("modules", "with_stack=True")
+
+
+def test_functions_and_parts_compiled_for_themselves_are_in_the_module_around_them(tmp_path: Path) -> None:
+    part = "TOP()::<forward op>."
+    rows = [
+        ("forward", "TOP(C)::forward.", 0, 100, "C"),
+        ("aten::abs", "TOP(C)::forward.CALL_FUNCTION::f()::f.", 1, 4, "C"),
+        ("<forward op>", part, 10, 60, "C"),
+        ("aten::linear", f"{part}fc(Linear)::forward.", 12, 20, "C.fc"),
+        ("aten::addmm", f"{part}fc(Linear)::forward.", 14, 10, "C.fc"),
+        ("aten::relu", f"{part}fc(Linear)::forward.::relu.", 40, 5, "C.fc"),
+        ("aten::mul", f"{part}fc(Linear)::forward.SELF(Linear)::scale.", 50, 5, "C.fc"),
+        ("aten::neg", part, 200, 5, None),
+    ]
+    events = [event("cpu_op", name, ts, dur, **{"Module Hierarchy": text}) for name, text, ts, dur, _ in rows]
+    dataset = tracekit.parse(trace(tmp_path / "trace.json", *events), tmp_path / "out")
+    assert [row["path"] for row in dataset.table("modules").to_pylist()] == ["C", "C.fc"]
+    kernels = {row["name"]: row["module"] for row in dataset.table("kernels").to_pylist()}
+    assert kernels == {name: module for name, *_, module in rows}
+    texts = {row["text"] for row in dataset.table("ranges").to_pylist()}
+    assert {"CALL_FUNCTION::f()::f", "::relu", "SELF(Linear)::scale"} <= texts
+    assert len(dataset.table("calls")) == 2
+
+
 def test_where_hooks_marked_modules_their_markers_count(tmp_path: Path) -> None:
     text = "{'Module': 'top.fc', 'Inputs': [[2, 3]]}"
     path = trace(
@@ -115,6 +174,7 @@ def test_where_hooks_marked_modules_their_markers_count(tmp_path: Path) -> None:
         launch(10, 1),
         kernel(60, 1),
     )
+    assert kineto.read(path, silent).tally.counts == {("events", "other_event"): 1}
     dataset = tracekit.parse(path, tmp_path / "out")
     assert [row["module"] for row in dataset.table("kernels").to_pylist()] == ["top.fc"]
     assert [row["path"] for row in dataset.table("modules").to_pylist()] == ["top", "top.fc"]
@@ -129,3 +189,141 @@ def test_replays_on_rocm_are_replays(tmp_path: Path) -> None:
     )
     dataset = tracekit.parse(path, tmp_path / "out")
     assert {row["cause"] for row in dataset.table("kernels").to_pylist()} == {"graph_unmapped"}
+
+
+def memory(ts: float, size: int, device_type: int = 0, tid: int = PID) -> dict[str, object]:
+    args = {"Bytes": size, "Device Type": device_type, "Device Id": -1, "Addr": 1}
+    return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": PID, "tid": tid, "ts": ts, "args": args}
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_calls_tell_the_memory_that_they_allocate_and_keep(tmp_path: Path, gpu: int) -> None:
+    """Of the GPU, where there are such events; those of other threads are not theirs."""
+    calls = [("Net_0", 10, 90), ("Linear_0", 20, 20), ("Linear_1", 50, 20), ("Net_0", 200, 10)]
+    modules = [event("python_function", f"nn.Module: {name}", ts, dur) for name, ts, dur in calls]
+    rows = [memory(ts, size, gpu) for ts, size in ((5, 1), (15, 100), (30, 40), (35, -30), (60, -100), (150, 7))]
+    rows += [memory(30, 999, gpu, tid=PID + 1), memory(30, 5_000)] if gpu else []
+    dataset = tracekit.parse(trace(tmp_path / "trace.json", *modules, *rows), tmp_path / "out")
+    assert kineto.read(tmp_path / "trace.json", silent).threads.tid.tolist() == [PID]
+    found = [
+        (row["module"], row["allocated_bytes"], row["retained_bytes"]) for row in dataset.table("calls").to_pylist()
+    ]
+    assert found == [("Net_0", 140, 10), ("Net_0", 0, 0), ("Net_0.Linear_0", 40, 10), ("Net_0.Linear_1", 0, -100)]
+
+
+def test_without_profile_memory_the_memory_of_calls_is_unknown(tmp_path: Path) -> None:
+    path = trace(tmp_path / "trace.json", event("python_function", "nn.Module: Net_0", 0, 5))
+    (call,) = tracekit.parse(path, tmp_path / "out").table("calls").to_pylist()
+    assert (call["allocated_bytes"], call["retained_bytes"]) == (None, None)
+
+
+def test_every_event_is_read_or_counted(tmp_path: Path) -> None:
+    """What is no work, and what is not known, is told apart; nothing is lost in silence."""
+    read = [event("cpu_op", "aten::mm", 10, 20), launch(12, 5), kernel(20, 5)]
+    not_needed = [
+        event("python_function", "model.py(3): forward", 1, 98),
+        event("gpu_user_annotation", "step", 1, 98),
+        event("Trace", "PyTorch Profiler (0)", 1, 98),
+        event("cuda_sync", "Stream Sync", 1, 98),
+    ]
+    not_known = [
+        event("hpu_op", "gemm", 1, 98),
+        event("", "gemm", 1, 98),
+        {"ph": "X", "name": "gemm", "pid": PID, "tid": PID, "ts": 1, "dur": 1},
+        {"ph": "B", "cat": "cpu_op", "name": "aten::mm", "pid": PID, "tid": PID, "ts": 1},
+        {"cat": "cpu_op", "name": "aten::mm", "pid": PID, "tid": PID, "ts": 1},
+    ]
+    points: list[Event] = [{"ph": ph, "cat": "ac2g", "name": "x", "pid": PID, "tid": PID, "ts": 1} for ph in "sfitMC"]
+    path = trace(tmp_path / "trace.json", *read, *not_needed, *not_known, *points)
+    recording = kineto.read(path, silent)
+    assert (recording.ranges.num_rows, recording.launches.num_rows, recording.work.num_rows) == (1, 1, 1)
+    assert recording.tally.counts == {("events", "other_event"): 4, ("events", "unknown_event"): 5}
+
+
+def test_work_that_several_processes_may_have_launched_belongs_to_none_and_is_counted(tmp_path: Path) -> None:
+    other = {"pid": PID + 1}
+    path = trace(
+        tmp_path / "trace.json",
+        launch(12, 5),
+        launch(12, 5) | other,
+        launch(13, 6) | other,
+        kernel(20, 5),
+        kernel(30, 6),
+    )
+    recording = kineto.read(path, silent)
+    assert recording.work.column("process").to_pylist() == [None, 1]
+    assert recording.tally.counts == {("kernels", "process_unknown"): 1}
+
+
+def test_numbers_too_large_for_their_columns_are_null_and_counted(tmp_path: Path) -> None:
+    path = trace(
+        tmp_path / "trace.json",
+        launch(12, 5),
+        kernel(20, 5, device=1 << 31, grid=[1 << 31, 1 << 70, 3], **{"registers per thread": 1 << 40}),
+    )
+    recording = kineto.read(path, silent)
+    (work,) = recording.work.to_pylist()
+    assert [work[name] for name in ("device", "grid_x", "grid_y", "grid_z", "registers")] == [None, None, None, 3, None]
+    assert recording.tally.counts == {("values", "value_too_large"): 4}
+
+
+def test_times_and_ids_that_cannot_be_are_counted_and_not_believed(tmp_path: Path) -> None:
+    path = trace(
+        tmp_path / "trace.json",
+        event("cpu_op", "aten::mm", 10, 20),
+        event("cpu_op", "aten::backwards", 40, -20),
+        event("cpu_op", "aten::months_later", 1e13, 20),
+        launch(12, 0),
+        launch(13, 5),
+        kernel(20, 5) | {"dur": -1},
+        kernel(30, 5) | {"ts": 1e13},
+    )
+    recording = kineto.read(path, silent)
+    ranges = recording.ranges.to_pylist()
+    assert [(row["start_ns"], row["end_ns"]) for row in ranges] == [(0, 20_000), (30_000, 30_000)]
+    assert [(row["start_ns"], row["end_ns"]) for row in recording.work.to_pylist()] == [(10_000, 10_000)]
+    assert recording.launches.column("correlation_id").to_pylist() == [5]
+    assert recording.tally.counts == {
+        ("ranges", "ends_before_start"): 1,
+        ("kernels", "ends_before_start"): 1,
+        ("ranges", "absurd_time"): 1,
+        ("kernels", "absurd_time"): 1,
+        ("launches", "no_correlation_id"): 1,
+    }
+
+
+def test_the_rank_of_a_trace_is_given_to_none_of_several_processes(tmp_path: Path) -> None:
+    rows = [event("cpu_op", "aten::mm", 10, 20), event("cpu_op", "aten::mm", 10, 20) | {"pid": PID + 1}]
+    path = trace(tmp_path / "trace.json", *rows, distributedInfo={"rank": 3, "world_size": 8})
+    assert kineto.read(path, silent).ranks == ()
+
+
+def test_calls_of_a_torchscript_model_that_follow_each_other_are_told_apart(tmp_path: Path) -> None:
+    rows = []
+    for begin in (100, 300):
+        rows.append(event("cpu_op", "forward", begin, 100, **{"Module Hierarchy": "TOP(C)::forward."}))
+        rows.append(event("cpu_op", "aten::mul", begin + 10, 8, **{"Module Hierarchy": OF_A}))
+    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
+    assert Counter(row["module"] for row in dataset.table("calls").to_pylist()) == {"C": 2, "C.A0": 2}
+
+
+def test_an_annotation_that_had_not_finished_is_open(tmp_path: Path) -> None:
+    path = trace(
+        tmp_path / "trace.json",
+        event("user_annotation", "whole", 0, 50, finished=True),
+        event("user_annotation", "cut", 10, 30, finished=False),
+    )
+    recording = kineto.read(path, silent)
+    assert recording.ranges.column("open").to_pylist() == [False, True]
+    assert recording.tally.counts == {("ranges", "never_ended"): 1}
+
+
+@pytest.mark.parametrize(
+    ("types", "sizes"), [(["float"], ', sizes = [[2, 3]], types = ["float32"]'), ([], ""), (None, "")]
+)
+def test_dimensions_of_2020_count_where_their_types_were_recorded(
+    tmp_path: Path, types: list[str] | None, sizes: str
+) -> None:
+    recorded = {"Input dims": [[2, 3]]} | ({"Input type": types} if types is not None else {})
+    path = trace(tmp_path / "trace.json", event("Operator", "aten::mm", 10, 20, **recorded))
+    assert kineto.read(path, silent).texts == [f"aten::mm{sizes}"]

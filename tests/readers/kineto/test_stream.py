@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,13 +67,13 @@ def test_json_that_kineto_writes_although_it_is_invalid_is_read(
 def test_times_are_whole_nanoseconds(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     template = '{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": %s, "dur": %s}'
-    for base in (88511388202, 8511388202123, 1672876799191106, 1772876799191106):
-        rows = [template % (f"{base + i}.{i:03d}", f"0.{i + 1:03d}") for i in range(400)]
+    for base, count in product((88511388202, 8511388202123, 1672876799191106, 1772876799191106), (9, 400)):
+        rows = [template % (f"{base + i}.{i:03d}", f"0.{i + 1:03d}") for i in range(count)]
         path.write_text(f'{{"traceEvents": [{",".join(rows)}]}}')
         recording = read(path)
-        assert recording.ranges.column("start_ns").to_pylist() == [i * 1001 for i in range(400)]
+        assert recording.ranges.column("start_ns").to_pylist() == [i * 1001 for i in range(count)]
         ends = zip(*(recording.ranges.column(name).to_pylist() for name in ("start_ns", "end_ns")), strict=True)
-        assert [end - start for start, end in ends] == [i + 1 for i in range(400)]
+        assert [end - start for start, end in ends] == [i + 1 for i in range(count)]
 
 
 def test_entries_of_odd_types_are_counted_and_the_others_read(tmp_path: Path) -> None:
@@ -80,7 +81,23 @@ def test_entries_of_odd_types_are_counted_and_the_others_read(tmp_path: Path) ->
     path = trace(tmp_path / "trace.json", *EVENTS, *odd)  # type: ignore[arg-type]
     recording = read(path)
     assert len(texts(recording)) == 50
-    assert recording.tally.counts == {("events", "other_event"): 3, ("ranges", "absurd_time"): 2}
+    assert recording.tally.counts == {("events", "unknown_event"): 3, ("ranges", "absurd_time"): 2}
+
+
+@pytest.mark.parametrize("odd", ["7", '{"ph": "X", "args": "text", "ts": 5, "dur": 7}', '{"ph": "X", "ts": "x"}'])
+@pytest.mark.parametrize("form", ["[%s]", '{"traceEvents": [%s], "z": 1}'])
+@pytest.mark.parametrize("piece_bytes", [64, 1 << 20])
+def test_beside_odd_entries_times_stay_those_of_their_events(
+    tmp_path: Path, odd: str, form: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_PIECE_BYTES", piece_bytes)
+    template = '{"ph": "X", "cat": "cpu_op", "name": "%d", "pid": 1, "tid": 1, "ts": 167287679919%04d.%03d, "dur": 1}'
+    path = tmp_path / "trace.json"
+    path.write_text(form % ",".join([odd, *(template % (i, i, i) for i in range(50)), odd]))
+    recording = read(path)
+    assert texts(recording) == [str(i) for i in range(50)]
+    assert recording.ranges.column("start_ns").to_pylist() == [i * 1001 for i in range(50)]
+    assert recording.tally.counts == {("events", "unknown_event"): 2}
 
 
 def test_of_equal_keys_the_last_counts_as_in_all_json(tmp_path: Path) -> None:
@@ -131,3 +148,63 @@ def test_what_unpacks_to_far_more_than_a_trace_is_refused(
     path.write_bytes(gzip.compress(b"{" + filling + b" " * (1 << 23)))
     with pytest.raises(ReportError, match=r"unpacks to more|in its first|JSON is not valid after|nested|not valid"):
         kineto.read(path, silent)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        b'"Input Dims": ["\xff"]',
+        b'"Input Dims": [1%s]',
+        b'"grid": [1%s, 1, 1]',
+        b'"finished": "\xff"',
+        b'"name": "\xff"',
+    ],
+)
+@pytest.mark.parametrize("category", [b"cpu_op", b"kernel", b"user_annotation"])
+def test_arguments_that_are_damaged_are_not_known(tmp_path: Path, category: bytes, argument: bytes) -> None:
+    rows = b"""{"ph": "M", "name": "process_name", "pid": 1, "tid": 1, "args": {%s}},
+        {"ph": "X", "cat": "%s", "name": "x", "pid": 1, "tid": 1, "ts": 5, "dur": 1, "args": {%s}}"""
+    damaged = argument.replace(b"%s", b"0" * 5_000)
+    path = tmp_path / "trace.json"
+    path.write_bytes(b"[" + rows % (damaged, category, damaged) + b"]")
+    recording = read(path)
+    assert recording.ranges.num_rows + recording.on_device.sum() == 1
+    assert recording.work.column("grid_x").to_pylist() in ([None], [])
+
+
+HOSTILE = {
+    "namesakes of the events": b'{"a": [' + b'{"traceEvents": []},' * 200_000 + b"1]}",
+    "names that do not end": b'[{"x": tru},' + b'"cat": "user_annotation", "name": "' * 100_000,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_traces_are_refused_soon(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(HOSTILE[what])
+    with pytest.raises(ReportError, match="JSON"):
+        read(path)
+
+
+def test_a_bomb_of_whole_events_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(stream, "_SURELY_HARMLESS", 1 << 18)
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps([{}] * 200_000).encode()))
+    with pytest.raises(ReportError, match="unpacks to more than 200 times its size"):
+        kineto.read(path, silent)
+
+
+def test_what_is_no_json_is_given_up_after_some_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(stream, "_MOST_BYTES", 1 << 12)
+    path = tmp_path / "trace.json"
+    path.write_bytes(b'[{"x": tru},' + json.dumps([{}] * 50_000).encode()[1:])
+    with pytest.raises(ReportError, match="is not valid after byte 1, or an event there"):
+        kineto.read(path, silent)
+
+
+def test_a_backslash_that_escapes_nothing_stands_for_itself(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text('[{"ph": "X", "cat": "cpu_op", "name": "C:\\users\\\\me", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]')
+    assert texts(read(path)) == ["C:\\users\\me"]

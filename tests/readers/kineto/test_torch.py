@@ -13,7 +13,7 @@ import tracekit
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch import nn
+    from torch import Tensor, nn
     from torch.profiler import profile
 
     from tracekit.dataset.opening import Dataset
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 
 def model() -> nn.Module:
     """Siblings of one class, a shared module, and modules called in another order than registered."""
-    from torch import Tensor, nn  # noqa: TC002 - beside nn, which is needed when it runs
+    from torch import nn
 
     class Block(nn.Module):
         def __init__(self, shared: nn.Module) -> None:
@@ -97,6 +97,47 @@ def test_modules_of_eager_models_stand_where_they_ran(stacks: Dataset) -> None:
     assert calls == Counter(paths * 2 + ["Net_0.Identity_0"] * 2)
 
 
+def test_modules_whose_classes_are_made_for_each_of_them_stay_apart(tmp_path: Path) -> None:
+    from torch import fx, nn
+    from torch.nn.utils.parametrizations import weight_norm
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x).relu()
+
+    parts = [*(weight_norm(nn.Linear(8, 8)) for _ in range(2)), *(fx.symbolic_trace(Block()) for _ in range(2))]
+    profiled(nn.Sequential(*parts), with_stack=True).export_chrome_trace(str(tmp_path / "trace.json"))
+    dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "out")
+    calls = Counter(row["module"] for row in dataset.table("calls").to_pylist())
+    below = ["ParametrizedLinear_0", "ParametrizedLinear_0~2", "Block_0", "Block_0~2"]
+    assert {path: count for path, count in calls.items() if path.count(".") == 1} == {
+        f"Sequential_0.{name}": 2 for name in below
+    }
+
+
+def test_modules_that_run_again_for_the_backward_pass_are_the_same_modules(tmp_path: Path) -> None:
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.layer, x.requires_grad_(), use_reentrant=False)
+
+    profiled(Net(), with_stack=True).export_chrome_trace(str(tmp_path / "trace.json"))
+    dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "out")
+    calls = Counter(row["module"] for row in dataset.table("calls").to_pylist())
+    layer = "Net_0.Sequential_0"
+    assert calls == {"Net_0": 2, layer: 4, f"{layer}.Linear_0": 4, f"{layer}.ReLU_0": 4}
+
+
 def test_backward_work_of_eager_models_belongs_to_the_module_of_its_forward(stacks: Dataset) -> None:
     kernels = stacks.table("kernels").to_pylist()
     backward = Counter((row["module"], row["name"]) for row in kernels if row["method"] == "backward")
@@ -142,3 +183,54 @@ def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path:
     )
     assert one == other
     assert any("[3, 8]" in shapes for _, shapes in one)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("runs_before", [0, 2])
+def test_the_model_of_pytorchs_own_test_has_its_module_hierarchy(tmp_path: Path, runs_before: int) -> None:
+    """As test_module_hierarchy in PyTorch expects it; once compiled, parts of the model have a root of their own."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from tests.readers.kineto.scripted_model import C
+
+    model = torch.jit.script(C())
+    inputs = [torch.rand(128, 128).requires_grad_(bool(runs_before)) for _ in "xy"]
+    for _ in range(runs_before):
+        model(*inputs)
+    with profile(activities=[ProfilerActivity.CPU], with_modules=True, acc_events=True) as recorded:
+        model(*inputs)
+    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "out")
+    modules = [(row["path"], row["class_name"]) for row in dataset.table("modules").to_pylist()]
+    assert modules == [("C", "C"), ("C.A0", "A"), ("C.B0", "B")]
+    done = Counter((row["name"], row["module"]) for row in dataset.table("kernels").to_pylist())
+    per_operator = {"aten::sub": ["C.A0"], "aten::mul": ["C.A0"], "aten::add": ["C", "C.A0", "C.B0"]}
+    for name, paths in per_operator.items():
+        assert sorted({module for one, module in done if one == name}) == paths
+    methods = Counter(row["text"] for row in dataset.table("ranges").to_pylist())
+    assert methods["SELF(A)::my_new_method"] == methods["SELF(C)::call_b"] == 1
+
+
+def test_operators_tell_the_flops_of_modules_and_the_dtype_that_they_multiply_in(tmp_path: Path) -> None:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from tracekit.analyses import roofline
+
+    net, inputs = model().bfloat16(), torch.randn(3, 8, dtype=torch.bfloat16)
+    with FlopCounterMode(display=False) as counter:
+        net(inputs)
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True, record_shapes=True, acc_events=True) as recorded:
+        net(inputs)
+    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "out")
+    rows = roofline.frame(dataset).set_index("path")
+    counts = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
+    linears = rows[rows.index.str.contains("Linear_")]
+    assert int(linears.flops.sum()) == counts["Global"] == counter.get_total_flops()
+    assert set(linears.dtype) == {"bfloat16"}
+    assert int(linears.flops["Net_0.Sequential_0.Linear_5"]) == counts["Net.head.0"]
+    types = {row["op_types"] for row in dataset.table("kernels").to_pylist() if row["op"] == "aten::addmm"}
+    assert types == {'["bfloat16", "bfloat16", "bfloat16", "", ""]'}

@@ -21,8 +21,8 @@ def launch(ts: float, correlation: int, name: str = "cudaLaunchKernel") -> Event
 
 
 def kernel(ts: float, correlation: int, name: str = "void ns::gemm<4>(int)", **args: object) -> Event:
-    of_all = {"device": 0, "context": 1, "stream": 7, "correlation": correlation}
-    row = event("kernel", name, ts, 5, "stream 7", grid=[2, 1, 1], block=[128, 1, 1], **(of_all | args))
+    place = {"device": 0, "context": 1, "stream": 7, "correlation": correlation}
+    row = event("kernel", name, ts, 5, "stream 7", **({"grid": [2, 1, 1], "block": [128, 1, 1]} | place | args))
     return row | {"pid": 0}
 
 

@@ -144,6 +144,63 @@ def test_an_id_that_comes_again_is_another_range(tmp_path: Path) -> None:
     )
 
 
+def test_a_range_that_never_ended_lasts_as_long_as_the_calls_of_its_thread(tmp_path: Path) -> None:
+    lines = f"""
+        push {TID} 0  -  open
+        push {TID} 1  9  closed
+        api {TID}  50 60 #1 cudaFree
+        api 1      70 80 #2 cudaFree
+    """
+    check(
+        parsed(tmp_path, lines),
+        "ranges",
+        """
+        start_ns  end_ns  text
+        0         60      open
+        1         9       closed
+    """,
+    )
+
+
+def test_the_same_id_in_two_processes_is_two_ranges(tmp_path: Path) -> None:
+    def two(writer: Writer) -> None:
+        for pid, start in ((PID, 0), (PID + 1, 2)):
+            for flags, time, text in ((2, start, f"of {pid}"), (4, start + 7, "")):
+                writer.marker(flags, time, TID, text, id=7, objectId=object_id(TID, pid))
+        writer.kernel(20, 30, 1, "of one of them")
+
+    dataset = parsed(tmp_path, "", two)
+    assert counted(dataset) == {"process_unknown": 1}
+    check(
+        dataset,
+        "ranges",
+        """
+        start_ns  end_ns  text
+        0         7       of 77
+        2         9       of 78
+    """,
+    )
+
+
+def test_a_range_whose_end_was_recorded_before_its_start_has_no_duration(tmp_path: Path) -> None:
+    def turned(writer: Writer) -> None:
+        writer.marker(4, 2, TID, id=7)
+        writer.marker(2, 5, TID, "turned", id=7)
+        writer.push(TID, 0, 9, "whole")
+
+    dataset = parsed(tmp_path, "", turned)
+    check(
+        dataset,
+        "ranges",
+        """
+        start_ns  end_ns  text
+        0         9       whole
+        5         5       turned
+    """,
+    )
+    assert counted(dataset) == {"ends_before_start": 1}
+
+
 def test_domains_payloads_and_threads_on_which_ranges_end(tmp_path: Path) -> None:
     def more(writer: Writer) -> None:
         writer.push(1, 5, 95, "in a domain", domain=writer.string("NCCL"))
@@ -190,11 +247,21 @@ def test_kernels_of_kernels_and_migrations_of_managed_memory(tmp_path: Path) -> 
         writer.row("UNIFIED_MEMORY_COUNTER", counterKind=1, value=4096, srcId=7, dstId=0, **span)
         writer.row("UNIFIED_MEMORY_COUNTER", counterKind=3, value=1, srcId=0, dstId=0, **span)
 
-    rows = {row["name"]: row for row in parsed(tmp_path, change=more).table("kernels").to_pylist()}
+    dataset = parsed(tmp_path, change=more)
+    assert counted(dataset) == {"other_event": 1}
+    rows = {row["name"]: row for row in dataset.table("kernels").to_pylist()}
     modules = {name: rows[name]["module"] for name in ("child", "grandchild", "orphan")}
     assert modules == {"child": "top.a", "grandchild": "top.a", "orphan": None}
     migration = rows[f"[CUDA memcpy {COPY_KINDS[11]}]"]
     assert (migration["bytes"], migration["cause"], migration["device"]) == (4096, "managed_memory", 0)
+
+
+def test_a_kernel_of_a_kernel_whose_grid_s_id_came_again_has_no_launch(tmp_path: Path) -> None:
+    def again(writer: Writer) -> None:
+        writer.kernel(986, 988, 3, "again", gridId=1)
+        writer.kernel(991, 992, 0, "child", table="CDP_KERNEL", gridId=50, parentGridId=1)
+
+    assert by_time(parsed(tmp_path, change=again), "name", "module", "cause")[-1] == ("child", None, "no_launch")
 
 
 def test_of_several_processes_work_goes_only_to_the_one_that_can_have_launched_it(tmp_path: Path) -> None:
@@ -214,12 +281,39 @@ def test_of_several_processes_work_goes_only_to_the_one_that_can_have_launched_i
     assert lacks(dataset) == {"the processes of 2 pieces of GPU work"}
 
 
+def test_calls_that_failed_launch_nothing_and_those_that_end_a_capture_or_wait_have_not_failed(tmp_path: Path) -> None:
+    codes = f"UPDATE {activity('RUNTIME')} SET returnValue = %d WHERE correlationId = %d"  # noqa: S608
+
+    def failed(writer: Writer) -> None:
+        writer.call("RUNTIME", TID, (80, 85), 9, "cudaStreamEndCapture")
+        for code, call in ((2, 1), (600, 2), (2, 9)):
+            writer.db.execute(codes % (code, call))
+
+    dataset = parsed(tmp_path, change=failed)
+    assert by_time(dataset, "name", "module", "cause")[:2] == [
+        ("gemm", None, "impossible_launch"),
+        ("[CUDA memcpy Host-to-Device]", "top", None),
+    ]
+    assert counted(dataset) == {"failed_call": 1}
+
+
 def test_work_that_names_the_runtime_s_call_beside_the_driver_s_is_launched_by_it(tmp_path: Path) -> None:
     def of_cuda_5(writer: Writer) -> None:
         writer.db.execute(f"ALTER TABLE {activity('CONCURRENT_KERNEL')} ADD COLUMN runtimeCorrelationId")
         writer.kernel(991, 995, 40, "late", runtimeCorrelationId=2)
 
     assert by_time(parsed(tmp_path, change=of_cuda_5), "name", "module")[-1] == ("late", "top")
+
+
+def test_only_work_of_graphs_has_a_graph_and_a_node(tmp_path: Path) -> None:
+    def of_cuda_10(writer: Writer) -> None:
+        for column in ("graphNodeId", "graphId"):
+            writer.db.execute(f"ALTER TABLE {activity('CONCURRENT_KERNEL')} ADD COLUMN {column} DEFAULT 0")
+        writer.kernel(991, 995, 40, "replayed", graphNodeId=5, graphId=2)
+
+    kernels = by_time(parsed(tmp_path, change=of_cuda_10), "name", "graph_id", "graph_node_id")
+    assert kernels[0] == ("gemm", None, None)
+    assert kernels[-1] == ("replayed", 2, 5)
 
 
 def test_times_that_were_not_recorded_are_counted_and_not_believed(tmp_path: Path) -> None:
@@ -240,6 +334,13 @@ def test_a_file_with_little_in_it_says_what_it_lacks(tmp_path: Path, lines: str)
     assert ("NVTX ranges" in missing) == ("push" not in lines)
     assert ("GPU work" in missing) == ("kernel" not in lines)
     assert ("CUDA API calls" in missing) == ("kernel" in lines)
+
+
+def test_changes_that_are_still_in_the_log_of_the_file_are_lacking(tmp_path: Path) -> None:
+    path = written(tmp_path / "run.prof", LINES, "PRAGMA journal_mode=WAL")
+    assert lacks(tracekit.parse(path)) == set()
+    path.with_name("run.prof-wal").write_bytes(b"more")
+    assert lacks(tracekit.parse(path, force=True)) == {"its latest changes, which are still in run.prof-wal"}
 
 
 def test_symbols_are_spelled_out_as_nsight_does() -> None:

@@ -22,6 +22,7 @@ from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
 from tracekit.dataset.opening import REPORT
 from tracekit.flops.base import Call
+from tracekit.flops.dtypes import MULTIPLIED
 from tracekit.flops.judging import Seen, judged
 from tracekit.flops.tensors import Tensors
 
@@ -137,7 +138,8 @@ def _evidence(calls: pa.Table, work: OwnWork, operators: OperatorFlops | None) -
     if operators is not None:
         by_operators = np.where(operators.flops >= 0, _OPERATORS, operators.any * _UNCLEAR_OPERATORS)
     never_ran, unseen = (work.runs == 0).astype(np.int64), work.hidden.unseen.astype(np.int64)
-    return [phases.code + 1, work.bits, has_calls, by_operators, never_ran, unseen]
+    multiplied = operators.dtype + 1 if operators is not None else np.zeros_like(has_calls)
+    return [phases.code + 1, work.bits, has_calls, by_operators, never_ran, unseen, multiplied]
 
 
 def _kinds(calls: pa.Table, owner: Rows, evidence: list[Rows], tensors: list[str]) -> tuple[Rows, Rows]:
@@ -150,7 +152,7 @@ def _kinds(calls: pa.Table, owner: Rows, evidence: list[Rows], tensors: list[str
 
 def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], loses_work: Rows, first: Rows) -> list[Seen]:
     """The evidence on the first call of each kind."""
-    phase, work_bits, has_calls, by_operators, never_ran, unseen = (column.tolist() for column in evidence)
+    phase, work_bits, has_calls, by_operators, never_ran, unseen, multiplied = (column.tolist() for column in evidence)
     example = work.example[first]
     names, phases = labels(work.table, "name"), labels(calls, "phase")
     backward = {code + 1 for code in phases.of("backward").tolist()}
@@ -172,6 +174,7 @@ def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], loses_work: Rows
             by_operators=by_operators[at] == _OPERATORS,
             operators_unclear=by_operators[at] == _UNCLEAR_OPERATORS,
             example=None if example[at] < 0 else [*names.words, None][names.code[example[at]]],
+            multiplied=(None, *MULTIPLIED)[multiplied[at]],
         )
         for at in range(first.size)
     ]

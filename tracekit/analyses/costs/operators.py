@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 from tracekit.analyses.costs.own_work import CPU_ATTENTION, NONE, harmless
 from tracekit.analyses.devices import report_codes
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import grouped, sums
+from tracekit.arrays.groups import agreed, grouped, sums
 from tracekit.arrays.intervals import depths, nesting_order, one_axis, parents, subtree_ends
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
 from tracekit.dataset.opening import REPORT
+from tracekit.flops.dtypes import MULTIPLIED
 from tracekit.flops.operators import operator
-from tracekit.markers.operators import COUNTING_FIELDS, WITH_CALL_NUMBER
+from tracekit.markers.operators import COMPLETE, COUNTING_FIELDS
 
 if TYPE_CHECKING:
     from tracekit.analyses.costs.own_work import OwnWork
@@ -29,10 +30,14 @@ _LARGEST = 2.0**62
 
 
 class OperatorFlops(NamedTuple):
-    """For each call whether there are operators in it, and their FLOPs, -1 where unknown."""
+    """For each call whether there are operators in it, and their FLOPs, -1 where unknown; and the dtype of these.
+
+    Dtypes are places in ``MULTIPLIED``, -1 where unknown.
+    """
 
     any: Flags
     flops: Ints
+    dtype: Ints
 
 
 class _Marked(NamedTuple):
@@ -74,7 +79,7 @@ def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Operator
 def _operators(dataset: Dataset) -> pa.Table | None:
     """The ranges that are operators; None if there are none."""
     text = dataset.table("ranges", ["text"]).column("text").combine_chunks()
-    matches = np.asarray(pc.match_substring_regex(text.dictionary, WITH_CALL_NUMBER).fill_null(fill_value=False))
+    matches = np.asarray(pc.match_substring_regex(text.dictionary, COMPLETE).fill_null(fill_value=False))
     if not matches.any():
         return None
     rows = np.flatnonzero(np.append(matches, [False])[np.asarray(text.indices.fill_null(-1))])
@@ -120,11 +125,13 @@ def _added_up(marked: _Marked, kinds: list[Operator | None], table: pa.Table, wo
     has_operators = np.zeros(calls, dtype=bool)
     has_operators[around.call[inside]] = True
     counted = inside[outermost[inside]]
-    of_call, operators = around.call[counted], marked.operator[counted]
-    flops, attention = (
-        np.array([missing if kind is None else getattr(kind, name) for kind in kinds], dtype=np.int64)[operators]
+    of_call = around.call[counted]
+    every, fused = (
+        np.array([missing if kind is None else getattr(kind, name) for kind in kinds], dtype=np.int64)[marked.operator]
         for name, missing in (("flops", -1), ("attention", 0))
     )
+    flops, attention = every[counted], fused[counted]
+    flops[(_multiplied_inside(marked, registered, outermost, every) > every + fused)[counted]] = -1
     flops[np.isin(counted, _never_computed(marked, kinds, outermost, _cut_short(table)))] = 0
     on_cpu = work.bits[of_call] & CPU_ATTENTION > 0
     known = np.maximum(flops, 0) + np.where(on_cpu, 0, attention)
@@ -136,7 +143,26 @@ def _added_up(marked: _Marked, kinds: list[Operator | None], table: pa.Table, wo
     unknown |= _launched_outside(marked, work, calls)
     unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.recorded & ~work.hidden.unseen
     unknown |= (total > 0) & unrecorded
-    return OperatorFlops(has_operators, np.where(has_operators & ~unknown, total, -1))
+    dtype = agreed(of_call[flops > 0], _dtypes(kinds)[marked.operator[counted[flops > 0]]], calls)
+    return OperatorFlops(has_operators, np.where(has_operators & ~unknown, total, -1), dtype)
+
+
+def _dtypes(kinds: list[Operator | None]) -> Ints:
+    """The place in ``MULTIPLIED`` of each operator's dtype, or -1."""
+    words = [kind.dtype if kind is not None else None for kind in kinds]
+    return np.array([MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in words], dtype=np.int64)
+
+
+def _multiplied_inside(marked: _Marked, registered: Flags, outermost: Flags, flops: Ints) -> Ints:
+    """For each of the outermost registered operators, the FLOPs of the innermost in it.
+
+    They are more than its own where its sizes are those of one sample, under ``torch.vmap``.
+    """
+    inside = np.flatnonzero(registered & ~outermost & ~_contain(marked.parent, registered))
+    top = marked.parent[inside]
+    while not (reached := outermost[top]).all():
+        top = np.where(reached, top, marked.parent[top])
+    return sums(top, np.maximum(flops[inside], 0), flops.size)
 
 
 def _never_computed(marked: _Marked, kinds: list[Operator | None], outermost: Flags, cut_short: Flags) -> Rows:

@@ -17,7 +17,7 @@ from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mi
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
-from tracekit.causes import GRAPH_UPDATED
+from tracekit.causes.markers import GRAPH_UPDATED
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """The form of a call: the properties of its arguments for which code is compiled separately.
 
 Guards are skipped, so the form alone selects the code. It consists of the number and types of the arguments, the values
-of plain arguments, which tensors are the same one, and for tensors everything except dynamic sizes and values.
+of plain arguments, which tensors and containers are the same one, and for tensors everything except dynamic sizes and
+values.
 Arguments that it does not describe (objects that hold tensors, modules, very large containers) are opaque.
 """
 
@@ -28,6 +29,8 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _VALUES = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 #: Containers whose tensors Dynamo sees as arguments of their own.
 _CONTAINERS = (list, tuple, dict, collections.OrderedDict, torch.Size)
+#: What forward may write to, as to a dataclass: it matters whether two arguments are the same one.
+_WRITABLE = (list, dict, set, collections.deque, types.SimpleNamespace)
 #: Values that are equal only to themselves, for as long as the process runs.
 _SINGLES = (
     *(enum.Enum, type, types.BuiltinFunctionType, types.CodeType),
@@ -55,9 +58,9 @@ def form(call: ModelInputs, dimensions: Dimensions) -> Hashable:
     Raises:
         OpaqueError: If an argument holds something that the form does not describe.
     """
-    tensors: list[torch.Tensor] = []
-    args = tuple(_argument(name, value, dims, tensors) for name, dims, value in dimensions.by_argument(call))
-    return len(call.args), tuple(call.kwargs), args, _same(tensors)
+    held: list[object] = []
+    args = tuple(_argument(name, value, dims, held) for name, dims, value in dimensions.by_argument(call))
+    return len(call.args), tuple(call.kwargs), args, _same(held)
 
 
 def tensor_form(value: torch.Tensor) -> tuple[Hashable, ...]:
@@ -76,10 +79,10 @@ def tensor_form(value: torch.Tensor) -> tuple[Hashable, ...]:
     )
 
 
-def _argument(name: str, value: object, dims: tuple[int, ...], tensors: list[torch.Tensor]) -> Hashable:
+def _argument(name: str, value: object, dims: tuple[int, ...], held: list[object]) -> Hashable:
     result: Hashable
     try:
-        result = _form(value, dims, tensors)
+        result = _form(value, dims, held)
     except OpaqueError as error:
         raise OpaqueError(f"argument {name} is or holds a {error}") from None
     except RecursionError:
@@ -87,21 +90,25 @@ def _argument(name: str, value: object, dims: tuple[int, ...], tensors: list[tor
     return result
 
 
-def _form(value: object, dims: tuple[int, ...], tensors: list[torch.Tensor]) -> Any:  # noqa: ANN401 - hashable
+def _form(value: object, dims: tuple[int, ...], held: list[object]) -> Any:  # noqa: ANN401 - hashable
+    """The form of a value; ``held`` gets the tensors in it, and what else forward can write to."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         if kind not in _TENSORS or value.layout is not torch.strided or value.is_quantized:
             raise OpaqueError(f"{kind.__qualname__} of layout {value.layout}")
-        tensors.append(value)
+        held.append(value)
         return tensor_form(value) if dims == DEFAULT else (*tensor_form(value)[:4], *_shape(value, dims))
     if kind in _VALUES or isinstance(value, _SINGLES):
         return kind, value
     if isinstance(value, float | complex):
         return kind, repr(value)  # unlike the value itself, NaN's repr equals itself
-    before = len(tensors)
-    result = kind, *(_form(part, dims, tensors) for part in _parts(value))
-    if len(tensors) > before and kind not in _CONTAINERS and not hasattr(value, "_fields"):
+    before = len(held)
+    result = kind, *(_form(part, dims, held) for part in _parts(value))
+    holds_tensors = any(isinstance(part, torch.Tensor) for part in held[before:])
+    if holds_tensors and kind not in _CONTAINERS and not hasattr(value, "_fields"):
         raise OpaqueError(kind.__qualname__)
+    if isinstance(value, _WRITABLE) or dataclasses.is_dataclass(value):
+        held.append(value)
     return (kind, frozenset(result)) if isinstance(value, set | frozenset) else result
 
 
@@ -110,7 +117,8 @@ def _parts(value: object) -> Iterable[object]:
     if isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
         if len(value) > _MOST_ITEMS:
             raise OpaqueError(f"{type(value).__qualname__} of {len(value)} items")
-        return chain(value, value.values() if isinstance(value, dict) else (), _attributes(value))
+        values = value.values() if isinstance(value, dict) else ()
+        return chain(value, values, (getattr(value, "default_factory", None),), _attributes(value))
     for kind, names in _PARTS.items():
         if isinstance(value, kind):
             return chain((getattr(value, name) for name in names), _attributes(value))
@@ -133,9 +141,9 @@ def _attributes(value: object) -> Iterable[object]:
     return chain.from_iterable(vars(value).items()) if hasattr(value, "__dict__") else ()
 
 
-def _same(tensors: list[torch.Tensor]) -> tuple[int, ...]:
-    """For each tensor, the index of the first that is the same one; empty if all are different."""
-    keys = [id(tensor) for tensor in tensors]
+def _same(held: list[object]) -> tuple[int, ...]:
+    """For each value, the index of the first that is the same one; empty if all are different."""
+    keys = [id(value) for value in held]
     return () if len(set(keys)) == len(keys) else tuple(map(keys.index, keys))
 
 

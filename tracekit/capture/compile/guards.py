@@ -1,8 +1,9 @@
 """Which of Dynamo's guards stay: those on the model's own state that cost next to nothing.
 
-They notice flags, counters, modes and modules that changed since the trace, and models that were converted. Guards on
-arguments are left out, because the form of a call replaces them, and so are guards on sizes and globals. Guards on
-tensors are expensive: with gradients all of the model's stay, without them a sample does.
+They notice flags, counters, modes, functions and modules that changed since the trace, attributes that came or went,
+and models that were converted. Guards on arguments are left out, because the form of a call replaces them, and so are
+guards on sizes and globals. Guards on tensors are expensive: with gradients all of the model's stay, without them a
+sample does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
     Filter = Callable[[Sequence[Any]], list[bool]]
 
 _TENSOR = "TENSOR_MATCH"
-_STATE = {"CONSTANT_MATCH", "EQUALS_MATCH", "ID_MATCH", "DICT_KEYS_MATCH", "SEQUENCE_LENGTH", "NONE_MATCH"}
+_STATE = {
+    *("CONSTANT_MATCH", "EQUALS_MATCH", "ID_MATCH", "NONE_MATCH"),
+    *("DICT_KEYS_MATCH", "DICT_CONTAINS", "DICT_NOT_CONTAINS", "SEQUENCE_LENGTH"),
+    *("HASATTR", "NOT_PRESENT_IN_GENERIC_DICT"),  # flags of a class that an instance may set, and a patched forward
+    *("FUNCTION_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"),
+}
 #: How many of a model's tensors are checked at every call without gradients.
 _SAMPLE = 4
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import sympy
-import torch
 from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -13,10 +12,12 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMi
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from tracekit.capture.compile.sizes import value_of
+from tracekit.capture.compile.sizes import resized, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch import SymInt
 
     from tracekit.capture.compile.config import SizeRange
 
@@ -52,23 +53,12 @@ def ranged(graph: fx.GraphModule, symbol: sympy.Symbol, sizes: SizeRange) -> Ran
     limits = StrictMinMaxConstraint(vr=ValueRanges(sizes.start, max(2, sizes.end)), warn_only=False)
     new = shapes.create_symbol(hint, ConstantSource("size"), DimDynamic.DYNAMIC, limits)
 
-    def number(value: int | torch.SymInt) -> int | torch.SymInt:
-        if not isinstance(value, torch.SymInt):
-            return value
-        expression = value.node.expr.xreplace({symbol: new})
+    def size(old: SymInt) -> int | SymInt:
+        expression = old.node.expr.xreplace({symbol: new})
         return shapes.create_symintnode(expression, hint=int(expression.subs(new, hint)))
 
     def replaced(value: object) -> object:
-        if not isinstance(value, torch.Tensor):
-            return number(value) if isinstance(value, torch.SymInt) else value
-        with mode:
-            tensor = torch.empty_strided(
-                [number(size) for size in value.shape],
-                [number(stride) for stride in value.stride()],
-                dtype=value.dtype,
-                device=value.device,
-            )
-        return tensor.requires_grad_(value.requires_grad)
+        return resized(value, size, mode)
 
     return RangedPiece(_copied(graph, replaced), new, shapes)
 

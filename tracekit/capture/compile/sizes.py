@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import fx
 
@@ -61,27 +61,29 @@ def size_input(values: Sequence[object], symbol: sympy.Symbol | None) -> SizeInp
 def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -> list[object]:
     """The inputs of a piece at one size, as new fake tensors and numbers."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
+    return [resized(value, lambda dim: int(dim.node.expr.subs(symbol, size)), mode) for value in values]
 
-    def number(value: int | torch.SymInt) -> int:
-        if isinstance(value, torch.SymInt):
-            return int(value.node.expr.subs(symbol, size))
+
+def resized(value: object, size: Callable[[torch.SymInt], int | torch.SymInt], mode: FakeTensorMode) -> object:
+    """An example value with other sizes: a new fake tensor, or a number; whatever else it is stays.
+
+    Args:
+        value: The example value.
+        size: What stands in place of a dynamic number.
+        mode: Makes the tensor.
+    """
+
+    def number(value: int | torch.SymInt) -> int | torch.SymInt:
+        return size(value) if isinstance(value, torch.SymInt) else value
+
+    if isinstance(value, torch.SymInt):
+        return number(value)
+    if not isinstance(value, torch.Tensor):
         return value
-
-    def at_size(value: object) -> object:
-        if isinstance(value, torch.SymInt):
-            return number(value)
-        if not isinstance(value, torch.Tensor):
-            return value
-        with mode:
-            tensor = torch.empty_strided(
-                [number(dim) for dim in value.shape],
-                [number(stride) for stride in value.stride()],
-                dtype=value.dtype,
-                device=value.device,
-            )
-        return tensor.requires_grad_(value.requires_grad)
-
-    return [at_size(value) for value in values]
+    shape, strides = [number(dim) for dim in value.shape], [number(stride) for stride in value.stride()]
+    with mode:
+        tensor = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+    return tensor.requires_grad_(value.requires_grad)
 
 
 def ties_sizes(graph: torch.fx.GraphModule) -> bool:

@@ -21,12 +21,15 @@ class Job:
         arguments: What a script finds in ``sys.argv``.
         settings: What to record.
         report: Path of the SQLite report.
+        chrome_trace: Where the trace that the engine's profiler writes itself goes, too; None for nowhere. Only the
+            engine ``torch`` has one.
     """
 
     target: str
     arguments: tuple[str, ...]
     settings: Settings
     report: Path
+    chrome_trace: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

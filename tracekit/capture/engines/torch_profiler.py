@@ -67,7 +67,7 @@ def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
 def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
     from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers alone do not need
 
-    rows = recorder.rows()
+    rows = recorder.rows(job.chrome_trace)
     figures = [{"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()]
     tables = rows.tables() | machine.about(rows, recorder.warnings) | {"TRACEKIT_RECORDER": figures}
     nsight_file.write(job.report, tables)

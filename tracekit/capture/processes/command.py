@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tracekit.capture import machine
+from tracekit.capture.chrome_trace import keep_chrome_trace
 from tracekit.capture.engines.base import Outcome
 from tracekit.capture.kineto import ProcessTrace, rows_of_processes
 from tracekit.capture.kineto_file import trace_in
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tracekit.capture.machine import Description
     from tracekit.capture.processes.pieces import Piece
     from tracekit.capture.program import Settings
+    from tracekit.capture.rows import Rows
 
 #: How long processes that outlive the command may take to end.
 _PATIENCE_S = 10
@@ -36,13 +38,14 @@ _UNREACHED = (
 )
 
 
-def record(command: Sequence[str], settings: Settings, report: Path) -> Outcome:
+def record(command: Sequence[str], settings: Settings, report: Path, chrome_trace: Path | None = None) -> Outcome:
     """Runs a command and writes what torch.profiler and the markers recorded in its processes.
 
     Args:
         command: The program and its arguments.
         settings: What each process records.
         report: Path of the SQLite report.
+        chrome_trace: Where the traces of torch.profiler go, too, as one.
 
     Raises:
         CaptureError: If no process recorded anything.
@@ -58,7 +61,9 @@ def record(command: Sequence[str], settings: Settings, report: Path) -> Outcome:
             reasons = f"nothing was recorded: {'; '.join(warnings)}" if warnings else _UNREACHED
             raise CaptureError(reasons, code or 1)
         warnings += [f"process {piece.pid}: {warning}" for piece in recorded for warning in piece.warnings]
-        figures = _write(folder, recorded, report, ops=settings.ops)
+        rows, figures = _write(folder, recorded, report, ops=settings.ops)
+        if chrome_trace is not None:
+            keep_chrome_trace(_traces(folder, recorded), rows, chrome_trace, warnings)
     return Outcome(code, None, figures, tuple(warnings))
 
 
@@ -116,20 +121,25 @@ def _losses(folder: Path) -> Iterator[str]:
         yield f"process {pid} was not recorded: {problem}"
 
 
-def _write(folder: Path, recorded: Sequence[Piece], report: Path, *, ops: bool) -> dict[str, int]:
-    """Writes one report of all pieces. Returns its figures."""
+def _write(folder: Path, recorded: Sequence[Piece], report: Path, *, ops: bool) -> tuple[Rows, dict[str, int]]:
+    """Writes one report of all pieces. Returns its rows and figures."""
     from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
 
     before = time.perf_counter_ns()
     gpus = _Gpus()
-    rows = rows_of_processes([_trace(folder, piece, gpus.numbers(piece.about)) for piece in recorded], ops=ops)
+    rows = rows_of_processes(_traces(folder, recorded, gpus), ops=ops)
     figures = _sums(piece.figures for piece in recorded) | {"markers": rows.numbered, "operators": len(rows.operators)}
     figures["markers_lost"] = max(0, figures.pop(OPENED) - rows.numbered)
     figures["convert_ns"] = time.perf_counter_ns() - before
     about = machine.about(rows, None, [gpus.numbered(piece.about) for piece in recorded])
     counts = [{"name": name, "value": value} for name, value in figures.items()]
     nsight_file.write(report, rows.tables() | about | {"TRACEKIT_RECORDER": counts})
-    return figures | {"processes": len({piece.pid for piece in recorded})}
+    return rows, figures | {"processes": len({piece.pid for piece in recorded})}
+
+
+def _traces(folder: Path, recorded: Iterable[Piece], gpus: _Gpus | None = None) -> list[ProcessTrace]:
+    gpus = gpus or _Gpus()
+    return [_trace(folder, piece, gpus.numbers(piece.about)) for piece in recorded]
 
 
 def _trace(folder: Path, piece: Piece, devices: dict[int, int]) -> ProcessTrace:

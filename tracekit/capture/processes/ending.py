@@ -12,7 +12,8 @@ import os
 import signal
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -69,10 +70,12 @@ class Ending:
         leave = os._exit
 
         def finish_and_leave(status: int) -> NoReturn:
-            self.finish()
-            leave(status)
+            try:
+                self.finish()
+            finally:
+                leave(status)
 
-        os._exit = finish_and_leave
+        put_in_os(finish_and_leave, leave)
 
     def _terminated(self, *_signal: object) -> None:
         self._terminate()
@@ -123,6 +126,13 @@ class Ending:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._thread.blocked)
         self._forked()
+
+
+def put_in_os(function: Callable[..., Any], original: Callable[..., Any]) -> None:
+    """Replaces a function of ``os``. Like the original, it can be pickled: it goes by the name that it has there."""
+    update_wrapper(function, original)
+    function.__module__ = os.__name__
+    setattr(os, original.__name__, function)
 
 
 @contextmanager

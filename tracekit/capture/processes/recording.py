@@ -64,7 +64,7 @@ def start_if_asked() -> bool:
     ending = Ending(marked.finish, marked.forked)
     if isinstance(marked, ProcessRecording):
         marked.window.opens = ending.watch_termination
-        kill_when_written(request.folder)
+        kill_when_written(request.folder, ending.finish)
     return True
 
 
@@ -135,6 +135,7 @@ class ProcessRecording:
         """Records a forked process by itself. Its models keep their markers."""
         self.window.forked()
         self._program.forked()
+        self._marking.forked()
 
     def finish(self) -> None:
         """Ends the recording and writes what is not written yet."""

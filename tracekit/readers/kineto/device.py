@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tracekit.arrays.columns import nullable
 from tracekit.arrays.lookups import lookup, positions
+from tracekit.causes.reports import TOO_LARGE
 from tracekit.nsight.kernel_names import short_name
 from tracekit.readers.kineto.gathering import KERNEL, MEMCPY, MEMSET
 from tracekit.recording import tables
@@ -18,6 +19,7 @@ from tracekit.recording.tables import COPY_KINDS, WORK
 if TYPE_CHECKING:
     from tracekit.arrays.types import Ints
     from tracekit.readers.kineto.gathering import Columns
+    from tracekit.recording.tally import Tally
 
 _KINDS = {KERNEL: tables.KERNEL, MEMCPY: tables.MEMCPY, MEMSET: tables.MEMSET}
 _SAME = {"device": "device", "context": "context", "stream": "stream", "correlation_id": "correlation"}
@@ -34,7 +36,7 @@ _COPY = re.compile(r"(?:Memcpy|Copy) ?(\w+?to\w+)\b", re.IGNORECASE)
 _INT32 = 2**31
 
 
-def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int]) -> pa.Table:
+def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int], tally: Tally) -> pa.Table:
     """The table ``WORK`` of one kind of events.
 
     Args:
@@ -42,13 +44,14 @@ def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int]) -
         rows: The events.
         process: Rows of their processes, or -1.
         names: Rows of names, to which short ones are added.
+        tally: Where losses are counted.
     """
     size = rows["start"].size
     columns: dict[str, object] = {column.name: pa.nulls(size, column.type) for column in WORK.columns}
     columns |= {"kind": np.full(size, _KINDS[kind], dtype=np.int8), "start_ns": rows["start"], "end_ns": rows["end"]}
     columns |= {"process": nullable(process, pa.int32()), "full_name": nullable(rows["name"], pa.int32())}
     shared = _SAME | (_OF_KERNELS if kind == KERNEL else {"bytes": "bytes"})
-    columns |= {ours: _column(rows[theirs], ours) for ours, theirs in shared.items()}
+    columns |= {ours: _column(rows[theirs], ours, tally) for ours, theirs in shared.items()}
     # Kineto writes 0 where there is no CUDA graph.
     columns |= {
         f"{name}_id": nullable(np.where(rows[name] > 0, rows[name], -1), pa.int64()) for name in ("graph", "graph_node")
@@ -56,9 +59,10 @@ def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int]) -
     return WORK.table(columns | _named(kind, rows["name"], names))
 
 
-def _column(values: Ints, name: str) -> pa.Array:
+def _column(values: Ints, name: str, tally: Tally) -> pa.Array:
     type_ = next(column.type for column in WORK.columns if column.name == name)
     if type_ == pa.int32():
+        tally.add("values", TOO_LARGE, int((values >= _INT32).sum()))
         values = np.where(values < _INT32, values, -1)
     return nullable(np.where(values >= 0, values, -1), type_)
 

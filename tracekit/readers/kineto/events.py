@@ -21,6 +21,7 @@ class Args(Struct, gc=False):
     registers: Number = field(name="registers per thread", default=-1)
     graph: Number = field(name="graph id", default=-1)
     graph_node: Number = field(name="graph node id", default=-1)
+    kernel: Raw | UnsetType = UNSET
     sequence: Number = field(name="Sequence number", default=-1)
     grid: Raw | UnsetType = UNSET
     block: Raw | UnsetType = UNSET
@@ -28,6 +29,8 @@ class Args(Struct, gc=False):
     dims_2020: Raw | UnsetType = field(name="Input dims", default=UNSET)
     types: Raw | UnsetType = field(name="Input type", default=UNSET)
     hierarchy: Number = field(name="Module Hierarchy", default="")
+    allocated: Number = field(name="Bytes", default=0)
+    device_type: Number = field(name="Device Type", default=0)
     finished: Raw | UnsetType = UNSET
     name: Raw | UnsetType = UNSET
 
@@ -58,6 +61,12 @@ class LastTimes(Struct):
     last_events: list[ExactTimes]
 
 
+class LastEntries(Struct):
+    """The same entries as they are, where some are no events."""
+
+    last_events: list[Raw]
+
+
 class Metadata(Struct):
     """What a trace says beside its events."""
 
@@ -66,14 +75,14 @@ class Metadata(Struct):
     device_properties: object = field(name="deviceProperties", default=None)
     distributed: object = field(name="distributedInfo", default=None)
     trace_id: object = None
-    with_stack: object = None
+    with_modules: object = None
     traceEvents: list[Event] | None = None  # noqa: N815 - as in the file
     #: The events after the last whole piece, which are decoded together with what follows them.
     last_events: list[Event] | None = None
 
     def filled(self, later: Metadata) -> Metadata:
         """Both parts of a trace's metadata: what stands before the events, and after them."""
-        for name in ("schema_version", "base_time", "device_properties", "distributed", "trace_id", "with_stack"):
+        for name in ("schema_version", "base_time", "device_properties", "distributed", "trace_id", "with_modules"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(later, name))
         return self

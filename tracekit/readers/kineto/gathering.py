@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 
-from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START
+from tracekit.causes.reports import ABSURD_TIME, ENDS_BEFORE_START, OTHER_EVENT, UNKNOWN_EVENT
 from tracekit.markers.numbered import PREFIX
 from tracekit.readers.kineto.events import NO_ARGS
 from tracekit.readers.kineto.operators import operator_text
-from tracekit.readers.kineto.values import identity, integers_of, start_and_duration
+from tracekit.readers.kineto.values import LARGEST_ID, decoded, identity, integers_of, start_and_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,16 +21,20 @@ if TYPE_CHECKING:
     from tracekit.readers.kineto.stream import Piece
     from tracekit.recording.tally import Tally
 
-OPERATOR, ANNOTATION, MODULE, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
+OPERATOR, ANNOTATION, MODULE, FORWARD, ALLOCATION, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
     "operator",
     "annotation",
     "module",
+    "forward",
+    "allocation",
     "call",
     "kernel",
     "memcpy",
     "memset",
 )
 DEVICE_WORK = (KERNEL, MEMCPY, MEMSET)
+#: What the names of functions end with that compute modules.
+CALLED_FORWARD = ": forward"
 #: Kineto's categories since 2020, in lower case.
 _CATEGORIES = {
     "cpu_op": OPERATOR,
@@ -49,8 +52,16 @@ _CATEGORIES = {
     **{f"privateuse1_{api}": CALL for api in ("runtime", "driver")},
 }
 _KIND = {spelled: kind for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())}
+#: Kinds that are neither ranges nor launches nor work.
+BESIDE = (FORWARD, ALLOCATION)
+#: Categories of events that are not needed: frames, ranges drawn again on the GPU, waits, the profiler's own.
+_NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event"}
+#: Events without a duration: names, points, flows, counters.
+_POINTS = frozenset("MiIstfC")
 #: What events are for the tally; all others are ranges.
-SUBJECTS = {CALL: "launches", KERNEL: "kernels", MEMCPY: "kernels", MEMSET: "kernels"}
+SUBJECTS = {CALL: "launches", **dict.fromkeys(DEVICE_WORK, "kernels"), **dict.fromkeys(BESIDE, "events")}
+#: The name of the events of allocators.
+_MEMORY = "[memory]"
 #: Arguments that every piece of device work has.
 _DEVICE_COLUMNS = ("device", "context", "stream", "correlation", "bytes", "graph", "graph_node")
 _DIMENSIONS = 3
@@ -94,14 +105,22 @@ class Gathering:
     def add(self, piece: Piece) -> None:
         """Adds the events of one more piece."""
         rows: dict[str | None, list[int]] = {kind: [] for kind in (*KINDS, None)}
-        kind_of, named = _KIND.get, []
+        kind_of, named, unknown = _KIND.get, [], 0
         for row, event in enumerate(piece.events):
             if event.ph == "X":
                 rows[kind_of(event.cat or "")].append(row)
+            elif event.ph == "i" and event.name == _MEMORY:
+                rows[ALLOCATION].append(row)
             elif event.ph == "M":
                 named.append(event)
+            elif event.ph not in _POINTS:
+                unknown += 1
+        self._tally.add("events", UNKNOWN_EVENT, unknown)
         self._add_names(named)
-        rows[MODULE] = [row for row in rows[MODULE] if str(piece.events[row].name).startswith(PREFIX)]
+        functions = rows[MODULE]
+        rows[MODULE], rows[FORWARD] = _of_modules(piece.events, functions)
+        self._tally.add("events", OTHER_EVENT, len(functions) - len(rows[MODULE]))
+        self._count_others(Counter(piece.events[row].cat for row in rows[None]))
         for kind in KINDS:
             if rows[kind]:
                 self._add_events(kind, piece, rows[kind])
@@ -116,6 +135,11 @@ class Gathering:
         names = list(self.names)
         distinct, which = np.unique(name, return_inverse=True)
         return _rows([names[row] for row in distinct], self.texts)[which]
+
+    def _count_others(self, categories: Counter[str | None]) -> None:
+        for category, count in categories.items():
+            needless = str(category).lower() in _NOT_NEEDED
+            self._tally.add("events", OTHER_EVENT if needless else UNKNOWN_EVENT, count)
 
     def _add_names(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -141,9 +165,13 @@ class Gathering:
         columns["thread"] = self._threads(events)
         if kind == CALL:
             columns["correlation"] = integers_of([one.correlation for one in args])
+            columns["kernel"] = self._kernels([bytes(one.kernel or b"") for one in args])
         elif kind == OPERATOR:
             columns["text"] = self._operator_texts(events, args)
             columns["hierarchy"] = _rows([str(one.hierarchy or "") for one in args], self.hierarchies)
+        elif kind == ALLOCATION:
+            columns["bytes"] = integers_of([one.allocated for one in args])
+            columns["device_type"] = integers_of([one.device_type for one in args])
         elif kind == ANNOTATION:
             columns["text"] = _rows([str(event.name) for event in events], self.texts)
             columns["open"] = np.array([bytes(one.finished or b"") == b"false" for one in args], dtype=bool)
@@ -157,6 +185,15 @@ class Gathering:
             columns |= _sizes("grid", [one.grid for one in args])
             columns |= _sizes("block", [one.block for one in args])
         return columns
+
+    def _kernels(self, texts: Sequence[bytes]) -> Ints:
+        """Rows of names of the kernels that calls launch, as ROCm's traces say; -1 where a call does not say it."""
+        distinct = {text: decoded(text) for text in dict.fromkeys(texts)}
+        rows = {
+            text: self.names.setdefault(name, len(self.names)) if isinstance(name, str) and name else -1
+            for text, name in distinct.items()
+        }
+        return np.array([rows[text] for text in texts], dtype=np.int64)
 
     def _threads(self, events: Sequence[Event]) -> Ints:
         known = self._rows_of_threads
@@ -193,11 +230,21 @@ def _rows(values: Sequence[str], known: dict[str, int]) -> Ints:
     return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
 
 
+def _of_modules(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Which of some calls of functions are of modules, and which compute modules; each distinct name is read once."""
+    names = [events[row].name for row in functions]
+    texts = {name: str(name) for name in set(names)}
+    chosen = (
+        {name for name, text in texts.items() if text.startswith(PREFIX)},
+        {name for name, text in texts.items() if text.endswith(CALLED_FORWARD)},
+    )
+    modules, forwards = ([row for row, name in zip(functions, names, strict=True) if name in some] for some in chosen)
+    return modules, forwards
+
+
 def _name_in(args: Args | None) -> str | None:
     """The name in a row that names a process or thread."""
-    if args is None or not args.name:
-        return None
-    name = msgspec.json.decode(args.name)
+    name = decoded(bytes(args.name or b"")) if args is not None else None
     return name.strip() if isinstance(name, str) else None
 
 
@@ -210,7 +257,7 @@ def _sizes(name: str, values: Sequence[object]) -> Columns:
 
 
 def _three(text: bytes) -> tuple[int, ...]:
-    sizes = msgspec.json.decode(text) if text else None
+    sizes = decoded(text)
     if not isinstance(sizes, list) or len(sizes) != _DIMENSIONS:
         return (-1,) * _DIMENSIONS
-    return tuple(size if isinstance(size, int) and 0 <= size < 1 << 31 else -1 for size in sizes)
+    return tuple(min(size, LARGEST_ID) if isinstance(size, int) and size >= 0 else -1 for size in sizes)

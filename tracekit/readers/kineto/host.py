@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from tracekit.arrays.columns import in_order, nullable
 from tracekit.arrays.intervals import nesting_order, one_axis
-from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID
-from tracekit.recording.tables import LAUNCHES, PUSH_POP, RANGES, Threads
+from tracekit.causes.reports import NEVER_ENDED, NO_CORRELATION_ID
+from tracekit.recording.tables import ALLOCATIONS, LAUNCHES, PUSH_POP, RANGES, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,8 +49,8 @@ def launches_table(calls: Columns, tally: Tally) -> pa.Table:
     """The table ``LAUNCHES`` of API calls."""
     linked = calls["correlation"] > 0
     tally.add("launches", NO_CORRELATION_ID, int((~linked).sum()))
-    start, end, thread, name, correlation = (
-        calls[column][linked] for column in ("start", "end", "thread", "name", "correlation")
+    start, end, thread, name, correlation, kernel = (
+        calls[column][linked] for column in ("start", "end", "thread", "name", "correlation", "kernel")
     )
     columns = {
         "start_ns": start,
@@ -58,8 +58,18 @@ def launches_table(calls: Columns, tally: Tally) -> pa.Table:
         "thread": thread.astype(np.int32),
         "correlation_id": correlation,
         "name": nullable(name, pa.int32()),
+        "kernel": nullable(kernel, pa.int32()),
     }
     return in_order(LAUNCHES.table(columns), _nested(start, end, thread))
+
+
+def allocations_table(events: Columns) -> pa.Table:
+    """The table ``ALLOCATIONS`` of what allocators did on GPUs; without any, on the CPU."""
+    on_device = events["device_type"] > 0
+    rows = np.flatnonzero(on_device if on_device.any() else events["bytes"] != 0)
+    order = rows[np.lexsort((events["start"][rows], events["thread"][rows]))]
+    time_ns, thread, size = (events[name][order] for name in ("start", "thread", "bytes"))
+    return ALLOCATIONS.table({"time_ns": time_ns, "thread": thread.astype(np.int32), "bytes": size})
 
 
 def _nested(start: Ints, end: Ints, thread: Ints) -> Ints:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tracekit.readers.digests import source_of_file
-from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, Rank
+from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, Rank, compute_capability
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,11 +58,10 @@ def gpus_of(metadata: Metadata) -> dict[int, Gpu]:
 
 
 def _gpu(properties: dict[str, object]) -> Gpu:
-    name, major, minor = (properties.get(key) for key in ("name", "computeMajor", "computeMinor"))
-    known = isinstance(major, int) and isinstance(minor, int) and major > 0
+    name = properties.get("name")
     return Gpu(
         name=name if isinstance(name, str) and name else _NAMELESS,
-        compute_capability=f"{major}.{minor}" if known else None,
+        compute_capability=compute_capability(properties.get("computeMajor"), properties.get("computeMinor")),
         multiprocessors=_integer(properties.get("numSms"), 0) or None,
         memory_bytes=_integer(properties.get("totalGlobalMem"), 0) or None,
     )

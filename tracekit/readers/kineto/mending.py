@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-#: The name of an annotation, in which quotes and backslashes may stand as they are.
-_NAME = re.compile(rb'("cat": ?"\w*user_annotation",\s*"name": ?")(.*?)(",\s*"pid": ?)')
+#: The name of an annotation, in which quotes and backslashes may stand as they are. It ends before the next event.
+_NAME = re.compile(rb'("cat": ?"\w*user_annotation",\s*"name": ?")((?:(?!"cat": ?").)*?)(",\s*"pid": ?)')
 _NO_NUMBER = re.compile(rb"(:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])", re.IGNORECASE)
 _ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 

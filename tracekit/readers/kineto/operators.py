@@ -1,18 +1,46 @@
-"""Texts of operators: as torch's ``emit_nvtx`` writes them, which all later stages understand."""
+"""Texts of operators: as torch's ``emit_nvtx`` writes them, which all later stages understand, and with dtypes."""
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 
-import msgspec
+from tracekit.readers.kineto.values import decoded
 
 _SCALARS = (b"", b"[]")
 #: Larger numbers are -1 without its sign.
 _NO_SEQUENCE = 10**18
+#: Names of dtypes by those of C++; all others are no tensors.
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+    "short": "int16",
+    "short int": "int16",
+    "int": "int32",
+    "long": "int64",
+    "long int": "int64",
+    "bool": "bool",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "c10::complex<c10::Half>": "complex32",
+    "unsigned short": "uint16",
+    "short unsigned int": "uint16",
+    "unsigned int": "uint32",
+    "unsigned long": "uint64",
+    "long unsigned int": "uint64",
+    **{f"c10::Float8_{form}": f"float8_{form}" for form in ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz", "e8m0fnu")},
+    "c10::qint8": "qint8",
+    "c10::quint8": "quint8",
+    "c10::qint32": "qint32",
+}
 
 
 def operator_text(name: object, sequence: object, dims: bytes, dims_2020: bytes, types: bytes) -> str:
-    """``aten::addmm, seq = 4, sizes = [[8], [2, 4]]``.
+    """``aten::addmm, seq = 4, sizes = [[8], [2, 4]], types = ["float32", "float32"]``.
 
     Args:
         name: The operator.
@@ -27,10 +55,18 @@ def operator_text(name: object, sequence: object, dims: bytes, dims_2020: bytes,
     if not dims and types not in _SCALARS:
         dims = dims_2020
     sizes = _sizes(dims)
-    return f"{text}, sizes = {sizes}" if sizes is not None else text
+    return text if sizes is None else f"{text}, sizes = {sizes}{_types(types)}"
 
 
 @lru_cache(maxsize=4_096)
 def _sizes(dims: bytes) -> str | None:
-    value = msgspec.json.decode(dims) if dims else None
+    value = decoded(dims)
     return str(value) if isinstance(value, list) else None
+
+
+@lru_cache(maxsize=4_096)
+def _types(types: bytes) -> str:
+    """The dtypes of inputs behind a comma; nothing if no input is a tensor whose dtype is known."""
+    value = decoded(types)
+    words = [_DTYPES.get(str(word), "") for word in value] if isinstance(value, list) else []
+    return f", types = {json.dumps(words)}" if any(words) else ""

@@ -10,18 +10,22 @@ import gzip
 import re
 import zlib
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
+from msgspec import Raw
 
 from tracekit.errors import ReportError
-from tracekit.readers.kineto.events import Event, ExactTimes, LastTimes, Metadata
+from tracekit.readers.kineto.events import Event, ExactTimes, LastEntries, LastTimes, Metadata
 from tracekit.readers.kineto.mending import mended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
     from typing import BinaryIO
+
+_T = TypeVar("_T")
 
 GZIP = b"\x1f\x8b"
 #: Bytes that may stand before JSON: a mark of UTF-8, and blanks.
@@ -38,20 +42,25 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 #: How far from the end of a piece its boundary is looked for, and how many are tried.
 _TAILS, _TRIES = (1 << 14, 1 << 18, _MOST_BYTES), 4
+#: How many lists of this name are looked at for the events, for one may be part of something else.
+_NAMESAKES = 16
 
 _DECODE_EVENTS = msgspec.json.Decoder(list[Event]).decode
 _DECODE_EVENT = msgspec.json.Decoder(Event).decode
 _DECODE_TIMES = msgspec.json.Decoder(list[ExactTimes]).decode
+_DECODE_TIME = msgspec.json.Decoder(ExactTimes).decode
+_DECODE_ENTRIES = msgspec.json.Decoder(list[Raw]).decode
 _DECODE_ANY = msgspec.json.Decoder().decode
 _DECODE_METADATA = msgspec.json.Decoder(Metadata).decode
 _DECODE_LAST_TIMES = msgspec.json.Decoder(LastTimes).decode
+_DECODE_LAST_ENTRIES = msgspec.json.Decoder(LastEntries).decode
 
 
 class Piece(NamedTuple):
     """Some events.
 
     Attributes:
-        events: The events.
+        events: The events; an empty one in the place of an entry that is none.
         exact: Reads their times again in full.
         position: Where they end in the file as it is on disk.
     """
@@ -66,12 +75,10 @@ class Trace:
 
     Attributes:
         metadata: What it says beside its events.
-        unreadable: Entries that are no events.
     """
 
     def __init__(self, path: Path) -> None:
         self.metadata = Metadata()
-        self.unreadable = 0
         self._path = path
         self._bytes = 0
 
@@ -96,8 +103,7 @@ class Trace:
         text, opening = self._events_begin(file, raw)
         rest = yield from self._all_but_last(file, raw, text)
         events, text = self._last(rest, opening)
-        decode = _DECODE_TIMES if opening == b"[" else _last_times
-        yield Piece(events, partial(decode, text), raw.tell())
+        yield Piece(events, partial(_times, text), raw.tell())
 
     def _more(self, file: BinaryIO, raw: BinaryIO) -> bytes:
         piece = file.read(_PIECE_BYTES)
@@ -114,7 +120,7 @@ class Trace:
         if text.startswith(b"["):
             return text[1:], b"["
         while True:
-            for match in _EVENTS.finditer(text):
+            for match in islice(_EVENTS.finditer(text), _NAMESAKES):
                 try:
                     self.metadata = _DECODE_METADATA(text[: match.end()] + b"]}")
                 except msgspec.MsgspecError:
@@ -135,47 +141,36 @@ class Trace:
 
     def _all_but_last(self, file: BinaryIO, raw: BinaryIO, rest: bytes) -> Generator[Piece, None, bytes]:
         """Yields the events of every piece that ends with an event. Returns what is left."""
+        enough = 0
         while piece := self._more(file, raw):
             rest += piece
+            if len(rest) < enough:
+                continue
             if (cut := self._cut(rest)) is not None:
                 events, text, end = cut
-                yield Piece(events, partial(_DECODE_TIMES, text), raw.tell())
-                rest = rest[end:]
+                yield Piece(events, partial(_times, text), raw.tell())
+                rest, enough = rest[end:], 0
             elif len(rest) > _MOST_BYTES:
                 raise self._error(self._no_end(rest), "record it again, or " + EXPECTED)
+            else:
+                # Twice as much each time: what is no JSON shall not be read again for every piece.
+                enough = min(2 * len(rest), _MOST_BYTES + 1)
         return rest
 
     def _no_end(self, rest: bytes) -> str:
         where = self._bytes - len(rest)
         return f"its JSON is not valid after byte {where:,}, or an event there has more than {_MOST_BYTES >> 20} MiB"
 
-    def _cut(self, text: bytes) -> tuple[list[Event], bytes, int] | None:
+    @staticmethod
+    def _cut(text: bytes) -> tuple[list[Event], bytes, int] | None:
         """The events before one of the last boundaries, their JSON, and where the next one begins."""
         for end, behind in _boundaries(text):
             piece = b"[" + text[:end] + b"]"
-            if (events := self._decoded(piece)) is not None:
+            if (events := _decoded(piece)) is not None:
                 return events, piece, behind
-            if (events := self._decoded(better := mended(piece))) is not None:
+            if (events := _decoded(better := mended(piece))) is not None:
                 return events, better, behind
         return None
-
-    def _decoded(self, piece: bytes) -> list[Event] | None:
-        try:
-            return _DECODE_EVENTS(piece)
-        except msgspec.ValidationError:
-            return self._events_among(_DECODE_ANY(piece))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-
-    def _events_among(self, entries: object) -> list[Event]:
-        """The events among entries of which some are none, which are counted."""
-        events = []
-        for entry in entries if isinstance(entries, list) else ():
-            try:
-                events.append(_DECODE_EVENT(msgspec.json.encode(entry)))
-            except msgspec.MsgspecError:
-                self.unreadable += 1
-        return events
 
     def _last(self, rest: bytes, opening: bytes) -> tuple[list[Event], bytes]:
         """The last events, with the metadata behind them, and their JSON."""
@@ -191,32 +186,65 @@ class Trace:
 
     def _end(self, text: bytes, opening: bytes) -> list[Event]:
         if opening == b"[":
-            try:
-                return _DECODE_EVENTS(text)
-            except msgspec.ValidationError:
-                return self._events_among(_DECODE_ANY(text))
+            return _events(text)
         try:
             tail = _DECODE_METADATA(text)
         except msgspec.ValidationError:
-            tail = self._lenient(_DECODE_ANY(text))
+            tail = _lenient(text)
         if tail.traceEvents is not None:
             raise self._error("has traceEvents twice", EXPECTED)
         self.metadata = self.metadata.filled(tail)
         return tail.last_events or []
 
-    def _lenient(self, tail: object) -> Metadata:
-        fields = dict(tail) if isinstance(tail, dict) else {}
-        events = self._events_among(fields.pop("last_events", ()))
-        metadata = msgspec.convert(fields, Metadata)
-        metadata.last_events = events
-        return metadata
-
     def _error(self, problem: str, remedy: str) -> ReportError:
         return ReportError(self._path, problem, remedy)
 
 
-def _last_times(text: bytes) -> list[ExactTimes]:
-    return _DECODE_LAST_TIMES(text).last_events
+def _events(text: bytes) -> list[Event]:
+    try:
+        return _DECODE_EVENTS(text)
+    except msgspec.ValidationError:
+        return _events_among(text)
+
+
+def _decoded(piece: bytes) -> list[Event] | None:
+    try:
+        return _events(piece)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _lenient(text: bytes) -> Metadata:
+    """What follows the last whole piece, if some of its entries are no events."""
+    fields = _DECODE_ANY(text)
+    del fields["last_events"]
+    metadata = msgspec.convert(fields, Metadata)
+    metadata.last_events = _events_among(text)
+    return metadata
+
+
+def _events_among(text: bytes) -> list[Event]:
+    _DECODE_ANY(text)  # what is no JSON is no entry
+    return [_or_empty(_DECODE_EVENT, entry, Event()) for entry in _entries(text)]
+
+
+def _times(text: bytes) -> list[ExactTimes]:
+    try:
+        return _DECODE_TIMES(text) if text.startswith(b"[") else _DECODE_LAST_TIMES(text).last_events
+    except msgspec.ValidationError:
+        return [_or_empty(_DECODE_TIME, entry, ExactTimes()) for entry in _entries(text)]
+
+
+def _entries(text: bytes) -> list[Raw]:
+    return _DECODE_ENTRIES(text) if text.startswith(b"[") else _DECODE_LAST_ENTRIES(text).last_events
+
+
+def _or_empty(decode: Callable[[Raw], _T], entry: Raw, empty: _T) -> _T:
+    """An entry decoded; if it is none of its kind, an empty one stands in its place."""
+    try:
+        return decode(entry)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return empty
 
 
 def _boundaries(text: bytes) -> Iterator[tuple[int, int]]:

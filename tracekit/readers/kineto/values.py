@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -10,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tracekit.readers.kineto.events import ExactTimes
+from tracekit.readers.rows.times import nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _INEXACT_US = 2.0**43
 #: Larger than any true time, even since 1970, in microseconds: 73 years.
 _LAST_US = 2.0**61 / 1000
-_LARGEST_ID = 2**62
+LARGEST_ID = 2**62
 _NO_TIMES = ExactTimes()
 #: The tables keep ids of threads and processes in 31 bits.
 _ID_BITS = 0x7FFFFFFF
@@ -55,7 +55,7 @@ def _integer(value: Number) -> int:
         number = int(value) if value is not None else -1
     except (ValueError, OverflowError):
         return -1
-    return number if abs(number) <= _LARGEST_ID else -1
+    return number if abs(number) <= LARGEST_ID else -1
 
 
 def identity(value: Number) -> int:
@@ -66,13 +66,12 @@ def identity(value: Number) -> int:
         return crc32(str(value).encode("utf-8", "replace")) & _ID_BITS
 
 
-def nanoseconds(microseconds: Floats) -> Ints:
-    """Microseconds with decimals as nanoseconds.
-
-    Their product with 1000 would not be exact, so whole part and decimals are converted separately.
-    """
-    whole = np.floor(microseconds)
-    return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+def decoded(text: bytes) -> object:
+    """The value of an argument that was left as JSON; None if that is damaged."""
+    try:
+        return msgspec.json.decode(text.decode("utf-8", "replace")) if text else None
+    except msgspec.MsgspecError:
+        return None
 
 
 def start_and_duration(
@@ -88,9 +87,8 @@ def start_and_duration(
     start, duration = numbers([event.ts for event in events]), numbers([event.dur for event in events])
     known = (np.abs(start) < _LAST_US) & (np.abs(duration) < _LAST_US)
     start, duration = np.where(known, start, 0.0), np.where(known, duration, 0.0)
-    if bool(((np.abs(start) >= _INEXACT_US) & (start != np.floor(start))).any()):
-        with suppress(msgspec.MsgspecError, IndexError):
-            return *_exact(exact(), rows, known), known
+    if bool((np.abs(start) >= _INEXACT_US).any()) and not all(isinstance(event.ts, int) for event in events):
+        return *_exact(exact(), rows, known), known
     return nanoseconds(start), nanoseconds(duration), known
 
 

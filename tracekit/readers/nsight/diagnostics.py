@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.causes import CUDA_EVENTS_LOST, EVENTS_LOST
+from tracekit.causes.reports import CUDA_EVENTS_LOST, EVENTS_LOST
 from tracekit.nsight import tables as nsight
 from tracekit.readers.source import typed
 from tracekit.recording.tables import graph_launch_names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.nsight import tables as nsight
 from tracekit.readers.source import has
-from tracekit.recording.provenance import Gpu
+from tracekit.recording.provenance import Gpu, compute_capability
 
 if TYPE_CHECKING:
     from tracekit.readers.source import TableSource
@@ -40,11 +40,9 @@ def gpus(source: TableSource) -> dict[int, Gpu]:
 
 
 def _gpu(name: str, figures: dict[str, object]) -> Gpu:
-    major, minor = figures.get("computeMajor"), figures.get("computeMinor")
-    known = isinstance(major, int) and isinstance(minor, int) and major > 0
     return Gpu(
         name=name,
-        compute_capability=f"{major}.{minor}" if known else None,
+        compute_capability=compute_capability(figures.get("computeMajor"), figures.get("computeMinor")),
         multiprocessors=_figure(figures.get("smCount")),
         memory_bytes=_figure(figures.get("totalMemory")),
         memory_bytes_per_s=_figure(figures.get("memoryBandwidth")),

@@ -11,20 +11,14 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.causes import (
-    CUDA_EVENTS_LOST,
-    CUDA_NOT_TRACED,
-    EVENTS_LOST,
-    NVTX_EVENTS_LOST,
-    NVTX_NOT_TRACED,
-    REPORT,
-)
+from tracekit.causes import REPORT
+from tracekit.causes.reports import CUDA_EVENTS_LOST, CUDA_NOT_TRACED, EVENTS_LOST, NVTX_EVENTS_LOST, NVTX_NOT_TRACED
 from tracekit.nsight import tables as nsight
 from tracekit.readers.source import typed
 from tracekit.recording.provenance import Lack
 
 if TYPE_CHECKING:
-    from tracekit.causes import Cause
+    from tracekit.causes.base import Cause
     from tracekit.readers.nsight.ids import GlobalIds
     from tracekit.readers.source import TableSource
     from tracekit.recording.tally import Tally

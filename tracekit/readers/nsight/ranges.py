@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.columns import in_order, integers, nullable
 from tracekit.arrays.intervals import nesting_order, one_axis
-from tracekit.causes import MARK, NEVER_ENDED, OTHER_EVENT, RAW_EVENT
+from tracekit.causes.reports import MARK, OTHER_EVENT, RAW_EVENT
 from tracekit.nsight import tables as nsight
 from tracekit.readers.rows.encoded import rows_of, sorted_strings, texts_at, used_rows
-from tracekit.readers.rows.times import start_and_end
+from tracekit.readers.rows.times import ends_of_ranges, start_and_end
 from tracekit.recording.tables import PUSH_POP, RANGES, START_END
 
 if TYPE_CHECKING:
@@ -121,15 +121,7 @@ def _closed(events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) ->
     if never_ended.any():
         events = events.set_column(events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start")))
     start, end = start_and_end(events, nsight.NVTX.name, "ranges", tally)
-    if never_ended.any():
-        last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
-        np.maximum.at(last, thread, end)
-        launched_on = integers(launches, "thread")
-        known = launched_on < last.size
-        np.maximum.at(last, launched_on[known], integers(launches, "end_ns")[known])
-        end = np.where(never_ended, last[thread], end)
-        tally.add("ranges", NEVER_ENDED, int(never_ended.sum()))
-    return start, end, never_ended
+    return start, ends_of_ranges(end, never_ended, thread, launches, tally), never_ended
 
 
 def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.columns import integers
-from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT, TOO_LARGE
+from tracekit.causes import REPORT
+from tracekit.causes.reports import FUSED_PATH_OFF, LOST_BY_RECORDER, TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.diagnostics import (

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.columns import in_order, integers, nullable
 from tracekit.arrays.intervals import nesting_order, one_axis
-from tracekit.causes import FAILED_CALL, NO_CORRELATION_ID
+from tracekit.causes.reports import FAILED_CALL, NO_CORRELATION_ID
 from tracekit.nsight import tables as nsight
 from tracekit.readers.requests import ENCODED, Request
 from tracekit.readers.rows.times import start_and_end
@@ -103,6 +103,7 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) 
             "thread": thread.astype(np.int32),
             "correlation_id": calls.column("correlationId"),
             "name": nullable(name, pa.int32()),
+            "kernel": pa.nulls(start.size, pa.int32()),
         }
     )
     order = nesting_order(*one_axis([thread, thread], [start, end]))

@@ -24,6 +24,8 @@ _IN_USE_S = 3600
 #: What is unfinished for so long was left behind by a process that was killed.
 _LEFT_BEHIND_S = 86_400
 _PARTIAL = ".partial-"
+#: Lists the files of an export, beside them: a disk that fills up or a program that tidies up may take some of them.
+_CONTENTS = "contents"
 
 
 def cache_folder() -> Path:
@@ -34,12 +36,15 @@ def cache_folder() -> Path:
 
 
 def kept(key: str) -> Path | None:
-    """The folder of a kept export; None if there is none."""
+    """The folder of a kept export; None if there is none. One that is not whole is removed."""
     place = cache_folder() / key
-    try:
+    if not os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
+        return None
+    if not _is_whole(place):
+        forget(key)
+        return None
+    with suppress(OSError):
         os.utime(place)  # used now
-    except OSError:
-        return place if place.is_dir() else None
     return place
 
 
@@ -59,12 +64,12 @@ def made(key: str, make: Callable[[Path], None]) -> Iterator[Path]:
     parent, partial = _empty_folder()
     try:
         make(partial)
-        place = _published(partial, parent / key) if parent else partial
-        yield place
+        yield _published(partial, parent / key) if parent else partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     if parent:
-        _trim(parent)
+        with suppress(OSError):
+            _trim(parent)
 
 
 def _empty_folder() -> tuple[Path | None, Path]:
@@ -78,12 +83,25 @@ def _empty_folder() -> tuple[Path | None, Path]:
 
 
 def _published(partial: Path, place: Path) -> Path:
-    """Where the export is now; another process may have been faster, and then its export is used."""
+    """Where the export is now: where it was, if another process was faster or the place cannot be taken."""
     try:
-        partial.rename(place)
+        (partial / _CONTENTS).write_text(_contents(partial), "utf-8")
+        return partial.rename(place)
     except OSError:
-        return place if place.is_dir() else partial
-    return place
+        return partial
+
+
+def _is_whole(place: Path) -> bool:
+    try:
+        return (place / _CONTENTS).read_text("utf-8") == _contents(place)
+    except (OSError, UnicodeError):
+        return False
+
+
+def _contents(place: Path) -> str:
+    """The files of an export and their sizes, a line each."""
+    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != _CONTENTS)
+    return "".join(f"{path.stat().st_size} {path.relative_to(place)}\n" for path in files)
 
 
 def _trim(folder: Path) -> None:

@@ -74,7 +74,8 @@ def _tool(path: Path, writer: str | None) -> Nsys:
         problem = "no nsys was found to read it with"
     except CaptureError as error:
         problem = f"the nsys to read it with cannot be used ({error})"
-    raise ReportError(path, f"{_what(writer)}, and {problem}", remedy)
+    cut = "" if is_raw(path) or has_its_end(path) else "; its end is missing, so it is damaged or truncated"
+    raise ReportError(path, f"{_what(writer)}, and {problem}{cut}", remedy)
 
 
 def _what(writer: str | None) -> str:

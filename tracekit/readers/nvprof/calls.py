@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tracekit.arrays.columns import in_order, integers, nullable
 from tracekit.arrays.intervals import nesting_order, one_axis
-from tracekit.causes import FAILED_CALL, NO_CORRELATION_ID
+from tracekit.causes.reports import FAILED_CALL, NO_CORRELATION_ID
 from tracekit.readers.nvprof import driver_calls, runtime_calls, tables as nvprof
 from tracekit.readers.nvprof.threads import call_keys, thread_rows
 from tracekit.readers.requests import Request
@@ -81,6 +81,7 @@ def _calls(name: str, calls: pa.Table, known: Ints, names: Names, tally: Tally) 
             "thread": thread_rows(call_keys(calls), known),
             "correlation_id": calls.column("correlationId"),
             "name": nullable(called, pa.int32()),
+            "kernel": pa.nulls(start.size, pa.int32()),
         }
     )
     return launches, _failed(calls, called, names)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.source import has
-from tracekit.recording.provenance import Gpu
+from tracekit.recording.provenance import Gpu, compute_capability
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,10 +32,9 @@ def gpus(tables: TableSource, strings: Mapping[int, str]) -> dict[int, Gpu]:
 
 def _gpu(name: str, figures: Mapping[str, object]) -> Gpu:
     major, minor = figures.get("computeCapabilityMajor"), figures.get("computeCapabilityMinor")
-    known = isinstance(major, int) and isinstance(minor, int) and major > 0
     return Gpu(
         name=name,
-        compute_capability=f"{major}.{minor}" if known else None,
+        compute_capability=compute_capability(major, minor),
         multiprocessors=_figure(figures.get("numMultiprocessors")),
         memory_bytes=_figure(figures.get("globalMemorySize")),
         memory_bytes_per_s=_figure(figures.get("globalMemoryBandwidth"), _KILO),

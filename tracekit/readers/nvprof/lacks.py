@@ -13,15 +13,14 @@ from tracekit.recording.tables import CPU_OP, GRAPH
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.readers.sqlite.file import SqliteFile
     from tracekit.recording.tables import Recording
 
 _EMIT = "mark the model and record with: nvprof -o report.nvprof python train.py (or emit_nvtx of torch)"
 
 
-def lacks(file: SqliteFile, recording: Recording) -> tuple[Lack, ...]:
+def lacks(recording: Recording) -> tuple[Lack, ...]:
     """Everything that the file could hold and does not."""
-    return (*_missing_events(recording), *_missing_links(recording), *_missing_log(file))
+    return (*_missing_events(recording), *_missing_links(recording))
 
 
 def _missing_events(recording: Recording) -> Iterator[Lack]:
@@ -46,10 +45,3 @@ def _missing_links(recording: Recording) -> Iterator[Lack]:
         yield Lack(f"the processes of {int(unknown.sum())} pieces of GPU work", remedy)
     if bool((integers(work, "graph_node_id") >= 0).any()):
         yield Lack("the creation of CUDA graphs", "record with nsys profile --cuda-graph-trace=node")
-
-
-def _missing_log(file: SqliteFile) -> Iterator[Lack]:
-    """Changes that are not yet in the file itself."""
-    if file.has_unmerged_log:
-        remedy = f"close the program that writes it, or run: sqlite3 {file.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
-        yield Lack(f"its latest changes, which are still in {file.path.name}-wal", remedy)

@@ -15,12 +15,12 @@ import pyarrow as pa
 from tracekit.arrays.columns import in_order, integers, nullable
 from tracekit.arrays.intervals import nesting_order, one_axis
 from tracekit.arrays.lookups import positions
-from tracekit.causes import MARK, NEVER_BEGAN, NEVER_ENDED, OTHER_EVENT
+from tracekit.causes.reports import MARK, NEVER_BEGAN, OTHER_EVENT
 from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.nvprof.names import full_name
 from tracekit.readers.nvprof.threads import object_keys, thread_rows
 from tracekit.readers.requests import ENCODED, ENCODED_BLOB, Request
-from tracekit.readers.rows.times import start_and_end
+from tracekit.readers.rows.times import ends_of_ranges, start_and_end
 from tracekit.recording.tables import PUSH_POP, RANGES, START_END
 
 if TYPE_CHECKING:
@@ -164,15 +164,7 @@ def _closed(ranges: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) ->
     ends = np.where(never_ended, integers(ranges, "start"), integers(ranges, "end"))
     at = ranges.column_names.index("end")
     start, end = start_and_end(ranges.set_column(at, "end", pa.array(ends)), nvprof.MARKER.name, "ranges", tally)
-    if never_ended.any():
-        last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
-        np.maximum.at(last, thread, end)
-        launched_on = integers(launches, "thread")
-        on_these = launched_on < last.size
-        np.maximum.at(last, launched_on[on_these], integers(launches, "end_ns")[on_these])
-        end = np.where(never_ended, last[thread], end)
-        tally.add("ranges", NEVER_ENDED, int(never_ended.sum()))
-    return start, end, never_ended
+    return start, ends_of_ranges(end, never_ended, thread, launches, tally), never_ended
 
 
 def with_payloads(ranges: pa.Table, payloads: pa.Table) -> pa.Table:

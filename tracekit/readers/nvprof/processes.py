@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tracekit.arrays.columns import integers, nullable
 from tracekit.arrays.lookups import lookup, positions
-from tracekit.causes import PROCESS_UNKNOWN
+from tracekit.causes.reports import PROCESS_UNKNOWN
 from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.nvprof.threads import object_keys, pids_of
 from tracekit.readers.requests import ENCODED, ENCODED_BLOB, Request
@@ -59,7 +59,7 @@ def _only_caller(work: pa.Table, called: Ints, caller: Ints) -> Ints:
     order = np.lexsort((caller, called))
     called, caller = called[order], caller[order]
     known, first = np.unique(called, return_index=True)
-    last = np.append(first[1:], called.size) - 1
+    last = np.append(first, called.size)[1:] - 1
     only = np.where(caller[first] == caller[last], caller[first], -1)
     at = positions(integers(work, "correlation_id"), known)
     at[np.asarray(work.column("correlation_id").is_null())] = -1

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.columns import integers
-from tracekit.causes import TOO_LARGE
+from tracekit.causes.reports import TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.readers.digests import source_of_file
 from tracekit.readers.nvprof import tables as nvprof
@@ -91,7 +91,7 @@ def read(path: Path, progress: Progress) -> Recording:
         try:
             events = credible(_events(tables, tally), naming, tally)
             recording = _recording(bulk, events, tables["names"], source.result(), tally)
-            return replace(recording, lacks=lacks(file, recording))
+            return replace(recording, lacks=(*lacks(recording), *file.lacks))
         except DamagedRows as damage:
             raise ReportError(path, str(damage), DAMAGED) from None
 
@@ -105,7 +105,7 @@ def _check_essentials(file: SqliteFile) -> None:
 
 def _events(tables: dict[str, pa.Table], tally: Tally) -> dict[str, pa.Table]:
     """Distinct ranges, calls and work that have times; their tables are taken out of the dict."""
-    tables["unified"] = transfers(tables["unified"])
+    tables["unified"] = transfers(tables["unified"], tally)
     events = {}
     for name in (*CALL_TABLES, *WORK_TABLES):
         subject = _SUBJECTS.get(name, "kernels")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers
-from tracekit.causes import DUPLICATE_ROW, ENDS_BEFORE_START, TIME_UNKNOWN
+from tracekit.causes.reports import DUPLICATE_ROW, ENDS_BEFORE_START, TIME_UNKNOWN
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints

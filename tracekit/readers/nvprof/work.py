@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers, nullable
 from tracekit.arrays.lookups import lookup, positions
+from tracekit.causes.reports import OTHER_EVENT
 from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.nvprof.names import full_name, kernel_name
 from tracekit.readers.requests import ENCODED, Request
@@ -90,11 +91,12 @@ def work_requests() -> dict[str, Request]:
     return requests
 
 
-def transfers(counters: pa.Table) -> pa.Table:
-    """The rows of unified memory's counters that are migrations; older files have no times for them."""
-    if not {"start", "end", "counterKind"} <= set(counters.column_names):
-        return pa.table({})
-    return counters.filter(pa.array(np.isin(integers(counters, "counterKind"), list(nvprof.TRANSFERS))))
+def transfers(counters: pa.Table, tally: Tally) -> pa.Table:
+    """The rows of unified memory's counters that are migrations; others, and those of older files, have no span."""
+    timed = {"start", "end", "counterKind"} <= set(counters.column_names)
+    moved = np.isin(integers(counters, "counterKind"), list(nvprof.TRANSFERS)) if timed else np.zeros(counters.num_rows)
+    tally.add("events", OTHER_EVENT, int((moved == 0).sum()))
+    return counters.filter(pa.array(moved)) if timed else pa.table({})
 
 
 def linked_to_runtime(rows: pa.Table) -> pa.Table:

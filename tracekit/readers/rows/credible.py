@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers
-from tracekit.causes import ABSURD_TIME
+from tracekit.causes.reports import ABSURD_TIME
 from tracekit.readers.rows.times import DamagedRows
 
 if TYPE_CHECKING:

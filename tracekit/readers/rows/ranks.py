@@ -13,7 +13,7 @@ import numpy as np
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import maxima, minima
-from tracekit.causes import RANK_CONTRADICTED
+from tracekit.causes.reports import RANK_CONTRADICTED
 from tracekit.recording.provenance import Rank
 
 if TYPE_CHECKING:

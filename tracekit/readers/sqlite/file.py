@@ -14,6 +14,7 @@ import sqlalchemy as sql
 from sqlalchemy.pool import NullPool
 
 from tracekit.errors import ReportError
+from tracekit.recording.provenance import Lack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,12 +103,16 @@ class SqliteFile:
         return any(origin == "pk" for (origin,) in self.rows(sql.select(info.c.origin), of=table))
 
     @property
-    def has_unmerged_log(self) -> bool:
-        """Whether the file has a write-ahead log that is not empty; a stray log file does not count."""
-        log = self.path.with_name(f"{self.path.name}-wal")
+    def lacks(self) -> tuple[Lack, ...]:
+        """Its latest changes, if they are still in a write-ahead log; a stray log file does not count."""
+        name = self.path.name
+        log = self.path.with_name(f"{name}-wal")
         with self.path.open("rb") as file:
             uses_log = file.read(_HEADER_BYTES)[18:19] == b"\x02"
-        return uses_log and log.is_file() and log.stat().st_size > 0
+        if not (uses_log and log.is_file() and log.stat().st_size > 0):
+            return ()
+        remedy = f"close the program that writes it, or run: sqlite3 {name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+        return (Lack(f"its latest changes, which are still in {log.name}", remedy),)
 
     def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
         """Columns of a small table, a tuple for each row."""

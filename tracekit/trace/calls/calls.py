@@ -9,12 +9,14 @@ import numpy as np
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import subtree_ends
-from tracekit.causes import CAUSES, MODULE_UNCLEAR, ORPHAN_OUTPUTS
+from tracekit.causes import CAUSES
+from tracekit.causes.markers import ORPHAN_OUTPUTS
+from tracekit.causes.work import MODULE_UNCLEAR
 from tracekit.markers.base import ModuleMarker, Unreadable
 from tracekit.trace.calls.columns import once_each, with_outputs, with_plain, with_unknown
 from tracekit.trace.calls.second_ranges import second_ranges
 from tracekit.trace.calls.spans import spans_of
-from tracekit.trace.calls.trees import apart_from_parent, trees_of
+from tracekit.trace.calls.trees import apart_from_parent, runs_again, trees_of
 from tracekit.trace.hierarchy.modules import Hierarchy, hierarchy
 from tracekit.trace.hierarchy.places import Nested
 
@@ -49,8 +51,9 @@ class Calls:
         outputs: Row of the marker that tells its outputs, or -1.
         cause: Position in ``causes.CAUSES`` that holds if its module is not known.
         module: Row of modules, or -1.
-        captured: Whether it ran during a graph capture of its thread.
-        apart: Whether it is no part of the enclosing call, as it runs a module again for a backward pass.
+        captured: Whether it ran during a graph capture of its thread, or around one that was recorded apart.
+        apart: Whether it is no part of the enclosing call: it runs a module again for a backward pass, or is a backward
+            pass that begins there.
         modules: The hierarchy, in pre-order.
     """
 
@@ -101,8 +104,8 @@ def calls_of(
     calls, forest = once_each(with_outputs(spans, seconds, decoded.markers), spans, seconds.second, decoded.markers)
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & ~axis.ends_here)
-    apart = apart_from_parent(decoded.markers, calls.marker, forest.parent)
-    calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, apart)
+    again = runs_again(decoded.markers, calls.marker, forest.parent)
+    calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, again)
     apart = apart_from_parent(decoded.markers, calls.marker, forest.parent)
     trees = trees_of(forest.parent, forest.depth, apart)
     modules, module, unclear = _hierarchy(recording, decoded, calls, trees)
@@ -118,7 +121,9 @@ def calls_of(
         cause=calls.cause.astype(np.int32),
         module=module.astype(np.int32),
         apart=apart,
-        captured=_during_graph_captures(captures, calls, forest),
+        captured=_during_graph_captures(captures, calls, forest)
+        | _beside(recording, calls)
+        | _recorded_as_captured(recording, calls),
         modules=modules,
     )
 
@@ -135,6 +140,12 @@ def _hierarchy(recording: Recording, decoded: Decoded, calls: CallColumns, trees
     )
     modules, module, unclear = hierarchy(nested, decoded.markers, recording.tally)
     return Hierarchy(modules, module[trees.node], unclear[trees.node])
+
+
+def _beside(recording: Recording, calls: CallColumns) -> Flags:
+    """Which calls were recorded with a graph capture, apart from the report: all that ran there is part of that."""
+    thread = integers(recording.ranges, "thread")[calls.range_row]
+    return np.isin(thread, [*recording.threads_beside])
 
 
 def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: Forest) -> Flags:
@@ -156,6 +167,12 @@ def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: 
     np.add.at(open_subtrees, rows, 1)
     np.add.at(open_subtrees, subtree_ends(forest.parent, forest.depth)[rows], -1)
     return np.cumsum(open_subtrees[:-1]) > 0
+
+
+def _recorded_as_captured(recording: Recording, calls: CallColumns) -> Flags:
+    """Which calls the report itself says to have run during a graph capture."""
+    known = recording.attributed
+    return np.isin(calls.range_row, known.captured) if known else np.zeros(calls.start.size, dtype=bool)
 
 
 def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:

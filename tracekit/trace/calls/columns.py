@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.intervals import nesting_order, parents
-from tracekit.causes import CAUSES, ENDED_ELSEWHERE, LEFT_OPEN, MODULE_UNREADABLE, RECOMPUTED
+from tracekit.causes import CAUSES
+from tracekit.causes.work import ENDED_ELSEWHERE, LEFT_OPEN, MODULE_UNREADABLE, RECOMPUTED
 from tracekit.markers.base import Unreadable
 from tracekit.trace.calls.doubled import MarkedCalls, inner_of_doubles
 from tracekit.trace.decoding import paths_of
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.causes import Cause
+    from tracekit.causes.base import Cause
     from tracekit.markers.base import Marker
     from tracekit.recording.axis import ThreadAxis
     from tracekit.trace.calls.endings import Endings
@@ -124,7 +125,7 @@ def with_unknown(
     axis: ThreadAxis,
     endings: Endings,
     elsewhere: Rows,
-    apart: Flags,
+    again: Flags,
 ) -> tuple[CallColumns, Forest]:
     """Adds calls of unknown modules, so that launches inside them are given to nobody else.
 
@@ -134,10 +135,10 @@ def with_unknown(
         axis: The recording's ranges on one axis.
         endings: When these ended.
         elsewhere: Rows of marked ranges that ended on another thread.
-        apart: Which calls run again for a backward pass, and are no part of the call around them.
+        again: Which calls run again for a backward pass, and are no part of the call around them.
     """
     unknown = [
-        _of_no_module(RECOMPUTED, *_recomputed_stretches(calls, forest, apart)),
+        _of_no_module(RECOMPUTED, *_recomputed_stretches(calls, forest, again)),
         _of_no_module(ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
         _of_no_module(LEFT_OPEN, *_doubtful_stretches(endings, calls)),
     ]

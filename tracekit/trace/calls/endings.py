@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.causes import LEFT_OPEN
+from tracekit.causes.work import LEFT_OPEN
 from tracekit.trace.calls.balanced import seen_inside
 from tracekit.trace.calls.enclosing import STEP, Event, Known
 from tracekit.trace.calls.pushes import contradicted, names_of, pushes_of, seen_on

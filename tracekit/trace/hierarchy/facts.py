@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.causes import FIELD_SKIPPED
+from tracekit.causes.markers import FIELD_SKIPPED
 from tracekit.markers.base import Param
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.groups import mixed
-from tracekit.causes import MODULE_UNCLEAR, MODULES_DIFFER, SHARED_PLACE
+from tracekit.causes.markers import SHARED_PLACE
+from tracekit.causes.reports import MODULES_DIFFER
+from tracekit.causes.work import MODULE_UNCLEAR
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.kinds import MODULE
 from tracekit.trace.hierarchy.facts import NOTHING, facts_of
@@ -86,7 +88,11 @@ def hierarchy(calls: Nested, markers: list[Marker], tally: Tally) -> Hierarchy:
     tally.add("calls", MODULE_UNCLEAR, int(unclear.sum()))
     tally.add("modules", MODULES_DIFFER, sum(joint.differs for joint in joints))
     tally.add("calls", SHARED_PLACE, _sharing(called.marked_path, calls.start_ns, np.where(called.placed, module, -1)))
-    modules = [_module(joint, _first_marker(joint, nodes, calls, markers)) for joint in joints]
+    first_calls = [_first_call(joint, nodes) for joint in joints]
+    modules = [
+        _module(joint, _marker(markers, calls, call), _elsewhere(places, call))
+        for joint, call in zip(joints, first_calls, strict=True)
+    ]
     return Hierarchy(modules, module, unclear)
 
 
@@ -127,20 +133,30 @@ def _rows_of_nodes(joints: list[Joint], nodes: Nodes) -> Ints:
     return row
 
 
-def _first_marker(joint: Joint, nodes: Nodes, calls: Nested, markers: list[Marker]) -> ModuleMarker | None:
-    """The marker of its first call; None of a container that is never called itself."""
+def _first_call(joint: Joint, nodes: Nodes) -> int:
+    """Row of its first call; -1 for a container that is never called itself."""
     called = [tree for tree in joint.same if tree.row >= 0]
     if not called:
-        return None
-    first = min(called, key=lambda tree: int(nodes.first_ns[tree.row]))
-    marker = markers[calls.marker[nodes.first_call[first.row]]]
+        return -1
+    return int(nodes.first_call[min(called, key=lambda tree: int(nodes.first_ns[tree.row])).row])
+
+
+def _marker(markers: list[Marker], calls: Nested, call: int) -> ModuleMarker | None:
+    """The marker of a call, if there is one."""
+    marker = markers[calls.marker[call]] if call >= 0 else None
     return marker if isinstance(marker, ModuleMarker) else None
 
 
-def _module(joint: Joint, marker: ModuleMarker | None) -> Module:
+def _elsewhere(places: Places, call: int) -> str | None:
+    """Where the numbered module of a call stands, too, and was called first."""
+    first = int(places.first[call]) if call >= 0 else -1
+    return places.paths[first] if first >= 0 else None
+
+
+def _module(joint: Joint, marker: ModuleMarker | None, elsewhere: str | None) -> Module:
     path, place = (name.removeprefix(f"{NAMELESS_ROOT}.") for name in (joint.path, joint.place))
     # Of several modules of one path all but the first have another path than their markers; containers, too.
-    marked = marker.path if marker and marker.path and not marker.class_only else None
+    marked = marker.path if marker and marker.path and not marker.class_only else elsewhere
     alias = None if marked == path else marked or (place if place != path else None)
     if joint.kind != MODULE:
         alias = None

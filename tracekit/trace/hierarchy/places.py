@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.intervals import by_level
-from tracekit.causes import NESTED_TOO_DEEP
+from tracekit.causes.markers import NESTED_TOO_DEEP
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.kinds import MODULE
+from tracekit.trace.hierarchy.callers import Callers, first_places
 
 if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints
+    from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.markers.base import Marker
     from tracekit.recording.tally import Tally
 
@@ -52,11 +53,13 @@ class Places(NamedTuple):
         paths: The distinct paths of places.
         path: For every call the row of the path it stands at; that of the call around it where its own is not known.
         placed: Whether the call has a place of its own.
+        first: For every call of a numbered module that stands at several paths the row of its first one, or -1.
     """
 
     paths: list[str]
     path: Ints
     placed: Flags
+    first: Rows
 
 
 def place(above: tuple[str, str] | None, path: str) -> str:
@@ -84,19 +87,31 @@ def places_of(calls: Nested, markers: list[Marker], tally: Tally) -> Places:
         tally: Where calls that nest too deeply are counted.
     """
     table = _PlaceTable(markers, tally)
-    at = _placed(calls, len(markers), table)
+    callers = Callers(calls.parent, calls.marker, calls.process, markers)
+    at = _placed(calls, len(markers), table, _outermost(calls, callers, table))
     paths = list(dict.fromkeys(path for path, _ in table.pairs))
     number = {path: row for row, path in enumerate(paths)}
     path = np.array([number[path] for path, _ in table.pairs] + [-1], dtype=np.int64)[at]
     known = np.array([isinstance(marker, ModuleMarker) for marker in markers] + [False])[calls.marker]
-    return Places(paths, path, known & (at != np.append(at, -1)[calls.parent]))
+    placed = known & (at != np.append(at, -1)[calls.parent])
+    return Places(paths, path, placed, first_places(callers, path, calls.start_ns))
 
 
-def _placed(calls: Nested, markers: int, table: _PlaceTable) -> Ints:
+def _outermost(calls: Nested, callers: Callers, table: _PlaceTable) -> Rows:
+    """For every call outside of all calls the row of the place above it, where that is known, or -1."""
+    above = np.full(calls.parent.size, -1, dtype=np.int64)
+    rows = np.flatnonzero(callers.numbered & (calls.parent < 0))
+    modules, module = np.unique(callers.module[rows], return_inverse=True)
+    places = [table.below(callers.above(code)) for code in modules.tolist()]
+    above[rows] = np.array(places, dtype=np.int64)[module]
+    return above
+
+
+def _placed(calls: Nested, markers: int, table: _PlaceTable, outermost: Rows) -> Ints:
     """For every call the row of its place in the table; a call of an unknown module passes on the place above it."""
     at = np.full(calls.parent.size, -1, dtype=np.int64)
     for rows in by_level(calls.depth):
-        above = np.where(calls.parent[rows] >= 0, at[calls.parent[rows]], -1)
+        above = np.where(calls.parent[rows] >= 0, at[calls.parent[rows]], outermost[rows])
         keys, key, counts = np.unique(
             (above + 1) * (markers + 1) + calls.marker[rows] + 1, return_inverse=True, return_counts=True
         )
@@ -117,6 +132,13 @@ class _PlaceTable:
         self._row: dict[tuple[str, str], int] = {}
         self._characters = 0
         self.pairs: list[tuple[str, str]] = []
+
+    def below(self, markers: list[int]) -> int:
+        """The row of the place of some markers, each below the one before; -1 for none."""
+        at = -1
+        for marker in markers:
+            at = self.row(at, marker, 0)
+        return at
 
     def row(self, above: int, marker: int, calls: int) -> int:
         """The row of the place of a marker's call (-1: none) below the place ``above`` (-1: none)."""

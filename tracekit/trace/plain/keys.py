@@ -10,6 +10,7 @@ import numpy as np
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import by_level, nesting_order, parents
+from tracekit.causes.markers import RANGES_OVERLAP
 from tracekit.markers.base import ModuleMarker, StepMarker, Unreadable
 from tracekit.markers.domains import is_library
 from tracekit.markers.kinds import AUTO, MODULES, OPERATOR, OPERATORS, RANGE, RANGES
@@ -17,7 +18,7 @@ from tracekit.trace.hierarchy.parts import part
 from tracekit.trace.plain.extents import Extents, extents_of
 from tracekit.trace.plain.iterations import iterations
 from tracekit.trace.plain.names import names_of
-from tracekit.trace.plain.stacks import stack_lines
+from tracekit.trace.plain.stacks import short_names, stack_lines
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
@@ -37,6 +38,7 @@ class Keyed(NamedTuple):
         decoded: The markers, with one for every name of a node.
         extents: The plain ranges that are nodes.
         marker: For each of these the row of its marker.
+        cut: Rows of start/end ranges that end, as nodes, before they ended.
         steps: The plain ranges that are iterations.
         step_markers: For each of these its marker.
     """
@@ -45,6 +47,7 @@ class Keyed(NamedTuple):
     decoded: Decoded
     extents: Extents
     marker: Rows
+    cut: Rows
     steps: Extents
     step_markers: list[StepMarker]
 
@@ -82,6 +85,8 @@ def keyed_by(
         plain = ~(ranges.called | ranges.operator | ranges.library) & axis.ends_here
         by = RANGES if plain.any() or not ranges.operator.any() else OPERATORS
     extents = _nesting(by, recording, axis, ends, ranges)
+    cut = _cut(extents, axis, recording)
+    recording.tally.add("ranges", RANGES_OVERLAP, cut.size)
     names, name = ranges.names, ranges.name[extents.row]
     markers, node = _markers(recording, extents.row, names, name)
     at = _iterations(extents, ranges, recording) if by == RANGES else node[:0]
@@ -92,6 +97,7 @@ def keyed_by(
         replace(decoded, markers=[*decoded.markers, *markers]),
         extents,
         node + len(decoded.markers),
+        cut,
         steps,
         [StepMarker(names.names[row].text, index=names.names[row].iteration) for row in ranges.name[steps.row]],
     )
@@ -141,10 +147,16 @@ def _nesting(by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges
     return _never_above_users(extents, ranges.library, calls)
 
 
+def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
+    """The ranges that ended later than their nodes do. Of one that never ended it is not known when it did."""
+    rows = extents.row[extents.end < axis.range_end[extents.row]]
+    return np.sort(rows[~np.asarray(recording.ranges.column("open"))[rows]])
+
+
 def _modules(decoded: Decoded) -> Keyed:
     none = np.empty(0, dtype=np.int64)
     nothing = Extents(none, none, none)
-    return Keyed(MODULES, decoded, nothing, none, nothing, [])
+    return Keyed(MODULES, decoded, nothing, none, none, nothing, [])
 
 
 def of_libraries(recording: Recording) -> Flags:
@@ -214,7 +226,7 @@ def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marke
     lines = stack_lines(extents, name, [item.stack for item in names.names])
     numbers: dict[str, int] = {}
     of_line = [numbers.setdefault(line, len(numbers)) + len(markers) for line in lines.line]
-    markers += [ModuleMarker(part(line, RANGE), kind=RANGE, phase="") for line in numbers]
+    markers += [ModuleMarker(part(name, RANGE), kind=RANGE, phase="") for name in short_names(numbers).values()]
     others = np.flatnonzero([not item.stack for item in names.names])
     kept = np.flatnonzero(np.isin(name, others))
     at = np.concatenate((kept, lines.at))

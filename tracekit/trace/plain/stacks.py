@@ -17,7 +17,7 @@ from tracekit.arrays.intervals import parents
 from tracekit.arrays.lookups import lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tracekit.arrays.types import Ints, Rows
     from tracekit.trace.plain.extents import Extents
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 #: Of a deeper stack the innermost lines count.
 _MOST_LINES = 100
 _OWN_LINES = re.compile(r"pyprof[/\\]nvtx[/\\]")
-_FOLDERS = re.compile(r".*[/\\]", re.DOTALL)
+_SEPARATOR = re.compile(r"[/\\]")
+#: Files that so many folders do not tell apart keep all of theirs.
+_MOST_FOLDERS = 8
 
 Stack = tuple[str, ...]
 
@@ -35,7 +37,7 @@ class Lines(NamedTuple):
 
     Attributes:
         at: Positions among the extents, each once for every line that is a node, in the order in which they nest.
-        line: For each of these the name of the line.
+        line: For each of these the line.
     """
 
     at: Rows
@@ -43,9 +45,30 @@ class Lines(NamedTuple):
 
 
 def lines_of(stack: Sequence[str]) -> Stack:
-    """The names of a stack's lines, such as ``train.py:123``, without folders and without PyProf's own lines."""
-    lines = [line for line in stack[-_MOST_LINES:] if not _OWN_LINES.search(line)]
-    return tuple(_FOLDERS.sub("", line) for line in lines)
+    """A stack's lines, such as ``/home/me/train.py:123``, without PyProf's own."""
+    return tuple(line for line in stack[-_MOST_LINES:] if not _OWN_LINES.search(line))
+
+
+def short_names(lines: Collection[str]) -> dict[str, str]:
+    """The name of each of some lines: ``train.py:123``, with as many folders as tell files of one name apart."""
+    parts = {line: tuple(_SEPARATOR.split(line)) for line in lines}
+    files: dict[str, set[Stack]] = {}
+    for folders in parts.values():
+        files.setdefault(_file(folders)[-1], set()).add(_file(folders))
+    kept = {name: _told_apart(those) for name, those in files.items()}
+    return {line: "/".join(folders[-kept[_file(folders)[-1]] :]) for line, folders in parts.items()}
+
+
+def _file(folders: Stack) -> Stack:
+    """Folders and name of a line's file, without the number of the line."""
+    name, colon, _ = folders[-1].rpartition(":")
+    return (*folders[:-1], name if colon else folders[-1])
+
+
+def _told_apart(files: set[Stack]) -> int:
+    """How many of the last parts of some paths tell them apart; of very long ones all."""
+    kept = range(1, _MOST_FOLDERS + 1)
+    return next((number for number in kept if len({path[-number:] for path in files}) == len(files)), 0)
 
 
 def stack_lines(extents: Extents, name: Ints, stacks: list[Stack]) -> Lines:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import innermost
-from tracekit.causes import CAUSES, MODULE_UNCLEAR, STEPS_UNCLEAR
+from tracekit.causes import CAUSES
+from tracekit.causes.markers import STEPS_UNCLEAR
+from tracekit.causes.work import MODULE_UNCLEAR
 from tracekit.markers.base import ModuleMarker, StepMarker
 from tracekit.markers.phases import BACKWARD
 from tracekit.trace.hierarchy.places import NAMELESS_ROOT
+from tracekit.trace.steps.announced import announced
 from tracekit.trace.steps.leading import led_steps
 from tracekit.trace.steps.roots import Outermost, is_part
 from tracekit.trace.steps.training import TRAIN, training_steps
@@ -54,7 +56,7 @@ class Steps:
 def steps_of(recording: Recording, keyed: Keyed, calls: Calls, endings: Endings, phased: Phased) -> Steps:
     """The ranges that mark steps. For a process without any, plain ranges that count iterations, if these are nodes.
 
-    Such a range inside a call of a module is a part of that call, and so of the step that it may be.
+    Such a plain range inside a call of a module is a part of that call, and so of the step that it may be.
 
     For a process without those, too, the steps of its optimizers, if it has some.
 
@@ -71,43 +73,23 @@ def steps_of(recording: Recording, keyed: Keyed, calls: Calls, endings: Endings,
     decoded, process = keyed.decoded, recording.threads.process
     start, end = integers(recording.ranges, "start_ns"), endings.end_ns
     thread = integers(recording.ranges, "thread")
-    announced, says = _announced(recording, keyed, calls)
-    marking = np.unique(process[thread[announced]])
+    marked = announced(recording, keyed, calls, endings)
+    marking = np.unique(process[thread[marked.row]])
     outermost = _outermost_calls(recording, decoded, calls, endings)
     trained = training_steps(phased.at(~np.isin(process[phased.thread], marking)), _forward(outermost))
     training = np.unique(process[np.append(trained.thread, trained.unclear)])
     unclear = outermost.forward & np.isin(outermost.thread, trained.unclear)
     recording.tally.add("calls", STEPS_UNCLEAR, int(unclear.sum()))
     led = _led(recording, decoded, calls, outermost, (marking, training))
-    rows = np.concatenate((announced, led.first))
-    says += [*map(StepMarker, led.name), *[StepMarker(TRAIN, TRAIN)] * trained.thread.size]
+    rows = np.concatenate((marked.row, led.first))
+    says = [*marked.says, *map(StepMarker, led.name), *[StepMarker(TRAIN, TRAIN)] * trained.thread.size]
     start = np.concatenate((start[rows], trained.start_ns))
-    end = np.concatenate((end[announced], end[led.last], trained.end_ns))
+    end = np.concatenate((end[marked.row], end[led.last], trained.end_ns))
     thread = np.concatenate((thread[rows], trained.thread))
     order = np.lexsort((np.append(rows, np.arange(trained.thread.size)), process[thread], start))
     apart = np.setdiff1d(led.apart, phased.thread[phased.code == BACKWARD])
     says = [says[row] for row in order.tolist()]
     return Steps(start[order], end[order], thread[order], process[thread[order]], says, apart)
-
-
-def _announced(recording: Recording, keyed: Keyed, calls: Calls) -> tuple[Rows, list[StepMarker]]:
-    """Ranges that mark steps, and for processes without any plain ranges that count iterations; what each says."""
-    process, decoded = recording.threads.process[integers(recording.ranges, "thread")], keyed.decoded
-    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
-    same_thread = np.asarray(recording.ranges.column("end_thread").is_null())
-    marked = np.flatnonzero(decoded.rows(StepMarker)[marker] & same_thread)
-    counting = _outside_of(calls, keyed)
-    counting = counting[~np.isin(process[keyed.steps.row[counting]], process[marked])]
-    markers = (decoded.markers[number] for number in marker[marked].tolist())
-    says = [item for item in markers if isinstance(item, StepMarker)]
-    says += [keyed.step_markers[row] for row in counting.tolist()]
-    return np.concatenate((marked, keyed.steps.row[counting])), says
-
-
-def _outside_of(calls: Calls, keyed: Keyed) -> Rows:
-    """Which of the iterations among plain ranges lie in no call of a module."""
-    around = innermost(calls.start, calls.end, calls.parent, keyed.steps.start, keyed.steps.end)
-    return np.flatnonzero(around < 0)
 
 
 def _forward(outermost: _OutermostCalls) -> Outermost:

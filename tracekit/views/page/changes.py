@@ -27,7 +27,7 @@ def changes(before: Dataset, after: Dataset) -> dict[str, Any]:
     difference = compare(before, after, Options())
     rows = records(difference.rows)
     changed = changed_parts(rows)
-    lines = by_own_change(changed)
+    lines = by_own_change(changed, difference.patterns)
     whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
     kernels = by_module(difference)
     return {

@@ -72,7 +72,7 @@ def _shown_note(worked: pd.DataFrame, known: pd.DataFrame) -> str:
         return "No module has both FLOPs and bytes known."
     share = percent(_share(_sum(known), _sum(worked)))
     return (
-        f"FLOPs and bytes are known for {count(len(known), 'module')} with {share} of all self time. "
+        f"FLOPs and bytes are known for {count(len(known), 'module')} with {share} of the self time of all calls. "
         "Position: average over calls; area: self time; share of the roof: call by call. "
         "Modules without matrix products are only in the table."
     )

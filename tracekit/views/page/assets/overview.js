@@ -70,6 +70,8 @@ const METHODS = new Map([
   ["graph_node", "by CUDA graph node"],
   ["graph_order", "by launch order in the CUDA graph"],
   ["graph_capture", "by the graph capture of whole CUDA graphs"],
+  ["backward", "by the forward call of the autograd node"],
+  ["autograd_thread", "by the range that waits for autograd"],
 ]);
 
 function causeText(row) {
@@ -82,7 +84,7 @@ function addCoverage() {
   const parts = rows.filter((row) => row.time_ns).map((row) =>
     styled(el("span", { class: tones[rows.indexOf(row)] }), { "flex-grow": row.time_ns, "min-width": "2px" }));
   const list = rows.map((row, at) => el("li", {}, swatch(tones[at]),
-    el("span", { class: "what" }, row.known ? "attributed " : "unknown: ", causeText(row)),
+    el("span", { class: "what" }, row.known ? "attributed " : `no ${WORDS.node}: `, causeText(row)),
     el("span", { class: "figures" }, `${percent(shareOf(row.time_ns, TOTAL))} \u00b7 ${duration(row.time_ns)} \u00b7 ${counted(row.count, WORDS.work)}`)));
   const doubts = DATA.coverage.doubts.map((doubt) => el("li", {}, el("span", { class: "what" }, capital(doubt))));
   const stack = el("div", { class: "stack", role: "img", "aria-label": rows.map((row) => `${causeText(row)} ${percent(shareOf(row.time_ns, TOTAL))}`).join(", ") }, ...parts);

@@ -1,0 +1,227 @@
+"""``tracekit capture --hierarchy``: operators of a Chrome trace name their modules, as the test's own hooks see."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tracekit
+from tests.command import separately
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+pytestmark = pytest.mark.torch
+
+MODEL = """
+import multiprocessing, sys
+import torch
+from torch import nn
+from torch.profiler import record_function
+
+class Block(nn.Module):
+    def __init__(self, shared):
+        super().__init__()
+        self.fc, self.shared, self.bag = nn.Linear(8, 8), shared, nn.ModuleDict({"a(b)": nn.Linear(8, 8)})
+    def forward(self, x):
+        return x + self.bag["a(b)"](self.shared(torch.relu(self.fc(x))))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        shared = nn.LayerNorm(8)
+        self.layers = nn.ModuleList(Block(shared) for _ in range(2))
+        self.head = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+    def forward(self, x):
+        for layer in reversed(self.layers):
+            x = layer(x)
+        return self.head(x).sigmoid()
+
+def make(hooked=True):
+    net = Net()
+    opened = []
+    stack = []
+    def before(module, args):
+        name = next((n for n, child in (stack[-1].named_children() if stack else ()) if child is module), None)
+        names = [] if not stack else [name] if name else path_below(stack[-1], module)
+        stack.append(module)
+        paths.append([*(paths[-1] if paths else []), *names])
+        opened.append(record_function("truth " + "/".join(paths[-1])).__enter__())
+    def after(module, args, result):
+        opened.pop().__exit__(None, None, None)
+        stack.pop(), paths.pop()
+    paths = []
+    for module in net.modules() if hooked else ():
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+    return net, torch.randn(3, 8)
+
+def path_below(above, module):
+    return next([n, m] for n, child in above.named_children() for m, c in child.named_children() if c is module)
+
+def compiled():
+    net, x = make(hooked=False)
+    return torch.compile(net, backend="aot_eager"), x
+
+def work(turns):
+    net, x = make()
+    for _ in range(turns):
+        net(x).sum().backward()
+
+if __name__ == "__main__":
+    other = multiprocessing.get_context("spawn").Process(target=work, args=(2,))
+    other.start()
+    work(1)
+    other.join()
+    sys.exit(other.exitcode)
+"""
+FRAME = re.compile(r"(?P<name>[^.()]+)\((?P<class>[^()]*)\)::forward\.")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path
+
+
+def captured(folder: Path, *args: str) -> list[dict[str, Any]]:
+    outcome = separately("capture", "--hierarchy", "-o", "run", *args, cwd=folder)
+    assert (outcome.code, "warning" in outcome.err) == (0, False), outcome.err
+    assert "Chrome trace: run.json.gz" in outcome.err
+    with gzip.open(folder / "run.json.gz") as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return events
+
+
+def operators(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event.get("cat") == "cpu_op"]
+
+
+def path_of(hierarchy: str | None) -> str | None:
+    """The path below the root that a hierarchy names."""
+    if hierarchy is None:
+        return None
+    frames = list(FRAME.finditer(hierarchy))
+    assert "".join(frame[0] for frame in frames) == hierarchy
+    assert (frames[0]["name"], frames[0]["class"]) == ("TOP", "Net")
+    return "/".join(frame["name"] for frame in frames[1:])
+
+
+def around(event: dict[str, Any], truth: list[dict[str, Any]]) -> str | None:
+    """What the hooks say about where it ran."""
+    inside = [
+        one
+        for one in truth
+        if (one["pid"], one["tid"]) == (event["pid"], event["tid"])
+        and one["ts"] <= event["ts"]
+        and event["ts"] + event["dur"] <= one["ts"] + one["dur"]
+    ]
+    innermost = min(inside, key=lambda one: one["dur"], default=None)
+    return innermost and innermost["name"].removeprefix("truth").strip().replace("a(b)", "INSTANCE_NAME_UNKNOWN")
+
+
+def assert_drawable(events: list[dict[str, Any]]) -> None:
+    """That viewers take the events, and times keep their nanoseconds."""
+    for event in events:
+        if event["ph"] == "X" and event["cat"] != "Trace":
+            assert isinstance(event["pid"], int)
+            assert isinstance(event["tid"], int)
+            assert max(len(repr(float(event[name])).partition(".")[2]) for name in ("ts", "dur")) <= 3
+            assert event["dur"] >= 0
+
+
+def checked_forward(events: list[dict[str, Any]]) -> int:
+    """How many operators hooks place, after comparing all of them."""
+    truth = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith("truth")]
+    placed = [(event, place) for event in operators(events) if (place := around(event, truth)) is not None]
+    for event, place in placed:
+        assert path_of(event["args"].get("Module Hierarchy")) == place, event["name"]
+    return len(placed)
+
+
+def rows(dataset: Dataset, table: str, columns: list[str]) -> list[dict[str, Any]]:
+    return dataset.table(table, columns).to_pylist()
+
+
+def assert_same_as_report(folder: Path) -> Dataset:
+    """That the trace is read as the report is, and names the modules that are read."""
+    ours, theirs = (tracekit.parse(folder / name, folder / f"{name}.out") for name in ("run.sqlite", "run.json.gz"))
+    columns = {
+        "kernels": [
+            "name",
+            "start_ns",
+            "end_ns",
+            "pid",
+            "tid",
+            "module",
+            "call_id",
+            "method",
+            "cause",
+            "phase",
+            "step_id",
+        ],
+        "calls": [
+            "call_id",
+            "parent_call_id",
+            "module",
+            "start_ns",
+            "end_ns",
+            "phase",
+            "pid",
+            "tid",
+            "inputs",
+            "outputs",
+        ],
+        "modules": ["path", "class_name", "params"],
+        "steps": ["start_ns", "end_ns", "pid"],
+    }
+    for table, names in columns.items():
+        assert rows(ours, table, names) == rows(theirs, table, names), table
+    return ours
+
+
+def test_operators_of_forward_and_backward_name_their_modules(folder: Path) -> None:
+    events = captured(folder, "--backward", "--steps", "2", "model.py:make")
+    assert checked_forward(events) > 50
+    dataset = assert_same_as_report(folder)
+    in_report = Counter(row["module"] for row in rows(dataset, "kernels", ["module"]))
+    in_trace = Counter(event["args"].get("Module Hierarchy") for event in operators(events))
+    assert sorted(in_report.values()) == sorted(in_trace.values())
+    backward = {event["name"]: event["args"].get("Module Hierarchy") for event in operators(events)}
+    assert path_of(backward["SigmoidBackward0"]) == ""
+    assert path_of(backward["AddmmBackward0"]) == "layers/1/fc"
+    assert path_of(backward["autograd::engine::evaluate_function: AddmmBackward0"]) == "layers/1/fc"
+
+
+def test_all_processes_are_in_one_trace(folder: Path) -> None:
+    events = captured(folder, "--backward", "--", sys.executable, "model.py")
+    assert checked_forward(events) > 50
+    assert_drawable(events)
+    assert len({event["pid"] for event in operators(events)}) == 2
+    flows = [event for event in events if event.get("ph") in "sf" and event.get("cat") == "fwdbwd"]
+    ends = Counter((event["id"], event["ph"]) for event in flows)
+    assert set(ends.values()) <= {1}
+    assert_same_as_report(folder)
+
+
+def test_operators_in_compiled_code_name_what_was_compiled(folder: Path) -> None:
+    events = captured(folder, "--steps", "1", "model.py:compiled")
+    places = {path_of(event["args"].get("Module Hierarchy")) for event in operators(events) if "addmm" in event["name"]}
+    assert places == {""}
+    assert_same_as_report(folder)
+
+
+def test_an_earlier_trace_stays_unless_forced(folder: Path) -> None:
+    (folder / "run.json.gz").write_text("mine")
+    outcome = separately("capture", "--hierarchy", "-o", "run", "model.py:make", cwd=folder)
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert "run.json.gz: already exists; replace it with --force" in outcome.err
+    assert {path.name for path in folder.iterdir()} == {"model.py", "run.json.gz"}

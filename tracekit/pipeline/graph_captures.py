@@ -1,0 +1,165 @@
+"""Graph captures in traces of their own, as vLLM and SGLang record them when they start; here they join the report.
+
+A trace belongs to the report if the same process captured that replays, and no rank contradicts it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.lookups import positions
+from tracekit.errors import ReportError
+from tracekit.files import reason_of
+from tracekit.graphs.recorded_apart import captured_in, joined, texts_around_replays
+from tracekit.graphs.silent_runs import with_edges
+from tracekit.markers.base import StepMarker
+from tracekit.markers.numbered import Numbering
+from tracekit.markers.phases import COMPILE, phase_of
+from tracekit.progress import silent
+from tracekit.readers import kineto, reader_for
+from tracekit.recording.provenance import Lack
+from tracekit.trace.decoding import decode
+from tracekit.trace.launching import launched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tracekit.arrays.types import Rows
+    from tracekit.graphs.recorded_apart import Captured
+    from tracekit.recording.tables import Recording
+
+#: What a report lacks whose replays cannot be attributed without their graph captures.
+LACK = "graph captures"
+_SUFFIXES = (".json", ".json.gz")
+_EXPECTED = (
+    "expected a Chrome trace in which a CUDA graph is captured (SGLang: --enable-profile-cuda-graph, vLLM: "
+    "--profiler-config.capture_torch_profiler)"
+)
+
+
+class CaptureTrace(NamedTuple):
+    """A trace of graph captures."""
+
+    path: Path
+    captured: Captured
+
+    @property
+    def maker(self) -> str:
+        """Which processes captured, in words."""
+        threads = self.captured.recording.threads
+        pids = ", ".join(str(pid) for pid in threads.process_pid[self.captured.processes].tolist())
+        return f"process {pids}{_rank_in_words(self.captured.recording)}"
+
+
+def with_graph_captures(path: Path, recording: Recording, captures: Sequence[Path], *, required: bool) -> Recording:
+    """The recording of a Chrome trace with the graph captures of its processes.
+
+    Args:
+        path: The report.
+        recording: Its recording.
+        captures: Traces of graph captures, or folders of such.
+        required: Whether there must be one of the report's own processes.
+
+    Raises:
+        ReportError: If the report or a trace is no Chrome trace, a trace has no graph capture, or none is required.
+    """
+    if recording.source.format != kineto.NAME:
+        problem = "is no Chrome trace, and graph captures are joined only with these"
+        raise ReportError(
+            path, problem, "record the graph capture in the report itself, and leave out --graph-captures"
+        )
+    files = {one.captured.recording.source.sha256: one for one in map(_read, _files(captures))}
+    # Given twice, or the report itself: what it holds would not be certain any more.
+    traces = [one for sha256, one in files.items() if sha256 != recording.source.sha256]
+    own = [one for one in traces if (_rows(recording, one.captured)[one.captured.processes] >= 0).any()]
+    if not traces:
+        return recording
+    if not own:
+        return _without(path, recording, traces, required=required)
+    numbering = Numbering(recording.texts)
+    around = {recording.texts[row] for row in texts_around_replays(recording).tolist()}
+    for one in sorted(own, key=lambda trace: trace.captured.recording.source.started_utc_ns or 0):
+        recording = joined(
+            recording, one.captured, _rows(recording, one.captured), _texts(one.captured, numbering, around)
+        )
+    of_captures = [lack for one in own for lack in one.captured.recording.lacks if lack.what == "names of modules"]
+    lacks = [lack for lack in recording.lacks if lack.what != LACK]
+    return replace(recording, lacks=tuple(dict.fromkeys([*lacks, *of_captures])))
+
+
+def _files(captures: Sequence[Path]) -> Iterator[Path]:
+    for path in captures:
+        if not path.is_dir():
+            yield path
+            continue
+        files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES))
+        if not files:
+            raise ReportError(path, "is a folder without traces (.json, .json.gz)", _EXPECTED)
+        yield from files
+
+
+def _read(path: Path) -> CaptureTrace:
+    reader = reader_for(path)
+    if reader.NAME != kineto.NAME:
+        raise ReportError(path, "is no Chrome trace", _EXPECTED)
+    try:
+        recording = reader.read(path, silent)
+    except OSError as error:
+        raise ReportError(path, f"cannot be read ({reason_of(error)})", "check its disk or network") from None
+    recording = with_edges(recording, launched(recording).launch)
+    captured = captured_in(recording, launched(recording).launch)
+    if not captured.launch.size:
+        raise ReportError(path, "holds no graph capture", _EXPECTED)
+    return CaptureTrace(path, captured)
+
+
+def _rows(report: Recording, captured: Captured) -> Rows:
+    """For every process of a trace its row in the report; -1 for other processes, and those of other ranks."""
+    other = captured.recording
+    row = positions(other.threads.process_pid, report.threads.process_pid)
+    ours, theirs = np.append(report.process_rank, -1)[row], other.process_rank
+    return np.where((ours >= 0) & (theirs >= 0) & (ours != theirs), -1, row)
+
+
+def _texts(captured: Captured, numbering: Numbering, around: set[str]) -> list[str | None]:
+    """The texts that stand for those of a trace; its steps, and what it took to compile, are left out.
+
+    Args:
+        captured: What went on during its graph captures.
+        numbering: Numbers of modules in the report and in other traces.
+        around: Texts of the report's ranges in which graphs were launched.
+    """
+    texts: list[str | None] = list(captured.recording.texts)
+    decoded = decode(captured.recording.texts)
+    steps = decoded.rows(StepMarker)[decoded.of_text].tolist()
+    for row, (text, is_step) in enumerate(zip(captured.recording.texts, steps, strict=True)):
+        if is_step or ((phase := phase_of(text)) is not None and phase.code == COMPILE):
+            texts[row] = None
+    own = [text for row in captured.texts().tolist() if (text := texts[row]) is not None]
+    around_both = around.intersection(captured.recording.texts[row] for row in captured.texts(around=True).tolist())
+    renamed = numbering.renamed(own, around_both)
+    return [renamed.get(text, text) if text is not None else None for text in texts]
+
+
+def _without(path: Path, recording: Recording, traces: list[CaptureTrace], *, required: bool) -> Recording:
+    """The recording without graph captures, since those given are of other processes.
+
+    Raises:
+        ReportError: If there must be one.
+    """
+    pids = ", ".join(map(str, recording.threads.process_pid.tolist()))
+    problem = f"is of {traces[0].maker}, but {path.name} is of process {pids}{_rank_in_words(recording)}"
+    remedy = "give the graph capture of the same process, recorded in the same run"
+    if required:
+        raise ReportError(traces[0].path, problem, remedy)
+    lacks = [lack for lack in recording.lacks if lack.what != LACK]
+    return replace(recording, lacks=(*lacks, Lack(LACK, f"those given are of other processes; {remedy}")))
+
+
+def _rank_in_words(recording: Recording) -> str:
+    ranks = sorted({rank.rank for rank in recording.ranks})
+    return f" (rank {', '.join(map(str, ranks))})" if ranks else ""

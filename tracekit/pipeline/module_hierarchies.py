@@ -1,0 +1,100 @@
+"""Writes the hierarchy of modules on every operator and kernel of a Chrome trace that ``tracekit capture`` left."""
+
+from __future__ import annotations
+
+import gzip
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tracekit.arrays.columns import integers
+from tracekit.attribution import attribute
+from tracekit.errors import ReportError
+from tracekit.files import whole_file
+from tracekit.markers.kinds import MODULES
+from tracekit.markers.scripted import FIELD, Node, hierarchy_texts
+from tracekit.progress import silent
+from tracekit.readers import kineto
+from tracekit.recording.tables import CPU_OP, KERNEL, MEMCPY, MEMSET
+from tracekit.trace.decoding import decode
+from tracekit.trace.evidence import evidence_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from tracekit.arrays.types import Ints
+    from tracekit.attribution.base import Trace
+    from tracekit.progress import Progress
+
+_LEVEL = 1
+#: Lines that are written at once: many small pieces take long to compress.
+_BATCH = 10_000
+#: Categories of work by the beginnings of the lines that hold it.
+_BEGINNINGS = {"cpu_op": CPU_OP, "kernel": KERNEL, "gpu_memcpy": MEMCPY, "gpu_memset": MEMSET}
+_BEGINNING = b'{"ph":"X","cat":"%s"'
+_LONGEST = max(len(_BEGINNING % category.encode()) for category in _BEGINNINGS)
+_DECODE, _ENCODE = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
+
+
+def write_module_hierarchies(path: Path, progress: Progress = silent) -> None:
+    """Adds PyTorch's field ``Module Hierarchy`` to the operators and kernels that belong to a module.
+
+    Args:
+        path: The trace, as ``tracekit.capture.chrome_trace`` writes it: one event a line. It is replaced.
+        progress: Called with the share that is done.
+
+    Raises:
+        ReportError: If it is no such trace.
+        OSError: If it cannot be written.
+    """
+    recording = kineto.read(path, progress, operators_as_work=True)
+    trace = attribute(evidence_of(recording, decode(recording.texts), MODULES))
+    kind, texts = integers(recording.work, "kind"), _texts(trace)
+    expected = {number: _texts_of(trace.module[kind == number], texts) for number in _BEGINNINGS.values()}
+    with whole_file(path) as partial, gzip.open(path, "rb") as lines, gzip.open(partial, "wb", _LEVEL) as file:
+        written = _with_hierarchies(lines, expected, path)
+        while batch := b"".join(islice(written, _BATCH)):
+            file.write(batch)
+
+
+def _texts(trace: Trace) -> list[str | None]:
+    """The hierarchy of every module."""
+    modules = trace.evidence.calls.modules
+    return hierarchy_texts(
+        [Node(module.parent, module.name, module.facts.class_name, module.kind) for module in modules]
+    )
+
+
+def _texts_of(module: Ints, texts: list[str | None]) -> Iterator[str | None]:
+    """The hierarchies of some work, one after the other."""
+    return map(np.array([*texts, None], dtype=object).__getitem__, module.tolist())
+
+
+def _with_hierarchies(lines: Iterable[bytes], expected: dict[int, Iterator[str | None]], path: Path) -> Iterator[bytes]:
+    kinds = {_BEGINNING % category.encode(): kind for category, kind in _BEGINNINGS.items()}
+    for line in lines:
+        kind = kinds.get(line[: line.find(b",", len(b'{"ph":"X",'), _LONGEST + 1)])
+        if kind is None:
+            yield line
+            continue
+        try:
+            hierarchy = next(expected[kind])
+        except StopIteration:
+            raise _mismatch(path) from None
+        yield line if hierarchy is None else _with_hierarchy(line, hierarchy)
+    if any(next(rest, StopIteration) is not StopIteration for rest in expected.values()):
+        raise _mismatch(path)
+
+
+def _with_hierarchy(line: bytes, hierarchy: str) -> bytes:
+    text = line.rstrip(b",\n")
+    event = _DECODE(text)
+    event["args"] = (event.get("args") or {}) | {FIELD: hierarchy}
+    return bytes(_ENCODE(event)) + line[len(text) :]
+
+
+def _mismatch(path: Path) -> ReportError:
+    return ReportError(path, "some of its events have no times that can be true", "record it again")
