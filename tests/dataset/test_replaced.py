@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,6 @@ from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tracekit.dataset.opening import Dataset
 
@@ -136,6 +136,23 @@ def test_a_dataset_that_is_just_being_replaced_is_no_missing_one(reports: list[P
     line = refusal(command("show", "modules", folder), folder)
     assert "is being replaced by a parse, or a parse was killed while it replaced it; try again in a moment" in line
     assert f"restore it: rename {aside} to run" in line
+
+
+def test_a_dataset_that_is_put_in_place_while_it_is_looked_for_is_opened(
+    reports: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tracekit.parse(reports[0], tmp_path / "run").folder
+    aside = folder.rename(tmp_path / ".run.old-1")
+    exists = Path.exists
+
+    def replaced_before_the_second_look(path: Path) -> bool:
+        there = exists(path)
+        if aside.is_dir():
+            aside.rename(folder)
+        return there
+
+    monkeypatch.setattr(Path, "exists", replaced_before_the_second_look)
+    assert tracekit.load(folder).reports == []
 
 
 PARSING = """

@@ -34,6 +34,8 @@ _ID_BYTES = 16
 #: More than any sum over reports.
 _MOST = 1 << 80
 _AGAIN = "parse the report again"
+#: How often a dataset is looked for that other parses keep replacing.
+_ATTEMPTS = 10
 
 
 def new_id(start: bytes) -> hashlib.blake2b:
@@ -92,7 +94,7 @@ def _as_written(fields: dict[str, Any]) -> bool:
         return False
 
 
-def _json(folder: Path) -> object:
+def _json(folder: Path, attempts: int = _ATTEMPTS) -> object:
     path = folder / MANIFEST
     try:
         return json.loads(path.read_text("utf-8"), parse_constant=_no_number)
@@ -101,6 +103,8 @@ def _json(folder: Path) -> object:
         remedy = f"if it is a report, read it with tracekit parse {folder}"
     except FileNotFoundError:
         problem, remedy = _missing(folder)
+        if attempts and path.exists():  # a parse has put its dataset there since
+            return _json(folder, attempts - 1)
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         problem, remedy = f"its manifest cannot be read ({reason})", _AGAIN
