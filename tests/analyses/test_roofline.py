@@ -525,7 +525,9 @@ kernel 1  1200  1300  #3  softmax_warp_forward
 """
 
 
-UNCLEAR = "operators that are not understood, work outside of operators, or no operators recorded"
+UNCLEAR = (
+    "operators that are not understood or may have been stopped, work outside of operators, or no operators recorded"
+)
 
 
 def test_of_operators_inside_each_other_the_outermost_that_counts_does(parsed: Parse) -> None:
@@ -700,3 +702,33 @@ def test_each_call_has_the_limit_of_its_own_shape(tmp_path: Path) -> None:
     assert row["roof_share"] == pytest.approx(ideal / taken)
     part = row_of(dataset, path.replace("down", "gate_up"), peaks=["bfloat16=1e9", "memory=2039"])
     assert part["bound"] == "memory"
+
+
+@pytest.mark.parametrize(("kernel", "flops"), [("", 3), ("launch 1 350 352 #4\nkernel 1 640 660 #4 gemm", 4)])
+def test_a_recomputation_that_stopped_in_its_last_product_is_known_by_its_kernels(
+    parsed: Parse, kernel: str, flops: int
+) -> None:
+    """Where no call tells what it returned."""
+    product = "aten::mm, op_id = 1, sizes = [[2, 3], [3, 4]]"
+    dataset = parsed(f"""
+        range  1    0 100 nn.Module: Net_0
+        range  1   10  40 nn.Module: Linear_0
+        range  1   20  30 {product}
+        launch 1   22  24 #1
+        range  1   50  80 nn.Module: Linear_1
+        range  1   60  70 {product}
+        launch 1   62  64 #2
+        range  1  200 400 TanhBackward0, op_id = 2, sizes = []
+        range  1  205 390 nn.Module: Net_0, recompute
+        range  1  210 240 nn.Module: Linear_0, recompute
+        range  1  220 230 {product}
+        launch 1  222 224 #3
+        range  1  300 380 nn.Module: Linear_1, recompute
+        range  1  340 360 {product}
+        {kernel}
+        kernel 1  500 520 #1 gemm
+        kernel 1  520 540 #2 gemm
+        kernel 1  620 640 #3 gemm
+    """)
+    assert row_of(dataset, "Net_0.Linear_0")["inclusive_flops"] == 2 * 48
+    assert row_of(dataset, "Net_0")["inclusive_flops"] == flops * 48

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+from functools import partial
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from tests.capture.models import counted, tree
+from tests.capture.models import counted, hooks, tree
 from tracekit.capture import Listed, layer_marker, layer_markers, step
+from tracekit.capture.attach import _MarkedCall, compile_in_place, is_compiled
+from tracekit.capture.emit import routed_to
+from tracekit.capture.roots import RootMarkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,6 +118,57 @@ def test_layers_compiled_one_by_one_share_their_code_as_without_markers(marked_f
         model(X)
     assert graphs() == 1
     assert tree(to) == (["top"] if marked_first else ["top", "  top.0", "  top.1", "  top.2"])
+
+
+@pytest.mark.parametrize(
+    ("stance", "first"),
+    [
+        ("default", ["top", "  top.a", "  top.b", "    top.b.up"]),
+        ("force_eager", ["top", "  top.a", "    top.a.up", "  top.b", "    top.b.up"]),
+    ],
+)
+def test_markers_go_around_the_compiled_calls_of_modules_that_are_compiled_again(stance: str, first: list[str]) -> None:
+    to, model = Listed(), Net()
+    handle = layer_markers(model, backward=True, emitter=to)
+    for module in (model.a, model, model):
+        compile_in_place(module, partial(module.compile, backend="eager"))
+        with torch.compiler.set_stance(stance):
+            model(X)
+    assert tree(to)[: len(first)] == first
+    assert tree(to).count("top") == 3
+    handle.remove()
+    model(X)
+    assert tree(to).count("top") == 3
+    assert not hooks(model)
+    assert not any(isinstance(module._compiled_call_impl, _MarkedCall) for module in model.modules())
+
+
+def test_a_module_that_compiles_itself_in_its_call_is_marked() -> None:
+    class Late(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not is_compiled(self):
+                compile_in_place(self, partial(self.compile, backend="eager"))
+            return super().forward(x)
+
+    to, model = Listed(), Late()
+    with layer_markers(model, emitter=to):
+        model(X)
+        model(X)
+    assert [line for line in tree(to) if not line.startswith(" ")] == ["top", "top"]
+
+
+def test_a_recording_keeps_no_module_alive_that_is_compiled_in_place() -> None:
+    to, model = Listed(), Net()
+    model.a.compile(backend="eager")
+    with routed_to(to), RootMarkers(lambda *_: None, layer_markers):
+        model.compile(backend="eager")
+        model(X)
+        gone = [ref(module) for module in (model, model.a)]
+        del model
+        torch._dynamo.reset()
+        gc.collect()
+        assert [module() for module in gone] == [None, None]
+    assert tree(to) == ["Net"]
 
 
 def test_a_compiled_block_that_raises_is_closed() -> None:

@@ -18,6 +18,7 @@ from tests.capture.models import (
     Tagger,
     by_path,
     counted,
+    hooks,
     markers,
     tree,
 )
@@ -35,10 +36,6 @@ def run(model: nn.Module, *args: object, **kwargs: object) -> Listed:
     with layer_markers(model, emitter=to, **options), torch.no_grad():
         model(*args, **kwargs)
     return to
-
-
-def hooks(model: nn.Module) -> int:
-    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
 
 
 def test_ranges_nest_as_the_modules_of_a_cnn() -> None:

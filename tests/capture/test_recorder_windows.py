@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -35,6 +36,50 @@ TEXTS = [
     "%s %d {}",
     " ",
 ]
+
+TWO_WINDOWS = """
+import threading
+import torch
+from torch.profiler import record_function
+from tracekit.capture.recorder import Recorder
+from tests.capture.recordings import recorded, texts_of
+
+decorated = record_function("again")
+
+def other():
+    recorder.emitter.opener("dropped")()
+    entered.wait(), leave.wait()
+    recorder.emitter.close()
+
+for turn in range(20):
+    recorder, ranges = Recorder(), [record_function("dropped") for _ in range(30)]
+    entered, leave = threading.Barrier(2), threading.Barrier(2)
+    with recorded(recorder):
+        torch.zeros(1)
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.wait()
+        for range_ in [*ranges, decorated]:
+            range_.__enter__()
+            recorder.emitter.opener("dropped")()
+    if turn % 2:
+        recorder.forget()  # as in a forked process
+    with recorded(recorder):
+        for _ in range(500):
+            torch.zeros(1)
+        recorder.emitter.opener("kept")()
+        recorder.emitter.close()
+        for range_ in [*ranges, decorated]:
+            recorder.emitter.close()
+            range_.__exit__(None, None, None)
+        del ranges
+        leave.wait()
+        thread.join()
+        with decorated:
+            for _ in range(500):
+                torch.zeros(1)
+    print(*texts_of(recorder), sep="\\n")
+"""
 
 
 def marked(recorder: Recorder, text: str) -> None:
@@ -110,6 +155,12 @@ def test_a_window_that_is_opened_anew_drops_what_it_held() -> None:
         marked(recorder, "dropped")
     assert texts_of(recorder) == ["kept", "dropped"]
     assert (recorder.figures["markers"], recorder.figures["markers_lost"]) == (2, 0)
+
+
+def test_ranges_that_are_open_from_one_window_to_the_next_do_not_crash_the_program() -> None:
+    outcome = subprocess.run([sys.executable, "-c", TWO_WINDOWS], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.splitlines() == ["kept", "again"] * 20
 
 
 def test_a_window_that_was_never_opened_or_is_empty_says_so(tmp_path: Path) -> None:

@@ -215,6 +215,33 @@ def main():
     assert counts(tracekit.parse(place.folder / "main.sqlite")) == {"Net": 2, "Net_2": 2}
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("args", "expected"), [(("--backward",), [5, 2]), (("--warmup", 1, "--steps", 3), [3, 1])])
+def test_a_model_that_is_compiled_in_place_between_its_calls_keeps_its_ranges(
+    place: Place, args: tuple[object, ...], expected: list[int]
+) -> None:
+    body = """
+net = Net()
+loss = net(x).sum()
+net.head.compile(backend="aot_eager")
+loss = loss + net(x).sum()
+net.compile(backend="aot_eager")
+loss = loss + net(x).sum()
+net.compile(backend="aot_eager", fullgraph=True)
+for _ in range(2): loss = loss + net(x).sum()
+loss.backward()
+"""
+    dataset = captured(place, body, *args)
+    calls = dataset.calls(["module", "phase"])
+    forward = calls[calls.phase == "forward"]
+    outside, inside = expected
+    assert forward.module.astype(str).value_counts().to_dict() == {
+        "Net": outside,
+        **dict.fromkeys(("Net.encoder", "Net.encoder.0", "Net.encoder.1", "Net.head"), inside),
+    }
+    assert len(dataset.steps()) == outside
+
+
 def test_a_command_that_compiles_its_model_in_place_is_recorded(place: Place) -> None:
     place.write(f"{TOP}\nnet = Net()\nnet.compile(backend='eager')\nnet(x)\n")
     outcome = separately(

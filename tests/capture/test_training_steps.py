@@ -11,6 +11,7 @@ import tracekit
 from tests.capture import places
 from tracekit.capture.emit import Listed, routed_to
 from tracekit.capture.training import data_markers
+from tracekit.markers.phases import AFTER_UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,6 +171,11 @@ def test_a_step_ends_where_an_iteration_of_the_program_ends(
     assert calls_by_step(dataset, root) == expected
     assert set(dataset.steps().kind) == {"train"}
     assert set(dataset.steps().name) == {"train"}
+
+
+def test_an_optimizer_that_runs_the_model_itself_is_known_in_its_first_step(place: Place) -> None:
+    ranges = captured(place, CLOSURE).ranges()
+    assert not ranges.text.str.contains(AFTER_UPDATE).any()
 
 
 def test_evaluation_is_in_no_step(place: Place) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,10 +17,11 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 import tracekit
 from tests.command import command
 from tests.needs import TRACES
+from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.simulator import simulate, write_report
 from tests.simulator.annotated import annotated
 from tests.simulator.strategies import capturing_plans, plans, raising_plans
-from tests.trace_lines import report
+from tests.trace_lines import global_tid, report
 from tracekit.errors import ReportError
 from tracekit.exports import chrome, perfetto
 from tracekit.exports.base import Target
@@ -51,6 +54,7 @@ def differences(one: Dataset, other: Dataset) -> dict[str, object]:
 
 
 def read_again(dataset: Dataset, folder: Path, kind: Any = chrome, by: str = "auto") -> Dataset:
+    folder.mkdir(exist_ok=True)
     kind.write(dataset, Target(str(folder / "timeline"), False), silent)
     return tracekit.parse(folder / "timeline", folder / "again", by=by)
 
@@ -144,6 +148,84 @@ def test_several_reports_are_one_and_processes_of_the_same_id_stay_apart(tmp_pat
     assert again.table("calls").num_rows == 4
 
 
+def trace_of_rank(path: Path, rank: int, *gpus: str) -> Path:
+    """A trace of one process with a kernel on each of its GPUs; ids are the same in all ranks."""
+    numbers = range(len(gpus))
+    return trace(
+        path,
+        event("user_annotation", "{'Module': 'top'}", 0, 100),
+        *(launch(10 + number, number) for number in numbers),
+        *(kernel(50 + rank, number, device=number) for number in numbers),
+        {"ph": "M", "name": "process_name", "pid": 100, "args": {"name": f"worker {rank}"}},
+        deviceProperties=[{"id": number, "name": name} for number, name in enumerate(gpus)],
+        distributedInfo={"rank": rank},
+    )
+
+
+def test_ranks_gpus_and_processes_of_several_reports_are_those_of_each(tmp_path: Path) -> None:
+    paths = [
+        trace_of_rank(tmp_path / "rank2.json", 2, "A100", "H100"),
+        trace_of_rank(tmp_path / "rank10.json", 10, "B200"),
+    ]
+    again = read_again(tracekit.parse(paths, tmp_path / "run"), tmp_path)
+    rows = sorted(tuple(row.values()) for row in again.table("kernels", ["rank", "device", "pid"]).to_pylist())
+    other = rows[2][2]
+    assert rows == [(2, 0, 100), (2, 1, 100), (10, 2, other)]
+    assert other != 100
+    assert [(gpu["device"], gpu["name"]) for gpu in again.manifest["devices"]] == [
+        (0, "A100"),
+        (1, "H100"),
+        (2, "B200"),
+    ]
+    assert [(one["pid"], one["rank"]) for one in again.manifest["ranks"]] == [(100, 2), (other, 10)]
+    assert [(one["pid"], one["name"]) for one in again.manifest["processes"]] == [
+        (100, "worker 2"),
+        (other, "worker 10"),
+    ]
+
+
+def test_processes_of_several_machines_that_have_one_id_are_refused_whatever_their_modules(tmp_path: Path) -> None:
+    ranges = "range 1/1 0 100 {'Module': 'top'}\nrange 2/2 10 50 {'Module': 'other'}"
+    path = report(tmp_path / "report.sqlite", ranges)
+    with closing(sqlite3.connect(path)) as db, db:
+        other_machine = (2 << 48) | (1 << 24) | 2
+        db.execute("UPDATE NVTX_EVENTS SET globalTid = ? WHERE globalTid = ?", (other_machine, global_tid("2/2")))
+    dataset = tracekit.parse(path, tmp_path / "out")
+    assert ambiguous_processes(dataset)
+    with pytest.raises(ReportError, match="several machines"):
+        read_again(dataset, tmp_path)
+
+
+def test_what_a_timeline_says_of_work_goes_before_what_would_be_found(tmp_path: Path) -> None:
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", TRACE), tmp_path / "out")
+    chrome.write(dataset, Target(str(tmp_path / "timeline"), False), silent)
+    text = (tmp_path / "timeline").read_text()
+    changed = text.replace('"module": "top.fc", "cause": null', '"module": null, "cause": "outside_modules"')
+    (tmp_path / "timeline").write_text(changed.replace('"method": "range", ', ""))
+    kernels = tracekit.parse(tmp_path / "timeline", tmp_path / "again").table("kernels", ["module", "call_id", "cause"])
+    assert kernels.to_pylist() == [{"module": None, "call_id": None, "cause": "outside_modules"}]
+
+
+MIXED = """
+range  1    0 9000 outer
+range  1   10 5000 {'Module': 'top'}
+range  1   20 4000 {'Module': 'top.fc'}
+range  1   30  300 inner
+launch 1  100  200 #1
+kernel 1 1001 3501 #1 gemm
+launch 1 6000 6100 #2
+kernel 1 6200 6300 #2 late
+"""
+
+
+@pytest.mark.parametrize("before", ["modules", "ranges", "operators"])
+@pytest.mark.parametrize("after", ["modules", "ranges", "operators"])
+def test_another_hierarchy_of_a_timeline_is_that_of_the_report(tmp_path: Path, before: str, after: str) -> None:
+    path = report(tmp_path / "report.sqlite", MIXED)
+    again = read_again(tracekit.parse(path, tmp_path / "one", by=before), tmp_path, by=after)
+    assert differences(tracekit.parse(path, tmp_path / "other", by=after), again) == {}
+
+
 def test_what_the_dataset_says_of_the_run_is_read_again(tmp_path: Path) -> None:
     dataset = tracekit.parse(report(tmp_path / "rank3.sqlite", TRACE), tmp_path / "out")
     again = read_again(dataset, tmp_path)
@@ -158,6 +240,29 @@ def test_an_empty_dataset_is_one_again(tmp_path: Path) -> None:
     assert differences(dataset, read_again(dataset, tmp_path)) == {}
 
 
+def test_empty_names_are_empty_when_read_again(tmp_path: Path) -> None:
+    events = event("user_annotation", "", 0, 100), event("cpu_op", "", 5, 9), launch(10, 1, ""), kernel(50, 1, "")
+    dataset = tracekit.parse(trace(tmp_path / "run.json", *events), tmp_path / "out")
+    assert differences(dataset, read_again(dataset, tmp_path)) == {}
+
+
+def test_names_that_are_unknown_are_so_when_read_again(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", TRACE)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM StringIds")
+    dataset = tracekit.parse(path, tmp_path / "out")
+    assert dataset.table("kernels", ["name", "launch_name"]).to_pylist() == [{"name": None, "launch_name": None}]
+    assert differences(dataset, read_again(dataset, tmp_path)) == {}
+
+
+def test_a_range_ends_on_a_thread_whose_id_is_negative_as_ids_of_nvprof_can_be(tmp_path: Path) -> None:
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", "async 1>2 10 90 x"), tmp_path / "out")
+    chrome.write(dataset, Target(str(tmp_path / "timeline"), False), silent)
+    text = (tmp_path / "timeline").read_text()
+    (tmp_path / "timeline").write_text(text.replace('"end_tid": 2', '"end_tid": -7'))
+    assert tracekit.parse(tmp_path / "timeline", tmp_path / "again").table("ranges")["end_tid"].to_pylist() == [-7]
+
+
 DAMAGES = {
     "cut off": lambda text: text[: len(text) // 2],
     "its end": lambda text: text.rpartition(b"]}")[0],
@@ -165,6 +270,12 @@ DAMAGES = {
     "no JSON": lambda text: text.replace(b'"ts"', b'"ts'),
     "threads": lambda text: text.replace(b'"thread_name"', b'"other"'),
     "no list": lambda text: text.replace(b"traceEvents", b"events"),
+    "another layout": lambda text: text.replace(b'"timeline": 1', b'"timeline": 2'),
+    "an older one": lambda text: text.replace(b'"timeline": 1, ', b"").replace(b'"kernel"', b'"work"'),
+    "large numbers": lambda text: text.replace(b'"correlation": 1', b'"correlation": 18446744073709551615'),
+    "large sizes": lambda text: text.replace(b'"grid": [1', b'"grid": [2147483648'),
+    "large times": lambda text: text.replace(b'"ts": 0', b'"ts": 1e300'),
+    "negative times": lambda text: text.replace(b'"dur": ', b'"dur": -'),
 }
 
 
@@ -178,6 +289,23 @@ def test_a_changed_timeline_is_refused_in_one_line(tmp_path: Path, damage: str, 
     code, out, err = command("parse", tmp_path / "timeline", "-o", tmp_path / "again", "--quiet")
     assert (code, out, err.count("\n")) == (1, "", 1), err
     assert "tracekit export" in err
+
+
+@pytest.mark.parametrize("kind", [chrome, perfetto])
+def test_a_timeline_whose_numbers_do_not_hold_its_times_is_refused(tmp_path: Path, kind: Any) -> None:
+    later = 1_790_000_000_123_456_789
+    lines = [f"launch 1 {at} {at + 1} #{at}\nkernel 1 {later + at} {later + at + 13} #{at} k" for at in (9, 20)]
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", "\n".join(lines)), tmp_path / "out")
+    with pytest.raises(ReportError, match="more than ten days"):
+        read_again(dataset, tmp_path, kind)
+
+
+def test_times_of_a_run_of_days_are_the_same_when_read_again(tmp_path: Path) -> None:
+    first = 1_790_000_000_123_456_789
+    lines = [f"kernel 1 {at} {at + 13} #- k" for at in range(first, first + 400_000 * 10**9, 39_999_999_999_991)]
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", "\n".join(lines)), tmp_path / "out")
+    for kind in (chrome, perfetto):
+        assert differences(dataset, read_again(dataset, tmp_path / kind.NAME, kind)) == {}
 
 
 def test_a_timeline_laid_out_anew_is_a_chrome_trace_like_others(tmp_path: Path) -> None:

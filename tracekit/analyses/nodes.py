@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.markers.kinds import AUTO, MODULE, MODULES, OPERATOR, OPERATORS, RANGE, RANGES, REGION
+from tracekit.markers.kinds import AUTO, HIERARCHIES, MODULE, MODULES, OPERATOR, OPERATORS, RANGE, RANGES, REGION
 
 if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
@@ -41,6 +41,12 @@ def keyed_by(dataset: Dataset) -> dict[str, list[str]]:
         if entry["rows"]["calls"]:
             by.setdefault(_keys(entry)[0], []).append(entry.get("name", ""))
     return by
+
+
+def most_telling(dataset: Dataset) -> str:
+    """What the hierarchies of the reports are keyed by; of several, what ``auto`` would take first."""
+    entries = dataset.manifest.get("reports", [dataset.manifest])
+    return min((_keys(entry)[0] for entry in entries), key=HIERARCHIES.index)
 
 
 def noun(dataset: Dataset) -> str:

@@ -32,8 +32,8 @@ def attribute(evidence: Evidence) -> Trace:
     recording = evidence.recording
     _count_updated(evidence)
     owners = _owners(evidence)
-    if recording.attributed is not None:
-        owners = recorded(evidence, owners, recording.attributed, [method.NAME for method in METHODS])
+    if (attributed := recording.attributed) and attributed.by == evidence.keyed.by:
+        owners = recorded(evidence, owners, attributed, [method.NAME for method in METHODS])
     module = np.append(evidence.calls.module, -1)[owners.call]
     owners.call[(owners.method == METHODS.index(backward)) | evidence.origin_shared] = -1
     return Trace(evidence, owners, _numbered(evidence, module), module, recording.own_ns)

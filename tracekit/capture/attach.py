@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 from tracekit.capture.backward import BackwardMarks
 from tracekit.capture.emit import nothing
@@ -98,7 +98,7 @@ def attach(module: nn.Module, marks: AnyMarks) -> Attached:
     after = module.register_forward_hook(marks.after, always_call=True)
     _share_id(before, module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
     _share_id(after, module._forward_hooks, module._forward_hooks_always_called)
-    return Attached(marks, partial(_remove, before, marks.before), partial(_remove, after, marks.after))
+    return Attached(marks, partial(_remove, before, marks, ref(module)), partial(_remove, after, marks, ref(module)))
 
 
 def _share_id(handle: RemovableHandle, hooks: dict[int, Any], options: dict[int, bool]) -> None:
@@ -116,11 +116,35 @@ def _share_id(handle: RemovableHandle, hooks: dict[int, Any], options: dict[int,
     handle.id = shared
 
 
-def _remove(handle: RemovableHandle, hook: Callable[..., Any]) -> None:
-    """Removes a hook, unless other marks have its id by now."""
+def _remove(handle: RemovableHandle, marks: AnyMarks, module: ref[nn.Module]) -> None:
+    """Removes a hook, or where the module was compiled in place since, takes the marks off its compiled call."""
     hooks = handle.hooks_dict_ref()
-    if hooks is not None and hooks.get(handle.id) == hook:
+    # By now, the id may be that of other marks.
+    if hooks is not None and getattr(hooks.get(handle.id), "__self__", None) is marks:
         handle.remove()
+    elif (alive := module()) is not None:
+        for call in _calls_around(alive):
+            if call.marks is marks:
+                call.restore()
+
+
+def compile_in_place(module: nn.Module, compile_: Callable[[], object]) -> None:
+    """Compiles a module in place. Its marks go around the compiled call: as hooks inside it they would do nothing.
+
+    Args:
+        module: The module.
+        compile_: Compiles it.
+    """
+    calls = list(_calls_around(module))
+    compile_()
+    if calls:
+        calls[-1].called = getattr(module, _CALL)
+        setattr(module, _CALL, calls[0])
+    hooks, options = module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
+    for marks in list(_hooked(module)):
+        for number in [number for number, hook in hooks.items() if getattr(hook, "__self__", None) is marks]:
+            del hooks[number], options[number]  # those after a call stay: one may be running
+        _attach_around(module, marks, getattr(module, _CALL))
 
 
 def attach_around(module: nn.Module, marks: AnyMarks) -> Attached:
@@ -152,8 +176,8 @@ def is_compiled_in_place(module: nn.Module) -> bool:
 def is_compiled(module: nn.Module) -> bool:
     """Whether torch.compile runs a module's call, and so the modules inside it."""
     call = getattr(module, _CALL, None)
-    while isinstance(call, _MarkedCall):
-        call = call.called
+    for around in _calls_around(module):
+        call = around.called
     return WRAPPED in module._modules or (call is not None and call != module._call_impl)
 
 
@@ -164,13 +188,24 @@ def marks_on(module: nn.Module) -> Iterator[Marks]:
 
 def all_marks_on(module: nn.Module) -> Iterator[Marks | BackwardMarks]:
     """The marks on a module, in the order in which they run before a call."""
+    yield from _hooked(module)
+    for call in _calls_around(module):
+        if isinstance(call.marks, Marks | BackwardMarks):
+            yield call.marks
+
+
+def _hooked(module: nn.Module) -> Iterator[Marks | BackwardMarks]:
+    """The marks that are hooks of a module."""
     for hook in module._forward_pre_hooks.values():
         if isinstance(marks := getattr(hook, "__self__", None), Marks | BackwardMarks):
             yield marks
+
+
+def _calls_around(module: nn.Module) -> Iterator[_MarkedCall]:
+    """The marked calls around a module's compiled or fused call, from the outermost one."""
     call = getattr(module, _CALL, None)
     while isinstance(call, _MarkedCall):
-        if isinstance(call.marks, Marks | BackwardMarks):
-            yield call.marks
+        yield call
         call = call.called
 
 

@@ -6,6 +6,7 @@ clock. In the profiler, a range's name is a number; its text is kept here, compl
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
+from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.chrome_trace import keep_chrome_trace
@@ -71,6 +73,11 @@ class ProfilerEmitter:
                 self.texts.append(text)
         return partial(self._open, f"{NUMBERED}{number}")
 
+    def window_begins(self) -> None:
+        """Ends the open ranges, as :func:`_end_ranges` those of the program."""
+        self._guards = _Guards()
+        self.opened = count()
+
     def forked(self) -> None:
         """In a forked process: a thread that is not here any more may have held the lock."""
         self._lock = threading.Lock()
@@ -82,11 +89,12 @@ class ProfilerEmitter:
         self._guards.open.append(guard)
 
     def _close(self) -> None:
-        guard = self._guards.open.pop()
+        if not (guards := self._guards.open):
+            return  # the range was opened before the window
         try:
-            guard.__exit__(None, None, None)
+            guards.pop().__exit__(None, None, None)
         except RuntimeError:
-            # The range was opened before the window, so torch does not know it and asks to report a bug.
+            # As above, but just before: torch does not know the range and asks to report a bug.
             return
 
 
@@ -120,6 +128,8 @@ class Recorder:
         #: A program's threads may open and close the window at the same time.
         self._changing = threading.RLock()
         self._inherited = False
+        #: Whether there was a window before, here or in the process that this one was forked from.
+        self._earlier = False
         self.windows = 0
 
     @property
@@ -141,9 +151,12 @@ class Recorder:
         self.close()
         if self._inherited:
             self._end_inherited()
+        if self._earlier:
+            _end_ranges()
+        self._earlier = True
         self._with_gpu = torch.cuda.is_available() if self._gpu is None else self._gpu()
         self._profile = _new_profile(record_shapes=self._ops, gpu=self._with_gpu)
-        self.emitter.opened = count()
+        self.emitter.window_begins()
         # Kineto logs every start and stop to stderr, which belongs to the program.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         with self._timed("start_ns"):
@@ -252,6 +265,16 @@ class Recorder:
         before = time.perf_counter_ns()
         yield
         self.figures[name] = time.perf_counter_ns() - before
+
+
+def _end_ranges() -> None:
+    """Ends the open ranges of the program to torch, while no profiler runs. Others, of no window, take their places.
+
+    If a range that begins in one window ended in a later one, torch would write to memory that it has freed.
+    """
+    for found in gc.get_objects():
+        if type(found) is record_function and getattr(found, "record", None) is not None:
+            found.record = torch.ops.profiler._record_function_enter_new(found.name, found.args)
 
 
 def _new_profile(*, record_shapes: bool, gpu: bool) -> profile:

@@ -10,7 +10,7 @@ import gc
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -18,7 +18,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tracekit.capture.attach import all_marks_on, attach_outermost, is_compiled_in_place
+from tracekit.capture.attach import all_marks_on, attach_outermost, compile_in_place, is_compiled_in_place
 from tracekit.capture.emit import Unmarked, default_emitter
 from tracekit.capture.frames import generating_model, kwargs_of_hooked_call
 from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
@@ -138,20 +138,28 @@ class _CompiledCalls:
 @contextmanager
 def _on_compiling_in_place(listener: Callable[[nn.Module], object]) -> Iterator[None]:
     """Calls the listener with every module that is compiled in place, and with others as the block compiles them."""
-    compile_in_place = nn.Module.compile
+    compile_ = nn.Module.compile
 
-    @wraps(compile_in_place)
+    @wraps(compile_)
     def observed(module: nn.Module, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the method
-        compile_in_place(module, *args, **kwargs)
-        if is_compiled_in_place(module):
+        known = is_compiled_in_place(module)
+        compile_in_place(module, partial(compile_, module, *args, **kwargs))
+        if not known and is_compiled_in_place(module):
             listener(module)
 
-    for found in gc.get_objects() if "torch._dynamo" in sys.modules else ():  # nothing is compiled without it
-        # Of the type alone: proxies say that they are what they stand for, and load it to know.
-        if issubclass(type(found), nn.Module) and is_compiled_in_place(found):
-            listener(found)
+    _tell_of_compiled(listener)
     nn.Module.compile = observed  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        nn.Module.compile = compile_in_place  # type: ignore[method-assign]
+        nn.Module.compile = compile_  # type: ignore[method-assign]
+
+
+def _tell_of_compiled(listener: Callable[[nn.Module], object]) -> None:
+    """Calls the listener with all modules that are compiled in place."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled without it
+        return
+    for found in gc.get_objects():
+        # Of the type alone: proxies say that they are what they stand for, and load it to know.
+        if issubclass(type(found), nn.Module) and is_compiled_in_place(found):
+            listener(found)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.compiler import is_dynamo_compiling
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tracekit.capture.emit import default_emitter
 from tracekit.capture.training import close_interrupted
@@ -39,13 +39,13 @@ class TrainingMarkers:
         self._watching = ExitStack()
 
     def __enter__(self) -> Self:
-        self._watching.callback(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
+        self._watching.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self._watching.close()
 
-    def _optimizer_stepped(self, *_: object) -> None:
+    def _optimizer_steps(self, *_: object) -> None:
         self._optimizers_known |= not is_dynamo_compiling()
 
     def updated(self, root: nn.Module) -> bool:

@@ -83,7 +83,7 @@ MODULE_UNREADABLE = Cause(
 MODULE_UNCLEAR = Cause(
     "module_unclear",
     "It was launched in a call whose path belongs to several modules, and the markers do not tell which one it is.",
-    "give each model a prefix of its own when marking it",
+    "give each model a prefix of its own when marking it; with_stack tells less: record with tracekit capture",
 )
 
 RECOMPUTED = Cause(

@@ -197,6 +197,7 @@ _REPORT = {
         "started_utc_ns": _or_null(_time),
     },
     "processes": [{"pid": _number, "name": _or_null(_text)}],
+    "processes_share_ids?": _flag,
     "devices": [{"device": _number, "name": _text, "memory_bytes_per_s?": _or_null(_count)}],
     "ranks": [{"pid": _number, "rank": _number}],
     "lacks": [{"what": _text, "remedy": _text}],

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import grouped
-from tracekit.arrays.labels import labels
 from tracekit.dataset.opening import REPORT
 
 if TYPE_CHECKING:
@@ -19,8 +15,6 @@ _BEGINNINGS = (
     *((table, "start_ns") for table in ("steps", "calls", "ranges", "kernels")),
     ("kernels", "launch_start_ns"),
 )
-#: Ids of threads are sorted without their sign.
-_UNSIGNED = 0xFFFF_FFFF
 
 
 def earliest(dataset: Dataset, offset: dict[str, int]) -> int:
@@ -35,35 +29,9 @@ def earliest(dataset: Dataset, offset: dict[str, int]) -> int:
 
 
 def ambiguous_processes(dataset: Dataset) -> bool:
-    """Whether processes of several machines have one id.
-
-    Then ranges, which tables hold sorted one machine after the other, begin anew, or the numbers of calls do.
-    """
-    return _sorted_anew(dataset) or _numbered_anew(dataset)
-
-
-def _numbered_anew(dataset: Dataset) -> bool:
-    """Whether two calls of a process have one number."""
-    keys = ["pid", "module_id", "occurrence"]
-    categories = ["phase", *([REPORT] if dataset.reports else [])]
-    calls = dataset.table("calls", [*keys, *categories])
-    columns = [*(labels(calls, name).code for name in categories), *(integers(calls, key) for key in keys)]
-    return bool(grouped(columns).first.size < calls.num_rows)
-
-
-def _sorted_anew(dataset: Dataset) -> bool:
-    last: tuple[Any, ...] = ()
-    for piece in dataset.pieces("ranges", ["pid", "tid", "start_ns", *([REPORT] if dataset.reports else [])]):
-        report = piece.column(REPORT)[0].as_py() if dataset.reports and piece.num_rows else ""
-        place = [integers(piece, name).astype(np.int64) for name in ("pid", "tid", "start_ns")]
-        place[1] &= _UNSIGNED
-        if last[:1] == (report,):
-            place = [np.insert(column, 0, before) for column, before in zip(place, last[1:], strict=True)]
-        if (np.diff(np.lexsort(place[::-1])) < 0).any():
-            return True
-        if piece.num_rows:
-            last = (report, *(int(column[-1]) for column in place))
-    return False
+    """Whether processes of several machines have one id, so that tables do not tell them apart."""
+    entries = dataset.manifest.get("reports") or [dataset.manifest]
+    return any(entry.get("processes_share_ids") for entry in entries)
 
 
 def started(dataset: Dataset) -> int | None:

@@ -28,8 +28,9 @@ from tracekit.arrays.lanes import lanes, nested_lanes
 from tracekit.arrays.lookups import positions
 from tracekit.arrays.text import json_text
 from tracekit.dataset.opening import REPORT
+from tracekit.exports.about import about
 from tracekit.exports.members import always, flag, member, sizes, where_known
-from tracekit.exports.sessions import ambiguous_processes, earliest, offsets, started
+from tracekit.exports.sessions import earliest, offsets
 from tracekit.exports.tracks import CALLS, OPERATORS, RANGES, STEPS, WORK, Tracks
 from tracekit.markers.scripted import FIELD, Node, hierarchy_texts
 
@@ -96,7 +97,7 @@ def write_timeline(file: BufferedWriter | GzipFile, dataset: Dataset, progress: 
         spelled: How times are written.
     """
     timeline = _Timeline(dataset, spelled)
-    file.write(b'{"displayTimeUnit": "ns", "otherData": ' + _other_data(dataset, timeline) + b",\n")
+    file.write(b'{"displayTimeUnit": "ns", "otherData": ' + about(dataset, timeline.moved_by_ns) + b",\n")
     file.write(b'"traceEvents": [\n')
     separator = b""
     for events in timeline.events(progress):
@@ -111,20 +112,6 @@ def write_timeline(file: BufferedWriter | GzipFile, dataset: Dataset, progress: 
     progress("exporting", 1.0)
 
 
-def _other_data(dataset: Dataset, timeline: _Timeline) -> bytes:
-    manifest = dataset.manifest
-    fields: dict[str, object] = {
-        "tracekit": manifest.get("tracekit"),
-        "dataset": dataset.folder.name,
-        "times_moved_by_ns": timeline.moved_by_ns,
-        "started_utc_ns": timeline.started_utc_ns,
-        "ambiguous_processes": ambiguous_processes(dataset),
-        **{name: manifest[name] for name in ("processes", "devices", "ranks") if name in manifest},
-    }
-    # Perfetto's JSON has no surrogates, which ASCII would need for some letters.
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
-
-
 def _lines(events: pa.Array) -> pa.Buffer:
     whole = pa.LargeListArray.from_arrays(pa.array([0, len(events)], pa.int64()), events)
     return pc.binary_join(whole, ",\n")[0].as_buffer()
@@ -137,7 +124,6 @@ class _Timeline:
         tracks: The tracks.
         moved_by_ns: How much later everything is drawn: Perfetto leaves out what begins before 0, and of times since
             1970 numbers do not hold the nanoseconds.
-        started_utc_ns: The time from which times count, in nanoseconds since 1970; None if that is not known.
     """
 
     def __init__(self, dataset: Dataset, spelled: Spelling) -> None:
@@ -147,7 +133,6 @@ class _Timeline:
         self._offset = offsets(dataset)
         first_ns = earliest(dataset, self._offset)
         self.moved_by_ns = 0 if 0 <= first_ns <= _LATEST_NS else -first_ns
-        self.started_utc_ns = started(dataset)
         self._report_column = [REPORT] if dataset.reports else []
         self._modules = hierarchy(dataset)
         columns = self._modules.parent.tolist(), *self._modules[2:4], self._modules.kind
@@ -191,7 +176,7 @@ class _Timeline:
             is_operator = pc.equal(pc.fill_null(piece.column("marker").cast(pa.string()), ""), "operator")
             category = pc.if_else(is_operator, operator, "user_annotation").combine_chunks()
             args = [*always(piece, ["range_id", "kind"]), *where_known(piece, _RANGE_MEMBERS)]
-            args += [flag(piece.column("open"), "finished", "false"), flag(piece.column("text").is_null(), "nameless")]
+            args += [flag(piece.column("open"), "finished", "false"), _nameless(piece, "text")]
             args += [pc.if_else(is_operator, self._hierarchies(piece), "").combine_chunks()]
             name = pc.fill_null(json_text(piece.column("text")), '""')
             yield self._slices(piece, name, category, args, (np.full(piece.num_rows, RANGES), lanes_))
@@ -210,7 +195,8 @@ class _Timeline:
             table = pa.Table.from_batches([piece])
             track = np.full(piece.num_rows, RANGES), np.zeros(piece.num_rows, np.int64)
             name = pc.fill_null(json_text(table.column("launch_name")), '""')
-            yield self._slices(table, name, "cuda_runtime", always(table, ["correlation"]), track)
+            args = [*always(table, ["correlation"]), _nameless(table, "launch_name")]
+            yield self._slices(table, name, "cuda_runtime", args, track)
 
     def _work(self) -> Iterator[pa.Array]:
         lane = self._lanes("kernels", ["pid", "device", "context", "stream"])
@@ -225,7 +211,7 @@ class _Timeline:
                 category = pc.if_else(pc.equal(kind, plain), spelled, category)
             args = [*always(piece, _WORK_ARGS), *where_known(piece, _WORK_MEMBERS)]
             args += [part for size in _SIZES for part in sizes(piece, size)]
-            args += [self._hierarchies(piece)]
+            args += [_nameless(piece, "name"), self._hierarchies(piece)]
             tracks = np.where(on_host, OPERATORS, WORK), np.where(on_host, 0, lanes_)
             yield self._slices(piece, json_text(name), category, args, tracks)
 
@@ -272,6 +258,11 @@ class _Timeline:
         parts += [pa.array(thread).cast(pa.string()), ', "ts": ', start]
         parts += [', "dur": ', length, ', "name": ', name, ', "args": {', *args]
         return pc.binary_join_element_wise(*parts, "}}", "")
+
+
+def _nameless(piece: pa.Table, column: str) -> pa.Array:
+    """The member of those events whose name stands for none."""
+    return flag(piece.column(column).is_null(), "nameless")
 
 
 def _numbered(table: pa.Table, keys: list[str]) -> Ints:

@@ -36,7 +36,9 @@ _BACKWARD = "backward work: markers tell no shapes of it; record operators (--op
 _LOST = "it launched work that could not be attributed"
 _NOT_RECORDED = "none of its work is recorded"
 _UNSEEN = "its work is inside a CUDA graph traced as a whole: nsys profile --cuda-graph-trace=node"
-_UNCLEAR_OPERATORS = "operators that are not understood, work outside of operators, or no operators recorded"
+_UNCLEAR_OPERATORS = (
+    "operators that are not understood or may have been stopped, work outside of operators, or no operators recorded"
+)
 
 
 class Seen(NamedTuple):

@@ -23,6 +23,7 @@ _FORM = re.compile(r"(?P<name>[^,]+)(, sizes = (?P<sizes>\[[\[\]\d, ]*\]))?(, ty
 _MOST_CHARACTERS = 8_192
 _LARGEST = 2**62
 _OF_TORCH = "aten::"
+_REENTRANT = "CheckpointFunctionBackward"
 
 
 class Operator(NamedTuple):
@@ -36,6 +37,7 @@ class Operator(NamedTuple):
         of_torch: Whether it is one of torch's own.
         attention: FLOPs of the attention inside a fused encoder layer, which is left out where a CPU ran it.
         dtype: The dtype in which it multiplies; None where the text does not tell it.
+        never_stops: Whether it recomputes to the end, as the nodes of reentrant checkpoints do.
     """
 
     registered: bool
@@ -45,6 +47,7 @@ class Operator(NamedTuple):
     of_torch: bool
     attention: int = 0
     dtype: str | None = None
+    never_stops: bool = False
 
 
 def operator(text: str) -> Operator:
@@ -56,7 +59,10 @@ def operator(text: str) -> Operator:
     of_torch = name.startswith(_OF_TORCH)
     if formula is None:
         harmless = operator_kind(name).harmless
-        return Operator(registered=False, flops=0, harmless=harmless, saves_first=False, of_torch=of_torch)
+        never_stops = name == _REENTRANT
+        return Operator(
+            registered=False, flops=0, harmless=harmless, saves_first=False, of_torch=of_torch, never_stops=never_stops
+        )
     return Operator(
         registered=True,
         flops=_flops(formula, sizes),

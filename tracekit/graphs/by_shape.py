@@ -8,12 +8,13 @@ as those of a model for several batch sizes, a node is placed if they all had th
 its module is known, not its call.
 
 More graphs than graph captures of a shape show that some graph captures were not recorded: none of these is certain.
-Without ids of graphs, so may more replays in one range than graph captures, unless there is one graph capture in all,
-and every replay agrees with it.
+Without ids of graphs, replays that ran other kernels are of other graphs; and more replays in one range than graph
+captures may be, unless there is one graph capture in all, and every replay agrees with it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -132,7 +133,7 @@ def _candidates(known: GraphEvidence, shapes: list[Shape], replays: list[Replay]
     by_graph = _of_graphs(known, shapes, replays, graph)
     batches = _batches(known, shapes)
     alone = known.captures.windows.begin.size == 1 and all(by_graph.values())
-    in_place: dict[Graph, list[Candidates]] = {}
+    in_place: dict[Graph, dict[Candidates, None]] = {}
     chosen: dict[tuple[bool, tuple[Candidates, ...]], list[Candidates]] = {}
     for graphs in (part for group in _groups(known, replays) for part in _rising([graph[row] for row in group])):
         numbered = all(len(one) > 1 for one in graphs)
@@ -142,9 +143,10 @@ def _candidates(known: GraphEvidence, shapes: list[Shape], replays: list[Replay]
             by_shape = [*sequence] if numbered or alone else _in_any_order(sequence, batches)
             chosen[numbered, sequence] = _in_order(sequence, batches, numbered=numbered) or by_shape
         for one, candidates in zip(graphs, chosen[numbered, sequence], strict=True):
-            in_place.setdefault(one, []).append(candidates)
-    narrowed = {one: by_graph[one].intersection(*in_place.get(one, ())) for one in by_graph}
-    settled = _each_its_own(narrowed)
+            in_place.setdefault(one, {by_graph[one]: None})[candidates] = None
+    places = {one: tuple(sets) for one, sets in in_place.items()}
+    common = {sets: frozenset.intersection(*sets) for sets in dict.fromkeys(places.values())}
+    settled = _each_its_own({one: common[sets] for one, sets in places.items()})
     return [settled[one] for one in graph]
 
 
@@ -183,30 +185,40 @@ def _of_graphs(
 
     A replay that ran less than others of its graph was not recorded whole, and tells nothing.
     """
-    agreeing: dict[tuple[int, bytes, bytes], Candidates] = {}
+    keys = [replay.shape for replay in replays]
+    agreeing = {
+        key: [row for row, shape in enumerate(shapes) if agreement(shape, replay) is not None]
+        for key, replay in dict(zip(keys, replays, strict=True)).items()
+    }
     longest: Counter[Graph] = Counter()
     for one, replay in zip(graph, replays, strict=True):
         longest[one] = max(longest[one], replay.codes.size)
+    ended_ns, first_ns = [shape.capture.end_ns for shape in shapes], known.recording.first_replays
+    # Thousands of replays agree with the same graph captures: each such set is kept once.
+    earlier: dict[tuple[object, int], Candidates] = {}
     found: dict[Graph, Candidates] = {}
-    first_ns = dict(known.recording.first_replays)
-    for one, replay in zip(graph, replays, strict=True):
-        if replay.shape not in agreeing:
-            rows = (row for row, shape in enumerate(shapes) if agreement(shape, replay) is not None)
-            agreeing[replay.shape] = frozenset(rows)
+    runs: dict[Graph, object] = {}
+    for one, replay, key in zip(graph, replays, keys, strict=True):
         before_ns = min(replay.start_ns, first_ns.get((replay.process, replay.graph), replay.start_ns))
-        fit = {row for row in agreeing[replay.shape] if shapes[row].capture.end_ns <= before_ns}
+        number = bisect_right(ended_ns, before_ns)
+        if (key, number) not in earlier:
+            earlier[key, number] = frozenset(row for row in agreeing[key] if row < number)
         if replay.codes.size == longest[one]:
-            found[one] = found.get(one, frozenset(fit)) & fit
-    return _enough(found, {one for one, replay in zip(graph, replays, strict=True) if replay.graph >= 0})
+            fit = earlier[key, number]
+            found[one] = fit if found.get(one, fit) is fit else found[one] & fit
+            runs[one] = one if replay.graph >= 0 else key
+    return _enough(found, runs)
 
 
-def _enough(found: dict[Graph, Candidates], numbered: set[Graph]) -> dict[Graph, Candidates]:
-    """Leaves out candidates of more graphs than there are candidates."""
-    graphs = Counter(found[one] for one in numbered)
-    return {
-        one: _NONE if one in numbered and graphs[candidates] > len(candidates) else candidates
-        for one, candidates in found.items()
-    }
+def _enough(found: dict[Graph, Candidates], runs: dict[Graph, object]) -> dict[Graph, Candidates]:
+    """Leaves out candidates of more graphs than there are candidates.
+
+    Args:
+        found: The candidates of each graph.
+        runs: The graph or, without an id, what it ran: that is the same every time, so others are of other graphs.
+    """
+    graphs = Counter(candidates for candidates, _ in {(found[one], run) for one, run in runs.items()})
+    return {one: _NONE if graphs[candidates] > len(candidates) else candidates for one, candidates in found.items()}
 
 
 def _in_order(sequence: tuple[Candidates, ...], batches: list[list[int]], *, numbered: bool) -> list[Candidates] | None:
@@ -226,18 +238,24 @@ def _in_any_order(sequence: tuple[Candidates, ...], batches: list[list[int]]) ->
 
 
 def _each_its_own(candidates: dict[Graph, Candidates]) -> dict[Graph, Candidates]:
-    """Takes the graph captures that certainly made one graph from all others. Two that claim one are both unknown."""
-    left = dict(candidates)
-    settled: set[Graph] = set()
-    while True:
-        certain = {one: next(iter(left[one])) for one in left if len(one) > 1 and len(left[one]) == 1}
-        claims = Counter(certain.values())
-        left |= {one: _NONE for one, capture in certain.items() if claims[capture] > 1}
-        fresh = {one: capture for one, capture in certain.items() if claims[capture] == 1 and one not in settled}
-        if not fresh:
-            return left
-        settled |= fresh.keys()
-        taken = {(one[0], capture): one for one, capture in fresh.items()}
-        for one, rows in left.items():
-            if len(one) > 1 and one not in fresh:
-                left[one] = frozenset(row for row in rows if (one[0], row) not in taken)
+    """Takes the graph captures that certainly made one graph from all others. Two that claim one are both unknown.
+
+    Graphs without an id may be one, and claim nothing; those with equal candidates are looked at together.
+    """
+    graphs = Counter(rows for one, rows in candidates.items() if len(one) > 1)
+    left = {rows: set(rows) for rows in graphs}
+    holders: dict[int, list[Candidates]] = {}
+    for capture, holder in ((capture, rows) for rows in graphs for capture in rows):
+        holders.setdefault(capture, []).append(holder)
+    certain = [*graphs]
+    while certain := [rows for rows in certain if len(left[rows]) == 1]:
+        claims = Counter(capture for rows in certain for capture in [*left[rows]] * graphs[rows])
+        for rows in certain:
+            left[rows] = {capture for capture in left[rows] if claims[capture] == 1}
+        made = [(capture, rows) for rows in certain for capture in left[rows]]
+        taken = [(rows, one) for one, maker in made for rows in holders[one] if rows is not maker and one in left[rows]]
+        for rows, capture in taken:
+            left[rows].remove(capture)
+        certain = [*dict.fromkeys(rows for rows, _ in taken)]
+    own = {rows: frozenset(rest) for rows, rest in left.items()}
+    return {one: own[rows] if len(one) > 1 else rows for one, rows in candidates.items()}

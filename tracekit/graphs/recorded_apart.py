@@ -19,8 +19,9 @@ from tracekit.arrays.lookups import lookup
 from tracekit.graphs.api_calls import GRAPH_LAUNCH, roles_of
 from tracekit.graphs.graph_captures import graph_captures_of
 from tracekit.graphs.nodes import lineage_of
+from tracekit.graphs.updates import is_update
 from tracekit.recording.axis import thread_axis
-from tracekit.recording.tables import GRAPH_NODES, Threads
+from tracekit.recording.tables import ALLOCATIONS, GRAPH_NODES, WORK, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,34 +36,29 @@ class Captured(NamedTuple):
     """What of a recording went on during its graph captures.
 
     Attributes:
-        recording: The recording.
-        launch: Rows of launches.
-        ranges: Rows of ranges.
-        around: Which of these ranges were open before a graph capture began and after it had ended.
-        processes: Rows of the processes that captured.
-        node_launch: Rows of launches whose own work names a node of a graph: they became that node.
-        node_id: The node of each.
+        recording: The recording, with these launches, ranges and nodes, and calls that changed graphs later; no work.
+        around: Which ranges were open before a graph capture began and after it had ended.
         first_replays: When each graph was first replayed, by (process, graph).
     """
 
     recording: Recording
-    launch: Rows
-    ranges: Rows
     around: Flags
-    processes: Rows
-    node_launch: Rows
-    node_id: Ints
     first_replays: dict[tuple[int, int], int]
+
+    @property
+    def processes(self) -> Rows:
+        """Rows of the processes that captured."""
+        return np.unique(self.recording.threads.process[integers(self.recording.launches, "thread")])
 
     def texts(self, *, around: bool = False) -> Rows:
         """Rows of the texts of its ranges, or only of those around graph captures; without those that have none."""
-        rows = self.ranges[self.around] if around else self.ranges
-        texts = np.unique(integers(self.recording.ranges, "text")[rows])
+        text = integers(self.recording.ranges, "text")
+        texts = np.unique(text[self.around] if around else text)
         return texts[texts >= 0]
 
 
-def captured_in(recording: Recording, launch: Rows) -> Captured:
-    """Finds what went on during graph captures.
+def captured_in(recording: Recording, launch: Rows) -> Captured | None:
+    """Finds what went on during graph captures; None if there is none.
 
     Args:
         recording: A recording.
@@ -74,19 +70,43 @@ def captured_in(recording: Recording, launch: Rows) -> Captured:
     windows = graph_captures_of(recording, axis, lineage_of(recording), works[:-1]).windows
     node_launch, node_id = _nodes(recording, launch)
     inside = windows.at(axis.launch_start, axis.launch_end) >= 0
-    rows = np.union1d(np.flatnonzero(inside & ~works[:-1]), node_launch)
-    ranges, around = _ranges(axis, windows, node_launch)
-    processes = np.unique(recording.threads.process[integers(recording.launches, "thread")[rows]])
-    return Captured(recording, rows, ranges, around, processes, node_launch, node_id, _first_replays(recording, launch))
+    captured = np.union1d(np.flatnonzero(inside & ~works[:-1]), node_launch)
+    if not captured.size:
+        return None
+    process = recording.threads.process[integers(recording.launches, "thread")]
+    updates = np.flatnonzero(is_update(recording) & np.isin(process, process[captured]))
+    rows, around = _ranges(axis, windows, node_launch)
+    part = replace(
+        recording,
+        launches=recording.launches.take(pa.array(np.union1d(captured, updates))),
+        ranges=recording.ranges.take(pa.array(rows)),
+        graph_nodes=_node_records(recording, node_launch, node_id),
+        work=WORK.empty(),
+        allocations=ALLOCATIONS.empty(),
+        inside_ns=None,
+    )
+    return Captured(part, around, _first_replays(recording, launch))
 
 
 def _nodes(recording: Recording, launch: Rows) -> tuple[Rows, Ints]:
-    """Launches whose own work names a node, and that node; a launch of a graph runs nodes that others became."""
+    """Launches whose own work names a node: they became it. A launch of a graph runs nodes that others became."""
     column = recording.work.column("graph_node_id")
     own = np.append(roles_of(recording) != GRAPH_LAUNCH, False)[launch]
     rows = np.flatnonzero(np.asarray(column.is_valid()) & own)
     launches, first = np.unique(launch[rows], return_index=True)
     return launches, integers(recording.work, "graph_node_id")[rows[first]]
+
+
+def _node_records(recording: Recording, launch: Rows, node_id: Ints) -> pa.Table:
+    """Records of nodes, each made when its launch began."""
+    return GRAPH_NODES.table(
+        {
+            "start_ns": integers(recording.launches, "start_ns")[launch],
+            "thread": integers(recording.launches, "thread")[launch].astype(np.int32),
+            "node_id": node_id,
+            "original_node_id": pa.nulls(launch.size, pa.int64()),
+        }
+    )
 
 
 def _ranges(axis: ThreadAxis, windows: Windows, node_launch: Rows) -> tuple[Rows, Flags]:
@@ -132,50 +152,35 @@ def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence
         texts: For every text of the other recording the one that stands for it; None where its ranges are left out.
     """
     other = captured.recording
-    thread_process = process[other.threads.process]
-    launch = captured.launch[thread_process[integers(other.launches, "thread")[captured.launch]] >= 0]
+    threads, thread = _threads(report.threads, other.threads, process[other.threads.process])
     of_text, known_texts = _merged(report.texts, texts)
-    ranges = captured.ranges[thread_process[integers(other.ranges, "thread")[captured.ranges]] >= 0]
-    text = integers(other.ranges, "text")
-    ranges = ranges[(text[ranges] < 0) | (np.append(of_text, -1)[text[ranges]] >= 0)]
     of_name, names = _merged(report.names, other.names)
-    threads, thread = _threads(report.threads, other.threads, thread_process)
-    shift = _shift(report, captured)
-    launches, ranged = other.launches.take(pa.array(launch)), other.ranges.take(pa.array(ranges))
-    moved = {"thread": thread, "text": of_text}
-    called = {"thread": thread, "name": of_name, "kernel": of_name}
+    launches, ranges, nodes = (
+        table.filter(pa.array(thread[integers(table, "thread")] >= 0))
+        for table in (other.launches, other.ranges, other.graph_nodes)
+    )
+    text = integers(ranges, "text")
+    ranges = ranges.filter(pa.array((text < 0) | (np.append(of_text, -1)[text] >= 0)))
+    shift = _shift(report, other)
     first = {
         (int(process[one]), graph): at + shift
         for (one, graph), at in captured.first_replays.items()
         if process[one] >= 0
     }
+    called = {"thread": thread, "name": of_name, "kernel": of_name}
     return replace(
         report,
         threads=threads,
-        ranges=_below(report.ranges, _changed(ranged, moved, shift)),
+        ranges=_below(report.ranges, _changed(ranges, {"thread": thread, "text": of_text}, shift)),
         # Ids of calls are those of the other session; work of the report has nothing to do with them.
         launches=_below(report.launches, _without_ids(_changed(launches, called, shift))),
-        graph_nodes=_below(report.graph_nodes, _node_records(captured, thread, shift)),
+        graph_nodes=_below(report.graph_nodes, _changed(nodes, {"thread": thread}, shift)),
         texts=known_texts,
         names=names,
         threads_beside=report.threads_beside | {*thread[thread >= 0].tolist()},
         graph_captures=(*report.graph_captures, other.source),
         first_replays=_earliest(report.first_replays, first),
     )
-
-
-def _node_records(captured: Captured, thread: Rows, shift: int) -> pa.Table:
-    """Records of nodes, each made when its launch began."""
-    launches = captured.recording.launches
-    row = thread[integers(launches, "thread")[captured.node_launch]]
-    taken = row >= 0
-    columns = {
-        "start_ns": integers(launches, "start_ns")[captured.node_launch][taken] + shift,
-        "thread": row[taken].astype(np.int32),
-        "node_id": captured.node_id[taken],
-        "original_node_id": pa.nulls(int(taken.sum()), pa.int64()),
-    }
-    return GRAPH_NODES.table(columns)
 
 
 def _merged(known: Sequence[str], others: Sequence[str | None]) -> tuple[Ints, list[str]]:
@@ -197,15 +202,14 @@ def _threads(report: Threads, other: Threads, process: Rows) -> tuple[Threads, R
     return Threads(pid, tid, of_process, report.process_pid), row
 
 
-def _shift(report: Recording, captured: Captured) -> int:
+def _shift(report: Recording, other: Recording) -> int:
     """What to add to times of the other recording, so that both count from one moment.
 
     No process is profiled twice at once: where the sessions seem to overlap, their clocks tell nothing.
     """
-    other = captured.recording
-    parts = ((other.launches, captured.launch), (other.ranges, captured.ranges))
-    first = min(int(integers(table, "start_ns")[rows].min(initial=0)) for table, rows in parts)
-    last = max(int(integers(table, "end_ns")[rows].max(initial=0)) for table, rows in parts)
+    tables = (other.launches, other.ranges)
+    first = min(int(integers(table, "start_ns").min(initial=0)) for table in tables)
+    last = max(int(integers(table, "end_ns").max(initial=0)) for table in tables)
     ours, theirs = report.source.started_utc_ns, other.source.started_utc_ns
     if ours is not None and theirs is not None:
         shift = theirs - ours
@@ -225,7 +229,7 @@ def _changed(table: pa.Table, rows: dict[str, Ints], shift: int) -> pa.Table:
         values = lookup(row, integers(table, name))
         column = nullable(values, type_) if table.schema.field(name).nullable else pa.array(values, type_)
         table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
-    for name in ("start_ns", "end_ns"):
+    for name in {"start_ns", "end_ns"}.intersection(table.schema.names):
         values = integers(table, name) + shift
         table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), pa.array(values))
     return table

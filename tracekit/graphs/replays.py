@@ -36,7 +36,8 @@ class Replay(NamedTuple):
         codes: What each of them did.
         by_id: Positions among the nodes in the order of ids, which is that of their graph capture: of all nodes, or of
             the kernels if only these have ids; None if some kernels have none.
-        linear: Whether no id contradicts that the nodes were captured in the order in which they ran.
+        linear: Whether nothing contradicts that the nodes were captured in the order in which they ran: no id or, where
+            there are none, no second stream with kernels.
     """
 
     launch: int
@@ -99,7 +100,7 @@ def replays_of(known: GraphEvidence, launch: Rows) -> Iterator[Replay]:
                 nodes=nodes[part],
                 codes=codes[part],
                 by_id=by_id,
-                linear=by_id is None or bool((np.diff(by_id) > 0).all()),
+                linear=_linear(by_id, stream[part][codes[part] >= NAMELESS]),
             )
 
 
@@ -134,6 +135,12 @@ def _by_id(ids: Ints, codes: Ints) -> Rows | None:
     if not some.size or (own < 0).any() or np.unique(own).size < own.size:
         return None
     return some[np.argsort(own)]
+
+
+def _linear(by_id: Rows | None, stream_of_kernels: Ints) -> bool:
+    if by_id is None:
+        return bool((stream_of_kernels[1:] == stream_of_kernels[:-1]).all())
+    return bool((np.diff(by_id) > 0).all())
 
 
 def _streams_agree(by_id: Rows, stream: Ints) -> bool:

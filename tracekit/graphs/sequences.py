@@ -55,15 +55,30 @@ def placed(sequence: Sequence[Candidates], batches: Sequence[Sequence[int]], *, 
     """For each replay of a sequence the graph captures in its place, of all batches that fit; none if none fits.
 
     Without ids of graphs, a batch fits only if one of its graph captures is unlike all others: a sequence of like
-    graphs would fit in any order.
+    graphs would fit in any order. Where a sequence may also be a part of another batch, or put together of shorter
+    ones, those graph captures are left, too.
 
     Args:
         sequence: For each replay the graph captures that may have made its graph.
         batches: Graph captures that were made one after the other.
         numbered: Whether ids tell that these are different graphs, captured in this order.
     """
-    passes = [chosen for batch in batches for chosen in _fitting(sequence, batch, numbered=numbered)]
-    return [frozenset(chosen[place] for chosen in passes) for place in range(len(sequence))]
+    fitting = [_fitting(sequence, batch, numbered=numbered) for batch in batches]
+    passes = [chosen for of_batch in fitting for chosen in of_batch]
+    if not passes:
+        return []
+    rest = [batch for batch, of_batch in zip(batches, fitting, strict=True) if not of_batch]
+    longer = [batch for batch in rest if len(batch) >= len(sequence)]
+    shorter = [capture for batch in rest if len(batch) < len(sequence) for capture in batch]
+    others = [part for batch in (*longer, shorter) if all((part := _among(sequence, batch)).values())]
+    return [
+        frozenset(chosen[place] for chosen in passes).union(*(part[candidates] for part in others))
+        for place, candidates in enumerate(sequence)
+    ]
+
+
+def _among(sequence: Sequence[Candidates], captures: Sequence[int]) -> dict[Candidates, Candidates]:
+    return {one: one.intersection(captures) for one in {*sequence}}
 
 
 def _fitting(sequence: Sequence[Candidates], batch: Sequence[int], *, numbered: bool) -> list[Sequence[int]]:
@@ -73,6 +88,8 @@ def _fitting(sequence: Sequence[Candidates], batch: Sequence[int], *, numbered: 
         passes = [batch[start : start + size] for start in range(0, len(batch), size)]
     elif size % len(batch) == 0 and len(batch) > 1 and not numbered:
         passes = [[*batch] * (size // len(batch))]
-    anchored = numbered or any(len(one.intersection(batch)) == 1 for one in sequence)
+    if not passes:
+        return []
+    anchored = numbered or any(len(one.intersection(batch)) == 1 for one in {*sequence})
     fit = anchored and all(all(map(contains, sequence, chosen)) for chosen in passes)
     return passes if fit else []

@@ -11,7 +11,7 @@ from tracekit.arrays.groups import minima
 from tracekit.recording.tables import names_starting
 
 if TYPE_CHECKING:
-    from tracekit.arrays.types import Ints, Rows
+    from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.recording.tables import Recording
 
 
@@ -46,6 +46,12 @@ def replayed_after_update(recording: Recording, launch: Rows) -> Ints:
 def first_updates(recording: Recording) -> Ints:
     """When the first update in each process returned; the largest int64 where there is none."""
     launches = recording.launches
-    updates = np.isin(integers(launches, "name"), np.asarray(names_starting(recording.names, _UPDATES), np.int64))
+    updates = is_update(recording)
     process = recording.threads.process[integers(launches, "thread")[updates]]
     return minima(process, integers(launches, "end_ns")[updates], recording.threads.process_pid.size)
+
+
+def is_update(recording: Recording) -> Flags:
+    """Which launches are calls that change what an instance runs."""
+    names = np.asarray(names_starting(recording.names, _UPDATES), dtype=np.int64)
+    return np.isin(integers(recording.launches, "name"), names)

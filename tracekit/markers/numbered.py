@@ -2,7 +2,8 @@
 
 A module is named by its class and a number: the fourth Linear that was called. Names of attributes are not recorded, so
 this is no path: a module stands below the call around it, under this name. Where a trace shows that several modules
-have one name, the reader adds what tells them apart: ``nn.Module: Block_0 (model.py(12))``.
+have one name, the reader adds what tells them apart: ``nn.Module: Block_0 (model.py(12))``; and where a module runs
+again for a backward pass, that it does: ``nn.Module: Linear_3, recompute``.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 
 #: What such a text begins with.
 PREFIX = "nn.Module: "
+#: What the text of a call ends with that runs a module again.
+AGAIN = ", recompute"
 
 CANDIDATES = rf"^{re.escape(PREFIX)}"
 
 _NUMBERED = re.compile(
-    rf"{re.escape(PREFIX)}(?P<name>(?P<class>.+?)_(?P<number>\d{{1,9}}))(?: \((?P<sign>.+)\))?", re.DOTALL
+    rf"{re.escape(PREFIX)}(?P<name>(?P<class>.+?)_(?P<number>\d{{1,9}}))(?: \((?P<sign>.+)\))?(?P<again>{AGAIN})?",
+    re.DOTALL,
 )
 
 
@@ -41,6 +45,7 @@ def parse(text: str) -> ModuleMarker | Unreadable | None:
         static_params=json.dumps({"forward": match["sign"]}) if match["sign"] else None,
         class_only=True,
         numbered=True,
+        phase="recompute" if match["again"] else "forward",
     )
 
 

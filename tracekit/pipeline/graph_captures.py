@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays.columns import integers
 from tracekit.arrays.lookups import positions
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
@@ -25,7 +26,7 @@ from tracekit.trace.decoding import decode
 from tracekit.trace.launching import launched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from tracekit.arrays.types import Rows
@@ -72,9 +73,8 @@ def with_graph_captures(path: Path, recording: Recording, captures: Sequence[Pat
         raise ReportError(
             path, problem, "record the graph capture in the report itself, and leave out --graph-captures"
         )
-    files = {one.captured.recording.source.sha256: one for one in map(_read, _files(captures))}
     # Given twice, or the report itself: what it holds would not be certain any more.
-    traces = [one for sha256, one in files.items() if sha256 != recording.source.sha256]
+    traces = [one for one in _distinct(map(_read, _files(captures))) if not _is_copy(recording, one.captured.recording)]
     own = [one for one in traces if (_rows(recording, one.captured)[one.captured.processes] >= 0).any()]
     if not traces:
         return recording
@@ -112,9 +112,29 @@ def _read(path: Path) -> CaptureTrace:
         raise ReportError(path, f"cannot be read ({reason_of(error)})", "check its disk or network") from None
     recording = with_edges(recording, launched(recording).launch)
     captured = captured_in(recording, launched(recording).launch)
-    if not captured.launch.size:
+    if captured is None:
         raise ReportError(path, "holds no graph capture", _EXPECTED)
     return CaptureTrace(path, captured)
+
+
+def _distinct(traces: Iterable[CaptureTrace]) -> list[CaptureTrace]:
+    """Each trace once; copies may be compressed or written anew, but their calls have the same times."""
+    known: dict[object, CaptureTrace] = {}
+    for one in traces:
+        recording = one.captured.recording
+        pids, ranks = recording.threads.process_pid.tolist(), recording.process_rank.tolist()
+        times = integers(recording.launches, "start_ns").tobytes()
+        known.setdefault((recording.source.started_utc_ns, *pids, *ranks, times), one)
+    return [*known.values()]
+
+
+def _is_copy(report: Recording, other: Recording) -> bool:
+    """Whether a trace is of the report's own session."""
+    # Calls that were added at the edges of graph captures have no id.
+    recorded = integers(other.launches, "correlation_id") != 0
+    times = integers(other.launches, "start_ns")[recorded]
+    same = report.source.started_utc_ns == other.source.started_utc_ns
+    return same and bool(np.isin(times, integers(report.launches, "start_ns")).all())
 
 
 def _rows(report: Recording, captured: Captured) -> Rows:

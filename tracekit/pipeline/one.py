@@ -75,13 +75,12 @@ def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
 
 def _about(recording: Recording) -> dict[str, object]:
     """Fields of the manifest that describe the report."""
+    pids = recording.threads.process_pid.tolist()
     return {
         "tracekit": __version__,
         "source": asdict(recording.source),
-        "processes": [
-            {"pid": pid, "name": recording.process_names.get(pid)}
-            for pid in sorted(set(recording.threads.process_pid.tolist()))
-        ],
+        "processes": [{"pid": pid, "name": recording.process_names.get(pid)} for pid in sorted(set(pids))],
+        "processes_share_ids": len(set(pids)) < len(pids),
         "devices": [{"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())],
         "ranks": [{"pid": rank.pid, "rank": rank.rank, "source": rank.source} for rank in recording.ranks],
         "lacks": [asdict(lack) for lack in recording.lacks],

@@ -1,9 +1,10 @@
 """Programs at random that capture CUDA graphs and replay them later, as Chrome traces of both; the truth is known.
 
-A model runs in pieces, each of which is a graph: once for every batch size. Pieces may be alike: then they run the same
-kernels for different modules. Some graph captures are not recorded, or traces of another program are given beside them.
-What cannot be told apart by anything in the traces does not happen: of pieces that are alike all are recorded, or steps
-replay all of them; graphs that are not recorded run other kernels, or more of them, than those that are.
+A model runs in pieces, each of which is a graph: once for every batch size; or there is a model for each. Pieces may be
+alike: then they run the same kernels for different modules. Some graph captures are not recorded, or traces of another
+program are given beside them. What cannot be told apart by anything in the traces does not happen: of pieces that are
+alike all are recorded, or steps replay all of them; graphs that are not recorded run other kernels, or more of them,
+than those that are.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Program:
         self.forks = rng.random() < 0.2
         self.in_order = self.loses or rng.random() < 0.6
         self.together = rng.random() < 0.5
+        self.models = rng.random() < 0.5 and (self.rocm or not self.loses)
         self.sizes = [self.pieces(size) for size in range(rng.randint(1, 3))]
         self.given = [not self.loses or rng.random() < 0.6 for _ in self.sizes]
 
@@ -62,10 +64,11 @@ class Program:
     def pieces(self, size: int) -> list[list[Node]]:
         """What each piece of the model runs; by the length of the pieces it is told apart from other sizes."""
         alike = [self.node("", size) for _ in range(self.rng.randint(1, 3))]
-        pieces = [[("top.first", "kernel", "first")] * (size + 4)]
+        top = f"top{size}" if self.models else "top"
+        pieces = [[(f"{top}.first", "kernel", "first")] * (size + 4)]
         middle = range(self.rng.randint(0, 3))
-        pieces += [[(f"top.{number}", kind, name) for _, kind, name in alike] for number in middle]
-        pieces.append([("top.last", "kernel", "last")] * (size + 8))
+        pieces += [[(f"{top}.{number}", kind, name) for _, kind, name in alike] for number in middle]
+        pieces.append([(f"{top}.last", "kernel", "last")] * (size + 8))
         return pieces
 
     def node(self, module: str, size: int) -> Node:

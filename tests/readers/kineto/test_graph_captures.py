@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections import Counter
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 
 import tracekit
 from tests.golden import check
 from tests.needs import TRACES
 from tests.readers.kineto.traces import PID, event, kernel, launch, trace
+from tracekit.analyses import roofline
 from tracekit.errors import ReportError
 
 if TYPE_CHECKING:
@@ -173,6 +176,19 @@ def test_ids_of_nodes_in_both_traces_are_proof(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("sizes", [1, 2])
+def test_costs_of_replays_that_no_single_call_captured_are_unknown(tmp_path: Path, sizes: int) -> None:
+    names = ["void at::native::vectorized_elementwise_kernel<4>(int)"] * 3
+    captures = [[row | {"ts": row["ts"] + 200 * at} for row in CAPTURE] for at in range(sizes)]
+    replay = [row for at in range(3) for row in replayed(1000 + 100 * at, at + 1, *names, graph=4)]
+    dataset = parsed(tmp_path, replay, *captures)
+    rows = {row["path"]: row for row in roofline.frame(dataset).to_dict("records")}
+    assert {path: row["self_ns"] for path, row in rows.items()} == {"top": 0, "top.a": 15_000, "top.b": 30_000}
+    for path in ("top.a", "top.b"):
+        assert pd.isna(rows[path]["runs"]) == pd.isna(rows[path]["flops"]) == (sizes > 1)
+        assert sizes > 1 or rows[path]["runs"] == 3
+
+
 def test_passes_through_graphs_of_several_sizes_need_no_ranges_if_ids_rise(tmp_path: Path) -> None:
     captures, graphs = [], {}
     for size, begin in ((8, 0), (4, 1000)):
@@ -217,11 +233,37 @@ def test_rocm_sets_and_copies_memory_with_kernels(tmp_path: Path) -> None:
     assert set(causes(parsed(tmp_path, replayed(1000, 1, *reversed(names)), capture))) == {"graph_unmatched"}
 
 
-def test_a_trace_given_twice_counts_once(tmp_path: Path) -> None:
-    report = trace(tmp_path / "replay.json", *replayed(1000, 1, "gemm", "gelu", "gemm"), baseTimeNanoseconds=BASE)
-    paths = [trace(tmp_path / f"{name}.json", *CAPTURE, baseTimeNanoseconds=BASE) for name in "ab"]
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_trace_given_twice_counts_once(tmp_path: Path, compressed: bool) -> None:
+    replay = [*replayed(1000, 1, "gemm", "gelu", "gemm", graph=2), *replayed(2000, 2, "a", "b", "c", graph=4)]
+    report = trace(tmp_path / "replay.json", *replay[:4], baseTimeNanoseconds=BASE)
+    paths = [trace(tmp_path / "a.json", *CAPTURE, baseTimeNanoseconds=BASE), tmp_path / f"b.json{'.gz' * compressed}"]
+    content = paths[0].read_bytes()
+    paths[1].write_bytes(gzip.compress(content) if compressed else content)
     dataset = tracekit.parse(report, tmp_path / "out", graph_captures=[*paths, *paths])
     assert dataset.table("kernels", ["call_id"]).column("call_id").null_count == 0
+    assert dataset.table("calls").num_rows == 3
+    # One graph capture makes one graph: a copy of it is no second one.
+    trace(report, *replay, baseTimeNanoseconds=BASE)
+    assert set(causes(tracekit.parse(report, tmp_path / "two", graph_captures=paths))) == {"graph_unmatched"}
+
+
+@pytest.mark.parametrize("edges", [True, False])
+def test_a_copy_of_the_report_adds_nothing(tmp_path: Path, edges: bool) -> None:
+    events = [*CAPTURE, *replayed(1000, 1, "gemm", "gelu", "gemm", graph=2)]
+    events = [row for row in events if edges or row["name"] not in (BEGIN, END)]
+    report = trace(tmp_path / "replay.json", *events, baseTimeNanoseconds=BASE)
+    copy = tmp_path / "copy.json.gz"
+    copy.write_bytes(gzip.compress(report.read_bytes()))
+    dataset = tracekit.parse(report, tmp_path / "out", graph_captures=[copy])
+    assert dataset.table("kernels", ["call_id"]).column("call_id").null_count == (0 if edges else 3)
+    assert dataset.table("calls").num_rows == 3
+
+
+def test_a_graph_changed_after_its_graph_capture_is_counted_as_updated(tmp_path: Path) -> None:
+    capture = [*CAPTURE, launch(300, 2000, "cudaGraphExecUpdate")]
+    dataset = parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm", graph=2), capture)
+    assert {row["cause"]: row["count"] for row in dataset.manifest["coverage"]}.get("graph_updated") == 3
 
 
 def test_sessions_that_seem_to_overlap_have_no_common_clock(tmp_path: Path) -> None:
@@ -249,8 +291,29 @@ def test_graphs_replayed_in_both_traces_are_told_apart(tmp_path: Path) -> None:
     assert [row["module"] for row in rows] == ["top.1", "top.1", "top.0", "top.0"]
 
 
+def test_many_graphs_that_follow_from_each_other_take_no_time(tmp_path: Path) -> None:
+    # Each is replayed before the next is captured: the first is certain, then the second, ….
+    report: list[dict[str, object]] = []
+    for number in range(1000):
+        at = 100 * number
+        report += [module(f"top.{number}", at, 50), *captured(at + 5, None, None, at=10 * number + 1)]
+        report += replayed(at + 60, 10 * number + 9, "gemm", "gelu", graph=2 * number + 2)
+    begin = time.process_time()
+    rows = parsed(tmp_path, report).table("kernels", ["start_ns", "module"]).sort_by("start_ns")
+    assert time.process_time() - begin < 10
+    assert rows.column("module").to_pylist() == [f"top.{number}" for number in range(1000) for _ in range(2)]
+
+
 def test_more_graphs_than_graph_captures_are_not_told_apart(tmp_path: Path) -> None:
     replay = [*replayed(1000, 1, "gemm", "gelu", "gemm", graph=2), *replayed(2000, 2, "gemm", "gelu", "gemm", graph=4)]
+    assert set(causes(parsed(tmp_path, replay, CAPTURE))) == {"graph_unmatched"}
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_replays_that_run_other_kernels_are_of_another_graph(tmp_path: Path, ranges: bool) -> None:
+    # A trace of CUDA names no kernels of the graph capture: by number and kind, both replays agree with the only one.
+    replay = [*replayed(1000, 1, "gemm", "gelu", "gemm"), *replayed(2000, 2, "norm", "rope", "norm")]
+    replay += [event("user_annotation", "execute", at, 100) for at in (990, 1990) if ranges]
     assert set(causes(parsed(tmp_path, replay, CAPTURE))) == {"graph_unmatched"}
 
 
@@ -279,6 +342,87 @@ def test_pieces_that_are_alike_are_told_apart_by_their_order(tmp_path: Path, gra
     }
 
 
+@pytest.mark.parametrize(("graphs", "replays"), [((0, 0, 0, 0), (1,)), ((2, 4, 6, 8), (0, 1))])
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_part_of_a_model_may_look_like_another_model(
+    tmp_path: Path, graphs: tuple[int, ...], replays: tuple[int, ...], alike: bool
+) -> None:
+    """The last range replays some pieces of the first model; the second has as many, and they may look alike."""
+    sizes = [2, 2, 2], [2 if alike else 3] * len(replays)
+    capture: list[dict[str, object]] = []
+    for at, (model, pieces) in zip((0, 500), enumerate(sizes), strict=True):
+        capture.append(event("user_annotation", f"capture_{model}", at, 400))
+        for number, size in enumerate(pieces):
+            start = at + 100 * number
+            capture += [
+                module(f"model{model}.{number}", start + 5, 80),
+                *captured(start + 10, *[None] * size, at=1000 + start),
+            ]
+    replay = [event("user_annotation", "execute", 2000, 300)]
+    for place, number in enumerate(replays):
+        replay += replayed(2010 + 100 * place, place + 1, "gemm", "gelu", graph=graphs[number])
+    found = parsed(tmp_path, replay, capture).table("kernels", ["module"]).column("module").to_pylist()
+    assert {*found} <= {None, *(f"model0.{number}" for number in replays)}
+
+
+def test_a_step_of_several_small_graphs_may_look_like_another_model(tmp_path: Path) -> None:
+    capture: list[dict[str, object]] = []
+    for number, (path, begin, dur) in enumerate((("a", 0, 90), ("b.0", 200, 190), ("b.1", 300, 0), ("a", 500, 90))):
+        at = 500 if number == 3 else 200 + 100 * (number - 1) if number else 0
+        capture += [event("user_annotation", "capture", begin, dur)] if dur else []
+        capture += [module(path, at + 5, 80), *captured(at + 10, None, at=1000 + at)]
+    replay = [event("user_annotation", "execute", 2000, 300)]
+    replay += [*replayed(2010, 1, "gemm", graph=2), *replayed(2110, 2, "gemm", graph=8)]
+    found = parsed(tmp_path, replay, capture).table("kernels", ["module"]).column("module").to_pylist()
+    assert {*found} <= {None, "a"}
+
+
+def test_a_replay_that_was_not_recorded_whole_tells_nothing(tmp_path: Path) -> None:
+    replay = [*replayed(1000, 1, "gemm", "gelu", "gemm", graph=2), *replayed(2000, 2, "gemm", "gelu", graph=2)]
+    assert set(causes(parsed(tmp_path, replay, CAPTURE))) == {None}
+
+
+def test_nodes_that_ran_something_else_later_are_unknown(tmp_path: Path) -> None:
+    replay = [*replayed(1000, 1, "gemm", "norm", "gemm", graph=2), *replayed(2000, 2, "gemm", "gelu", "gemm", graph=2)]
+    rows = parsed(tmp_path, replay, CAPTURE).table("kernels", ["full_name", "module"]).to_pylist()
+    assert {(row["full_name"], row["module"]) for row in rows if row["full_name"] != "gemm"} == {
+        ("norm", None),
+        ("gelu", None),
+    }
+    named = [*CAPTURE[:4], *captured(10, "gemm", "gelu", "gemm")]
+    assert set(causes(parsed(tmp_path, replay, named))) == {"graph_unmatched"}
+
+
+def test_two_graphs_that_claim_one_graph_capture_are_unknown(tmp_path: Path) -> None:
+    capture = [module("top.0", 0, 80), *captured(10, None, at=1000), *replayed(100, 1, "gemm", graph=2)]
+    capture += [module("top.1", 200, 80), *captured(210, None, at=1100)]
+    replay = [row for at in (1, 2, 3) for row in replayed(1000 * at, at, "gemm", graph=2 * at)]
+    rows = parsed(tmp_path, replay, capture).table("kernels", ["start_ns", "module"]).sort_by("start_ns")
+    assert rows.column("module").to_pylist() == ["top.0", None, None]
+
+
+def test_a_graph_capture_with_nodes_added_by_hand_tells_nothing(tmp_path: Path) -> None:
+    capture = [module("top", 0, 90), *captured(10, None, None)]
+    by_hand = [*capture, launch(25, 1900, "cudaGraphAddKernelNode")]
+    assert set(causes(parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", graph=2), capture))) == {None}
+    assert None not in causes(parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", graph=2), by_hand))
+
+
+def test_graph_captures_of_one_process_say_nothing_about_another(tmp_path: Path) -> None:
+    other = [row | ({"pid": PID + 1} if row["pid"] == PID else {}) for row in replayed(2000, 2, "gemm", graph=4)]
+    replay = [*replayed(1000, 1, "gemm", graph=2), *other]
+    dataset = parsed(tmp_path, replay, [module("top", 0, 90), *captured(10, None)])
+    rows = dataset.table("kernels", ["pid", "module"]).to_pylist()
+    assert {(row["pid"], row["module"]) for row in rows} == {(PID, "top"), (PID + 1, None)}
+
+
+def test_work_of_the_report_was_not_launched_by_calls_of_another_session(tmp_path: Path) -> None:
+    # Both sessions count their calls from the same number; the call that launched this kernel was not recorded.
+    replay = [*replayed(1000, 1, "gemm", "gelu", "gemm", graph=2), kernel(3000, 1001, "lost")]
+    rows = parsed(tmp_path, replay, CAPTURE).table("kernels", ["full_name", "module"]).to_pylist()
+    assert {row["full_name"]: row["module"] for row in rows}["lost"] is None
+
+
 def test_copies_with_ids_are_placed_on_any_stream(tmp_path: Path) -> None:
     copy = launch(32, 60, "cudaMemcpyAsync")
     rows = [module("top.a", 15, 8), module("top.b", 25, 18), launch(10, 50, BEGIN), launch(18, 51), copy]
@@ -296,6 +440,15 @@ def test_branches_on_several_streams_need_ids_of_nodes(tmp_path: Path) -> None:
         replay = replayed(1000, 1, "gemm", "gelu", "gemm", graph=graph)
         rows = parsed(tmp_path, replay, capture).table("kernels", ["module"]).column("module").to_pylist()
         assert rows == expected
+
+
+def test_without_ids_branches_show_by_their_streams(tmp_path: Path) -> None:
+    # The calls by which streams wait for each other lie before and after the launches: in no graph capture.
+    capture = [module("top.a", 15, 8), module("top.b", 25, 8), launch(20, 51), launch(30, 52)]
+    launched = [launch(1000, 1, "cudaGraphLaunch"), *(kernel(at, 1, "gemm") for at in (1010, 1020))]
+    for stream, known in ((7, True), (8, False)):
+        replay = [*launched[:2], launched[2] | {"args": {**launched[2]["args"], "stream": stream}}]  # type: ignore[dict-item]
+        assert (set(causes(parsed(tmp_path, replay, capture))) == {None}) == known
 
 
 def test_a_graph_capture_of_another_process_or_rank_is_refused(tmp_path: Path) -> None:

@@ -102,6 +102,42 @@ def test_modules_of_one_name_are_told_apart_by_the_forward_that_ran(tmp_path: Pa
     assert {row["cause"]: row["count"] for row in dataset.table("coverage").to_pylist()}["module_unclear"] == 1
 
 
+def test_a_forward_that_rounding_makes_outlast_its_call_tells_it_from_others(tmp_path: Path) -> None:
+    """Until 2024, traces had whole microseconds, rounded down."""
+    rows = [event("python_function", "nn.Module: Net_0", 0, 100)]
+    for ts, name in ((10, "a"), (30, "b")):
+        rows.append(event("python_function", "nn.Module: Block_0", ts, 10))
+        rows.append(event("python_function", f"{name}.py(3): forward", ts, 11))
+    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
+    paths = [row["path"] for row in dataset.table("modules").to_pylist()]
+    assert paths == ["Net_0", "Net_0.Block_0", "Net_0.Block_0~2"]
+
+
+@pytest.mark.parametrize("thread", [PID, PID + 1], ids=["the_same_thread", "a_thread_of_autograd"])
+def test_modules_called_by_a_node_of_autograd_run_again(tmp_path: Path, thread: int) -> None:
+    """Checkpoints run modules again for the backward pass, on the thread that does it: the same modules."""
+    # Forward passes go on beside other threads.
+    at = 250 if thread == PID else 120
+    node = "autograd::engine::evaluate_function: MulBackward0"
+    calls = [("Net_0", 0, 50, PID), ("Linear_0", 10, 20, PID), ("Linear_0", 110, 20, thread), ("Net_0", at, 50, PID)]
+    rows = [event("python_function", f"nn.Module: {name}", ts, dur, tid) for name, ts, dur, tid in calls]
+    rows += [event("cpu_op", node, 100, 100, thread), event("cpu_op", "MulBackward0", 102, 90, thread)]
+    rows += [event("cpu_op", "aten::mm", ts + 2, 5, tid) for _, ts, _, tid in calls]
+    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
+    called = [(row["module"], row["phase"], row["occurrence"]) for row in dataset.table("calls").to_pylist()]
+    linear = "Net_0.Linear_0"
+    assert sorted(called) == [
+        ("Net_0", "forward", 1),
+        ("Net_0", "forward", 2),
+        (linear, "forward", 1),
+        (linear, "recompute", 1),
+    ]
+    work = Counter(
+        (row["module"], row["phase"]) for row in dataset.table("kernels").to_pylist() if row["op"] == "aten::mm"
+    )
+    assert work == {("Net_0", "forward"): 2, (linear, "forward"): 1, (linear, "recompute"): 1}
+
+
 #: Operators of two calls of the model in PyTorch's own test of its module hierarchy, in order.
 OF_A = "TOP(C)::forward.A0(A)::forward."
 SCRIPTED = [
@@ -209,6 +245,18 @@ def test_calls_tell_the_memory_that_they_allocate_and_keep(tmp_path: Path, gpu: 
         (row["module"], row["allocated_bytes"], row["retained_bytes"]) for row in dataset.table("calls").to_pylist()
     ]
     assert found == [("Net_0", 140, 10), ("Net_0", 0, 0), ("Net_0.Linear_0", 40, 10), ("Net_0.Linear_1", 0, -100)]
+
+
+def test_the_memory_of_a_call_is_that_of_its_thread(tmp_path: Path) -> None:
+    calls = [("Net_0", 10, 40, PID), ("Net_0", 60, 20, PID), ("Net_1", 10, 40, PID + 1), ("Net_2", 10, 90, PID + 2)]
+    modules = [event("python_function", f"nn.Module: {name}", ts, dur, tid) for name, ts, dur, tid in calls]
+    rows = [memory(ts, size, tid=tid) for ts, size, tid in ((20, 1, PID), (70, -1, PID), (15, 10, PID + 1))]
+    rows += [memory(ts, 100, tid=PID + 1) for ts in (30, 55)]
+    dataset = tracekit.parse(trace(tmp_path / "trace.json", *modules, *rows), tmp_path / "out")
+    found = [
+        (row["module"], row["allocated_bytes"], row["retained_bytes"]) for row in dataset.table("calls").to_pylist()
+    ]
+    assert found == [("Net_0", 1, 1), ("Net_0", 0, -1), ("Net_1", 110, 110), ("Net_2", 0, 0)]
 
 
 def test_without_profile_memory_the_memory_of_calls_is_unknown(tmp_path: Path) -> None:

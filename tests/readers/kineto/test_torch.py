@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 
 import tracekit
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 pytestmark = pytest.mark.torch
+
+PHASES = ("forward", "recompute")
 
 
 def model() -> nn.Module:
@@ -133,9 +136,33 @@ def test_modules_that_run_again_for_the_backward_pass_are_the_same_modules(tmp_p
 
     profiled(Net(), with_stack=True).export_chrome_trace(str(tmp_path / "trace.json"))
     dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "out")
-    calls = Counter(row["module"] for row in dataset.table("calls").to_pylist())
+    calls = Counter((row["module"], row["phase"]) for row in dataset.table("calls").to_pylist())
     layer = "Net_0.Sequential_0"
-    assert calls == {"Net_0": 2, layer: 4, f"{layer}.Linear_0": 4, f"{layer}.ReLU_0": 4}
+    run_again = [layer, f"{layer}.Linear_0", f"{layer}.ReLU_0"]
+    assert calls == Counter([("Net_0", "forward"), *((path, phase) for path in run_again for phase in PHASES)] * 2)
+    work = Counter(row["phase"] for row in dataset.table("kernels").to_pylist() if row["op"] == "aten::addmm")
+    assert work["forward"] == work["recompute"] > 0
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_flops_of_a_recomputation_are_those_of_torch_or_unknown(tmp_path: Path, reentrant: bool) -> None:
+    """Torch may stop a recomputation in its last product, which a CPU's trace does not tell."""
+    import torch
+    from torch import nn
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.checkpoint import checkpoint
+
+    from tracekit.analyses import roofline
+
+    net, inputs = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(3, 8, requires_grad=True)
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True, record_shapes=True, acc_events=True) as recorded:
+        checkpoint(net, inputs, use_reentrant=reentrant).sum().backward()
+    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    rows = roofline.frame(tracekit.parse(tmp_path / "trace.json", tmp_path / "out")).set_index("path")
+    once = 2 * 3 * 8 * 8
+    assert int(rows.inclusive_flops["Sequential_0.Linear_0"]) == 2 * once
+    last = [rows.inclusive_flops[path] for path in ("Sequential_0.Linear_1", "Sequential_0")]
+    assert last == [2 * once, 4 * once] if reentrant else all(pd.isna(flops) for flops in last)
 
 
 def test_backward_work_of_eager_models_belongs_to_the_module_of_its_forward(stacks: Dataset) -> None:

@@ -181,8 +181,9 @@ def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], loses_work: Rows
 
 
 def _loses_work(dataset: Dataset, modules: Hierarchy, work: OwnWork) -> Rows:
-    """For each module 1 if it launched work that could not be attributed, else 0; and a last 0 for no module."""
+    """For each module 1 if it launched work that no call of it is known for, else 0; and a last 0 for no module."""
     loses = np.zeros(len(modules.path) + 1, dtype=np.int64)
+    loses[modules.rows(work.shared)] = 1
     ids = np.unique(integers(work.unattributed, "range_id"))
     if ids[ids >= 0].size:
         ranges = dataset.table("ranges", ["range_id", "module_id"])

@@ -91,12 +91,13 @@ def own_costs(calls: Costs) -> Own:
     """What each module costs by itself."""
     modules = len(calls.modules.path)
     time = integers(calls.table, "gpu_self_time_ns")
+    shared, of_shared = calls.work.shared, calls.modules.rows(calls.work.shared)
     counted = (calls.flops == 0) | ((calls.flops > 0) & (calls.runs >= 0))
     known = totals(calls.owner, np.where(counted, calls.flops, 0), calls.runs, modules)
     dtype, doubtful = _dtypes(calls)
     mixed, inclusive_mixed = calls.work.hidden.mixed(calls.modules, calls.owner)
     return Own(
-        ns=sums(calls.owner, time, modules),
+        ns=sums(calls.owner, time, modules) + sums(of_shared, integers(shared, "dur_ns"), modules),
         runs=totals(calls.owner, np.ones_like(calls.runs), calls.runs, modules),
         flops=totals(calls.owner, calls.flops, calls.runs, modules),
         bytes=totals(calls.owner, calls.column("bytes"), calls.runs, modules),

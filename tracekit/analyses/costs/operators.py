@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses.costs.own_work import CPU_ATTENTION, NONE, harmless
+from tracekit.analyses.costs.stopped import Marked, stopped_products
 from tracekit.analyses.devices import report_codes
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import agreed, grouped, sums
-from tracekit.arrays.intervals import depths, nesting_order, one_axis, parents, subtree_ends
+from tracekit.arrays.intervals import nesting_order, one_axis, parents
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
 from tracekit.dataset.opening import REPORT
@@ -40,22 +41,6 @@ class OperatorFlops(NamedTuple):
     dtype: Ints
 
 
-class _Marked(NamedTuple):
-    """Calls and operators of all threads in pre-order.
-
-    Attributes:
-        parent: The one around each, or -1.
-        operator: The place of each operator among the distinct ones, -1 for a call.
-        call: The row of each call, -1 for an operator.
-        range_id: The range of each operator, -1 for a call.
-    """
-
-    parent: Rows
-    operator: Rows
-    call: Rows
-    range_id: Ints
-
-
 def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> OperatorFlops | None:
     """The FLOPs of calls whose operators are marked; None if no operators are.
 
@@ -71,9 +56,8 @@ def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Operator
     if (ranges := _operators(dataset.whole)) is None:
         return None
     distinct, code = _distinct(ranges.column("text"))
-    marked = _nested(dataset, calls, ranges, code)
-    kinds = [*(operator(text) for text in distinct), None]
-    return _added_up(marked, kinds, calls, work)
+    marked = _nested(dataset, calls, ranges, code, [*(operator(text) for text in distinct), None])
+    return _added_up(marked, calls, work)
 
 
 def _operators(dataset: Dataset) -> pa.Table | None:
@@ -96,7 +80,7 @@ def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
     return plain.dictionary.to_pylist(), code
 
 
-def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows) -> _Marked:
+def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows, kinds: list[Operator | None]) -> Marked:
     """Calls and operators on one axis, nested in each other."""
     keys, times = [], []
     for table in (calls, ranges):
@@ -112,13 +96,12 @@ def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows) -> 
     nothing = np.full(calls.num_rows, -1, dtype=np.int64)
     row = np.concatenate((np.arange(calls.num_rows), np.full(code.size, -1)))
     ids = np.concatenate((nothing, integers(ranges, "range_id")))
-    return _Marked(parent, np.concatenate((nothing, code))[order], row[order], ids[order])
+    return Marked(parent, np.concatenate((nothing, code))[order], row[order], ids[order], kinds)
 
 
-def _added_up(marked: _Marked, kinds: list[Operator | None], table: pa.Table, work: OwnWork) -> OperatorFlops:
+def _added_up(marked: Marked, table: pa.Table, work: OwnWork) -> OperatorFlops:
     """The FLOPs of each call's operators, with the attention that fused ones have inside, except on a CPU."""
-    calls = table.num_rows
-    registered = np.array([kind is not None and kind.registered for kind in kinds])[marked.operator]
+    calls, kinds, registered = table.num_rows, marked.kinds, marked.those("registered")
     around = _around(marked, registered)
     outermost = registered & ~around.registered
     inside = np.flatnonzero((marked.operator >= 0) & (around.call >= 0))
@@ -132,13 +115,15 @@ def _added_up(marked: _Marked, kinds: list[Operator | None], table: pa.Table, wo
     )
     flops, attention = every[counted], fused[counted]
     flops[(_multiplied_inside(marked, registered, outermost, every) > every + fused)[counted]] = -1
-    flops[np.isin(counted, _never_computed(marked, kinds, outermost, _cut_short(table)))] = 0
+    stopped = stopped_products(marked, outermost, table, work)
+    flops[np.isin(counted, stopped.never)] = 0
+    flops[np.isin(counted, stopped.unclear)] = -1
     on_cpu = work.bits[of_call] & CPU_ATTENTION > 0
     known = np.maximum(flops, 0) + np.where(on_cpu, 0, attention)
     total = sums(of_call, known, calls)
     unknown = np.bincount(of_call, known, calls) > _LARGEST
     unknown[of_call[flops < 0]] = True
-    in_doubt = _in_doubt(marked, kinds, registered | around.registered, outermost)
+    in_doubt = _in_doubt(marked, registered | around.registered, outermost)
     unknown[around.call[inside[in_doubt[inside]]]] = True
     unknown |= _launched_outside(marked, work, calls)
     unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.recorded & ~work.hidden.unseen
@@ -153,7 +138,7 @@ def _dtypes(kinds: list[Operator | None]) -> Ints:
     return np.array([MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in words], dtype=np.int64)
 
 
-def _multiplied_inside(marked: _Marked, registered: Flags, outermost: Flags, flops: Ints) -> Ints:
+def _multiplied_inside(marked: Marked, registered: Flags, outermost: Flags, flops: Ints) -> Ints:
     """For each of the outermost registered operators, the FLOPs of the innermost in it.
 
     They are more than its own where its sizes are those of one sample, under ``torch.vmap``.
@@ -165,48 +150,9 @@ def _multiplied_inside(marked: _Marked, registered: Flags, outermost: Flags, flo
     return sums(top, np.maximum(flops[inside], 0), flops.size)
 
 
-def _never_computed(marked: _Marked, kinds: list[Operator | None], outermost: Flags, cut_short: Flags) -> Rows:
-    """The products that were begun but not computed, because all that a backward pass needs was recomputed.
-
-    Torch stops a recomputation when the last tensor is saved: inside an operator, and all calls around it return
-    nothing. Nothing comes after that operator in its call. A function that is not torch's own saves only after it has
-    run its operators.
-
-    Args:
-        marked: Calls and operators.
-        kinds: The distinct operators.
-        outermost: Which operators are the outermost of those whose FLOPs are registered.
-        cut_short: Which calls may have been stopped so.
-    """
-    calls = np.flatnonzero(np.append(cut_short, [False])[marked.call])
-    if not calls.size:
-        return calls
-    last = subtree_ends(marked.parent, depths(marked.parent))[calls] - 1
-    saves_first, of_torch = (
-        np.array([kind is not None and getattr(kind, name) for kind in kinds])[marked.operator]
-        for name in ("saves_first", "of_torch")
-    )
-    product = np.full(last.size, -1, dtype=np.int64)
-    while (inside := marked.operator[last] >= 0).any():
-        product = np.where(inside & outermost[last] & saves_first[last], last, product)
-        product = np.where(inside & ~of_torch[last], -1, product)
-        last = np.where(inside, marked.parent[last], last)
-    # Else it ended in a call inside that returned something.
-    never: Rows = product[(product >= 0) & (last == calls)]
-    return never
-
-
-def _cut_short(calls: pa.Table) -> Flags:
-    """Which recomputed calls returned no tensors, though other calls of the same module do."""
-    phases, module = labels(calls, "phase"), integers(calls, "module_id")
-    returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(calls.column("outputs")), 0), fill_value=False))
-    cut_short: Flags = np.isin(phases.code, phases.of("recompute")) & ~returned & np.isin(module, module[returned])
-    return cut_short
-
-
-def _in_doubt(marked: _Marked, kinds: list[Operator | None], in_registered: Flags, outermost: Flags) -> Flags:
+def _in_doubt(marked: Marked, in_registered: Flags, outermost: Flags) -> Flags:
     """Which operators may multiply, without being, being in, or containing one whose FLOPs are registered."""
-    may_multiply = np.array([kind is not None and not kind.harmless for kind in kinds])[marked.operator]
+    may_multiply = (marked.operator >= 0) & ~marked.those("harmless")
     in_doubt: Flags = may_multiply & ~in_registered & ~_contain(marked.parent, outermost)
     return in_doubt
 
@@ -218,7 +164,7 @@ class _Around(NamedTuple):
     registered: Flags
 
 
-def _around(marked: _Marked, registered: Flags) -> _Around:
+def _around(marked: Marked, registered: Flags) -> _Around:
     """Climbs by pointer jumping: as many rounds as the logarithm of the depth."""
     call = np.append(marked.call, -1)
     is_call = np.append(marked.operator < 0, [True])
@@ -241,7 +187,7 @@ def _contain(parent: Rows, rows: Flags) -> Flags:
     return contain[:-1]
 
 
-def _launched_outside(marked: _Marked, work: OwnWork, calls: int) -> Flags:
+def _launched_outside(marked: Marked, work: OwnWork, calls: int) -> Flags:
     """Which calls launched work that may multiply outside all operators.
 
     Operators of a CPU run do not count: they are the work, and some have names that wrap around others.

@@ -61,6 +61,7 @@ class OwnWork(NamedTuple):
         hidden: What graphs traced as a whole hide of the calls.
         recorded: Whether the whole dataset has any work.
         unattributed: The work of the whole dataset that could not be attributed.
+        shared: Replayed work of which the module is known, but not from which of several calls its graph was captured.
     """
 
     table: pa.Table
@@ -71,6 +72,7 @@ class OwnWork(NamedTuple):
     hidden: Hidden
     recorded: bool
     unattributed: pa.Table
+    shared: pa.Table
 
 
 def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
@@ -88,16 +90,17 @@ def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
     for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one whose name says that it multiplies
         rows = owned[of_work[owned] & bit > 0][::-1]
         example[call[rows]] = rows
-    unattributed = _unattributed(dataset, table)
+    unattributed, shared = _unattributed(dataset, table), _shared(table)
     return OwnWork(
         table=table,
         call=call,
         bits=bits,
         example=example,
-        runs=_runs(dataset, calls, (table, unattributed), call, unseen),
+        runs=_runs(dataset, calls, (table, unattributed, shared), call, unseen),
         hidden=unseen,
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         unattributed=unattributed,
+        shared=shared,
     )
 
 
@@ -107,6 +110,13 @@ def _unattributed(dataset: Dataset, table: pa.Table) -> pa.Table:
     whole = table if dataset.root is None else dataset.whole.table("kernels", columns)
     rows = np.flatnonzero(integers(whole, "module_id") < 0)
     return whole.select(columns).take(pa.array(rows))
+
+
+def _shared(table: pa.Table) -> pa.Table:
+    methods = labels(table, "method")
+    by_node = np.isin(methods.code, methods.of("graph_node", "graph_order"))
+    rows = np.flatnonzero(by_node & (integers(table, "call_id") < 0) & (integers(table, "module_id") >= 0))
+    return table.select(["module_id", "dur_ns"]).take(pa.array(rows))
 
 
 def harmless(table: pa.Table) -> Flags:
@@ -142,9 +152,9 @@ def _bits(kind: str | None, name: str) -> int:
     return sum(bit for bit, is_so in bits.items() if is_so)
 
 
-def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, pa.Table], call: Rows, unseen: Hidden) -> Ints:
+def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, ...], call: Rows, unseen: Hidden) -> Ints:
     """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
-    table, unattributed = tables
+    table, unattributed, shared = tables
     phases = labels(calls, "phase")
     in_graph_capture = np.isin(phases.code, phases.of("capture"))
     runs = np.ones(in_graph_capture.size, dtype=np.int64)
@@ -158,9 +168,10 @@ def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, pa.Table], 
     parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
     _from_below(parent, in_graph_capture, least, most)
     never = most == 0
-    if from_graph(unattributed).any():
-        never[:] = False  # its replays may be among the work that could not be attributed
+    if from_graph(unattributed).any() or shared.num_rows:
+        never[:] = False  # its replays may be among the work that could not be attributed, or to no single call
     replays = np.where(never, 0, np.where((least == most) & (most > 0), most, -1))
+    replays[np.isin(integers(calls, "module_id"), integers(shared, "module_id"))] = -1
     if _updated(dataset):
         replays[:] = -1
     return np.where(in_graph_capture, replays, runs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
 
 RANGE, CALL, NODE, WORK = KINDS = ("range", "call", "node", "work")
 
@@ -15,20 +17,28 @@ OF_CATEGORY = {
 }
 
 
+#: Numbers as tables hold them.
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Short = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Sizes = tuple[Short, Short, Short]
+#: In nanoseconds it still is a number of 64 bits, and so is the sum of two.
+_LARGEST_US = 1 << 52
+
+
 class Args(Struct, gc=False):
     """The members of an event's ``args``; None where there is none."""
 
     name: str | None = None
     report: str | None = None
-    process: int | None = None
-    thread: int | None = None
-    range_id: int | None = None
-    call_id: int | None = None
-    kernel_id: int | None = None
+    process: Short | None = None
+    thread: Short | None = None
+    range_id: Long | None = None
+    call_id: Long | None = None
+    kernel_id: Long | None = None
     kind: str | None = None
     domain: str | None = None
-    end_tid: int | None = None
-    payload_int: int | None = None
+    end_tid: Short | None = None
+    payload_int: Long | None = None
     payload_json: str | None = None
     finished: bool = True
     nameless: bool = False
@@ -37,42 +47,44 @@ class Args(Struct, gc=False):
     method: str | None = None
     cause: str | None = None
     full_name: str | None = None
-    device: int | None = None
-    context: int | None = None
-    stream: int | None = None
-    correlation: int | None = None
-    bytes: int | None = None
+    device: Short | None = None
+    context: Short | None = None
+    stream: Long | None = None
+    correlation: Long | None = None
+    bytes: Long | None = None
     copy_kind: str | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    registers: int | None = field(name="registers per thread", default=None)
-    static_smem_bytes: int | None = None
-    dynamic_smem_bytes: int | None = None
-    graph_id: int | None = field(name="graph id", default=None)
-    graph_exec_id: int | None = None
-    graph_node_id: int | None = field(name="graph node id", default=None)
-    original_graph_node_id: int | None = None
+    grid: Sizes | None = None
+    block: Sizes | None = None
+    registers: Short | None = field(name="registers per thread", default=None)
+    static_smem_bytes: Short | None = None
+    dynamic_smem_bytes: Short | None = None
+    graph_id: Long | None = field(name="graph id", default=None)
+    graph_exec_id: Long | None = None
+    graph_node_id: Long | None = field(name="graph node id", default=None)
+    original_graph_node_id: Long | None = None
 
 
 class Event(Struct, gc=False):
     """An event."""
 
     ph: str
-    pid: int
-    tid: int
+    pid: Short
+    tid: Short
     args: Args
     name: str = ""
     cat: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: Annotated[float, Meta(ge=-_LARGEST_US, le=_LARGEST_US)] = 0.0
+    dur: Annotated[float, Meta(ge=0, le=_LARGEST_US)] = 0.0
 
 
 class Other(Struct):
     """What an export says beside its events."""
 
     tracekit: str | None = None
-    times_moved_by_ns: int = 0
-    started_utc_ns: int | None = None
+    timeline: int = 0
+    by: str = ""
+    times_moved_by_ns: Long = 0
+    started_utc_ns: Long | None = None
     ambiguous_processes: bool = False
     processes: list[dict[str, int | str | None]] = field(default_factory=list)
     devices: list[dict[str, int | float | str | None]] = field(default_factory=list)
@@ -80,7 +92,7 @@ class Other(Struct):
 
 
 #: Members that are true or false.
-FLAGS = ("finished", "nameless")
+FLAGS = ("finished",)
 #: Members by kind, as columns.
 MEMBERS = {
     RANGE: ("range_id", "kind", "domain", "end_tid", "payload_int", "payload_json", *FLAGS),

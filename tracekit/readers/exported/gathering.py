@@ -69,7 +69,8 @@ def _table(kind: str, events: list[Event]) -> pa.Table:
         "end": pa.array(start + nanoseconds(np.array([event.dur for event in events], dtype=np.float64))),
     }
     if kind in (RANGE, CALL, WORK):
-        columns["name"] = pa.array([event.name for event in events], pa.string()).cast(_SPELLED)
+        names = [None if event.args.nameless else event.name for event in events]
+        columns["name"] = pa.array(names, pa.string()).cast(_SPELLED)
     for member in MEMBERS[kind]:
         values = [getattr(one, member) for one in args]
         if member in SIZES:

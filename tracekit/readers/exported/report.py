@@ -21,6 +21,7 @@ from tracekit.readers.digests import source_of_file
 from tracekit.readers.exported.about import about, source_of
 from tracekit.readers.exported.events import CALL, KINDS, NODE, RANGE, WORK
 from tracekit.readers.exported.gathering import Gathering
+from tracekit.readers.exported.numbers import gpus_apart
 from tracekit.readers.exported.stream import BEGINNING, GZIP, REMEDY, Export
 from tracekit.readers.exported.threads import tracks_of
 from tracekit.readers.exported.work import Texts, graph_nodes, in_order_of_ids, operators_of, work_table
@@ -33,12 +34,16 @@ if TYPE_CHECKING:
 
     from tracekit.arrays.types import Ints
     from tracekit.progress import Progress
+    from tracekit.readers.exported.events import Other
     from tracekit.readers.exported.threads import Tracks
 
 NAME = "tracekit_export"
 
 #: The phase of calls during graph captures.
 _CAPTURED = "capture"
+_TIMES = ("start", "end")
+#: Microseconds up to there hold nanoseconds: ten days. What lasts five is exported as it is.
+_LARGEST_NS = 864_000 * 10**9
 
 
 def recognises(_path: Path, head: bytes) -> bool:
@@ -62,13 +67,13 @@ def read(path: Path, progress: Progress) -> Recording:
     for piece in export.pieces():
         gathering.add(piece.events)
         progress("reading", piece.position / size)
-    events = {kind: _counted_from(gathering.table(kind), export.other.times_moved_by_ns) for kind in KINDS}
-    if export.other.ambiguous_processes:
-        problem = "holds processes of several machines that have one id, so their threads cannot be told apart"
-        raise ReportError(path, problem, "parse the report that its dataset was made of")
+    events = {kind: gathering.table(kind) for kind in KINDS}
+    _check_exact(path, export.other, events)
     _check_tracks(path, gathering, events)
+    events = {kind: _counted_from(table, export.other.times_moved_by_ns) for kind, table in events.items()}
     events[WORK] = in_order_of_ids(events[WORK])
     tracks = tracks_of(gathering.tracks, events[RANGE])
+    events[WORK], gpus = gpus_apart(events[WORK], gathering.tracks, export.other)
     ranges, ids = _ranges(events[RANGE], tracks)
     names = Texts()
     work = work_table(events[WORK], tracks, names)
@@ -87,9 +92,20 @@ def read(path: Path, progress: Progress) -> Recording:
         graph_nodes=graph_nodes(events[WORK], tracks),
         inside_ns=inside_ns,
         tally=Tally(),
-        attributed=_attributed(events, ids),
-        **about(export.other, tracks.threads)._asdict(),
+        attributed=_attributed(export.other.by, events, ids),
+        **about(export.other, tracks, gpus)._asdict(),
     )
+
+
+def _check_exact(path: Path, other: Other, events: dict[str, pa.Table]) -> None:
+    """Whether the export holds what its dataset held."""
+    problem = None
+    if other.ambiguous_processes:
+        problem = "holds processes of several machines that have one id, so their threads cannot be told apart"
+    elif any((np.abs(integers(table, name)) > _LARGEST_NS).any() for table in events.values() for name in _TIMES):
+        problem = "spans more than ten days, so that its numbers do not hold nanoseconds"
+    if problem:
+        raise ReportError(path, problem, "parse the report that its dataset was made of")
 
 
 def _check_tracks(path: Path, gathering: Gathering, events: dict[str, pa.Table]) -> None:
@@ -103,7 +119,7 @@ def _check_tracks(path: Path, gathering: Gathering, events: dict[str, pa.Table])
 
 def _counted_from(table: pa.Table, moved_by_ns: int) -> pa.Table:
     """The events at the times that the dataset has."""
-    for name in ("start", "end"):
+    for name in _TIMES:
         column = pa.array(integers(table, name) - moved_by_ns)
         table = table.set_column(table.column_names.index(name), name, column)
     return table
@@ -121,7 +137,6 @@ def _rows(table: pa.Table, column: str) -> pa.Array:
 
 def _ranges(events: pa.Table, tracks: Tracks) -> tuple[pa.Table, Ints]:
     """The table ``RANGES``, and the ids of its rows."""
-    row, nameless = np.asarray(_rows(events, "name")), np.asarray(events.column("nameless"))
     kind = _rows(events, "kind").fill_null(-1)
     thread = tracks.threads_of(events)
     columns: dict[str, object] = {column.name: pa.nulls(events.num_rows, column.type) for column in RANGES.columns}
@@ -129,7 +144,7 @@ def _ranges(events: pa.Table, tracks: Tracks) -> tuple[pa.Table, Ints]:
     columns |= {"open": np.logical_not(np.asarray(events.column("finished")))}
     columns |= {"kind": _numbers(_words(events, "kind"), RANGE_KINDS)[np.asarray(kind)].astype(np.int8)}
     columns |= {"end_thread": pa.array(tracks.ended_on(events, thread), pa.int32(), mask=_is_null(events, "end_tid"))}
-    columns |= {"text": pa.array(row, pa.int32(), mask=nameless), "domain": _rows(events, "domain")}
+    columns |= {"text": _rows(events, "name"), "domain": _rows(events, "domain")}
     columns |= {
         name: events.column(name).cast(RANGES.schema().field(name).type) for name in ("payload_int", "payload_json")
     }
@@ -164,7 +179,7 @@ def _nested(events: pa.Table, thread: Ints) -> Ints:
     return nesting_order(*one_axis([thread, thread], [integers(events, "start"), integers(events, "end")]))
 
 
-def _attributed(events: dict[str, pa.Table], range_ids: Ints) -> Attributed:
+def _attributed(by: str, events: dict[str, pa.Table], range_ids: Ints) -> Attributed:
     """The ranges of the calls that work belongs to."""
     nodes, work = events[NODE], events[WORK]
     row_of_node = positions(integers(nodes, "range_id"), range_ids)
@@ -174,6 +189,7 @@ def _attributed(events: dict[str, pa.Table], range_ids: Ints) -> Attributed:
     module = np.array([some.get(path, -1) for path in [*_words(work, "module"), None]], dtype=np.int64)
     of_module = module[np.asarray(_rows(work, "module").fill_null(-1))]
     return Attributed(
+        by=by,
         range=np.where(row >= 0, row, of_module),
         method=work.column("method").to_pylist(),
         cause=work.column("cause").to_pylist(),

@@ -10,6 +10,7 @@ import msgspec
 
 from tracekit.errors import ReportError
 from tracekit.readers.exported.events import Event, Other
+from tracekit.version import TIMELINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +70,8 @@ class Export:
             raise ReportError(self._path, "has no list traceEvents where tracekit export writes it", REMEDY)
         other = _DECODE_OTHER(head.rstrip(b",\n") + b"}").get("otherData")
         self.other = other if isinstance(other, Other) else Other()
+        if self.other.timeline != TIMELINE:
+            raise ReportError(self._path, "is a timeline of another tracekit, whose events hold other things", REMEDY)
         while more := self._more(file, raw):
             text = rest + more
             lines, end, rest = text.rpartition(b",\n")

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
+from tracekit.readers.exported.numbers import apart
 from tracekit.recording.tables import Threads
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from tracekit.arrays.types import Ints
     from tracekit.readers.exported.gathering import Track
+    from tracekit.readers.exported.numbers import Numbered
 
 #: Added to a process id that several reports of a dataset have; larger than any.
 _APART = 1 << 23
@@ -22,20 +24,19 @@ _APART = 1 << 23
 #: Ids of threads are sorted without their sign, as readers sort them.
 _UNSIGNED = 0xFFFF_FFFF
 
-#: A process by its report and id.
-Process = tuple[str | None, int]
-
 
 class Tracks(NamedTuple):
     """The threads and processes of tracks.
 
     Attributes:
+        pids: Ids of processes.
         threads: Threads and processes, by row.
         thread: Row of threads of each track of a thread.
         process: Row of processes of each track of which it is known.
         row: Row of threads by row of processes and id.
     """
 
+    pids: dict[Numbered, int]
     threads: Threads
     thread: dict[tuple[int, int], int]
     process: dict[tuple[int, int], int]
@@ -52,7 +53,7 @@ class Tracks(NamedTuple):
     def ended_on(self, events: pa.Table, thread: Ints) -> Ints:
         """The threads on which ranges ended, where that is another one; else -1."""
         ended, rows = integers(events, "end_tid"), np.full(thread.size, -1, dtype=np.int64)
-        for at in np.flatnonzero(ended >= 0).tolist():
+        for at in np.flatnonzero(events.column("end_tid").is_valid()).tolist():
             rows[at] = self.row[int(self.threads.process[thread[at]]), int(ended[at])]
         return rows
 
@@ -72,9 +73,10 @@ def tracks_of(drawn: dict[tuple[int, int], Track], ranges: pa.Table) -> Tracks:
         ranges: All ranges, of which some end on threads without a track.
     """
     processes = {key: (track.report, track.process) for key, track in drawn.items() if track.process is not None}
-    threads = {(*processes[key], track.thread) for key, track in drawn.items() if track.thread is not None}
+    thread_ids = {key: drawn[key].thread for key in processes}
+    threads = {(*processes[key], tid) for key, tid in thread_ids.items() if tid is not None}
     threads |= {(*processes[key], tid) for key, tid in _ends(ranges) if key in processes}
-    pids = _distinct(set(processes.values()))
+    pids = apart(processes.values(), drawn, _APART)
     ids = sorted(
         ((pids[report, pid], tid) for report, pid, tid in _with_main(threads, set(pids))),
         key=lambda one: (one[0], one[1] & _UNSIGNED),
@@ -83,29 +85,18 @@ def tracks_of(drawn: dict[tuple[int, int], Track], ranges: pa.Table) -> Tracks:
     process_pid, process = np.unique(pid, return_inverse=True)
     row = {(int(process[at]), number): at for at, (_, number) in enumerate(ids)}
     of_process = {key: int(np.searchsorted(process_pid, pids[owner])) for key, owner in processes.items()}
-    of_thread = {key: row[of_process[key], track.thread] for key, track in drawn.items() if track.thread is not None}
-    return Tracks(Threads(pid, tid, process, process_pid), of_thread, of_process, row)
+    of_thread = {key: row[of_process[key], tid] for key, tid in thread_ids.items() if tid is not None}
+    return Tracks(pids, Threads(pid, tid, process, process_pid), of_thread, of_process, row)
 
 
 def _ends(ranges: pa.Table) -> set[tuple[tuple[int, int], int]]:
     """The tracks of ranges that end on another thread, with its id."""
     columns = [integers(ranges, name) for name in ("pid", "tid", "end_tid")]
-    rows = np.flatnonzero(columns[2] >= 0)
+    rows = np.flatnonzero(ranges.column("end_tid").is_valid())
     return {((pid, tid), end) for pid, tid, end in zip(*(column[rows].tolist() for column in columns), strict=True)}
 
 
-def _with_main(threads: set[tuple[str | None, int, int]], processes: set[Process]) -> set[tuple[str | None, int, int]]:
+def _with_main(threads: set[tuple[str | None, int, int]], processes: set[Numbered]) -> set[tuple[str | None, int, int]]:
     """The threads, and the main one of processes of which no thread is known."""
     without = processes - {(report, pid) for report, pid, _ in threads}
     return threads | {(report, pid, pid) for report, pid in without}
-
-
-def _distinct(processes: set[Process]) -> dict[Process, int]:
-    """A process id for each process: its own, unless an earlier report has the same."""
-    pids: dict[Process, int] = {}
-    for process in sorted(processes, key=lambda one: (one[0] or "", one[1])):
-        pid = process[1]
-        while pid in pids.values():
-            pid += _APART
-        pids[process] = pid
-    return pids

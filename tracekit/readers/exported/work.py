@@ -36,10 +36,10 @@ class Texts:
         return list(self._row)
 
     def rows(self, column: pa.ChunkedArray) -> pa.Array:
-        """The rows of a column's texts; null for null and for empty ones."""
+        """The rows of a column's texts."""
         encoded = column.combine_chunks()
         words = encoded.dictionary.to_pylist()
-        rows = [self._row.setdefault(word, len(self._row)) if word else None for word in words]
+        rows = [self._row.setdefault(word, len(self._row)) for word in words]
         return pa.array(rows, pa.int32()).take(encoded.indices)
 
 

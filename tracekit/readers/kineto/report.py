@@ -36,6 +36,7 @@ from tracekit.readers.kineto.host import allocations_table, launches_table, rang
 from tracekit.readers.kineto.lacks import lacks_of
 from tracekit.readers.kineto.machine import gpus_of, process_names_of, ranks_of, source_of, thread_names_of
 from tracekit.readers.kineto.namesakes import distinct_names
+from tracekit.readers.kineto.recomputed import names_with_phase
 from tracekit.readers.kineto.scripted import scripted_calls
 from tracekit.readers.kineto.stream import BLANK, EXPECTED, GZIP, Trace
 from tracekit.recording.operators import no_operators, operators_as_work
@@ -174,7 +175,8 @@ def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, tall
         calls |= {name: column[:0] for name, column in calls.items()}
         hierarchies = [""] * len(hierarchies)
     events[SCRIPTED] = scripted_calls(events[OPERATOR], list(gathering.names), hierarchies, gathering.texts)
-    calls["text"] = gathering.texts_of_names(distinct_names(calls, events[FORWARD], gathering.names))
+    calls["name"] = distinct_names(calls, events[FORWARD], gathering.names)
+    calls["text"] = gathering.texts_of_names(names_with_phase(calls, events[OPERATOR], gathering.names))
     return bool(calls["start"].size)
 
 

@@ -29,8 +29,8 @@ class Callers:
         named = [isinstance(item, ModuleMarker) and item.numbered for item in markers]
         #: Whether each call is of a numbered module.
         self.numbered: Flags = np.array([*named, False])[marker]
-        #: A number for the module of every call: that of its process and marker.
-        self.module: Ints = process.astype(np.int64) * self._markers + marker
+        #: A number for the module of every call: that of its process and the first marker that names it.
+        self.module: Ints = process.astype(np.int64) * self._markers + _first_markers(markers)[marker]
         self._caller = self._callers(parent) if self.numbered.any() else {}
 
     def _callers(self, parent: Rows) -> dict[int, int]:
@@ -51,6 +51,16 @@ class Callers:
             chain.append(caller)
             at = caller
         return [caller % self._markers for caller in reversed(chain)]
+
+
+def _first_markers(markers: list[Marker]) -> Rows:
+    """For every marker the first one of its module, whatever the phase of the call; a last -1 is for no marker."""
+    known: dict[tuple[object, ...], int] = {}
+    keys = (
+        (item.path, item.class_name, item.static_params) if isinstance(item, ModuleMarker) and item.numbered else (row,)
+        for row, item in enumerate(markers)
+    )
+    return np.array([*(known.setdefault(key, row) for row, key in enumerate(keys)), -1], dtype=np.int64)
 
 
 def first_places(callers: Callers, place: Ints, start_ns: Ints) -> Rows:
