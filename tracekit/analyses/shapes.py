@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 NAME = "shapes"
 
+#: What is null where it is not known which calls were replayed: whole numbers, and others.
+_COUNTED = ["gpu_time_ns", "forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns", "steps"]
+_RATES = ["gpu_ns_per_token", "step_median_ns", "step_mean_ns", "tflops_per_s"]
+
 
 def frame(dataset: Dataset) -> pd.DataFrame:
     """Calls by module, phase and shapes of their inputs, the most expensive first.
@@ -36,7 +40,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         A row per module, phase and shapes: ``path``, ``class_name``, ``phase``, ``inputs`` and ``kwargs`` (shapes of
         positional and keyword tensors), ``calls``, ``gpu_time_ns`` (of their subtrees, including all replays of those
         in a graph capture) and that by the phase of the work (``forward_ns``, ``backward_ns``, ``recompute_ns``,
-        ``optimizer_ns`` and ``other_ns`` add up to it; recomputed calls have rows of their own). ``gpu_ns_per_token``
+        ``optimizer_ns`` and ``other_ns`` add up to it; recomputed calls have rows of their own); null for calls in a
+        graph capture whose replays cannot be told from those of other calls. ``gpu_ns_per_token``
         (over the steps whose tokens are known; NaN if there are none), ``steps`` (in which they had work),
         ``step_median_ns`` and ``step_mean_ns`` (their time in each of these). Of one call: ``median_ns`` and
         ``mean_ns`` (NaN for calls during a graph capture, whose work ran once per replay) and ``flops_per_call`` (of
@@ -64,7 +69,18 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             **_speed(cost, group, gpu_time_ns),
         }
     )
+    untold = _replays_untold(cost)[cost.owner[first]] & np.isin(phases.code[first], phases.of("capture"))
+    if untold.any():
+        answer[_COUNTED] = answer[_COUNTED].astype("Int64")
+        answer.loc[untold, _COUNTED + _RATES] = pd.NA
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _replays_untold(cost: Costs) -> Flags:
+    """Of each module whether replays are known to be its, or of one below, but not of which of several calls."""
+    work = cost.work.shared
+    replays: Flags = cost.modules.inclusive(counts(cost.modules.rows(work), len(cost.modules.path))) > 0
+    return replays
 
 
 def _groups(cost: Costs, phase: Rows) -> tuple[Rows, Rows]:

@@ -16,7 +16,7 @@ import tracekit
 from tests.golden import check
 from tests.needs import TRACES
 from tests.readers.kineto.traces import PID, event, kernel, launch, trace
-from tracekit.analyses import roofline
+from tracekit.analyses import roofline, shapes
 from tracekit.errors import ReportError
 
 if TYPE_CHECKING:
@@ -187,6 +187,16 @@ def test_costs_of_replays_that_no_single_call_captured_are_unknown(tmp_path: Pat
     for path in ("top.a", "top.b"):
         assert pd.isna(rows[path]["runs"]) == pd.isna(rows[path]["flops"]) == (sizes > 1)
         assert sizes > 1 or rows[path]["runs"] == 3
+
+
+@pytest.mark.parametrize(("sizes", "time"), [(1, 15_000), (2, None)])
+def test_shapes_of_calls_of_which_some_were_replayed_have_no_time(tmp_path: Path, sizes: int, time: int | None) -> None:
+    captures = [[row | {"ts": row["ts"] + 200 * at} for row in CAPTURE] for at in range(sizes)]
+    dataset = parsed(tmp_path, replayed(1000, 1, *["gemm"] * 3, graph=4), *captures)
+    row = shapes.frame(dataset).set_index("path").loc["top"]
+    assert row["calls"] == sizes
+    assert (None if pd.isna(row["gpu_time_ns"]) else row["gpu_time_ns"]) == time
+    assert pd.isna(row["steps"]) == (time is None)
 
 
 def test_passes_through_graphs_of_several_sizes_need_no_ranges_if_ids_rise(tmp_path: Path) -> None:
