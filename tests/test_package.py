@@ -62,7 +62,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     ),
     "attribution": (attribution.METHODS, {"base", "capturing", "causes", "recorded"}),
     "cli": (cli.COMMANDS, {"base", "options", "recording"}),
-    "exports": (exports.FORMATS, {"base", "members", "sessions", "timeline", "times", "tracks"}),
+    "exports": (exports.FORMATS, {"about", "base", "members", "sessions", "timeline", "times", "tracks"}),
     "flops": (
         flops.FORMULAS,
         {"base", "dtypes", "judging", "kernels", "operators", "peaks", "tensors"},

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -346,6 +347,28 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
     assert err.count("\n") <= 1
     assert [worker for worker in started if runs(worker)] == []
     assert contents(tmp_path) == {}
+
+
+#: A worker that is asked to stop while SQLAlchemy closes a connection, which logs what interrupts it.
+CLOSING = """
+import os, signal, sys, sqlalchemy
+from tracekit.pipeline import worker
+def tables_of(*_):
+    engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.NullPool)
+    engine.dialect.do_close = lambda _: os.kill(os.getpid(), signal.SIGTERM)
+    engine.connect().close()
+worker.tables_of = tables_of
+worker.run({"report": sys.argv[1], "folder": sys.argv[2], "wishes": {"graph_captures": []}})
+"""
+
+
+def test_a_worker_that_is_asked_to_stop_says_nothing(tmp_path: Path) -> None:
+    report(tmp_path / "run.sqlite", LINES)
+    command = [sys.executable, "-c", CLOSING, str(tmp_path / "run.sqlite"), str(tmp_path / "tables")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as worker:
+        assert worker.wait(60) == 1
+        assert worker.stderr is not None
+        assert worker.stderr.read() == b""
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.004, 0.02])
