@@ -349,26 +349,39 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
     assert contents(tmp_path) == {}
 
 
-#: A worker that is asked to stop while SQLAlchemy closes a connection, which logs what interrupts it.
+#: What is asked to stop while SQLAlchemy closes a connection, which logs what interrupts it.
 CLOSING = """
 import os, signal, sys, sqlalchemy
-from tracekit.pipeline import worker
-def tables_of(*_):
+def closing(*_):
     engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.NullPool)
     engine.dialect.do_close = lambda _: os.kill(os.getpid(), signal.SIGTERM)
     engine.connect().close()
-worker.tables_of = tables_of
+"""
+IN_A_WORKER = """
+from tracekit.pipeline import worker
+worker.tables_of = closing
 worker.run({"report": sys.argv[1], "folder": sys.argv[2], "wishes": {"graph_captures": []}})
+"""
+IN_A_COMMAND = """
+from tracekit import cli
+cli.parse.run = closing
+cli.main(["parse", *sys.argv[1:]])
 """
 
 
-def test_a_worker_that_is_asked_to_stop_says_nothing(tmp_path: Path) -> None:
-    report(tmp_path / "run.sqlite", LINES)
-    command = [sys.executable, "-c", CLOSING, str(tmp_path / "run.sqlite"), str(tmp_path / "tables")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as worker:
-        assert worker.wait(60) == 1
-        assert worker.stderr is not None
-        assert worker.stderr.read() == b""
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [pytest.param(IN_A_WORKER, 1, id="worker"), pytest.param(IN_A_COMMAND, 128 + signal.SIGTERM, id="command")],
+)
+def test_what_is_asked_to_stop_while_a_connection_is_closed_says_nothing(
+    program: str, code: int, tmp_path: Path
+) -> None:
+    path = report(tmp_path / "run.sqlite", LINES)
+    running = [sys.executable, "-c", CLOSING + program, str(path), str(tmp_path / "tables")]
+    with subprocess.Popen(running, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as stopped:
+        assert stopped.wait(60) == code
+        assert stopped.stderr is not None
+        assert stopped.stderr.read() == b""
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.004, 0.02])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import os
 import signal
 import sys
@@ -79,6 +80,8 @@ def _prepare_streams() -> None:
 
 def _prepare_signals() -> None:
     """Makes signals that end the process raise, so that cleanup runs."""
+    # One that comes while a connection is closed raises, too, but SQLAlchemy would log it first, with a traceback.
+    logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
     signal.signal(signal.SIGTERM, _terminated)
     # A terminal that closes; nohup ignores this signal, Windows does not have it.
     if signal.getsignal(getattr(signal, "SIGHUP", signal.SIGTERM)) == signal.SIG_DFL:
