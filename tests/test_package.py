@@ -73,7 +73,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     ),
     "readers": (
         readers.READERS,
-        {"base", "digests", "folder", "foreign", "nsight", "requests", "rows", "source", "sqlite"},
+        {"base", "digests", "folder", "foreign", "nsight", "packed", "requests", "rows", "source", "sqlite"},
     ),
     "tables": (tables.TABLES, {"base", "memory", "operators"}),
 }

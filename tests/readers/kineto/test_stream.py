@@ -12,7 +12,7 @@ import pytest
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tracekit.errors import ReportError
 from tracekit.progress import silent
-from tracekit.readers import kineto, reader_for
+from tracekit.readers import kineto, packed, reader_for
 from tracekit.readers.kineto import stream
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def texts(recording: Recording) -> list[str]:
 def test_a_trace_is_the_same_in_pieces_of_any_size(
     tmp_path: Path, form: str, indent: int | None, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(packed, "_PIECE_BYTES", piece_bytes)
     whole = {"a": {"b": [{}, {}]}, "traceEvents": EVENTS, "baseTimeNanoseconds": 10**18, "z": [{}, {}]}
     content = json.dumps(EVENTS if form == "list" else whole, indent=indent).encode()
     path = tmp_path / "trace"
@@ -54,7 +54,7 @@ def test_a_trace_is_the_same_in_pieces_of_any_size(
 def test_json_that_kineto_writes_although_it_is_invalid_is_read(
     tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(packed, "_PIECE_BYTES", piece_bytes)
     annotation = '{"ph": "X", "cat": "user_annotation", "name": "a "q" \\x {", "pid": 1, "tid": 1, "ts": 1, "dur": 2}'
     number = (
         '{"ph": "X", "cat": "cpu_op", "name": "b\\\\c", "pid": 1, "tid": 1, "ts": 3, "dur": 1, "args": {"x": -nan}}'
@@ -90,7 +90,7 @@ def test_entries_of_odd_types_are_counted_and_the_others_read(tmp_path: Path) ->
 def test_beside_odd_entries_times_stay_those_of_their_events(
     tmp_path: Path, odd: str, form: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(packed, "_PIECE_BYTES", piece_bytes)
     template = '{"ph": "X", "cat": "cpu_op", "name": "%d", "pid": 1, "tid": 1, "ts": 167287679919%04d.%03d, "dur": 1}'
     path = tmp_path / "trace.json"
     path.write_text(form % ",".join([odd, *(template % (i, i, i) for i in range(50)), odd]))
@@ -141,9 +141,9 @@ def test_what_is_no_whole_trace_is_refused_in_one_line(tmp_path: Path, what: str
 def test_what_unpacks_to_far_more_than_a_trace_is_refused(
     tmp_path: Path, filling: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_PIECE_BYTES", 1 << 16)
-    monkeypatch.setattr(stream, "_MOST_BYTES", 1 << 20)
-    monkeypatch.setattr(stream, "_SURELY_HARMLESS", 1 << 22)
+    monkeypatch.setattr(packed, "_PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(stream, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(packed, "_SURELY_HARMLESS", 1 << 22)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(b"{" + filling + b" " * (1 << 23)))
     with pytest.raises(ReportError, match=r"unpacks to more|in its first|JSON is not valid after|nested|not valid"):
@@ -187,8 +187,8 @@ def test_hostile_traces_are_refused_soon(tmp_path: Path, what: str) -> None:
 
 
 def test_a_bomb_of_whole_events_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_PIECE_BYTES", 1 << 16)
-    monkeypatch.setattr(stream, "_SURELY_HARMLESS", 1 << 18)
+    monkeypatch.setattr(packed, "_PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(packed, "_SURELY_HARMLESS", 1 << 18)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(json.dumps([{}] * 200_000).encode()))
     with pytest.raises(ReportError, match="unpacks to more than 200 times its size"):
@@ -196,8 +196,8 @@ def test_a_bomb_of_whole_events_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_what_is_no_json_is_given_up_after_some_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_PIECE_BYTES", 64)
-    monkeypatch.setattr(stream, "_MOST_BYTES", 1 << 12)
+    monkeypatch.setattr(packed, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(stream, "MOST_BYTES", 1 << 12)
     path = tmp_path / "trace.json"
     path.write_bytes(b'[{"x": tru},' + json.dumps([{}] * 50_000).encode()[1:])
     with pytest.raises(ReportError, match="is not valid after byte 1, or an event there"):

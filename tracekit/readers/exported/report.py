@@ -6,7 +6,6 @@ is not in it. So the module of work is taken from the export.
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +21,10 @@ from tracekit.readers.exported.about import about, source_of
 from tracekit.readers.exported.events import CALL, KINDS, NODE, RANGE, WORK
 from tracekit.readers.exported.gathering import Gathering
 from tracekit.readers.exported.numbers import gpus_apart
-from tracekit.readers.exported.stream import BEGINNING, GZIP, REMEDY, Export
+from tracekit.readers.exported.stream import BEGINNING, REMEDY, Export
 from tracekit.readers.exported.threads import tracks_of
 from tracekit.readers.exported.work import Texts, graph_nodes, in_order_of_ids, operators_of, work_table
+from tracekit.readers.packed import beginning
 from tracekit.recording.attributed import Attributed
 from tracekit.recording.tables import LAUNCHES, RANGE_KINDS, RANGES, Recording
 from tracekit.recording.tally import Tally
@@ -48,12 +48,7 @@ _LARGEST_NS = 864_000 * 10**9
 
 def recognises(_path: Path, head: bytes) -> bool:
     """Whether it is a timeline of ``tracekit export``, compressed or not."""
-    if head.startswith(GZIP):
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, len(BEGINNING))
-        except zlib.error:
-            return False
-    return head.startswith(BEGINNING)
+    return beginning(head, len(BEGINNING)).startswith(BEGINNING)
 
 
 def read(path: Path, progress: Progress) -> Recording:

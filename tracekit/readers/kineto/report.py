@@ -7,7 +7,6 @@ are left out. What a trace lacks is reported, never guessed.
 from __future__ import annotations
 
 import re
-import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,7 +37,8 @@ from tracekit.readers.kineto.machine import gpus_of, process_names_of, ranks_of,
 from tracekit.readers.kineto.namesakes import distinct_names
 from tracekit.readers.kineto.recomputed import names_with_phase
 from tracekit.readers.kineto.scripted import scripted_calls
-from tracekit.readers.kineto.stream import BLANK, EXPECTED, GZIP, Trace
+from tracekit.readers.kineto.stream import BLANK, EXPECTED, Trace
+from tracekit.readers.packed import beginning
 from tracekit.recording.operators import no_operators, operators_as_work
 from tracekit.recording.tables import Recording
 from tracekit.recording.tally import Tally
@@ -65,12 +65,7 @@ _FARTHEST_NS = 1 << 53
 
 def recognises(_path: Path, head: bytes) -> bool:
     """Whether it is JSON, compressed or not. Whether it is a trace shows when it is read."""
-    if head.startswith(GZIP):
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, 64)
-        except zlib.error:
-            return False
-    return head.lstrip(BLANK).startswith(_OPENING)
+    return beginning(head, 64).lstrip(BLANK).startswith(_OPENING)
 
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:

@@ -6,12 +6,10 @@ before it is valid JSON as a list, it is one. Kineto's JSON is not always valid,
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,29 +17,25 @@ from msgspec import Raw
 from tracekit.errors import ReportError
 from tracekit.readers.kineto.events import Event, ExactTimes, LastEntries, LastTimes, Metadata
 from tracekit.readers.kineto.mending import mended
+from tracekit.readers.packed import MOST_BYTES, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
-    from typing import BinaryIO
+
+    from tracekit.readers.packed import Pieces
 
 _T = TypeVar("_T")
 
-GZIP = b"\x1f\x8b"
 #: Bytes that may stand before JSON: a mark of UTF-8, and blanks.
 BLANK = b"\xef\xbb\xbf \t\r\n"
 #: The remedy for what is no trace, or not a whole one.
 EXPECTED = "expected a trace of torch.profiler, as export_chrome_trace writes it"
 
-_PIECE_BYTES = 8 << 20
-#: No event and nothing beside the events is larger.
-_MOST_BYTES = 64 << 20
-#: Real traces are 5 to 40 times larger than their gzip file. Beyond this, size is no trace but an attack.
-_MOST_RATIO, _SURELY_HARMLESS = 200, 128 << 20
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 #: How far from the end of a piece its boundary is looked for, and how many are tried.
-_TAILS, _TRIES = (1 << 14, 1 << 18, _MOST_BYTES), 4
+_TAILS, _TRIES = (1 << 14, 1 << 18, MOST_BYTES), 4
 #: How many lists of this name are looked at for the events, for one may be part of something else.
 _NAMESAKES = 16
 
@@ -80,7 +74,6 @@ class Trace:
     def __init__(self, path: Path) -> None:
         self.metadata = Metadata()
         self._path = path
-        self._bytes = 0
 
     def pieces(self) -> Iterator[Piece]:
         """The events, piece by piece.
@@ -89,33 +82,21 @@ class Trace:
             ReportError: If it cannot be read, or is not a trace.
         """
         try:
-            with self._path.open("rb") as raw:
-                head = raw.read(len(GZIP))
-                raw.seek(0)
-                file: BinaryIO = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if head == GZIP else raw
-                yield from self._pieces(file, raw)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise self._error("its gzip compression is cut off or damaged", "copy or record it again") from None
+            with pieces_of(self._path, damaged="copy or record it again", too_large=EXPECTED) as file:
+                yield from self._pieces(file)
         except RecursionError:
             raise self._error("its JSON is nested too deeply", EXPECTED) from None
 
-    def _pieces(self, file: BinaryIO, raw: BinaryIO) -> Iterator[Piece]:
-        text, opening = self._events_begin(file, raw)
-        rest = yield from self._all_but_last(file, raw, text)
+    def _pieces(self, file: Pieces) -> Iterator[Piece]:
+        text, opening = self._events_begin(file)
+        rest = yield from self._all_but_last(file, text)
         events, text = self._last(rest, opening)
-        yield Piece(events, partial(_times, text), raw.tell())
+        yield Piece(events, partial(_times, text), file.position)
 
-    def _more(self, file: BinaryIO, raw: BinaryIO) -> bytes:
-        piece = file.read(_PIECE_BYTES)
-        self._bytes += len(piece)
-        if self._bytes > _SURELY_HARMLESS and self._bytes > _MOST_RATIO * raw.tell():
-            raise self._error(f"unpacks to more than {_MOST_RATIO} times its size", EXPECTED)
-        return piece
-
-    def _events_begin(self, file: BinaryIO, raw: BinaryIO) -> tuple[bytes, bytes]:
+    def _events_begin(self, file: Pieces) -> tuple[bytes, bytes]:
         """Reads up to the events. Returns the text behind their opening bracket, and what to put before the last."""
         text = b""
-        while not text and (more := self._more(file, raw)):
+        while not text and (more := file.next()):
             text = more.lstrip(BLANK)
         if text.startswith(b"["):
             return text[1:], b"["
@@ -126,9 +107,9 @@ class Trace:
                 except msgspec.MsgspecError:
                     continue
                 return text[match.end() :], b'{"last_events":['
-            if len(text) > _MOST_BYTES:
-                raise self._error(f"has no list traceEvents in its first {_MOST_BYTES >> 20} MiB", EXPECTED)
-            if not (more := self._more(file, raw)):
+            if len(text) > MOST_BYTES:
+                raise self._error(f"has no list traceEvents in its first {MOST_BYTES >> 20} MiB", EXPECTED)
+            if not (more := file.next()):
                 raise self._no_events(text)
             text += more
 
@@ -139,27 +120,23 @@ class Trace:
             return self._error(f"is not valid JSON ({_short(error)})", EXPECTED)
         return self._error("is JSON without a list traceEvents", EXPECTED)
 
-    def _all_but_last(self, file: BinaryIO, raw: BinaryIO, rest: bytes) -> Generator[Piece, None, bytes]:
+    def _all_but_last(self, file: Pieces, rest: bytes) -> Generator[Piece, None, bytes]:
         """Yields the events of every piece that ends with an event. Returns what is left."""
         enough = 0
-        while piece := self._more(file, raw):
+        while piece := file.next():
             rest += piece
             if len(rest) < enough:
                 continue
             if (cut := self._cut(rest)) is not None:
                 events, text, end = cut
-                yield Piece(events, partial(_times, text), raw.tell())
+                yield Piece(events, partial(_times, text), file.position)
                 rest, enough = rest[end:], 0
-            elif len(rest) > _MOST_BYTES:
-                raise self._error(self._no_end(rest), "record it again, or " + EXPECTED)
+            elif len(rest) > MOST_BYTES:
+                raise self._error(_no_end(file.bytes - len(rest)), EXPECTED + "; record or copy it again")
             else:
                 # Twice as much each time: what is no JSON shall not be read again for every piece.
-                enough = min(2 * len(rest), _MOST_BYTES + 1)
+                enough = min(2 * len(rest), MOST_BYTES + 1)
         return rest
-
-    def _no_end(self, rest: bytes) -> str:
-        where = self._bytes - len(rest)
-        return f"its JSON is not valid after byte {where:,}, or an event there has more than {_MOST_BYTES >> 20} MiB"
 
     @staticmethod
     def _cut(text: bytes) -> tuple[list[Event], bytes, int] | None:
@@ -198,6 +175,10 @@ class Trace:
 
     def _error(self, problem: str, remedy: str) -> ReportError:
         return ReportError(self._path, problem, remedy)
+
+
+def _no_end(where: int) -> str:
+    return f"its JSON is not valid after byte {where:,}, or an event there has more than {MOST_BYTES >> 20} MiB"
 
 
 def _events(text: bytes) -> list[Event]:

@@ -1,0 +1,89 @@
+"""JSON traces, plain or packed by gzip, read in pieces; what unpacks to far more than its size is refused."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+from tracekit.errors import ReportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+#: No event and nothing beside the events is larger.
+MOST_BYTES = 64 << 20
+
+_GZIP = b"\x1f\x8b"
+_PIECE_BYTES = 8 << 20
+#: Real traces are 5 to 40 times larger than their gzip file. Beyond this, size is no trace but an attack.
+_MOST_RATIO, _SURELY_HARMLESS = 200, 128 << 20
+
+
+class Pieces:
+    """The unpacked pieces of a file.
+
+    Attributes:
+        bytes: How many were unpacked.
+    """
+
+    def __init__(self, path: Path, raw: BinaryIO, remedy: str) -> None:
+        packed = raw.read(len(_GZIP)) == _GZIP
+        raw.seek(0)
+        self.bytes = 0
+        self._path, self._raw, self._remedy = path, raw, remedy
+        self._file: BinaryIO = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+
+    @property
+    def position(self) -> int:
+        """Where the next piece begins in the file as it is on disk."""
+        return self._raw.tell()
+
+    def next(self) -> bytes:
+        """The next piece; empty at the end.
+
+        Raises:
+            ReportError: If the file unpacks to too much.
+        """
+        piece = self._file.read(_PIECE_BYTES)
+        self.bytes += len(piece)
+        if self.bytes > _SURELY_HARMLESS and self.bytes > _MOST_RATIO * self.position:
+            raise ReportError(self._path, f"unpacks to more than {_MOST_RATIO} times its size", self._remedy)
+        return piece
+
+
+@contextmanager
+def pieces_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Pieces]:
+    """Opens a trace.
+
+    Args:
+        path: The file.
+        damaged: What to do if its compression is damaged.
+        too_large: What to do if it unpacks to too much.
+
+    Raises:
+        ReportError: If the block finds its compression damaged.
+    """
+    try:
+        with path.open("rb") as raw:
+            yield Pieces(path, raw, too_large)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise ReportError(path, "its gzip compression is cut off or damaged", damaged) from None
+
+
+def beginning(head: bytes, most: int) -> bytes:
+    """What a file begins with.
+
+    Args:
+        head: The first bytes of the file.
+        most: How many bytes to unpack at most. If it is not packed, all are given.
+    """
+    if not head.startswith(_GZIP):
+        return head
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head, most)
+    except zlib.error:
+        return b""
