@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +11,11 @@ import pytest
 from tests import needs
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+TESTS = Path(__file__).parent
+#: What only ``tests/capture`` may load, because it is not there for all who run the tests.
+OPTIONAL = {"torch", *needs.MODELS}
 
 
 @pytest.mark.parametrize("ci", [True, False])
@@ -29,3 +35,17 @@ def test_a_test_runs_where_there_is_what_it_needs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CI", "true")
     monkeypatch.setitem(needs.NEEDS, "nsys", needs.Need(available=True, description="an nsys"))
     assert needs.require("nsys") is None
+
+
+def loaded(path: Path) -> Iterator[str]:
+    """The packages that a module loads as soon as it is."""
+    for statement in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            yield (statement.module or "").partition(".")[0]
+
+
+def test_tests_beside_those_of_capture_can_be_collected_without_torch() -> None:
+    paths = [path for path in TESTS.rglob("test_*.py") if TESTS / "capture" not in path.parents]
+    assert {str(path.relative_to(TESTS)) for path in paths if OPTIONAL & {*loaded(path)}} == set()
