@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 #: Names a folder with releases of the nvtx package, each in a folder that is named by its number.
 RELEASES = "TRACEKIT_NVTX"
 #: What nsys prints when it loses the process that records, on a machine with much else to do: one run in thirty.
-LOST = "Connection to the Agent lost"
+#: The first where the connection breaks, the second where it was never made.
+LOST = "Connection to the Agent lost|The proxy is not started"
 #: The last one whose own ranges are heard by every nsys; later ones first ask it, and older nsys do not answer.
 HEARD = "0.2.11"
 
