@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 #: Names a folder with releases of the nvtx package, each in a folder that is named by its number.
 RELEASES = "TRACEKIT_NVTX"
-#: What nsys prints when it loses the process that records, on a machine with much else to do: one run in thirty.
-#: The first where the connection breaks, the second where it was never made.
-LOST = "Connection to the Agent lost|The proxy is not started"
+#: What is said where nsys loses a recording, on a machine with much else to do: one run in thirty. Its connection to
+#: the process that records breaks or was never made, or its own importer cannot read what it wrote.
+LOST = "Connection to the Agent lost|The proxy is not started|cannot be converted to a report"
 #: The last one whose own ranges are heard by every nsys; later ones first ask it, and older nsys do not answer.
 HEARD = "0.2.11"
 
@@ -70,6 +70,8 @@ def record(folder: Path, program: str, environment: dict[str, str] | None = None
     assert native.exists() or (folder / "run.qdstrm").exists(), f"nsys recorded nothing and printed: {output}"
     if not native.exists():
         libraries = {**os.environ, "LD_LIBRARY_PATH": str(host)}
-        subprocess.run(importer, check=True, env=libraries, **run)
+        imported = subprocess.run(importer, check=False, env=libraries, **run)
+        said = (imported.stdout + imported.stderr).decode("utf-8", "replace")
+        assert imported.returncode == 0, f"the recording cannot be converted to a report; the importer printed: {said}"
     subprocess.run([nsys(), *export], check=True, **run)
     return folder / "run.sqlite"

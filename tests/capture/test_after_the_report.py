@@ -128,18 +128,44 @@ def test_an_export_that_complains_may_lack_something_and_is_there(fake: Fake) ->
     assert fake.exists()
 
 
-@pytest.mark.parametrize("importer", ["absent", "failing"])
-def test_raw_data_that_nothing_imports_stays_too(importer: str, fake: Fake) -> None:
-    if importer == "failing":
+#: How NVIDIA's importer nests the one line of an error that explains it.
+NESTED = r"""Error {
+  Type: RuntimeError
+  SubError {
+    Type: ProcessEventsError
+    Props {
+      Items {
+        Type: ErrorText
+        Value: "/build/Analysis/EventCollection.cpp(1055): Throw in function void insert()\n[QuadDCommon::tag_message*] = Wrong event order has been detected:\nnew event ={ StartNs=5905990 }"
+      }
+    }
+  }
+}
+"""  # noqa: E501 - as it is printed
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (None, "cannot be run"),
+        ("no libssh\n", "printed: no libssh;"),
+        (NESTED, "printed: Wrong event order has been detected;"),
+        ("File is corrupted.\n{\n}\n", "printed: File is corrupted.;"),
+    ],
+    ids=["absent", "failing", "nested", "closed"],
+)
+def test_raw_data_that_nothing_imports_stays_too(printed: str | None, reason: str, fake: Fake) -> None:
+    if printed is not None:
         host = fake.nsys.parents[1] / "host-linux-x64"
         host.mkdir()
-        (host / "QdstrmImporter").write_text("#!/bin/sh\necho no libssh >&2\nexit 127\n")
+        (host / "said").write_text(printed)
+        (host / "QdstrmImporter").write_text('#!/bin/sh\ncat "$(dirname "$0")/said" >&2\nexit 127\n')
         (host / "QdstrmImporter").chmod(0o700)
     outcome = fake.capture("importer", *COMMAND)
     assert outcome.code == 7, outcome
     (line,) = warned(outcome)
     assert "out.qdstrm: was recorded, but cannot be converted to a report" in line
-    assert ("cannot be run" if importer == "absent" else "no libssh") in line
+    assert reason in line
     assert fake.place.left() == {"model.py", "leaving.py", "out.qdstrm"}
 
 

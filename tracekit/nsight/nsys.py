@@ -53,8 +53,10 @@ _LOG = "nsys.log"
 _PATIENCE_S = 120
 #: Lines of nsys that explain nothing.
 _CHATTER = re.compile(
-    r"^\s*(Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|$)"
+    r"^\s*(Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|[{}]*$)"
 )
+#: NVIDIA's programs nest an error in others and in where it was thrown; this is what it says, up to its line's end.
+_MESSAGE = re.compile(r"\btag_message\*?\] = (.+?)(?:\\n|\"?\n|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,7 @@ def _newest(place: Path, *suffixes: str) -> Path | None:
 
 
 def _last_reason(place: Path) -> str:
-    """The last line of the log that may explain a failure."""
-    lines = (place / _LOG).read_text("utf-8", "replace").splitlines()
-    reasons = [line.strip() for line in lines if not _CHATTER.match(line)]
-    return reasons[-1][:300] if reasons else "nothing"
+    """What the log says of a failure: the message of the last error, else the last line that may explain it."""
+    log = (place / _LOG).read_text("utf-8", "replace")
+    reasons = _MESSAGE.findall(log) or [line for line in log.splitlines() if not _CHATTER.match(line)]
+    return reasons[-1].strip().rstrip(":")[:300] if reasons else "nothing"
