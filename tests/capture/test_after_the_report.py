@@ -42,6 +42,7 @@ if args[0] == "export":
 elif args[0] == "profile" and "--help" not in args:
     at = args.index("-o")
     code = subprocess.call(args[at + 2:], close_fds=False)
+    print("[QuadDCommon::tag_message*] = Some of the device's counters are not available")
     kind = ".qdstrm" if breaks.startswith("importer") else ".nsys-rep"
     open(args[at + 1] + kind, "w").write("recorded")
     sys.exit(3 if breaks == "nsys" else code)
@@ -151,8 +152,9 @@ NESTED = r"""Error {
         ("no libssh\n", "printed: no libssh;"),
         (NESTED, "printed: Wrong event order has been detected;"),
         ("File is corrupted.\n{\n}\n", "printed: File is corrupted.;"),
+        ("", "printed: nothing;"),
     ],
-    ids=["absent", "failing", "nested", "closed"],
+    ids=["absent", "failing", "nested", "closed", "silent"],
 )
 def test_raw_data_that_nothing_imports_stays_too(printed: str | None, reason: str, fake: Fake) -> None:
     if printed is not None:

@@ -186,9 +186,9 @@ class Nsys:
         return (asked.stdout + asked.stderr).decode("utf-8", "replace")
 
     def _run(self, place: Path, *command: str | Path, libraries: Path | None = None) -> int:
-        """Runs one of NVIDIA's programs with its output in the log; returns the exit code."""
+        """Runs one of NVIDIA's programs; returns the exit code. The log has its output alone: reasons are its own."""
         environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
-        with (place / _LOG).open("ab") as log:
+        with (place / _LOG).open("wb") as log:
             try:
                 return subprocess.run(command, stdout=log, stderr=log, check=False, env=environment).returncode
             except OSError as error:
