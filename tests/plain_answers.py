@@ -216,6 +216,7 @@ def kernels(plain: Plain) -> Iterable[Row]:
             "modules": len(users),
             "module": plain.path[most],
             "module_share": ratio(total(users[most]), total(rows)) if users else None,
+            "serves": None,
         }
 
 
@@ -231,6 +232,7 @@ def module_kernels(plain: Plain) -> Iterable[Row]:
             "gpu_time_ns": total(rows),
             "share": plain.share(total(rows)),
             "mean_ns": mean(row["dur_ns"] for row in rows),
+            "serves": None,
         }
 
 

@@ -12,10 +12,12 @@ from tests.analyses.test_phase_times import TRAINING
 from tests.analyses.test_plain_ranges import MARKED, training
 from tests.command import ROOT
 from tests.needs import TRACES
+from tests.simulator.compiled import Features, program
 from tests.trace_lines import report
 from tracekit.analyses import (
     classes,
     coverage,
+    fusions,
     kernels,
     module_kernels,
     modules,
@@ -25,6 +27,7 @@ from tracekit.analyses import (
     steps,
     tree,
 )
+from tracekit.analyses.certainty import of_all
 from tracekit.analyses.phase_times import COLUMNS, outside
 from tracekit.exports import stacks
 from tracekit.exports.base import Target
@@ -52,6 +55,15 @@ def phases_add_up(frame: pd.DataFrame, whole: str) -> bool:
     return bool((frame[list(COLUMNS)].sum(axis=1) == frame[whole]).all())
 
 
+def counted_as_sure(dataset: Dataset) -> dict[str, int]:
+    """The time by how sure its modules are, as the coverage tells it, which tells nothing where all of it is exact."""
+    time, rows = of_all(dataset), coverage.frame(dataset)
+    rows = rows[rows.what == coverage.CERTAINTY]
+    told = rows.groupby("cause").time_ns.sum().to_dict() or {"exact": time["exact"]}
+    assert time == dict.fromkeys(time, 0) | told
+    return time
+
+
 def check(dataset: Dataset, folder: Path) -> None:
     work = dataset.kernels(["module", "step_id", "call_id", "dur_ns"])
     total, owned = int(work.dur_ns.sum()), int(work.dur_ns[work.module.notna()].sum())
@@ -75,6 +87,9 @@ def _check_tables(dataset: Dataset, work: pd.DataFrame, total: int, owned: int) 
     assert float((by_process.known * by_process.gpu_time_ns).sum()) == pytest.approx(owned)
     for frame in (kernels.frame(dataset), module_kernels.frame(dataset), module_kernels.frame(dataset, phases=True)):
         assert int(frame.gpu_time_ns.sum()) == total
+    sure = counted_as_sure(dataset)
+    assert sum(sure.values()) == owned
+    assert int(fusions.frame(dataset).gpu_time_ns.sum()) == sure["weighted"]
     in_steps = int(work.dur_ns[work.step_id.notna()].sum())
     assert int(steps.frame(dataset).gpu_time_ns.sum()) == int(phases.frame(dataset).gpu_time_ns.sum()) == in_steps
 
@@ -131,6 +146,20 @@ def test_sums_of_backward_work_without_a_call(tmp_path: Path) -> None:
     dataset = numbered(tmp_path, "a", 200)
     assert (dataset.kernels(["method"]).method == "backward").any()
     check(dataset, tmp_path)
+
+
+_COMPILED = Features(backward=True, graphs=True), Features(nested=True, copies=True, lost_launches=True)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_sums_of_compiled_graphs(tmp_path: Path, number: int) -> None:
+    path = report(tmp_path / "a.sqlite", "\n".join(program(number, _COMPILED[number % 2]).lines))
+    dataset = tracekit.parse(path)
+    check(dataset, tmp_path)
+    for module in modules.frame(dataset).path.head(4):
+        part = dataset.subtree(module)
+        shared = module_kernels.frame(part).gpu_time_ns.sum()
+        assert 0 <= fusions.frame(part).gpu_time_ns.sum() <= shared
 
 
 def test_sums_of_several_reports(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from tests.work import Counted, elements_of, lines_of, peak_bytes_of
 from tracekit.arrays import intervals as iv
 from tracekit.arrays.axis import measured_axis
+from tracekit.arrays.unions import union_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,28 +146,25 @@ def test_subtree_ends_after_the_last_descendant(parent: Ints) -> None:
 
 
 OWNED = st.lists(st.tuples(st.integers(0, 99), st.integers(-20, 20), st.integers(0, 6)), max_size=12)
+#: Of several nodes each, as fused kernels are; some overlap.
+EQUAL = st.lists(
+    st.tuples(st.lists(st.integers(0, 99), max_size=4), st.sampled_from((-20, -12, -4, 4, 12)), st.integers(0, 9)),
+    max_size=5,
+).map(lambda several: [(node, start, length) for nodes, start, length in several for node in nodes])
 
 
 @settings(max_examples=300)
-@given(forests(), OWNED)
+@given(forests(), OWNED | EQUAL)
 def test_union_within_a_node_counts_every_covered_tick_below_it_once(
     parent: Ints, owned: list[tuple[int, int, int]]
 ) -> None:
     owner = ints([node % parent.size for node, _, _ in owned])
     start, end = ints([s for _, s, _ in owned]), ints([s + length for _, s, length in owned])
     depth = iv.depths(parent)
-    found = iv.union_within(owner, (parent, depth, iv.subtree_ends(parent, depth)), start, end)
+    found = union_within(owner, (parent, depth, iv.subtree_ends(parent, depth)), start, end)
     for node in range(parent.size):
         mine = [row for row, at in enumerate(owner.tolist()) if node in chain(parent, at)]
         assert found[node] == len({tick for row in mine for tick in range(start[row], end[row])})
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=10))
-def test_intervals_that_share_time_with_another_are_found(pairs: list[tuple[int, int]]) -> None:
-    spans = [(s, s + length) for s, length in pairs]
-    expected = [any(a < d and c < b for j, (c, d) in enumerate(spans) if j != i) for i, (a, b) in enumerate(spans)]
-    found = iv.overlaps_any(ints([a for a, _ in spans]), ints([b for _, b in spans]))
-    assert found.tolist() == expected
 
 
 TIMES = (
@@ -252,7 +250,7 @@ def test_the_union_within_a_deep_nest_is_exact(deep: int) -> None:
 def of_the_union_within_a_deep_nest(deep: int) -> None:
     node = np.arange(deep)
     start, forest = Counted.of(node), (node - 1, node, np.full(deep, deep))
-    total = iv.union_within(node, forest, start, start + 2)
+    total = union_within(node, forest, start, start + 2)
     assert total.tolist() == [deep + 1 - row for row in range(deep)]
 
 
@@ -291,4 +289,4 @@ def test_nothing_gives_nothing() -> None:
     assert (parent.size, depth.size) == (0, 0)
     assert iv.innermost(none, none, parent, ints([3]), ints([4])).tolist() == [-1]
     assert iv.subtree_ends(none, none).tolist() == []
-    assert iv.union_within(none, (ints([-1]), ints([0]), ints([1])), none, none).tolist() == [0]
+    assert union_within(none, (ints([-1]), ints([0]), ints([1])), none, none).tolist() == [0]

@@ -7,10 +7,13 @@ from hypothesis import given, strategies as st
 
 from tracekit.arrays.lookups import lookup, positions
 
-IDS = st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=12)
+IDS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 20), unique=True, max_size=12)
+CLOSE = st.integers(-(2**62), 2**62).flatmap(
+    lambda first: st.lists(st.integers(first, first + 20), unique=True, max_size=12)
+)
 
 
-@given(IDS, IDS)
+@given(IDS | CLOSE, IDS | CLOSE)
 def test_an_id_is_found_at_its_position_or_not_at_all(ids: list[int], others: list[int]) -> None:
     wanted = [*others, *ids[::-1]]
     expected = [ids.index(one) if one in ids else -1 for one in wanted]

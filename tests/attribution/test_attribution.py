@@ -353,23 +353,26 @@ def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number
         "kernels",
         """
         name            module  method    cause     phase     call_id
-        of-top          top     backward  -         backward  -
-        of-a            top.a   backward  -         backward  -
-        of-b            top.b   backward  -         backward  -
+        of-top          top     backward  -         backward  1
+        of-a            top.a   backward  -         backward  3
+        of-b            top.b   backward  -         backward  5
         without-number  -       -         backward  backward  -
         not-recorded    -       -         backward  backward  -
     """,
     )
-
-
-def test_where_ranges_are_nodes_so_are_those_of_the_backward_pass(parsed: Parse) -> None:
-    node = "autograd::engine::evaluate_function: TanhBackward0"
-    lines = f"""{NUMBERED}
-        range  2  200 209 {node}, seq = 5, op_id = 5
-        launch 2  202 203 #1
-        kernel 1  902 903 #1 of-tanh
-    """
-    check(parsed(lines, by="ranges"), "kernels", f"module  method  phase\n{node}  range  backward")
+    check(
+        dataset,
+        "calls",
+        """
+        module  phase     parent_call_id  tid  start_ns  end_ns  kernel_count  kernel_self_count
+        top     forward   -               1    0         100     0             0
+        top     backward  -               2    200       229     3             1
+        top.a   forward   0               1    10        20      0             0
+        top.a   backward  1               2    220       229     1             1
+        top.b   forward   0               1    30        40      0             0
+        top.b   backward  1               2    210       219     1             1
+    """,
+    )
 
 
 def test_what_a_graph_replays_inside_a_node_is_not_the_node_s(parsed: Parse) -> None:
@@ -420,9 +423,9 @@ def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_
         """
         name                module  method    cause
         named               b       backward  -
-        of-neither          -       -         backward
+        of-neither          -       -         ambiguous_seq
         of-another-process  -       -         backward
-        of-either           -       -         backward
+        of-either           -       -         ambiguous_seq
     """,
     )
 

@@ -46,7 +46,8 @@ def inclusive(dataset: Dataset) -> Iterator[tuple[Key, int]]:
     calls = {row["call_id"]: row for row in rows(dataset, "calls", "call_id", "parent_call_id", "range_id")}
     ranges = {row["range_id"]: row for row in rows(dataset, "ranges", "range_id", "domain", "text", "pid", "tid")}
     for kernel in rows(dataset, "kernels", "kind", "full_name", "dur_ns", "call_id", "method"):
-        at = kernel["call_id"] if (kernel["kind"], kernel["method"]) == ("kernel", "range") else None
+        around_launch = kernel["kind"] == "kernel" and kernel["method"] in ("range", "backward")
+        at = kernel["call_id"] if around_launch else None
         while at is not None:
             around = ranges[calls[at]["range_id"]]
             text = nvidias_name(around["domain"], around["text"])

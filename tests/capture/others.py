@@ -23,11 +23,13 @@ class Other(NamedTuple):
         model: The model.
         run: Calls it once, on inputs that stay the same.
         trains: Whether what it returns can be differentiated.
+        inputs: What it is called with: positional, or by name.
     """
 
     model: nn.Module
     run: Run
     trains: bool = True
+    inputs: tuple[Any, ...] | dict[str, Any] = ()
 
 
 def ids(length: int = 6, batch: int = 2) -> Tensor:
@@ -39,7 +41,7 @@ def image(size: int = 16, channels: int = 3) -> Tensor:
 
 
 def with_inputs(model: nn.Module, *inputs: Any, **named: Any) -> Other:
-    return Other(model, lambda: model(*inputs, **named))
+    return Other(model, lambda: model(*inputs, **named), inputs=named or inputs)
 
 
 def language_model(model: nn.Module) -> Other:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +17,6 @@ from tests.capture.places import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.capture.places import Place
 
@@ -24,6 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
+ROOT = Path(__file__).parents[2]
 #: Two linear layers around an operator at which the model is split.
 MODEL = """
 import torch
@@ -97,9 +101,23 @@ def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(place:
     pieces = ranges[ranges.marker == "piece"]
     assert len(pieces) == 2 * 3
     assert pieces.text.str.contains("submod_1").tolist() == [False, True, False] * 2
-    kernels = dataset.kernels(["module", "cause", "step_id"])
+    kernels = dataset.kernels(["module", "method", "step_id"])
     inside = kernels[kernels.step_id.notna()]
-    assert set(inside.module) == {"Net"}
+    assert set(inside.module) == {"Net", "Net.down", "Net.up"}
+    assert set(inside.module[inside.method == "compiled"]) >= {"Net.down", "Net.up"}
+
+
+def test_equal_pieces_of_a_process_that_compiles_for_the_first_time_have_their_own_modules(
+    place: Place, target: str
+) -> None:
+    command = [sys.executable, "-m", "tracekit", "capture", "--engine", "torch", *SPLIT, "-o", "out.sqlite"]
+    cache = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(place.folder / "inductor"), "PYTHONPATH": str(ROOT)}
+    for state in ("cold", "warm"):
+        subprocess.run(
+            [*command, "--force", f"{target}:make"], cwd=place.folder, env=cache, check=True, capture_output=True
+        )
+        kernels = tracekit.parse(place.folder / "out.sqlite", force=True).kernels(["op", "module"])
+        assert set(kernels.module[kernels.op == "aten::addmm"]) == {"Net.up", "Net.down"}, state
 
 
 @pytest.mark.parametrize(

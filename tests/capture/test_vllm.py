@@ -7,12 +7,14 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.capture.vllm_runs import OPTIONS, OUTPUTS, PROMPTS, Engine, finished
+from tests.capture.vllm_runs import LAYERS, OPTIONS, OUTPUTS, PROMPTS, Engine, finished
 
 if TYPE_CHECKING:
     import subprocess
@@ -22,27 +24,54 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.vllm
 
+#: vLLM's operators of linear layers on the CPU: which of them it takes is up to the processor.
+_PRODUCTS = ("_C::onednn_mm", "_C::weight_packed_linear")
+#: The linear layers in the order of their calls.
+_LINEARS = [
+    f"layers.{layer}.{name}"
+    for layer in range(LAYERS)
+    for name in ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
+]
+
 
 def eager_in_one_process(engine: Engine) -> Run:
     target = ("generate.py", "--engine", "torch", "-o", "eager.sqlite", "--", str(engine.model), "eager")
-    return finished(engine, engine.started("capture", *target, one_process=True), "eager.sqlite")
+    return finished(engine, engine.started("capture", *target, one_process=True), "eager.sqlite", compiled=False)
 
 
 def compiled_in_a_child_process(engine: Engine) -> Run:
-    command = ("--engine", "torch", "-o", "compiled.sqlite", "--", "python", "generate.py", str(engine.model))
+    return _compiled(engine)
+
+
+def compiled_before(engine: Engine) -> Run:
+    return _compiled(engine)
+
+
+def _compiled(engine: Engine) -> Run:
+    command = (
+        "--force",
+        "--engine",
+        "torch",
+        "-o",
+        "compiled.sqlite",
+        "--",
+        "python",
+        "generate.py",
+        str(engine.model),
+    )
     return finished(engine, engine.started("capture", *command), "compiled.sqlite")
 
 
 def served(engine: Engine) -> Run:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
-    command = ("vllm", "serve", str(engine.model), "--enforce-eager", f"--port={(port := _free_port())}", *options)
+    command = ("vllm", "serve", str(engine.model), f"--port={(port := _free_port())}", *options)
     server = engine.started("capture", "--engine", "torch", "-o", "served.sqlite", "--", *command)
     address = f"http://localhost:{port}"
     _wait_for(server, f"{address}/health")
     with ThreadPoolExecutor() as requests:
         list(requests.map(lambda length: _ask(address, str(engine.model), length), PROMPTS))
     server.send_signal(signal.SIGINT)
-    return finished(engine, server, "served.sqlite", 128 + signal.SIGINT)
+    return finished(engine, server, "served.sqlite", code=128 + signal.SIGINT)
 
 
 def _free_port() -> int:
@@ -74,7 +103,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine(tmp_path_factory.mktemp("vllm"))
 
 
-@pytest.fixture(scope="module", params=[eager_in_one_process, compiled_in_a_child_process, served])
+@pytest.fixture(scope="module", params=[eager_in_one_process, compiled_in_a_child_process, compiled_before, served])
 def run(request: pytest.FixtureRequest, engine: Engine) -> Run:
     record: Callable[[Engine], Run] = request.param
     return record(engine)
@@ -98,6 +127,20 @@ def test_all_work_of_modules_but_that_of_the_warm_up_lies_in_steps(run: Run) -> 
     in_steps = [call["module"] for call in calls if call["step_id"] is not None]
     for root in ("LlamaForCausalLM", "LlamaForCausalLM.logits_processor", "Sampler"):
         assert in_steps.count(root) == steps
+
+
+def test_work_of_compiled_graphs_is_that_of_modules_of_layers(run: Run) -> None:
+    kernels = [kernel for kernel in run.dataset.table("kernels").to_pylist() if kernel["method"] == "compiled"]
+    assert bool(kernels) == run.compiled
+    if not run.compiled:
+        return
+    assert not any(kernel["cause"] == "compiled_unmatched" for kernel in run.dataset.table("kernels").to_pylist())
+    of_layers = sum(kernel["dur_ns"] for kernel in kernels if ".model.layers." in kernel["module"])
+    assert of_layers >= 0.95 * sum(kernel["dur_ns"] for kernel in kernels)
+    products = sorted((kernel for kernel in kernels if kernel["name"] in _PRODUCTS), key=itemgetter("start_ns"))
+    order = [module.partition(".model.")[2] for module, _ in groupby(map(itemgetter("module"), products))]
+    assert order == _LINEARS * (len(order) // len(_LINEARS))
+    assert len(order) >= len(run.iterations) * len(_LINEARS)
 
 
 def test_compilation_is_in_no_step(run: Run) -> None:

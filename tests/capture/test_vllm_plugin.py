@@ -7,15 +7,19 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from torch import nn
 
 from tests.capture.models import tree
-from tracekit.capture import Listed, vllm_plugin
+from tracekit.capture import Listed, layer_markers, vllm_plugin
 from tracekit.capture.emit import routed_to
 from tracekit.capture.steps import on_step
 from tracekit.trace.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from torch import Tensor
 
     from tracekit.markers.base import Marker
 
@@ -125,6 +129,42 @@ def test_an_iteration_that_raises_is_closed(release: ModuleType, listed: Listed)
     assert not listed.events[-1].text
 
 
+def test_code_with_kernel_maps_has_a_cache_key_of_its_own(release: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    caching = _caching(monkeypatch, "0.32.0+cpu")
+    with routed_to(Listed()), on_step(lambda: None):
+        vllm_plugin.register()
+        worker(release)
+        worker(release)
+    assert caching.aot_compile_hash_factors("config") == ["config"]
+    monkeypatch.setattr(vllm_plugin, "cache_tag", lambda: "maps")
+    assert caching.aot_compile_hash_factors("config") == ["config", "maps"]
+
+
+def test_an_unknown_compile_cache_is_left_alone_with_a_warning(
+    release: ModuleType, listed: Listed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caching = _caching(monkeypatch, "0.99.0")
+    before = caching.aot_compile_hash_factors
+    vllm_plugin.register()
+    worker(release)
+    assert caching.aot_compile_hash_factors is before
+    assert "the compile cache of vLLM 0.99.0 is not known, only that of 0.32 and 0.33" in caplog.text
+
+
+def _caching(monkeypatch: pytest.MonkeyPatch, version: str) -> Any:
+    """vLLM's module that says what its compile cache depends on."""
+
+    def aot_compile_hash_factors(vllm_config: str) -> list[str]:
+        return [vllm_config]
+
+    caching: Any = ModuleType("vllm.compilation.caching")
+    caching.aot_compile_hash_factors = aot_compile_hash_factors
+    monkeypatch.setitem(sys.modules, "vllm.compilation", ModuleType("vllm.compilation"))
+    monkeypatch.setitem(sys.modules, "vllm.compilation.caching", caching)
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", version, raising=False)
+    return caching
+
+
 def test_nothing_happens_to_an_engine_that_is_not_recorded(release: ModuleType) -> None:
     before = dict(vars(release.WorkerBase))
     vllm_plugin.register()
@@ -145,3 +185,99 @@ def test_a_worker_that_executes_otherwise_runs_with_a_warning(
     vllm_plugin.register()
     assert release.WorkerBase().ready
     assert "cannot be marked (AttributeError" in caplog.text
+
+
+class Implementation:
+    """What computes a layer's attention, given the layer."""
+
+    def forward(self, _layer: nn.Module, x: Tensor) -> Tensor:
+        return x
+
+    def do_kv_cache_update(self, _layer: nn.Module, _x: Tensor) -> None:
+        pass
+
+
+class Attention(nn.Module):
+    """An attention layer, which other code calls by its name rather than as a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.impl = Implementation()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.impl.forward(self, x)
+
+
+class Split(nn.Module):
+    """A model whose attention runs between compiled pieces, where nothing calls the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.attention.impl.do_kv_cache_update(self.attention, x)
+        return self.attention.impl.forward(self.attention, x)
+
+
+def loaded(release: ModuleType, layer: nn.Module, operators: list[str], *, one_graph: bool = False) -> Any:
+    """A worker that has loaded a model, whose graph is split at these operators."""
+    compilation = SimpleNamespace(
+        splitting_ops=operators, use_inductor_graph_partition=one_graph, static_forward_context={}
+    )
+
+    class Worker(release.WorkerBase):  # type: ignore[name-defined, misc]
+        vllm_config = SimpleNamespace(compilation_config=compilation)
+
+        def load_model(self) -> str:
+            compilation.static_forward_context = {"attention": layer, "other": object()}
+            return "loaded"
+
+        def execute_model(self, scheduled: object) -> None: ...
+
+    vllm_plugin.register()
+    made = Worker()
+    assert made.load_model() == "loaded"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("operators", "called"),
+    [
+        ([], 0),
+        (["vllm::unknown"], 0),
+        (["vllm::unified_attention_with_output"], 1),
+        (["vllm::unified_attention_with_output", "vllm::unified_kv_cache_update"], 2),
+    ],
+)
+def test_layers_between_compiled_pieces_are_marked_where_the_graph_is_split(
+    operators: list[str], called: int, release: ModuleType, listed: Listed
+) -> None:
+    model = Split()
+    loaded(release, model.attention, operators).load_model()
+    with layer_markers(model, "top"):
+        assert model(torch.ones(2, 3)).shape == (2, 3)
+    assert [path.strip() for path in tree(listed)] == ["top"] + ["top.attention"] * called
+
+
+def test_a_layer_that_is_called_as_a_module_is_marked_once(release: ModuleType, listed: Listed) -> None:
+    layer = Attention()
+    loaded(release, layer, ["vllm::unified_attention_with_output"])
+    with layer_markers(layer, "attention"):
+        layer(torch.ones(2, 3))
+    assert tree(listed) == ["attention"]
+    assert layer(torch.ones(2, 3)).shape == (2, 3)
+
+
+def test_layers_inside_a_graph_are_left_to_its_kernel_map(release: ModuleType, listed: Listed) -> None:
+    model = Split()
+    loaded(release, model.attention, ["vllm::unified_attention_with_output"], one_graph=True)
+    with layer_markers(model, "top"):
+        model(torch.ones(2, 3))
+    assert tree(listed) == ["top"]
+
+
+def test_a_configuration_that_is_not_known_does_not_stop_the_engine(release: ModuleType, listed: Listed) -> None:
+    worker_of_today = loaded(release, Attention(), [])
+    worker_of_today.vllm_config.compilation_config = None
+    assert worker_of_today.load_model() == "loaded"

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 _VOCABULARY = 512
+LAYERS = 2
 _MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "dtype": "bfloat16",
     "hidden_size": 128,
     "intermediate_size": 256,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": LAYERS,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "head_dim": 64,
@@ -137,6 +138,7 @@ class Run(NamedTuple):
     dataset: Dataset
     output: str
     seen: dict[int, Process]
+    compiled: bool
 
     @property
     def calls_seen(self) -> dict[int, list[Call]]:
@@ -157,7 +159,9 @@ class Run(NamedTuple):
         return [(step["kind"], step["batch_size"], step["tokens"]) for step in steps]
 
 
-def finished(engine: Engine, process: subprocess.Popen[str], report: str, code: int = 0) -> Run:
+def finished(
+    engine: Engine, process: subprocess.Popen[str], report: str, *, code: int = 0, compiled: bool = True
+) -> Run:
     """Waits until a program has ended, and reads its report."""
     try:
         output, _ = process.communicate(timeout=_LONGEST_S)
@@ -168,7 +172,7 @@ def finished(engine: Engine, process: subprocess.Popen[str], report: str, code: 
     assert (engine.folder / report).exists(), output
     seen = _seen(engine.folder / "truth")
     shutil.rmtree(engine.folder / "truth")
-    return Run(tracekit.parse(engine.folder / report, force=True), output, seen)
+    return Run(tracekit.parse(engine.folder / report, force=True), output, seen, compiled)
 
 
 def _seen(folder: Path) -> dict[int, Process]:

@@ -137,6 +137,7 @@ def test_json_says_what_the_summary_says(small: Path, tmp_path: Path) -> None:
         "lacks",
         "coverage",
         "gpu_time_ns",
+        "attributed_ns",
         "by_process",
         "ranks",
         "steps",
@@ -234,6 +235,9 @@ def test_schema_of_one_table_is_that_alone_with_types() -> None:
         ["kernel_id", "int64"],
         ["module_id", "int32"],
         ["weight", "double"],
+        ["flops", "int64?"],
+        ["flops_dtype", "category?"],
+        ["flops_unknown", "category?"],
         ["report", "category"],
     ]
     assert columns[-1].endswith("Only in datasets of several reports.")

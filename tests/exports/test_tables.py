@@ -143,7 +143,9 @@ def report_of_a_kernel(folder: Path, name: str) -> Dataset:
 
 def test_a_csv_of_no_rows_has_the_names(tmp_path: Path) -> None:
     export(tracekit.parse(report(tmp_path / "r.sqlite", "")), "csv", tmp_path / "out")
-    assert (tmp_path / "out" / "kernel_modules.csv").read_text() == ('"kernel_id","module_id","weight"\n')
+    assert (tmp_path / "out" / "kernel_modules.csv").read_text() == (
+        '"kernel_id","module_id","weight","flops","flops_dtype","flops_unknown"\n'
+    )
 
 
 def test_sheets_of_a_workbook_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:

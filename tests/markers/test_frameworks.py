@@ -53,9 +53,9 @@ PIPELINING = [
 ]
 
 COMPILED = [
-    ("Torch-Compiled Region: 0/1", Range("Torch-Compiled Region: 0/1")),
-    ("## Call CompiledFxGraph fkyo5v2ux3 ##, op_id = 4", Range("## Call CompiledFxGraph * ##")),
-    ("graph_3_inductor_wrapper_call", Range("graph_3_inductor_wrapper_call")),
+    ("Torch-Compiled Region: 0/1", Range("Torch-Compiled Region: 0/1", compiled=True)),
+    ("## Call CompiledFxGraph fkyo5v2ux3 ##, op_id = 4", Range("## Call CompiledFxGraph * ##", compiled=True)),
+    ("graph_3_inductor_wrapper_call", Range("graph_3_inductor_wrapper_call", compiled=True)),
 ]
 
 DEEPSPEED = [

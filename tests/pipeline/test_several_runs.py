@@ -158,6 +158,7 @@ def test_json_has_a_part_for_every_report(ranks: list[Path], tmp_path: Path) -> 
         "rows",
         "coverage",
         "gpu_time_ns",
+        "attributed_ns",
         "by_process",
         "steps",
         "modules",

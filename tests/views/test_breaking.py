@@ -23,6 +23,11 @@ def test_a_path_is_broken_after_its_dots_and_underscores() -> None:
     assert lines("model.layers.0.self_attn.o_proj", 40) == ["model.layers.0.self_attn.o_proj"]
 
 
+def test_a_number_stays_whole_and_with_its_unit() -> None:
+    assert lines("layers.0.norm 62.5 %, embed 37.5 %", 16) == ["layers.0.norm", "62.5 %, embed", "37.5 %"]
+    assert lines("layers.0.12.norm", 10) == ["layers.", "0.12.norm"]
+
+
 def test_what_has_no_such_place_is_broken_where_the_line_ends() -> None:
     assert lines("abcdefgh", 3) == ["abc", "def", "gh"]
     assert lines("日本語", 4) == ["日本", "語"]

@@ -6,7 +6,8 @@ answer to the tests. ``OPTIONS`` names the keywords of ``frame`` that the comman
 
 Several analyses share ``nodes`` (what the hierarchy holds, and why), ``subtrees`` (sums along it), ``series`` (numbered
 siblings), ``phase_times`` (forward, backward and so on side by side), ``devices`` (work on one axis of time),
-``spread`` (quantiles of groups) and ``costs`` (FLOPs and bytes).
+``spread`` (quantiles of groups), ``portions`` and ``fused`` (kernels that serve several modules), ``certainty`` (how
+sure attribution is) and ``costs`` (FLOPs and bytes).
 ``difference`` compares two datasets, with ``comparable``, ``step_times``, ``step_kinds``, ``medians`` and
 ``difference_notes``.
 """
@@ -20,6 +21,7 @@ from tracekit.analyses import (
     communication,
     copies,
     coverage,
+    fusions,
     gaps,
     kernels,
     launches,
@@ -48,6 +50,7 @@ ANALYSES: tuple[Analysis, ...] = (
     memory,
     kernels,
     module_kernels,
+    fusions,
     launches,
     gaps,
     steps,

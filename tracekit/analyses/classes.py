@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
-from tracekit.analyses.devices import kernels
 from tracekit.analyses.phase_times import COLUMNS
+from tracekit.analyses.portions import portions
 from tracekit.analyses.series import series
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
@@ -35,7 +35,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         (``forward_ns``, ``backward_ns``, ``recompute_ns``, ``optimizer_ns`` and ``other_ns`` add up to it) and
         ``share``. Both shares are of all GPU time.
     """
-    work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
+    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
     times = modules_by_time.times(dataset, modules, work, modules.rows(work))
     kinds, code = layer_types(modules)
     whole = int(integers(work, "dur_ns").sum())

@@ -8,6 +8,7 @@ import pandas as pd
 
 from tracekit.analyses.phase_times import trains
 from tracekit.analyses.series import series
+from tracekit.analyses.served import in_compiled_graphs
 from tracekit.analyses.step_kinds import common_properties
 from tracekit.analyses.step_times import step_times
 from tracekit.analyses.subtrees import hierarchy
@@ -80,7 +81,11 @@ def patterns_of(dataset: Dataset, names: list[str]) -> dict[str, str]:
 def measured(
     datasets: tuple[Dataset, Dataset], names: tuple[list[str], list[str]], *, steps: bool, shapes: bool
 ) -> tuple[StepTimes, StepTimes]:
-    """The times of both datasets, over what can be compared; by phase, too, if either is a training."""
+    """The times of both datasets, over what can be compared; by phase, too, if either is a training.
+
+    Modules inside compiled graphs record no shapes, so where either run has such, shapes are not told apart.
+    """
+    shapes &= not any(map(in_compiled_graphs, datasets))
     properties, phases = common_properties(*datasets), any(map(trains, datasets))
     before, after = (
         step_times(dataset, named, steps=steps, shapes=shapes, properties=properties, phases=phases)
@@ -89,7 +94,28 @@ def measured(
     by_phase = {name: _comparable(before.phases[name], after.phases[name]) for name in before.phases}
     before, after = _comparable(before, after)
     sides = [{name: pair[at] for name, pair in by_phase.items()} for at in (0, 1)]
-    return before._replace(phases=sides[0]), after._replace(phases=sides[1])
+    both = before._replace(phases=sides[0]), after._replace(phases=sides[1])
+    return (
+        _without(both[0], _never_called(datasets[0], names[0], *both)),
+        _without(both[1], _never_called(datasets[1], names[1], *both[::-1])),
+    )
+
+
+def _never_called(dataset: Dataset, names: list[str], side: StepTimes, other: StepTimes) -> set[str]:
+    """Modules of compiled graphs that only hold others, such as lists of layers: eager, nobody calls them."""
+    if not in_compiled_graphs(dataset):
+        return set()
+    called = {names[row] for row in hierarchy(dataset).rows(dataset.table("calls", ["module_id"])).tolist()}
+    known = called | set(side.kernels["path"]) | set(other.times["path"])
+    return set(side.times["path"][side.times["what"] == "module"]) - known
+
+
+def _without(side: StepTimes, paths: set[str]) -> StepTimes:
+    """The times without those of some modules."""
+    if not paths:
+        return side
+    phases = {name: _without(part, paths) for name, part in side.phases.items()}
+    return side._replace(times=side.times[~side.times["path"].isin(paths)], phases=phases)
 
 
 def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTimes]:

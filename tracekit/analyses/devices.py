@@ -12,8 +12,8 @@ import numpy as np
 
 from tracekit.arrays.axis import measured_axis
 from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import union_within
 from tracekit.arrays.lookups import positions
+from tracekit.arrays.unions import union_within
 from tracekit.dataset.opening import REPORT
 from tracekit.errors import DatasetError
 

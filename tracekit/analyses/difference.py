@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.comparable import measured, names_of, patterns_of
-from tracekit.analyses.difference_notes import of_mix, of_sides, undecided, without_steps
+from tracekit.analyses.difference_notes import of_compiled, of_mix, of_sides, undecided, without_steps
 from tracekit.analyses.medians import like, medians
 from tracekit.analyses.nodes import keyed_by, noun
 from tracekit.analyses.phase_times import PHASES
@@ -51,7 +51,8 @@ class Options(NamedTuple):
         strip_root: Whether to ignore the first part of every path, so that ``top.layers`` matches
             ``LlamaForCausalLM.layers``. Roots are matched without it if each dataset has one, their names differ, and
             a module below has the same path.
-        shapes: Whether calls of a module are told apart by their input shapes.
+        shapes: Whether calls of a module are told apart by their input shapes; never where modules ran in compiled
+            graphs, which record none.
     """
 
     threshold: float = THRESHOLD
@@ -124,6 +125,7 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         )
     else:
         notes.append(without_steps(with_steps))
+    notes += of_compiled((before, after), shapes=options.shapes)
     notes += undecided(rows, _moved(rows, options.threshold), _alone(rows), options.threshold)
     own = _own(like(times_before.times, times_after.times), times_before, times_after)
     phases = _by_phase(rows, times_before, times_after, options.threshold)

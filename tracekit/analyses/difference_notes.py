@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracekit.analyses.certainty import of_all
+from tracekit.analyses.served import in_compiled_graphs
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
     from tracekit.analyses.step_kinds import Mix
     from tracekit.analyses.step_times import StepTimes
+    from tracekit.dataset.opening import Dataset
 
 _FEW_STEPS = 5
 #: How many kinds and sizes of steps a note names.
@@ -42,6 +48,34 @@ def _in_few_steps(rows: pd.DataFrame) -> pd.Series[bool]:
     both = rows["before_ns"].notna() & rows["after_ns"].notna()
     few = rows[["before_steps", "after_steps"]].min(axis=1) < _FEW_STEPS
     return both & (few | rows[["before_low_ns", "after_low_ns"]].isna().any(axis=1))
+
+
+def of_compiled(datasets: Sequence[Dataset], *, shapes: bool) -> list[str]:
+    """Notes on runs of compiled graphs: what is not told apart, and how sure it is whose the work is.
+
+    Args:
+        datasets: Both runs.
+        shapes: Whether shapes were to be told apart.
+    """
+    compiled, weighted = [in_compiled_graphs(dataset) for dataset in datasets], False
+    notes = []
+    if any(compiled) and shapes:
+        notes.append(
+            "Modules inside compiled graphs record no shapes, so modules are compared over all shapes, as with "
+            "--ignore-shapes."
+        )
+    for name, dataset, is_compiled in zip(("first", "second"), datasets, compiled, strict=True):
+        time = of_all(dataset)
+        if is_compiled and (whole := sum(time.values())):
+            parts = [f"{spent / whole:.1%} {kind}" for kind, spent in time.items() if spent]
+            notes.append(f"Attributed time of the {name} run: {', '.join(parts)}.".replace("%", " %"))
+            weighted |= time["weighted"] > 0
+    if weighted:
+        notes.append(
+            "Weighted kernels are fused: the time of each is divided between the modules that it serves, and it counts "
+            "as a kernel of the first of them."
+        )
+    return notes
 
 
 def without_steps(with_steps: list[bool]) -> str:

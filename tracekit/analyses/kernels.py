@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.fused import whom_they_serve
+from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import ratio, share, spread
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -16,6 +18,7 @@ from tracekit.arrays.labels import labels
 if TYPE_CHECKING:
     from tracekit.analyses.spread import Spread
     from tracekit.analyses.subtrees import Hierarchy
+    from tracekit.arrays.labels import Labels
     from tracekit.dataset.opening import Dataset
 
 NAME = "kernels"
@@ -29,24 +32,39 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Returns:
         A row per name and kind of work: ``name`` (null if the report does not name it), ``kind``, ``kernels`` (how many
         ran), ``gpu_time_ns``, ``share`` (of all GPU time), ``mean_ns``, ``median_ns``, ``max_ns``, ``modules`` (how
-        many modules ran it), ``module`` (the one that spent the most time on it; null if none could be attributed) and
-        ``module_share`` (the share of the kernel's time that this module spent).
+        many modules ran it), ``module`` (the one that spent the most time on it; null if none could be attributed),
+        ``module_share`` (the share of the kernel's time that this module spent) and ``serves`` (of fused kernels the
+        modules that they serve, with ``*`` for the numbers of layers, and their shares; null of all others).
     """
     table = kernels(dataset, ["name", "kind", "module_id", "dur_ns"])
     modules, names, kinds = hierarchy(dataset), labels(table, "name"), labels(table, "kind")
     time = integers(table, "dur_ns")
-    work = pd.DataFrame({"name": names.code, "kind": kinds.code, "module": modules.rows(table), "ns": time})
+    work = pd.DataFrame({"name": names.code, "kind": kinds.code, "ns": time})
     by_name = work.groupby(_KEYS, sort=False)
     totals = by_name.agg(kernels=("ns", "size"), gpu_time_ns=("ns", "sum"), max_ns=("ns", "max"))
+    name, kind = (known.named(totals.index.get_level_values(at)) for at, known in enumerate((names, kinds)))
+    serves = whom_they_serve(dataset)
     answer = pd.DataFrame(
         {
-            "name": names.named(totals.index.get_level_values("name")),
-            "kind": kinds.named(totals.index.get_level_values("kind")),
+            "name": name,
+            "kind": kind,
             **_times(totals, spread(np.asarray(by_name.ngroup(), np.int64), time, len(totals))),
-            **_users(work, totals, modules),
+            **_users(_by_module(dataset, modules, {"name": names, "kind": kinds}), totals, modules),
+            "serves": [serves.get(key) for key in zip(name, kind, strict=True)],
         }
     )
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _by_module(dataset: Dataset, modules: Hierarchy, keys: dict[str, Labels]) -> pd.DataFrame:
+    """The time of names and kinds, which have codes, in each module that their kernels serve."""
+    work = portions(dataset, ["name", "kind", "module_id", "dur_ns"])
+    codes = {}
+    for key, known in keys.items():
+        place = {word: code for code, word in enumerate(known.words)}
+        own = labels(work, key)
+        codes[key] = np.array([*(place[word] for word in own.words), -1], dtype=np.int64)[own.code]
+    return pd.DataFrame({**codes, "module": modules.rows(work), "ns": integers(work, "dur_ns")})
 
 
 def _times(totals: pd.DataFrame, times: Spread) -> dict[str, object]:

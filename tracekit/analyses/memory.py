@@ -50,14 +50,20 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
     count = len(calls.modules.path)
     params = _params(dataset, calls)
     inclusive_params = params.inclusive(calls.modules)
+    compiled, called = calls.compiled, counts(calls.owner, count) > 0
+    # Kernel maps tell no tensors, and not how often a module ran.
+    untold = compiled.served(count) & ~called
     moved = {name: totals(calls.owner, calls.column(name), calls.runs, count) for name in _FIGURES}
-    own_ns = sums(calls.owner, integers(calls.table, "gpu_self_time_ns"), count)
+    moved = {name: total._replace(known=total.known & ~untold) for name, total in moved.items()}
+    runs = totals(calls.owner, np.ones_like(calls.runs), calls.runs, count)
+    own_ns = sums(calls.owner, integers(calls.table, "gpu_self_time_ns") - compiled.of_call, count)
+    own_ns += sums(compiled.module, compiled.ns, count)
     mixed, _ = calls.work.hidden.mixed(calls.modules, calls.owner)
     answer = pd.DataFrame(
         {
             "path": pd.array(calls.modules.path, dtype=object),
             "class_name": pd.array(calls.modules.class_name, dtype=object),
-            "runs": totals(calls.owner, np.ones_like(calls.runs), calls.runs, count).column(),
+            "runs": runs._replace(known=runs.known & ~untold).column(),
             "self_ns": own_ns,
             "param_bytes": params.column(),
             "inclusive_param_bytes": inclusive_params.column(),

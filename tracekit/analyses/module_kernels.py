@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import kernels
+from tracekit.analyses.fused import whom_they_serve
 from tracekit.analyses.phase_times import PHASES, phase_rows
+from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import ratio, share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -31,11 +32,13 @@ def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
 
     Returns:
         A row per pair: ``path`` (null for work that could not be attributed), ``class_name``, ``name``, ``kind``,
-        ``kernels`` (how many), ``gpu_time_ns``, ``share`` (of all GPU time) and ``mean_ns``. The rows add up to all
-        work. With ``phases`` a row per pair and phase: ``phase`` is one of
+        ``kernels`` (how many), ``gpu_time_ns``, ``share`` (of all GPU time), ``mean_ns`` and ``serves`` (of a kernel
+        that is fused anywhere all modules that it serves, with ``*`` for the numbers of layers, and their shares). The
+        rows add up to all work; a fused kernel counts for each module that it serves, with its portion of the time.
+        With ``phases`` a row per pair and phase: ``phase`` is one of
         :data:`~tracekit.analyses.phase_times.PHASES`.
     """
-    table = kernels(dataset, ["name", "kind", "module_id", "dur_ns", "phase"])
+    table = portions(dataset, ["name", "kind", "module_id", "dur_ns", "phase"])
     modules, names, kinds = hierarchy(dataset), labels(table, "name"), labels(table, "kind")
     columns = {"module": modules.rows(table), "name": names.code, "kind": kinds.code, "ns": integers(table, "dur_ns")}
     if phases:
@@ -44,16 +47,19 @@ def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
     pairs = pd.DataFrame(columns).groupby(keys)["ns"].agg(["size", "sum"]).reset_index()
     time, count, rows = (pairs[name].to_numpy() for name in ("sum", "size", "module"))
     classes = [*modules.class_name, None]
+    name, kind = names.named(pairs["name"]), kinds.named(pairs["kind"])
+    serves = whom_they_serve(dataset)
     answer = pd.DataFrame(
         {
             "path": modules.paths(rows),
             "class_name": [classes[row] for row in rows.tolist()],
-            "name": names.named(pairs["name"]),
-            "kind": kinds.named(pairs["kind"]),
+            "name": name,
+            "kind": kind,
             "kernels": count,
             "gpu_time_ns": time,
             "share": share(time, int(time.sum())),
             "mean_ns": ratio(time, count),
+            "serves": [serves.get(key) for key in zip(name, kind, strict=True)],
         }
     )
     if phases:

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels, steps_of
+from tracekit.analyses.devices import DEVICE_TIMES, axis, steps_of
 from tracekit.analyses.phase_times import times_of
+from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import share, spread
 from tracekit.analyses.subtrees import (
     Pairs,
@@ -18,7 +19,7 @@ from tracekit.analyses.subtrees import (
 )
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
-from tracekit.arrays.intervals import union_within
+from tracekit.arrays.unions import union_within
 
 if TYPE_CHECKING:
     from tracekit.analyses.subtrees import (
@@ -43,7 +44,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where there are
         no steps.
     """
-    work = kernels(dataset, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
+    work = portions(dataset, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
     modules = hierarchy(dataset)
     owner = modules.rows(work)
     rows = pd.DataFrame(
@@ -58,7 +59,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def totals(dataset: Dataset) -> pd.DataFrame:
     """The same rows, only with the columns up to ``kind``: half the work."""
-    work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
+    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
     return _by_time(pd.DataFrame(times(dataset, modules, work, modules.rows(work))))
 
 

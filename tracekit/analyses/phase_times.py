@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -48,7 +49,7 @@ class PhaseTimes(NamedTuple):
 
 def phase_times(dataset: Dataset) -> PhaseTimes:
     """The time of every module of a dataset by phase."""
-    work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
+    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
     return times_of(modules, work, modules.rows(work))
 
 

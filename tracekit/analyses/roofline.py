@@ -46,7 +46,8 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     FLOPs are counted as ``torch.utils.flop_counter`` (torch 2.13) does: matrix products, convolutions and attention,
     with two FLOPs for a multiplication and an addition, and none for anything else. (On a CPU it leaves fused attention
     out, and so do these figures.) They come from the classes and shapes in the markers, and from markers of operators
-    (``tracekit capture --ops``, ``emit_nvtx``) where a report has them. Bytes are the least that a call must move: its
+    (``tracekit capture --ops``, ``emit_nvtx``) where a report has them; of modules inside compiled graphs, from the
+    kernel maps of these, which do not tell bytes. Bytes are the least that a call must move: its
     parameters, inputs and outputs once each; caches can make the real traffic smaller, rereading makes it larger.
     Unknown figures are null, and ``unknown`` says why. A CUDA graph traced as a whole is work of everything in the call
     that holds its graph capture: its time stands beside the FLOPs of that subtree alone, and rates are null for modules
@@ -63,20 +64,20 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         dtype: The dtype of matrix products where markers record none (vLLM, SGLang), such as ``bfloat16``.
 
     Returns:
-        A row per module that was called, with the work of its calls alone: a backward pass that no markers tell
-        (method ``backward``) is part of none. ``path``, ``class_name``, ``self_ns`` (GPU time of the calls' own work,
-        and of CUDA graphs traced as a whole that they hold), ``roof_share`` (the part of that time for which the
-        device would be busy if every call ran at its own limit: the compute or the memory peak, whichever takes
-        longer) and ``bound`` (which limit that is: ``compute``, ``memory``, or ``mixed`` where calls differ, as
-        prefill and decode do). Over all calls: ``flops``, ``bytes``, ``tflops_per_s``, ``gb_per_s``,
+        A row per module that was called, or that compiled graphs served, itself or below, with the work of its calls
+        alone, forward and backward. ``path``, ``class_name``, ``self_ns`` (GPU time of the calls' own work, of compiled
+        graphs for the module, and of CUDA graphs traced as a whole that the calls hold), ``roof_share`` (the part of
+        that time for which the device would be busy if every call ran at its own limit: the compute or the memory peak,
+        whichever takes longer) and ``bound`` (which limit that is: ``compute``, ``memory``, or ``mixed`` where calls
+        differ, as prefill and decode do). Over all calls: ``flops``, ``bytes``, ``tflops_per_s``, ``gb_per_s``,
         ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``, ``peak_flops_share``, ``peak_bandwidth_share``,
         ``dtype`` (of its matrix products; null if calls differ) and ``runs`` (calls; a call during a graph capture
-        counts once per replay). With all modules below:
-        ``inclusive_ns``, ``inclusive_flops`` (null if those of any module are unknown), ``inclusive_tflops_per_s``,
+        counts once per replay; null inside compiled graphs). With all modules below: ``inclusive_ns``,
+        ``inclusive_flops`` (null if those of any module are unknown), ``inclusive_tflops_per_s``,
         ``inclusive_peak_share``, ``known_flops`` (the part that is known) and ``known_share`` (the share of
         ``inclusive_ns`` whose FLOPs are known). ``source`` says where the module's own FLOPs come from (``module``:
-        class and shapes, ``kernels``: kernel names, ``operators``); ``unknown`` says why they are unknown or, after
-        the path of a module below, why those of the subtree are.
+        class and shapes, ``kernels``: kernel names, ``operators``, ``kernel_map``); ``unknown`` says why they are
+        unknown or, after the path of a module below, why those of the subtree are.
 
     Raises:
         UsageError: If a peak or a dtype is not understood.
@@ -98,7 +99,7 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
             "unknown": pd.array(reasons(calls, own), dtype=object),
         }
     )
-    called = counts(calls.owner, len(answer)) > 0
+    called = (counts(calls.owner, len(answer)) > 0) | calls.compiled.reached(calls.modules)
     return answer[called].sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
 
 
@@ -112,8 +113,10 @@ class _Limits(NamedTuple):
 def _device_limits(dataset: Dataset, calls: Costs, own: Own, user_peaks: Stated) -> _Limits:
     """The limits of the devices on which each module's own work ran."""
     devices = _devices(dataset, user_peaks)
-    work = calls.work.table
-    keys = lookup(calls.owner, calls.work.call), report_codes(dataset, work), integers(work, "device")
+    work, compiled = calls.work.table, calls.compiled
+    owners = (lookup(calls.owner, calls.work.call), work), (compiled.module, compiled.table)
+    columns = [(owner, report_codes(dataset, table), integers(table, "device")) for owner, table in owners]
+    keys = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     first = grouped(keys).first
     modules: list[int] = []
     limits: list[tuple[float, float]] = []

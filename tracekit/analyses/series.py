@@ -38,6 +38,15 @@ def series(modules: Hierarchy) -> list[str | None]:
     return names
 
 
+def patterns(modules: Hierarchy) -> list[str]:
+    """For each module its path with ``*`` for the numbers of series: ``top.layers.*.mlp``."""
+    answer: list[str] = []
+    for row, (name, parent) in enumerate(zip(series(modules), modules.parent.tolist(), strict=True)):
+        own = modules.name[row] if name is None else name
+        answer.append(f"{answer[parent]}.{own}" if parent >= 0 else modules.path[row])
+    return answer
+
+
 def _numbers(name: str) -> Iterator[tuple[str, int]]:
     """The numbers of a name, the last one first, each with the name without it."""
     for match in [*_NUMBER.finditer(name)][: -_MOST_NUMBERS - 1 : -1]:

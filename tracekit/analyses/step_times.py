@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses.phase_times import PHASES, phase_rows
+from tracekit.analyses.portions import first_portions, portions
+from tracekit.analyses.served import served_modules
 from tracekit.analyses.step_kinds import PROPERTIES, STEP, step_before, step_kinds
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, sums_by
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 KEYS = ["what", "path", "shapes"]
 _NO_MODULE, _BETWEEN = "(no module)", "(between steps)"
 _NO_STEP = -1
-_KERNELS = ["call_id", "module_id", "step_id", "name", "kind", "phase", "dur_ns", "start_ns", "launch_start_ns", "pid"]
+_KERNELS = ["kernel_id", "module_id", "method", "call_id", "step_id", "name", "kind", "phase", "dur_ns"]
+_KERNELS += ["start_ns", "launch_start_ns", "pid"]
 _ALL_ALIKE = f"{STEP} {{}}"
 
 
@@ -64,6 +67,7 @@ class _Work(NamedTuple):
         step_before: Outside steps the one that started last.
         phase: Its place among the phases.
         ns: Its time.
+        number: 1, and 0 for further portions of one kernel.
         name: Its name.
     """
 
@@ -72,16 +76,17 @@ class _Work(NamedTuple):
     step_before: Ints
     phase: Rows
     ns: Ints
+    number: Ints
     name: pa.DictionaryArray
 
     def at(self, rows: Flags) -> _Work:
         """Some of the kernels."""
-        call, step, step_before, phase, ns, name = self
-        return _Work(call[rows], step[rows], step_before[rows], phase[rows], ns[rows], name.filter(pa.array(rows)))
+        call, step, before, phase, ns, number = (column[rows] for column in self[:-1])
+        return _Work(call, step, before, phase, ns, number, self.name.filter(pa.array(rows)))
 
     def by(self, *keys: Ints) -> tuple[list[Ints], Ints, Ints]:
         """The distinct keys, and the time and the number of the kernels with each."""
-        distinct, (ns, count) = sums_by(keys, (self.ns, np.ones(self.ns.size, np.int64)))
+        distinct, (ns, count) = sums_by(keys, (self.ns, self.number))
         return distinct, ns, count
 
 
@@ -108,8 +113,9 @@ def step_times(
         properties: The columns of ``steps`` that tell kinds and sizes of steps apart.
         phases: Whether to add up the work in each phase by itself, too.
     """
-    calls = _Calls(dataset, named, shapes=shapes)
-    work = _work(dataset, calls, steps=steps)
+    kernels = portions(dataset, _KERNELS)
+    calls = _Calls(dataset, named, kernels, shapes=shapes)
+    work = _work(dataset, kernels, calls.of_work, steps=steps)
     kinds = step_kinds(dataset, properties) if steps else None
     whole = _added_up(work, calls, kinds)
     if not phases:
@@ -134,20 +140,20 @@ def _added_up(work: _Work, calls: _Calls, kinds: pd.DataFrame | None) -> StepTim
     )
 
 
-def _work(dataset: Dataset, calls: _Calls, *, steps: bool) -> _Work:
+def _work(dataset: Dataset, kernels: pa.Table, call: Rows, *, steps: bool) -> _Work:
     """The kernels with the rows of their calls; without names, they go by their kind."""
-    kernels = dataset.table("kernels", [*_KERNELS, *([REPORT] if dataset.reports else [])])
     step = integers(kernels, "step_id").astype(np.int64) if steps else np.zeros(kernels.num_rows, np.int64)
     before, outside = np.full(step.size, _NO_STEP, np.int64), step == _NO_STEP
     if outside.any():
         before[outside] = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
     name = pc.coalesce(kernels.column("name").cast(pa.string()), kernels.column("kind").cast(pa.string()))
     return _Work(
-        calls.of(kernels),
+        call,
         step,
         before,
         phase_rows(kernels),
         integers(kernels, "dur_ns"),
+        first_portions(integers(kernels, "kernel_id")).astype(np.int64),
         name.combine_chunks().dictionary_encode(),
     )
 
@@ -175,28 +181,23 @@ def _with_alike(rows: pd.DataFrame, kinds: pd.DataFrame | None) -> pd.DataFrame:
 
 
 class _Calls:
-    """Calls, each with the number of its module and shapes; and one per module for its work without a call."""
+    """Calls of a dataset, each with the number of its module and shapes; and modules inside compiled graphs."""
 
-    def __init__(self, dataset: Dataset, named: list[str], *, shapes: bool) -> None:
+    def __init__(self, dataset: Dataset, named: list[str], kernels: pa.Table, *, shapes: bool) -> None:
         calls = dataset.table("calls", ["call_id", "parent_call_id", "module_id", "inputs", "kwargs"])
-        above = integers(dataset.table("modules", ["parent_id"]), "parent_id").astype(np.int64)
-        self._ids = integers(calls, "call_id")
-        around = positions(integers(calls, "parent_call_id"), self._ids)
-        self._parent = np.append(around, np.where(above < 0, -1, above + calls.num_rows))
+        ids = integers(calls, "call_id")
+        around = positions(integers(kernels, "call_id"), ids)
+        served = served_modules(dataset, kernels, around, integers(calls, "module_id").astype(np.int64))
+        self.of_work = served.of_work
+        self._parent = np.append(positions(integers(calls, "parent_call_id"), ids), served.parent)
         # Modules of several roots can get the same name.
         paths, code = np.unique(np.array(named, dtype=object), return_inverse=True)
-        module = np.append(code[integers(calls, "module_id")], code).astype(np.int64)
+        module = code[np.append(integers(calls, "module_id"), served.module)].astype(np.int64)
         texts = (_shapes(calls) if shapes else pa.nulls(calls.num_rows, pa.string())).dictionary_encode()
-        shape = np.append(np.asarray(texts.indices.fill_null(-1)), np.full(above.size, -1)).astype(np.int64)
+        shape = np.append(np.asarray(texts.indices.fill_null(-1)), np.full(served.module.size, -1)).astype(np.int64)
         self._key, first = grouped((module, shape))
         self._key_path = paths[module[first]]
         self._key_shapes = np.array([*texts.dictionary.to_pylist(), None], dtype=object)[shape[first]]
-
-    def of(self, kernels: pa.Table) -> Rows:
-        """The call of each kernel, or what stands for its module; -1 without a module."""
-        call = positions(integers(kernels, "call_id"), self._ids)
-        module = integers(kernels, "module_id").astype(np.int64)
-        return np.where((call < 0) & (module >= 0), module + self._ids.size, call)
 
     def subtrees(self, work: _Work) -> pd.DataFrame:
         """Times of every module and shape, with all calls inside."""

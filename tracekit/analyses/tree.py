@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
-from tracekit.analyses.devices import kernels
 from tracekit.analyses.phase_times import COLUMNS
+from tracekit.analyses.portions import portions
 from tracekit.analyses.series import series
 from tracekit.analyses.spread import spread
 from tracekit.analyses.subtrees import hierarchy
@@ -83,7 +83,7 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
     """
     if sort not in (None, *SORTED_BY):
         raise UsageError(f"{NAME} cannot be sorted by {sort}; use one of {', '.join(SORTED_BY)}")
-    work, modules = kernels(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
+    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
     lines = list(_Folding(modules).lines())
     answer = pd.DataFrame(
         {**_names(lines, modules), **_figures(lines, modules_by_time.times(dataset, modules, work, modules.rows(work)))}

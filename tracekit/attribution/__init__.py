@@ -6,25 +6,27 @@ add the module to ``METHODS``, in order of precedence: a method is asked only ab
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.attribution import autograd_thread, backward, by_range, graph_capture, graph_node, graph_order
+from tracekit.attribution import autograd_thread, backward, by_range, compiled, graph_capture, graph_node, graph_order
 from tracekit.attribution.base import Ids, Owners, Trace
 from tracekit.attribution.causes import causes_of
 from tracekit.attribution.recorded import recorded
 from tracekit.causes.markers import GRAPH_UPDATED
 from tracekit.graphs.updates import replayed_after_update
 from tracekit.markers.kinds import MODULES
+from tracekit.trace.compiled.shares import NO_RUN, UNKNOWN
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Ints
     from tracekit.attribution.base import Method
     from tracekit.trace.evidence import Evidence
 
-METHODS: tuple[Method, ...] = (backward, by_range, graph_node, graph_order, graph_capture, autograd_thread)
+METHODS: tuple[Method, ...] = (compiled, backward, by_range, graph_node, graph_order, graph_capture, autograd_thread)
 
 
 def attribute(evidence: Evidence) -> Trace:
@@ -35,7 +37,15 @@ def attribute(evidence: Evidence) -> Trace:
     if (attributed := recording.attributed) and attributed.by == evidence.keyed.by:
         owners = recorded(evidence, owners, attributed, [method.NAME for method in METHODS])
     module = np.append(evidence.calls.module, -1)[owners.call]
-    owners.call[(owners.method == METHODS.index(backward)) | evidence.origin_shared] = -1
+    mapped = np.flatnonzero(owners.method == METHODS.index(compiled))
+    module[mapped] = evidence.compiled_work.shares.main[evidence.compiled_work.of_work[mapped]]
+    linked = owners.method == METHODS.index(backward)
+    owners.call[evidence.origin_shared] = -1
+    if evidence.made_by is not None:
+        evidence, call = backward.with_calls(evidence, evidence.made_by, owners.call, linked)
+        owners = replace(owners, call=call)
+    elif evidence.keyed.by == MODULES:
+        owners.call[linked] = -1
     return Trace(evidence, owners, _numbered(evidence, module), module, recording.own_ns)
 
 
@@ -55,13 +65,18 @@ def _owners(evidence: Evidence) -> Owners:
     pieces = evidence.recording.work.num_rows
     call = np.full(pieces, -1, dtype=np.int64)
     method = np.full(pieces, -1, dtype=np.int8)
+    by_runs = evidence.compiled_work.of_work != NO_RUN
     for position, module in enumerate(METHODS):
-        pending = np.flatnonzero(call < 0)
+        # Whose the work of compiled graphs is, their maps alone tell.
+        pending = np.flatnonzero((call < 0) & (by_runs == (module is compiled)))
         call[pending] = owners = module.owners(evidence, pending)
         method[pending[owners >= 0]] = position
     if evidence.keyed.by == MODULES:
-        call[evidence.compiled] = -1
-    unknown = np.append(evidence.calls.module, -1)[call] < 0
+        call[evidence.compiling_alone] = -1
+    mapped = compiled.known(evidence)
+    method[mapped] = METHODS.index(compiled)
+    call[np.isin(evidence.compiled_work.of_work, UNKNOWN)] = -1
+    unknown = (np.append(evidence.calls.module, -1)[call] < 0) & ~mapped
     return Owners(
         call=np.where(unknown, -1, call).astype(np.int32),
         method=np.where(unknown, -1, method).astype(np.int8),

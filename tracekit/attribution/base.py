@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Ints, Rows
+    from tracekit.trace.compiled.shares import Shares
     from tracekit.trace.evidence import Evidence
 
 
@@ -30,8 +31,8 @@ class Owners:
     """Which call each piece of work belongs to, and by which method that is known; or the cause why it is not.
 
     Attributes:
-        call: For every piece of work the row of its call, or -1; -1 also where only the module is known, which is so
-            for work of a backward pass without markers.
+        call: For every piece of work the row of its call, or -1; -1 also where only the module is known, as of
+            compiled graphs that no marked call runs.
         method: Position in ``METHODS``, or -1.
         cause: Position in ``causes.CAUSES`` exactly where ``method`` is -1, else -1.
     """
@@ -66,7 +67,8 @@ class Trace:
         evidence: What is known about the recording.
         owners: The call or the cause of every piece of work.
         ids: Keys and orders of tables.
-        module: For every piece of work the row of its module, or -1.
+        module: For every piece of work the row of its module, or -1; of several that it serves the one with the
+            greatest weight, or what they are all part of.
         own_ns: How long every piece of work ran by itself, in nanoseconds.
     """
 
@@ -75,3 +77,13 @@ class Trace:
     ids: Ids
     module: Rows
     own_ns: Ints
+
+    @property
+    def shares(self) -> Shares:
+        """Modules with weights, of work that may serve several."""
+        return self.evidence.compiled_work.shares
+
+    @property
+    def shares_of_work(self) -> Rows:
+        """For every piece of work the row of its shares; negative where it serves its module alone."""
+        return self.evidence.compiled_work.of_work

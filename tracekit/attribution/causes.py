@@ -13,8 +13,10 @@ from tracekit.causes import CAUSES
 from tracekit.causes.markers import RANGES_OVERLAP
 from tracekit.causes.work import (
     AMBIGUOUS_LAUNCH,
+    AMBIGUOUS_SEQ,
     BACKWARD,
     COMPILATION,
+    COMPILED_UNMATCHED,
     DATA_LOADING,
     GRAPH_NOT_EXPANDED,
     GRAPH_NOT_IN_ONE_CALL,
@@ -22,6 +24,7 @@ from tracekit.causes.work import (
     GRAPH_UNMATCHED,
     IMPOSSIBLE_LAUNCH,
     MANAGED_MEMORY,
+    MODULE_UNCLEAR,
     NO_LAUNCH,
     OPTIMIZER,
     OUTSIDE_MODULES,
@@ -31,6 +34,7 @@ from tracekit.graphs.api_calls import BEGINS_CAPTURE, roles_of
 from tracekit.markers import phases
 from tracekit.markers.kinds import MODULES
 from tracekit.recording.tables import COPY_KINDS, MEMCPY
+from tracekit.trace.compiled import shares
 from tracekit.trace.replay import is_whole_graph
 
 if TYPE_CHECKING:
@@ -47,6 +51,8 @@ _OF_PHASE = {
     phases.OPTIMIZER: OPTIMIZER,
     phases.DATA: DATA_LOADING,
 }
+#: Why a kernel map tells no module.
+_UNMATCHED = (shares.NO_MAP, shares.CUT, shares.DIFFERS, shares.SILENT)
 #: Kinds of copies that moved pages of managed memory, as CUPTI reports them.
 _UNIFIED = [kind for kind, label in enumerate(COPY_KINDS) if label.startswith("Unified")]
 
@@ -61,7 +67,10 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     launched, phase = evidence.launched, evidence.phase_of_work
     nowhere = OUTSIDE_MODULES if evidence.keyed.by == MODULES else OUTSIDE_RANGES
     outside, divided = _captured_outside(evidence)
+    of_run = evidence.compiled_work.of_work
     cases: list[tuple[Flags, Cause]] = [
+        (np.isin(of_run, _UNMATCHED), COMPILED_UNMATCHED),
+        (of_run == shares.UNCLEAR, MODULE_UNCLEAR),
         (outside, nowhere),
         (divided, GRAPH_NOT_IN_ONE_CALL),
         (is_whole_graph(evidence.recording), GRAPH_NOT_EXPANDED),
@@ -72,6 +81,7 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
         (launched.ambiguous, AMBIGUOUS_LAUNCH),
         (launched.impossible, IMPOSSIBLE_LAUNCH),
         (launched.launch < 0, NO_LAUNCH),
+        (_made_by_several(evidence), AMBIGUOUS_SEQ),
         *((phase == code, cause) for code, cause in _OF_PHASE.items()),
         (_in_cut_range(evidence), RANGES_OVERLAP),
     ]
@@ -89,6 +99,13 @@ def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
     in_calls = counts(graphs.captured_in[marked], int(graphs.window.max(initial=-1)) + 1)[graphs.window] > 0
     outside[graphs.work[~in_calls]], inside[graphs.work[in_calls]] = True, True
     return outside, inside
+
+
+def _made_by_several(evidence: Evidence) -> Flags:
+    """Which pieces were launched by nodes of autograd that several operators may have made."""
+    if evidence.made_by is None:
+        return np.zeros(evidence.recording.work.num_rows, dtype=bool)
+    return np.asarray(np.append(evidence.made_by.ambiguous, False)[evidence.launched.launch])
 
 
 def _in_cut_range(evidence: Evidence) -> Flags:

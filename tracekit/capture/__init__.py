@@ -2,6 +2,7 @@
 
 * :func:`layer_markers` puts a range around every call of every module of a model;
 * :func:`layer_marker` marks one call by hand;
+* :func:`compiled_maps` tells which modules the kernels of compiled graphs serve;
 * :func:`step` marks an iteration, and :func:`operator_markers` every operator;
 * :class:`Nvtx`, :class:`Itt` and :class:`Listed` are emitters: where the ranges go;
 * :func:`unheard` says why no tool records them.
@@ -28,6 +29,7 @@ from tracekit.capture.layers import (
     layer_marker,
     layer_markers,
 )
+from tracekit.capture.maps import compiled_maps
 from tracekit.capture.operators import operator_markers
 from tracekit.capture.steps import STEPS, StepCounter, step
 
@@ -41,6 +43,7 @@ __all__ = [
     "MarkedCall",
     "Nvtx",
     "StepCounter",
+    "compiled_maps",
     "itt_emitter",
     "layer_marker",
     "layer_markers",

@@ -15,7 +15,9 @@ import torch
 from tracekit.capture import target
 from tracekit.capture.compiling import Compiling
 from tracekit.capture.emit import nvtx_emitter
+from tracekit.capture.epoch import epoch
 from tracekit.capture.graphs import on_graph_capture
+from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.operators import operator_markers
 from tracekit.capture.program import Settings
 from tracekit.capture.run import exit_code, run
@@ -50,6 +52,7 @@ class NvtxWindow:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             self._end = _started()
+            epoch.begin()
 
     def drop(self) -> None:
         """Records on: a session of nsys begins only once."""
@@ -106,7 +109,7 @@ def _run_target(
 ) -> None:
     operators = operator_markers() if settings.ops else nullcontext()
     # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
-    with on_graph_capture(window.open), data_markers():
+    with on_graph_capture(window.open), data_markers(), maps_of_recording():
         run(target.load(spec, arguments), settings, window, operators, figures)
 
 

@@ -16,6 +16,7 @@ from tracekit.capture.backward import BackwardMarks, backward_track
 from tracekit.capture.emit import default_emitter
 from tracekit.capture.fused import FusedPathWatch, can_fuse
 from tracekit.capture.inventory import inventory, look, takes_hooks
+from tracekit.capture.maps.marked import marked_models
 from tracekit.capture.marks import Marks, Switch
 from tracekit.errors import UsageError
 from tracekit.markers.fields import is_path
@@ -97,6 +98,7 @@ class LayerMarkers:
 
     def remove(self) -> None:
         """Takes the markers off. Ranges of calls that still run in other threads are closed when those calls end."""
+        marked_models.remove(self)
         marked, self._marked = self._marked, []
         if marked or self._refused:
             self.look()
@@ -219,6 +221,7 @@ def layer_markers(  # noqa: PLR0913 - by keyword
         if selection.includes(path, level, module) and not markers.is_inside_fused(path):
             markers.put_on(module, path, target, level=level)
     markers.look()
+    marked_models.add(markers, model, prefix)
     return markers
 
 

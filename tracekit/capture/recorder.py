@@ -22,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.chrome_trace import keep_chrome_trace
 from tracekit.capture.emit import new_lane
+from tracekit.capture.epoch import epoch
 from tracekit.capture.kineto import NUMBERED, ProcessTrace, rows_of
 from tracekit.capture.kineto_file import trace_in
 from tracekit.capture.schedule import wait_for_gpu
@@ -165,6 +166,7 @@ class Recorder:
             inner.acc_events = False  # else it makes a Python object of every event as soon as it stops
         self.windows += 1
         self._open = True
+        epoch.begin()
 
     def drop(self) -> None:
         """Closes the window; the next one drops what it recorded."""

@@ -2,18 +2,23 @@
 
 An iteration is what a worker is asked for: it executes the model, and then samples tokens from the result. All that is
 known of vLLM here is its base class of workers, and the fields of what the scheduler hands them. Where a release has
-others, steps are found from the calls of the model, as in other programs.
+others, steps are found from the calls of the model, as in other programs. Compiled models that are recorded get a cache
+key of their own, and marks on the layers that run between their pieces.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 from contextlib import contextmanager
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracekit.capture.maps import cache_tag
 from tracekit.capture.processes import start_if_asked
 from tracekit.capture.steps import step, steps_awaited
+from tracekit.capture.vllm_layers import mark_layers_between_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +29,9 @@ _LOG = logging.getLogger("tracekit.capture")
 _NAME = "iteration"
 #: Set on vLLM's base class of workers once its iterations are marked.
 _MARKED = "_tracekit_marked"
+#: The function that lists what vLLM's cache of compiled models depends on, and the releases that have it.
+_FACTORS = "aot_compile_hash_factors"
+_KNOWN = ("0.32", "0.33")
 
 
 def register() -> None:
@@ -57,12 +65,62 @@ def _mark_workers() -> None:
 
     @wraps(prepare)
     def prepare_marked(worker: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - vLLM's own
+        try:
+            _keep_apart_code_with_maps()
+        except Exception:  # noqa: BLE001 - it may be anything, and the engine must run
+            _LOG.debug("vLLM's compile cache is left as it is", exc_info=True)
         prepare(worker, *args, **kwargs)
         with _warned_of():
             _mark_iterations(worker)
+        _mark_layers_when_loaded(worker)
 
     WorkerBase.__init__ = prepare_marked
     setattr(WorkerBase, _MARKED, True)
+
+
+def _keep_apart_code_with_maps() -> None:
+    """Gives vLLM's cache of compiled models another key, so that code with kernel maps and without are not mixed."""
+    import vllm  # noqa: PLC0415 - only where vLLM runs
+
+    caching: Any = importlib.import_module("vllm.compilation.caching")
+    factors = getattr(caching, _FACTORS, None)
+    if getattr(factors, "tracekit", False):
+        return
+    release = ".".join(str(vllm.__version__).split(".")[:2])
+    if release not in _KNOWN or factors is None or tuple(signature(factors).parameters) != ("vllm_config",):
+        _LOG.warning(
+            "the compile cache of vLLM %s is not known, only that of %s; models that it compiled before have no kernel"
+            " maps: start it with VLLM_DISABLE_COMPILE_CACHE=1",
+            vllm.__version__,
+            " and ".join(_KNOWN),
+        )
+        return
+
+    @wraps(factors)
+    def factors_with_maps(vllm_config: Any) -> list[str]:  # noqa: ANN401 - vLLM's own
+        found: list[str] = factors(vllm_config)
+        return [*found, cache_tag()] if cache_tag() else found
+
+    factors_with_maps.tracekit = True  # type: ignore[attr-defined]
+    setattr(caching, _FACTORS, factors_with_maps)
+
+
+def _mark_layers_when_loaded(worker: Any) -> None:  # noqa: ANN401 - any class of workers
+    """Marks what runs between the pieces of a compiled model, before the worker warms it up."""
+    load = getattr(worker, "load_model", None)
+    if load is None:
+        return
+
+    @wraps(load)
+    def load_model(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
+        loaded = load(*args, **kwargs)
+        try:
+            mark_layers_between_pieces(worker.vllm_config.compilation_config)
+        except Exception:  # noqa: BLE001 - it may be anything, and the engine must run
+            _LOG.debug("what runs between compiled pieces is not marked", exc_info=True)
+        return loaded
+
+    worker.load_model = load_model
 
 
 def _mark_iterations(worker: Any) -> None:  # noqa: ANN401 - any class of workers

@@ -47,6 +47,13 @@ COMPILATION = Cause(
 BACKWARD = Cause(
     "backward", "A backward pass outside marked modules launched it.", "record with tracekit capture --backward"
 )
+AMBIGUOUS_SEQ = Cause(
+    "ambiguous_seq",
+    "Several operators of the forward pass may have given the node of autograd that launched it its sequence number: "
+    "threads count by themselves, and the report does not tell of which one the node is. Ranges: how many such nodes.",
+    "record with tracekit capture --backward, or with torch.profiler, which tells the thread; begin to record before "
+    "the forward pass",
+)
 OPTIMIZER = Cause("optimizer", "An optimizer launched it, for no module alone.", "accept it")
 DATA_LOADING = Cause("data_loading", "A DataLoader launched it.", "accept it, or let its workers do it (num_workers)")
 GRAPH_NOT_EXPANDED = Cause(
@@ -74,6 +81,11 @@ GRAPH_UNMATCHED = Cause(
     "of them made the graph: none agrees with what was replayed in number, order and names of kernels, or several do.",
     "give the traces of all graph captures of the run (tracekit parse --graph-captures), and mark the steps of the "
     "report (torch.profiler.record_function)",
+)
+COMPILED_UNMATCHED = Cause(
+    "compiled_unmatched",
+    "A run of a compiled graph launched it, and the kernel map of that graph does not tell its module.",
+    "see the rows of compiled graphs in coverage, which tell the reason for each graph",
 )
 MODULE_UNREADABLE = Cause(
     "marker_unreadable",

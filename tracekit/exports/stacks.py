@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tracekit.analyses.portions import divided, shared_kernels
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.exports.base import exported_file
 
@@ -48,8 +49,9 @@ def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
     """Nanoseconds by module, cause and kernel, summed row group by row group."""
     totals: Counter[_Stack] = Counter()
     rows, done = max(dataset.manifest["rows"]["kernels"], 1), 0
-    for piece in dataset.pieces("kernels", _COLUMNS):
-        for module, cause, name, kind, time_ns in _sums(piece):
+    shared = shared_kernels(dataset)
+    for piece in dataset.pieces("kernels", ["kernel_id", *_COLUMNS]):
+        for module, cause, name, kind, time_ns in _sums(divided(piece, shared) if shared.num_rows else piece):
             totals[module, cause, name or kind] += time_ns
         done += piece.num_rows
         progress("exporting", done / rows)

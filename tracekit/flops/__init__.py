@@ -8,7 +8,8 @@ rank counts its part.
 To add a kind of layer: write ``flops/<kind>.py`` with the name of :class:`~tracekit.flops.base.Formula`, add the
 module to ``FORMULAS``, and a layer of that kind to ``tests/flops/test_formulas.py``, which compares it with torch's
 count. Beside the formulas: ``operators`` (FLOPs by operator), ``kernels`` (names of work that multiplies no matrices),
-``tensors`` and ``dtypes`` (bytes, and the dtype of products), ``peaks`` (of GPUs) and ``judging`` (what to believe).
+``tensors`` and ``dtypes`` (bytes, and the dtype of products), ``peaks`` (of GPUs), ``judging`` (what to believe)
+and ``compiled`` (why those of compiled kernels are not known).
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class Seen(NamedTuple):
         by_operators: Whether markers of its operators tell its FLOPs.
         operators_unclear: Whether there are such markers that do not tell them.
         example: Name of a piece of its work that may multiply matrices.
+        compiled: Whether it also holds work of compiled graphs, which is that of the modules inside.
         multiplied: The dtype in which its operators multiply, if their markers tell it.
     """
 
@@ -81,6 +82,7 @@ class Seen(NamedTuple):
     operators_unclear: bool
     example: str | None
     multiplied: str | None = None
+    compiled: bool = False
 
 
 class Judged(NamedTuple):
@@ -145,7 +147,9 @@ def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int |
     """The FLOPs, where they are from, and why they are not known."""
     if seen.by_operators:
         return None, OPERATORS, None
-    if seen.backward:
+    if seen.compiled:
+        flops = _by_work(seen, f"it may multiply matrices outside of compiled graphs, in {seen.example}")
+    elif seen.backward:
         flops = _by_work(seen, _BACKWARD)
     elif isinstance(formula, Unknown):
         flops = formula
@@ -155,6 +159,8 @@ def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int |
         flops = _contradicted(call, formula, seen) or formula
     if isinstance(flops, Unknown):
         return None, None, _UNCLEAR_OPERATORS if seen.operators_unclear else flops.reason
+    if seen.compiled:
+        return flops, None, None
     by_class = (formula is not None or seen.unseen) and not seen.backward
     return flops, MODULE if by_class else KERNELS, None
 
@@ -190,6 +196,8 @@ def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
 
 def _least(call: Call, seen: Seen, size: Bytes, *, idle_is_nothing: bool, believed: bool) -> int | None:
     """The least that one run must move; None where several kernels exchange tensors that no marker tells."""
+    if seen.compiled:
+        return None
     if seen.recorded and seen.idle and idle_is_nothing and not seen.lost:
         return 0
     alone = believed and call.class_name != "MultiheadAttention" and not seen.backward

@@ -15,6 +15,7 @@ from tracekit.markers import (
     deepspeed,
     fsdp,
     inductor,
+    kernel_maps,
     layer_dict,
     lightning,
     megatron,
@@ -38,4 +39,7 @@ FRAMEWORKS: tuple[Dialect, ...] = (
     *(fsdp, pipelining, inductor, deepspeed, megatron, transformer_engine, lightning),
     *(tensorrt_llm, vllm_scopes, xla),
 )
-DIALECTS: tuple[Dialect, ...] = (compiled, layer_dict, pyprof, compact, steps, pieces, numbered, scripted, *FRAMEWORKS)
+DIALECTS: tuple[Dialect, ...] = (
+    *(compiled, layer_dict, pyprof, compact, steps, pieces, kernel_maps, numbered, scripted),
+    *FRAMEWORKS,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Shape = tuple[int | None, ...]
 #: The dimensions of some tensors.
 Shapes = tuple[Shape, ...]
+#: FLOPs of a kernel are less.
+MOST_FLOPS = 2**62
+#: They are not known, for no reason that has a name.
+UNCLEAR = "unclear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,78 @@ class PieceMarker:
     code: str | None = None
 
 
+class Flops(NamedTuple):
+    """FLOPs of matrix products, convolutions and attention.
+
+    Attributes:
+        number: Their number; -1 if it is not known.
+        note: The dtype of the products, if it is known; of an unknown number why it is not known: the name of an
+            operator that may multiply, or one of the reasons in :mod:`~tracekit.markers.kernel_map_text`.
+    """
+
+    number: int
+    note: str = ""
+
+    def plus(self, other: Flops) -> Flops:
+        """Both together: unknown if one is, and without a dtype if they have several."""
+        if self.number < 0 or other.number < 0:
+            return self if self.number < 0 else other
+        total = self.number + other.number
+        notes = {flops.note for flops in (self, other) if flops.number}
+        return Flops(total, notes.pop() if len(notes) == 1 else "") if total < MOST_FLOPS else Flops(-1, UNCLEAR)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedKernel:
+    """A kernel that one run of a compiled graph launches, and the modules that it serves.
+
+    Attributes:
+        name: Its name in the code that the compiler wrote.
+        generated: Whether that code is the compiler's own (Triton, C++); a library's may be any number of launches.
+        modules: Paths below the root, each with its weight; empty if they are not known.
+        flops: What one run of it computes for each of these modules; empty if the map tells it of none.
+    """
+
+    name: str
+    generated: bool
+    modules: tuple[tuple[str, int], ...]
+    flops: tuple[Flops, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMapMarker:
+    """A part of a kernel map: which modules each kernel of a compiled graph serves, in the order of their launches.
+
+    Attributes:
+        map_id: Digest of the whole map.
+        part: Number of this part, from 1.
+        parts: How many parts the map has.
+        root: Path of the module that was compiled, or its class.
+        kernels: The kernels of this part.
+    """
+
+    map_id: str
+    part: int
+    parts: int
+    root: str
+    kernels: tuple[MappedKernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGraphMarker:
+    """A range around one run of a compiled graph.
+
+    Attributes:
+        map_id: Digest of its kernel map.
+        phase: ``forward`` or ``backward``; empty if nothing is differentiated.
+        root: Path of the module that was compiled, where it is not that of the map.
+    """
+
+    map_id: str
+    phase: str = ""
+    root: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RangeMarker:
     """A range that a framework writes under a name of its own: neither the call of a module nor an operator.
@@ -130,10 +206,14 @@ class RangeMarker:
     Attributes:
         name: What it is called where ranges are nodes: the text, with ``*`` for what counts.
         phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data`` or ``compile``; empty if it tells none.
+        compiled: Whether it is a run of compiled code, of which it tells no more.
+        cause: Why it does not, if it says so.
     """
 
     name: str
     phase: str = ""
+    compiled: bool = False
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +223,16 @@ class Unreadable:
     cause: Cause
 
 
-Marker = ModuleMarker | OperatorMarker | StepMarker | PieceMarker | RangeMarker | Unreadable
+Marker = (
+    ModuleMarker
+    | OperatorMarker
+    | StepMarker
+    | PieceMarker
+    | KernelMapMarker
+    | CompiledGraphMarker
+    | RangeMarker
+    | Unreadable
+)
 
 
 class Dialect(Protocol):

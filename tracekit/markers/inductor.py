@@ -23,5 +23,5 @@ def parse(text: str) -> RangeMarker | None:
     """The range; None if the text only starts like one."""
     name = bare_name(text)
     if graph := _GRAPH.fullmatch(name):
-        return RangeMarker(f"{graph[1]}*{graph[2]}")
-    return RangeMarker(name) if _FORM.fullmatch(name) else None
+        return RangeMarker(f"{graph[1]}*{graph[2]}", compiled=True)
+    return RangeMarker(name, compiled=True) if _FORM.fullmatch(name) else None

@@ -79,8 +79,13 @@ RANGES = TableSpec(
         ),
         Column("payload_float", pa.float64(), "Floating-point payload; null if there is none.", nullable=True),
         Column("payload_json", pa.string(), "Structured payload as JSON; null if there is none.", nullable=True),
+        Column(
+            "forward_thread", pa.int32(), "Row of threads that made an autograd node; null if untold.", nullable=True
+        ),
     ),
 )
+#: A ``forward_thread`` that is told, but not known to be in the report.
+NOT_RECORDED = -2
 LAUNCHES = TableSpec(
     "launches",
     "API calls that may have started device work, sorted by (thread, start, -end).",

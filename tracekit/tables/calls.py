@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from tracekit.arrays import groups, slices
 from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import subtree_ends, union_within
+from tracekit.arrays.intervals import subtree_ends
 from tracekit.arrays.lookups import lookup
+from tracekit.arrays.unions import union_within
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import PHASES
 from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, TableSpec
@@ -63,7 +64,12 @@ SPEC = TableSpec(
             "Null for another plain range.",
             nullable=True,
         ),
-        Column("range_id", pa.int64(), "Its range in ranges; the one that began the call if it has two."),
+        Column(
+            "range_id",
+            pa.int64(),
+            "Its range in ranges; the one that began the call if it has two. Of a backward call that no marker tells, "
+            "the autograd node with which it began.",
+        ),
         Column("pid", pa.int32(), "Process id."),
         Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
         Column("tid", pa.int32(), "Thread id."),
@@ -171,7 +177,7 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
         "tid": recording.threads.tid[thread].astype(np.int32),
         "start_ns": ranges.column("start_ns"),
-        "end_ns": trace.evidence.endings.end_ns[at],
+        "end_ns": trace.evidence.endings.end_ns[calls.last_range[rows]],
     }
 
 
@@ -179,7 +185,7 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     """Columns whose values depend on other calls, for every call of the trace."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
     start = integers(recording.ranges, "start_ns")[calls.range_row]
-    end = trace.evidence.endings.end_ns[calls.range_row]
+    end = trace.evidence.endings.end_ns[calls.last_range]
     thread = integers(recording.ranges, "thread")[calls.range_row]
     process = recording.threads.process[thread]
     step = step_at(trace.evidence.steps, thread, process, start, end).astype(np.int32)
@@ -189,7 +195,7 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     # A plain range tells no phase, -1.
     place = calls.module.astype(np.int64) * (len(PHASES) + 1) + _phase(trace) + 1
     occurrence[order] = _occurrence(process[order], place[order])
-    parent = lookup(trace.ids.call_id, _known_parent(trace))
+    parent = lookup(trace.ids.call_id, calls.known_parent)
     return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, **_device(trace)}
 
 
@@ -200,20 +206,9 @@ def _phase(trace: Trace) -> NDArray[np.int8]:
     phases = [marker.phase if isinstance(marker, ModuleMarker) else PHASES[0] for marker in markers]
     code = [PHASES.index(phase) if phase else -1 for phase in phases]
     phase = np.array([*code, 0], np.int8)[calls.marker]  # the last one is of calls without a marker
+    phase[calls.unmarked | (calls.evaluates & (phase < 0))] = PHASES.index("backward")
     phase[calls.captured] = PHASES.index("capture")
     return phase
-
-
-def _known_parent(trace: Trace) -> Ints:
-    """The nearest enclosing call of a known module, or -1."""
-    calls = trace.evidence.calls
-    parent = np.where(calls.apart, -1, calls.parent)
-    if calls.known.all():
-        return parent
-    above = np.append(parent, -1)
-    while (unknown := (parent >= 0) & ~np.append(calls.known, True)[parent]).any():
-        parent = np.where(unknown, above[parent], parent)
-    return parent
 
 
 def _occurrence(process: Ints, module: Ints) -> Ints:
@@ -245,12 +240,12 @@ class _Shapes:
         marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
         result = np.where(outputs >= 0, outputs, marker)
         return {
-            "inputs": self._inputs.take(pa.array(marker)),
-            "outputs": self._outputs.take(pa.array(result)),
-            "kwargs": self._kwargs.take(pa.array(marker)),
-            "input_types": self._types.take(pa.array(marker)),
-            "output_types": self._types.take(pa.array(outputs, mask=outputs < 0)),
-            "kwarg_types": self._kwarg_types.take(pa.array(marker)),
+            "inputs": self._inputs.take(or_null(marker)),
+            "outputs": self._outputs.take(or_null(result)),
+            "kwargs": self._kwargs.take(or_null(marker)),
+            "input_types": self._types.take(or_null(marker)),
+            "output_types": self._types.take(or_null(outputs)),
+            "kwarg_types": self._kwarg_types.take(or_null(marker)),
         }
 
 

@@ -24,6 +24,7 @@ from tracekit.markers import phases
 from tracekit.markers.base import ModuleMarker, RangeMarker, StepMarker, Unreadable
 from tracekit.markers.kinds import OPERATORS, RANGES
 from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.tables.compiled_graphs import losses_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,14 +38,23 @@ SPEC = TableSpec(
     "coverage",
     "What is known and what is not, counted per subject and cause. The rows of kernels add up to all "
     "device work, those of ranges to all ranges. Subjects that end in ': losses' count losses; those "
-    "that end in ': left out' count rows that are neither ranges nor launches.",
+    "that end in ': left out' count rows that are neither ranges nor launches. Those of compiled graphs tell why the "
+    "modules of their work are not known, and that of compiled code how much of it tells no kernel map.",
     (
-        Column("what", CATEGORY, "Subject: kernels, ranges, processes, or something else that was counted."),
+        Column(
+            "what",
+            CATEGORY,
+            "Subject: kernels, ranges, processes, a compiled graph, or something else that was counted.",
+        ),
         Column("cause", CATEGORY, "Method by which it is known, or cause why it is not."),
         Column("known", pa.bool_(), "Whether the row counts what is known."),
         Column("count", pa.int64(), "How many there are."),
         Column("time_ns", pa.int64(), "Sum of their durations; 0 where durations do not apply."),
-        Column("share", pa.float64(), "Share of the subject's time (kernels) or count (other subjects), from 0 to 1."),
+        Column(
+            "share",
+            pa.float64(),
+            "Share of the subject's time (kernels, compiled graphs) or count (other subjects), from 0 to 1.",
+        ),
         Column("advice", pa.string(), "What to do about it; empty if there is nothing to do."),
     ),
 )
@@ -66,11 +76,12 @@ class Row(NamedTuple):
     number: int
     time_ns: int
     share: float
+    advice: str = ""
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """Counts of kernels, of ranges, and of everything that was lost or corrected on the way."""
-    rows = [*_kernels(trace), *_ranges(trace), *_compiling(trace), *_losses(trace)]
+    rows = [*_kernels(trace), *_ranges(trace), *_compiling(trace), *_compiled_graphs(trace), *_losses(trace)]
     yield table_of(rows, ADVICE | _advice_on(trace))
 
 
@@ -93,13 +104,14 @@ def _advice(row: Row, advice: Mapping[str, str]) -> str:
     """What to do; also about graphs traced as a whole that have a call, since what ran inside them is not known."""
     if row.known:
         return GRAPH_NOT_EXPANDED.advice if row.cause == graph_capture.NAME else ""
-    return advice.get(row.cause, "")
+    return row.advice or advice.get(row.cause, "")
 
 
 def _advice_on(trace: Trace) -> dict[str, str]:
     """What to do where the advice of causes is followed already, or would not help."""
     evidence = trace.evidence
-    followed = _WITH_BACKWARD if (evidence.phase_of_calls == phases.BACKWARD).any() else {}
+    marked = (evidence.phase_of_calls == phases.BACKWARD) & ~evidence.calls.unmarked
+    followed = _WITH_BACKWARD if marked.any() else {}
     return followed | (_BY_OPERATORS if evidence.keyed.by == OPERATORS else {})
 
 
@@ -144,6 +156,23 @@ def _compiling(trace: Trace) -> list[Row]:
         "processes", COMPILATION.name, known=False, number=number, time_ns=spent, share=number / max(1, processes)
     )
     return [row] if number else []
+
+
+def _compiled_graphs(trace: Trace) -> list[Row]:
+    """Work of compiled graphs whose modules are not known, by graph and reason."""
+    whole = max(1, int(trace.own_ns.sum()))
+    return [
+        Row(
+            loss.what,
+            loss.cause.name,
+            known=False,
+            number=loss.number,
+            time_ns=loss.time_ns,
+            share=loss.time_ns / whole,
+            advice=loss.cause.advice,
+        )
+        for loss in losses_of(trace)
+    ]
 
 
 def _losses(trace: Trace) -> list[Row]:

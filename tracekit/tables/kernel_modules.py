@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tracekit.schema import Column, TableSpec
-from tracekit.tables.base import pieces
+from tracekit.flops.compiled import why
+from tracekit.flops.dtypes import MULTIPLIED
+from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.tables.base import category, or_null, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracekit.arrays.types import Ints, Rows
     from tracekit.attribution.base import Trace
+    from tracekit.trace.compiled.shares import Shares
+
+#: The columns of shares that tell FLOPs.
+_FLOPS = ("flops", "note")
 
 SPEC = TableSpec(
     "kernel_modules",
     "One row per kernel and module that it serves, sorted by kernel_id. A fused kernel can serve "
-    "several modules; a kernel without a module has no row.",
+    "several modules; a kernel without a module has no row. Sums of kernels.dur_ns * weight by module_id add up to the "
+    "time of all attributed work, each module with its share.",
     (
         Column("kernel_id", pa.int64(), "The kernel."),
         Column("module_id", pa.int32(), "A module that it serves."),
@@ -27,14 +35,74 @@ SPEC = TableSpec(
             pa.float64(),
             "Share of the kernel's time for this module, from 0 to 1; the weights of a kernel sum to 1.",
         ),
+        Column(
+            "flops",
+            pa.int64(),
+            "FLOPs of matrix products, convolutions and attention that the kernel computed for the module, as the "
+            "kernel map of its compiled graph tells; of several kernels that a library launched for one operation, the "
+            "first has them. Null if unknown, and for other work: tracekit show roofline counts that by calls.",
+            nullable=True,
+        ),
+        Column(
+            "flops_dtype",
+            CATEGORY,
+            "The dtype in which it multiplied; null if unknown, or without FLOPs.",
+            nullable=True,
+        ),
+        Column(
+            "flops_unknown",
+            CATEGORY,
+            "Why the FLOPs are not known, though a kernel map tells the modules.",
+            nullable=True,
+        ),
     ),
     sorted_by=("kernel_id", "module_id"),
 )
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
-    """One row of weight 1 for every piece of work that has a module."""
-    module = np.full(trace.module.size, -1, dtype=np.int32)
+    """One row of weight 1 for every piece of work that has a module, and several for one that serves several."""
+    module, shares = (np.full(trace.module.size, -1, dtype=np.int32) for _ in range(2))
     module[trace.ids.kernel_id] = trace.module
+    shares[trace.ids.kernel_id] = np.where(trace.module >= 0, trace.shares_of_work, -1)
     for rows in pieces(np.flatnonzero(module >= 0)):
-        yield SPEC.table({"kernel_id": rows, "module_id": module[rows], "weight": np.ones(rows.size)})
+        yield SPEC.table(_columns(trace.shares, rows, module[rows], shares[rows]))
+
+
+def _columns(shares: Shares, kernel: Rows, module: Rows, of_kernel: Rows) -> dict[str, object]:
+    """Rows of some kernels, of which those without shares serve one module.
+
+    Args:
+        shares: Modules with weights.
+        kernel: Ids of kernels.
+        module: The module of each.
+        of_kernel: The row of the shares of each, or negative.
+    """
+    shared = of_kernel >= 0
+    if not shared.any():
+        nothing = dict.fromkeys(_FLOPS, np.full(kernel.size, -1))
+        return {"kernel_id": kernel, "module_id": module, "weight": np.ones(kernel.size), **_flops(shares, nothing)}
+    number = np.ones(kernel.size, dtype=np.int64)
+    number[shared] = np.diff(shares.first)[of_kernel[shared]]
+    at = np.repeat(np.arange(kernel.size), number)
+    place = np.arange(at.size) - np.repeat(np.cumsum(number) - number, number)
+    rows = np.flatnonzero(shared[at])
+    source = shares.first[of_kernel[at[rows]]] + place[rows]
+    served, weight = module[at], np.ones(at.size)
+    served[rows], weight[rows] = shares.module[source], shares.weight[source]
+    flops = {name: np.full(at.size, -1) for name in _FLOPS}
+    for name, column in flops.items():
+        column[rows] = getattr(shares, name)[source]
+    return {"kernel_id": kernel[at], "module_id": served, "weight": weight, **_flops(shares, flops)}
+
+
+def _flops(shares: Shares, columns: dict[str, Ints]) -> dict[str, object]:
+    """The columns about FLOPs, from the numbers and the notes of some shares; those of other rows are -1."""
+    flops, note = columns["flops"], columns["note"]
+    dtypes = [note if note in MULTIPLIED else None for note in shares.notes]
+    named = np.array([*(dtype is not None for dtype in dtypes), False])[note]
+    return {
+        "flops": or_null(flops),
+        "flops_dtype": category(np.where((flops > 0) & named, note, -1), [dtype or "" for dtype in dtypes]),
+        "flops_unknown": category(np.where(flops < 0, note, -1), [why(note) for note in shares.notes]),
+    }

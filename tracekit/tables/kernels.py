@@ -79,23 +79,29 @@ SPEC = TableSpec(
         Column("launch_name", CATEGORY, "Name of the API call that launched it; null if unknown.", nullable=True),
         Column("launch_start_ns", pa.int64(), "Start of that API call on the host; null if unknown.", nullable=True),
         Column("launch_end_ns", pa.int64(), "Return of that API call on the host; null if unknown.", nullable=True),
-        Column("module_id", pa.int32(), "Module it belongs to; null if unknown, see cause.", nullable=True),
+        Column(
+            "module_id",
+            pa.int32(),
+            "Module it belongs to, of several the one that it serves most; null if unknown, see cause.",
+            nullable=True,
+        ),
         Column("module", CATEGORY, "Path of that module.", nullable=True),
         Column(
             "call_id",
             pa.int64(),
             "Innermost call it belongs to; for graph work, the call that ran during graph capture. Null if unknown, "
-            "and where method is backward: no call of the backward pass is marked.",
+            "and where it is compiled and in no call.",
             nullable=True,
         ),
         Column(
             "method",
             CATEGORY,
-            "How its module was found: range (around the launch), backward (by the sequence number of the autograd "
-            "node that launched it), graph_node (by the graph capture of its node), graph_order (by the order of "
-            "launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call that holds its "
-            "graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: the range that "
-            "waited for it); null if it was not found.",
+            "How its module was found: compiled (by the kernel map of the compiled graph that launched it; "
+            "kernel_modules tells all modules that it serves), range (around the launch), backward (by the sequence "
+            "number of the autograd node that launched it), graph_node (by the graph capture of its node), graph_order "
+            "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
+            "that holds its graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: "
+            "the range that waited for it); null if it was not found.",
             nullable=True,
         ),
         Column("cause", CATEGORY, "Why its module was not found; null exactly where method is set.", nullable=True),
@@ -200,7 +206,9 @@ def _phase(trace: Trace, rows: Rows) -> Ints:
     evidence, call = trace.evidence, trace.owners.call[rows]
     phase = lookup(evidence.phase, evidence.launched.launch[rows])
     replayed = evidence.launched.replayed[rows] & (call >= 0)
-    return np.where(replayed, lookup(evidence.phase_of_calls, call), phase)
+    phase = np.where(replayed, lookup(evidence.phase_of_calls, call), phase)
+    mapped = evidence.compiled_work.of_work[rows] >= 0
+    return np.where(mapped, lookup(evidence.phase, evidence.compiled_work.launch[rows]), phase)
 
 
 class _Launches(NamedTuple):

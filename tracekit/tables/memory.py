@@ -43,13 +43,14 @@ class Allocated:
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The memory of some calls."""
-        ranges, at = self._evidence.recording.ranges, self._evidence.calls.range_row[rows]
+        ranges, calls = self._evidence.recording.ranges, self._evidence.calls
+        at, ends = calls.range_row[rows], calls.last_range[rows]
         thread = integers(ranges, "thread")[at]
         first, last = np.zeros((2, rows.size), dtype=np.int64)
         for one in np.unique(self._thread).tolist():
-            calls = thread == one
-            first[calls] = self._places(one, integers(ranges, "start_ns")[at[calls]], "left")
-            last[calls] = self._places(one, self._evidence.endings.end_ns[at[calls]], "right")
+            of_thread = thread == one
+            first[of_thread] = self._places(one, integers(ranges, "start_ns")[at[of_thread]], "left")
+            last[of_thread] = self._places(one, self._evidence.endings.end_ns[ends[of_thread]], "right")
         unknown: Flags = np.full(rows.size, self._time.size == 0)
         return {
             name: pa.array(total[last] - total[first], mask=unknown)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import innermost
+from tracekit.arrays.intervals import innermost, parents
 from tracekit.arrays.lookups import lookup
 from tracekit.causes.reports import API_OVERLAP
 from tracekit.recording.tables import RANGE_KINDS, RANGES
@@ -50,8 +50,9 @@ SPEC = TableSpec(
         Column(
             "marker",
             CATEGORY,
-            "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model) or "
-            "unreadable; null for plain text.",
+            "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model), "
+            "compiled_graph (a run of one), kernel_map (which modules its kernels serve) or unreadable; null for "
+            "plain text.",
             nullable=True,
         ),
         Column("kind", CATEGORY, "push_pop or start_end."),
@@ -138,9 +139,12 @@ def _module_around(trace: Trace) -> Rows:
     """The module of the innermost call that is or contains each range, or -1."""
     evidence = trace.evidence
     calls, axis = evidence.calls, evidence.axis
-    around = innermost(calls.start, calls.end, calls.parent, axis.range_start, axis.range_end)
+    marked = np.flatnonzero(~calls.unmarked)
+    start, end = calls.start[marked], calls.end[marked]
+    parent = calls.parent[marked] if marked.size == calls.parent.size else parents(start, end)[0]
+    around = lookup(marked, innermost(start, end, parent, axis.range_start, axis.range_end))
     around[~axis.ends_here] = -1
-    own = np.flatnonzero(calls.known)
+    own = np.flatnonzero(calls.known & ~calls.unmarked)
     around[calls.range_row[own]] = own
     return lookup(calls.module, around)
 

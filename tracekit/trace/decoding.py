@@ -10,7 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.markers import DIALECTS
-from tracekit.markers.base import ModuleMarker, OperatorMarker, PieceMarker, StepMarker, Unreadable
+from tracekit.markers.base import (
+    CompiledGraphMarker,
+    KernelMapMarker,
+    ModuleMarker,
+    OperatorMarker,
+    PieceMarker,
+    StepMarker,
+    Unreadable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +32,8 @@ MARKER_KINDS: dict[type, str] = {
     OperatorMarker: "operator",
     StepMarker: "step",
     PieceMarker: "piece",
+    CompiledGraphMarker: "compiled_graph",
+    KernelMapMarker: "kernel_map",
     Unreadable: "unreadable",
 }
 

@@ -16,11 +16,14 @@ from tracekit.graphs.origins import GraphEvidence
 from tracekit.graphs.replays import unnumbered_work
 from tracekit.graphs.whole_graphs import whole_graphs
 from tracekit.markers.kinds import AUTO, MODULES
-from tracekit.markers.phases import COMPILE
+from tracekit.markers.phases import BACKWARD, COMPILE, FORWARD
 from tracekit.recording.axis import nesting, thread_axis
 from tracekit.recording.tally import Tally
+from tracekit.trace.autograd_nodes import autograd_nodes
 from tracekit.trace.calls.calls import calls_of
 from tracekit.trace.calls.endings import endings_of
+from tracekit.trace.compiled.runs import runs_of
+from tracekit.trace.compiled.work import Around, compiled_work
 from tracekit.trace.launching import launched
 from tracekit.trace.made_by import made_by
 from tracekit.trace.operators import operators_of
@@ -36,10 +39,14 @@ if TYPE_CHECKING:
     from tracekit.graphs.whole_graphs import WholeGraphs
     from tracekit.recording.axis import Nesting, ThreadAxis
     from tracekit.recording.tables import Recording
+    from tracekit.trace.autograd_nodes import AutogradNodes
     from tracekit.trace.calls.calls import Calls
     from tracekit.trace.calls.endings import Endings
+    from tracekit.trace.compiled.runs import Runs
+    from tracekit.trace.compiled.work import CompiledWork
     from tracekit.trace.decoding import Decoded
     from tracekit.trace.launching import Launched
+    from tracekit.trace.made_by import MadeBy
     from tracekit.trace.operators import Operators
     from tracekit.trace.phases import Compiling, Phased
     from tracekit.trace.plain import Keyed
@@ -63,13 +70,14 @@ class Evidence:
         steps: Iterations.
         launched: The launch of every piece of work.
         call_at_launch: For every launch the innermost call that contains it, or -1.
-        made_by: For every launch by a node of autograd the call of the forward pass that made that node, or -1; None if
-            no sequence numbers tell it, and where nodes of autograd are nodes of the hierarchy themselves.
+        made_by: For every launch by a node of autograd the call of the forward pass that made that node; None if no
+            sequence numbers tell it, and where nodes of autograd are nodes of the hierarchy themselves.
         phase_of_calls: For every call its phase, as a position in ``PHASES``.
         phase: For every launch the phase of the program, as a position in ``PHASES``, or -1.
         lineage: Nodes of CUDA graphs.
         origins: Where each node of the lineage was captured.
         whole_graphs: Graphs traced as a whole whose graph capture is certain.
+        compiled_work: Work of runs of compiled graphs, and the modules that it serves.
     """
 
     recording: Recording
@@ -84,12 +92,13 @@ class Evidence:
     steps: Steps
     launched: Launched
     call_at_launch: Rows
-    made_by: Rows | None
+    made_by: MadeBy | None
     phase_of_calls: Ints
     phase: Ints
     lineage: Lineage
     origins: Origins
     whole_graphs: WholeGraphs
+    compiled_work: CompiledWork
 
     @property
     def decoded(self) -> Decoded:
@@ -112,7 +121,7 @@ class Evidence:
         return np.append(self.phase, np.int8(-1))[self.launched.launch]
 
     @property
-    def compiled(self) -> Flags:
+    def compiling_alone(self) -> Flags:
         """Which pieces of work ran only because a model was compiled. What a CUDA graph replays never did."""
         return np.asarray((self.phase_of_work == COMPILE) & ~self.launched.replayed)
 
@@ -132,37 +141,100 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         reading = beside.submit(operators_of, recording.texts, decoded)
         graphs = _graphs_of(recording, axis, launches)
         endings = endings_of(recording, decoded, axis)
-        operators = reading.result()
-        keyed = keyed_by(by, recording, decoded, axis, endings.end, operators)
-        calls = models = calls_of(recording, keyed, axis, endings, graphs.works, graphs.captures)
-        if keyed.by != MODULES:
-            # Plain ranges around models change nothing in what their loops are; nor is anything counted twice.
-            aside = replace(recording, tally=Tally())
-            models = calls_of(aside, keyed.modules_alone, axis, endings, graphs.works, graphs.captures)
-        phases = phased(recording, keyed.decoded, axis, launches)
+        found = _Found(recording, axis, launches, graphs, endings, reading.result())
+        hierarchy = _hierarchy_of(found, decoded, by)
+        calls, models = _calls_of(found, hierarchy.keyed)
+        marks = phased(recording, hierarchy.keyed.decoded, axis, launches)
+        placed = _placed(found, hierarchy, calls, marks)
         known = _known_by_descent(recording, axis, graphs)
-        call_at_launch, phase = _call_at_launch(calls, axis), phase_of_calls(calls, keyed.decoded)
+        origins = _completed(known, launches.launch, np.append(calls.module, -1)[placed.call])
+        around = Around(recording, axis, found.operators, calls, placed.call, launches)
+        captured = origins, graphs.lineage.of_work, graphs.captures.captured_launches
         return Evidence(
             recording=recording,
-            keyed=keyed,
-            operators=operators,
+            keyed=hierarchy.keyed,
+            operators=found.operators,
             axis=axis,
             nesting=nested.result(),
             endings=endings,
             calls=calls,
-            phased=phases,
-            compiling=compiling(phases, recording.threads.process),
-            steps=steps_of(recording, keyed, models, endings, phases),
+            phased=marks,
+            compiling=compiling(marks, recording.threads.process),
+            steps=steps_of(recording, hierarchy.keyed, models, endings, marks),
             launched=launches,
-            call_at_launch=call_at_launch,
-            # Where ranges are nodes, those of the backward pass are nodes of their own.
-            made_by=made_by(recording, axis, operators, calls, phase, call_at_launch) if keyed.by == MODULES else None,
-            phase_of_calls=phase,
-            phase=phase_of_launches(phases, axis, calls, phase, call_at_launch),
+            call_at_launch=placed.call,
+            made_by=placed.made_by,
+            phase_of_calls=placed.phase_of_calls,
+            phase=placed.phase,
             lineage=graphs.lineage,
-            origins=_completed(known, launches.launch, np.append(calls.module, -1)[call_at_launch]),
+            origins=origins,
             whole_graphs=whole_graphs(known, launches.launch),
+            compiled_work=compiled_work(around, hierarchy.runs, captured, np.flatnonzero(placed.phase == COMPILE)),
         )
+
+
+class _Found(NamedTuple):
+    """What is known of a recording before its hierarchy is chosen."""
+
+    recording: Recording
+    axis: ThreadAxis
+    launches: Launched
+    graphs: _Graphs
+    endings: Endings
+    operators: Operators
+
+
+class _Hierarchy(NamedTuple):
+    """What the hierarchy is keyed by, runs of compiled graphs, and nodes of autograd; None if nothing tells them."""
+
+    keyed: Keyed
+    runs: Runs
+    nodes: AutogradNodes | None
+
+
+def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
+    recording, axis, endings = found.recording, found.axis, found.endings
+    runs = runs_of(recording, decoded, axis, endings.end)
+    by = MODULES if by == AUTO and runs.mapped.any() else by
+    keyed = keyed_by(by, recording, decoded, axis, endings.end, found.operators)
+    nodes = autograd_nodes(recording, axis, found.operators, keyed.decoded)
+    if keyed.by != MODULES:
+        # Where ranges are nodes, work whose modules no map tells is that of the range around it.
+        runs = runs.with_a_map() if keyed.with_modules else runs.none()
+        keyed = keyed._replace(nodes=nodes)
+    return _Hierarchy(keyed._replace(runs=runs.planting), runs, nodes)
+
+
+def _calls_of(found: _Found, keyed: Keyed) -> tuple[Calls, Calls]:
+    """All calls, and those of models alone, which tell their loops."""
+    recording, graphs = found.recording, found.graphs
+    calls = calls_of(recording, keyed, found.axis, found.endings, graphs.works, graphs.captures)
+    if keyed.by == MODULES:
+        return calls, calls
+    # Plain ranges around models change nothing in what their loops are; nor is anything counted twice.
+    aside = replace(recording, tally=Tally())
+    return calls, calls_of(aside, keyed.modules_alone, found.axis, found.endings, graphs.works, graphs.captures)
+
+
+class _Placed(NamedTuple):
+    """The call, the phase and the forward call of every launch, and the phase of every call."""
+
+    call: Rows
+    phase: Ints
+    made_by: MadeBy | None
+    phase_of_calls: Ints
+
+
+def _placed(found: _Found, hierarchy: _Hierarchy, calls: Calls, marks: Phased) -> _Placed:
+    keyed, nodes = hierarchy.keyed, hierarchy.nodes
+    call, of_calls = _call_at_launch(calls, found.axis), phase_of_calls(calls, keyed.decoded)
+    phase = phase_of_launches(marks, found.axis, calls, of_calls, call)
+    # Where ranges are nodes, those of the backward pass are nodes of their own.
+    made = made_by(nodes, found.axis, calls, call) if nodes and keyed.by == MODULES else None
+    if made:
+        # Older releases of torch tell no phase beside the number.
+        phase[(made.call >= 0) & np.isin(phase, (-1, FORWARD))] = BACKWARD
+    return _Placed(call, phase, made, of_calls)
 
 
 class _Graphs(NamedTuple):

@@ -22,7 +22,7 @@ from tracekit.arrays.lookups import lookup
 from tracekit.causes import CAUSES
 from tracekit.causes.work import RECOMPUTED
 from tracekit.markers import FRAMEWORKS
-from tracekit.markers.base import ModuleMarker, RangeMarker
+from tracekit.markers.base import CompiledGraphMarker, ModuleMarker, RangeMarker
 from tracekit.markers.phases import BACKWARD, CANDIDATES, COMPILE, FORWARD, PHASES, RECOMPUTE, Phase, phase_of
 from tracekit.recording.tables import CPU_OP
 from tracekit.trace.decoding import decode
@@ -143,17 +143,22 @@ def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> 
         if isinstance(marker, RangeMarker) and marker.phase:
             rows[row] = len(phases)
             phases.append(Phase(PHASES.index(marker.phase)))
+    for row in np.flatnonzero(decoded.rows(CompiledGraphMarker)[decoded.of_text]).tolist():
+        marker = decoded.markers[decoded.of_text[row]]
+        rows[row] = len(phases)
+        phases.append(Phase(BACKWARD if getattr(marker, "phase", "") == PHASES[BACKWARD] else FORWARD))
     return rows
 
 
 def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
     """The phase of each call, as a position in ``PHASES``; a graph capture is one of the forward pass.
 
-    Of a plain range it is not known: -1.
+    Of a plain range it is not known (-1), but where it evaluates a node of autograd.
     """
     names = [marker.phase if isinstance(marker, ModuleMarker) else "" for marker in decoded.markers]
     code = [PHASES.index(name) if name in PHASES else FORWARD if name else -1 for name in names]
     phase = np.array([*code, FORWARD], dtype=np.int64)[calls.marker]
+    phase[calls.evaluates & (phase < 0)] = BACKWARD
     return np.where(calls.cause == CAUSES.index(RECOMPUTED), RECOMPUTE, phase)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from rich.cells import get_character_cell_size
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
-_BREAKS = "._ "
+#: Places to break behind; none is inside a number or before its unit (``62.5 %``).
+_BREAK = re.compile(r"(?<!\d)\.|\.(?!\d)|_| (?!%)")
 
 
 class Breakable:
@@ -34,10 +37,10 @@ class Breakable:
 
 def _breaks(text: str, width: int) -> Iterator[int]:
     """Where the second line begins, and every later one."""
-    begin = 0
+    begin, places = 0, [found.end() for found in _BREAK.finditer(text)]
     while (end := _end(text, begin, width)) < len(text):
-        after_break = 1 + max(text.rfind(character, begin, end) for character in _BREAKS)
-        begin = after_break or end
+        last = bisect_right(places, end) - 1
+        begin = places[last] if last >= 0 and places[last] > begin else end
         yield begin
 
 

@@ -13,7 +13,13 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import modules as modules_by_time, nodes, processes as work_by_process, tree as module_tree
+from tracekit.analyses import (
+    certainty,
+    modules as modules_by_time,
+    nodes,
+    processes as work_by_process,
+    tree as module_tree,
+)
 from tracekit.views import tree
 from tracekit.views.wording import count, duration, nouns, percent, plain, records
 
@@ -50,6 +56,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         **{key: manifest[key] for key in (several if dataset.reports else single)},
         "hierarchy": {"by": list(nodes.keyed_by(dataset)), "row": nodes.noun(dataset), "why": nodes.why(dataset)},
         **{key: manifest[key] for key in ("rows", "coverage")},
+        "attributed_ns": certainty.of_all(dataset),
         "gpu_time_ns": total_ns(dataset),
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
@@ -70,6 +77,8 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         parts.append(_processes(by_process, words, with_reports=bool(dataset.reports)))
     parts += _hierarchy(dataset, words, width)
     parts.append(_coverage(dataset, words))
+    if line := certainty_line(dataset, words):
+        parts += [Text(line), Text()]
     if sentences := advice(dataset):
         parts += [Text("How to record more next time", style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
@@ -220,6 +229,16 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
     for doubt in doubts(counted):
         table.add_row(Text(doubt, style="yellow"), "?", "?", "")
     return table
+
+
+def certainty_line(dataset: Dataset, words: Nouns) -> str:
+    """``Attributed GPU time: exact 60.0 %, weighted 30.0 %, inferred 10.0 %``; empty if all of it is exact."""
+    time = certainty.of_all(dataset)
+    attributed = sum(time.values())
+    if time["exact"] == attributed:
+        return ""
+    shares = ", ".join(f"{kind} {percent(spent / attributed)}" for kind, spent in time.items())
+    return f"Attributed {words.device} time: {shares}"
 
 
 def doubts(coverage: list[dict[str, Any]]) -> list[str]:

@@ -18,6 +18,7 @@ from tests.trace_lines import report
 from tests.views.page.browser import CHROMIUM, Looking, errors_of
 from tests.views.page.colour_difference import least_differences
 from tests.views.page.test_colours import PLAIN
+from tests.views.page.test_figures import FUSED
 from tracekit.views.page import limits
 from tracekit.views.page.document import document, page
 from tracekit.views.wording import duration, percent
@@ -93,6 +94,20 @@ def test_a_click_looks_into_a_module_everywhere_and_a_crumb_goes_back(look, llam
     crumbs.nth(0).locator("button").click()
     assert shown.locator("#crumbs li").count() == 1
     assert rows.count() == 14
+
+
+def test_a_compiled_model_shows_whom_fused_kernels_serve_and_how_sure_that_is(look, tmp_path) -> None:
+    dataset = tracekit.parse(report(tmp_path / "fused.sqlite", FUSED), tmp_path / "fused.tracekit")
+    shown = look(page(dataset)).page
+    assert (
+        shown.locator("#certainty").inner_text() == "Attributed GPU time: exact 22.2 %, weighted 77.8 %, inferred 0.0 %"
+    )
+    rows = shown.locator("#kernels-table tbody tr")
+    assert "top.*.norm" in rows.nth(0).inner_text()
+    assert [text.split()[0:3:2] for text in rows.all_inner_texts()] == [["triton_b", "3"], ["triton_a", "1"]]
+    cell(shown, "norm").click()
+    counts = {text.split()[0]: text.split()[2] for text in rows.all_inner_texts()}
+    assert counts == {"triton_a": "1", "triton_b": "2"}
 
 
 def test_layers_that_are_alike_can_be_unfolded(look, llama) -> None:

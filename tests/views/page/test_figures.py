@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tracekit
 from tests.analyses.test_phase_times import TRAINING
+from tests.attribution.test_compiled import OTHER, kernel_map, run
 from tests.command import ROOT
 from tests.needs import TRACES
 from tests.simulator import simulate, write_report
@@ -326,3 +327,64 @@ def test_scripts_make_no_markup_out_of_text() -> None:
         text = path.read_text("utf-8")
         assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", text)
         assert len(text.splitlines()) <= 300
+
+
+#: Two layers alike, of which one's end is fused with the next one's norm; and with what stands in another root.
+FUSED = f"""
+    range 1  0  90 {{'Module': 'top'}}
+    range 1  1   1 {
+    kernel_map(
+        "[['triton_a', 1, [[0, 1]]], ['triton_b', 1, [[1, 3], [2, 1]]], ['triton_b', 1, [[2, 1], [3, 1], [4, 2]]]]",
+        "0.norm 0.act 1.norm 1.act -",
+    )
+}
+    range 1  2  80 {run("forward")}
+    range 1 81  81 {kernel_map("[['triton_b', 1, [[0, 1], [1, 1]]]]", "1.act 0.act", map_id=OTHER)}
+    range 1 82  89 {run("backward", map_id=OTHER)}
+    launch 1 10 11 #1
+    launch 1 20 21 #2
+    launch 1 30 31 #3
+    launch 1 84 85 #4
+    kernel 1 100 108 #1 triton_a
+    kernel 1 110 118 #2 triton_b
+    kernel 1 120 136 #3 triton_b
+    kernel 1 140 144 #4 triton_b
+"""
+
+
+@pytest.mark.parametrize("most", [5_000, 2])
+def test_a_fused_kernel_is_one_of_every_subtree_that_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(limits, "MODULES", most)
+    dataset = tracekit.parse(report(tmp_path / "fused.sqlite", FUSED), tmp_path / "fused.tracekit")
+    data, paths = shown(dataset), dataset.table("modules", ["path"]).column("path").to_pylist()
+    of_modules, of_lines = (nodes(data["nodes"][name]) for name in ("modules", "lines"))
+    assert counted(data, "of_modules", None) == counted(data, "of_lines", None) == serving(dataset, paths)
+    for node, below in zip(of_modules, reach(data["nodes"]["modules"]), strict=True):
+        inside = [path for path in paths if f"{path}.".startswith(f"{node.path}.")]
+        assert counted(data, "of_modules", below) == serving(dataset, inside)
+    for below in reach(data["nodes"]["lines"]) if most > len(paths) else ():
+        inside = [node.path for node in of_modules if node.figures["line"] in below]
+        assert counted(data, "of_lines", below) == serving(dataset, inside)
+    assert len(of_lines) < len(paths)
+
+
+def counted(data: dict[str, Any], name: str, below: set[int] | None) -> dict[tuple[str, str], int]:
+    """Kernels by name and phase of some nodes, or of all, as the page adds them up."""
+    sums: dict[tuple[str, str], int] = {}
+    listed, pairs = data["kernels"], data["kernels"][name]
+    for at, owner in enumerate(pairs["node"]):
+        if below is None or owner in below:
+            key = listed["name"][pairs["kernel"][at]], data["phases"]["names"][pairs["phase"][at]]
+            sums[key] = sums.get(key, 0) + pairs["kernels"][at]
+    return sums
+
+
+def serving(dataset: Dataset, paths: list[str]) -> dict[tuple[str, str], int]:
+    """Kernels by name and phase that serve any of some modules."""
+    modules = dataset.table("modules", ["module_id", "path"]).to_pandas()
+    served = dataset.table("kernel_modules").to_pandas().merge(modules[modules["path"].isin(paths)])
+    work = dataset.table("kernels", ["kernel_id", "name", "phase"]).to_pandas().astype({"name": str, "phase": str})
+    groups = served.merge(work, on="kernel_id").groupby(["name", "phase"])
+    return dict(groups["kernel_id"].nunique())

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.analyses.costs import own_work as bits
+from tracekit.analyses.costs.compiled import compiled_costs
 from tracekit.analyses.costs.operators import operator_flops
 from tracekit.analyses.costs.own_work import own_work
 from tracekit.analyses.subtrees import hierarchy
@@ -27,6 +28,7 @@ from tracekit.flops.judging import Seen, judged
 from tracekit.flops.tensors import Tensors
 
 if TYPE_CHECKING:
+    from tracekit.analyses.costs.compiled import Compiled
     from tracekit.analyses.costs.operators import OperatorFlops
     from tracekit.analyses.costs.own_work import OwnWork
     from tracekit.analyses.subtrees import Hierarchy
@@ -63,6 +65,7 @@ class Costs(NamedTuple):
         kind: The kind of each call: calls of one kind have the same module, phase, shapes and evidence.
         first: The first call of each kind.
         work: The work of the calls.
+        compiled: The work of compiled graphs, which is that of modules inside them.
     """
 
     table: pa.Table
@@ -74,6 +77,7 @@ class Costs(NamedTuple):
     kind: Rows
     first: Rows
     work: OwnWork
+    compiled: Compiled
 
     def column(self, name: str) -> Ints:
         """A figure of :class:`~tracekit.flops.judging.Judged` for each call, -1 where unknown."""
@@ -102,6 +106,10 @@ def costs(dataset: Dataset, dtype: str | None = None) -> Costs:
     modules, work = hierarchy(dataset), own_work(dataset, calls)
     owner = modules.rows(calls)
     operators = operator_flops(dataset, calls, work)
+    if operators is not None:
+        # Those inside a compiled graph are of the modules that its kernels serve.
+        held = work.bits & bits.COMPILED > 0
+        operators = operators._replace(flops=np.where(held, -1, operators.flops))
     evidence = _evidence(calls, work, operators)
     kind, first = _kinds(calls, owner, evidence, tensors)
     loses_work = _loses_work(dataset, modules, work)[owner[first]]
@@ -111,7 +119,9 @@ def costs(dataset: Dataset, dtype: str | None = None) -> Costs:
     flops = np.array([-1 if verdict.flops is None else verdict.flops for verdict in verdicts], np.int64)[kind]
     if operators is not None:
         flops = np.where(operators.flops >= 0, operators.flops, flops)
-    return Costs(calls, modules, owner, work.runs, flops, verdicts, kind, first, work)
+    return Costs(
+        calls, modules, owner, work.runs, flops, verdicts, kind, first, work, compiled_costs(dataset, calls, modules)
+    )
 
 
 def _judged(
@@ -175,6 +185,7 @@ def _seen(calls: pa.Table, work: OwnWork, evidence: list[Rows], loses_work: Rows
             operators_unclear=by_operators[at] == _UNCLEAR_OPERATORS,
             example=None if example[at] < 0 else [*names.words, None][names.code[example[at]]],
             multiplied=(None, *MULTIPLIED)[multiplied[at]],
+            compiled=bool(work_bits[at] & bits.COMPILED),
         )
         for at in range(first.size)
     ]

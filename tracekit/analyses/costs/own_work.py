@@ -5,11 +5,13 @@ A row is a place in the dataset's table ``calls``.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.analyses.costs.compiled import is_compiled
 from tracekit.analyses.costs.whole_graphs import hidden, is_whole_graph
 from tracekit.analyses.devices import from_graph, kernels, report_codes
 from tracekit.arrays.columns import integers
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 #: What the own work of a call contains, as bits.
-(NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR) = (1 << bit for bit in range(7))
+(NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR, COMPILED) = (1 << bit for bit in range(8))
+_AROUND_GRAPHS = re.compile(
+    r"TorchDynamo .*|Torch-Compiled Region: .*|Pregraph bytecode|AOTDispatcher .*|## Call CompiledFxGraph .*"
+    r"|(autograd::engine::evaluate_function: )?CompiledFunction(Backward)?"
+)
 _HARMLESS_KINDS = ("memcpy", "memset")
 _MANY = np.iinfo(np.int64).max
 _COLUMNS = [
@@ -54,8 +60,9 @@ class OwnWork(NamedTuple):
 
     Attributes:
         table: The device work of the dataset, or of a subtree of one.
-        call: The call of each piece, or -1; that of a graph traced as a whole is in ``hidden``.
-        bits: What the own work of each call contains.
+        call: The call of each piece, or -1; that of a graph traced as a whole is in ``hidden``, and that of compiled
+            graphs is their modules' own.
+        bits: What the own work of each call contains; ``COMPILED`` if it also holds work of compiled graphs.
         example: A piece of each call's work that may multiply matrices, or -1.
         runs: How often each call ran, -1 where unknown.
         hidden: What graphs traced as a whole hide of the calls.
@@ -81,11 +88,17 @@ def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
     call = positions(integers(table, "call_id"), integers(calls, "call_id"))
     call[is_whole_graph(table)] = -1
     unseen = hidden(dataset, calls, table)
+    around, compiled = call, is_compiled(table)
+    call = np.where(compiled, -1, around)
     owned = np.flatnonzero(call >= 0)
-    of_work = _bits_of_names(table)
+    of_work = bits_of_names(table)
+    holds = np.zeros(calls.num_rows + 1, dtype=bool)
+    holds[around[compiled & (around >= 0)]] = True
+    of_work[holds[around] & _runs_graphs(table)] = 0
     bits = np.full(calls.num_rows, NONE, dtype=np.int64)
     bits[call[owned]] = 0
     np.bitwise_or.at(bits, call[owned], of_work[owned])
+    bits[holds[:-1]] |= COMPILED
     example = np.full(calls.num_rows, -1, dtype=np.int64)
     for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one whose name says that it multiplies
         rows = owned[of_work[owned] & bit > 0][::-1]
@@ -96,7 +109,7 @@ def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
         call=call,
         bits=bits,
         example=example,
-        runs=_runs(dataset, calls, (table, unattributed, shared), call, unseen),
+        runs=_runs(dataset, calls, (table, unattributed, shared), around, unseen),
         hidden=unseen,
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         unattributed=unattributed,
@@ -121,11 +134,18 @@ def _shared(table: pa.Table) -> pa.Table:
 
 def harmless(table: pa.Table) -> Flags:
     """Which pieces certainly multiply no matrices."""
-    certain: Flags = _bits_of_names(table) & UNLISTED == 0
+    certain: Flags = bits_of_names(table) & UNLISTED == 0
     return certain
 
 
-def _bits_of_names(table: pa.Table) -> Ints:
+def _runs_graphs(table: pa.Table) -> Flags:
+    """Which work is what torch.compile does around a graph whose kernels are recorded: it checks, and calls it."""
+    names = labels(table, "name")
+    of_names = [_AROUND_GRAPHS.fullmatch(word) is not None for word in names.words]
+    return np.array([*of_names, False])[names.code]
+
+
+def bits_of_names(table: pa.Table) -> Ints:
     """The bits of each piece of work by its kind and name; every pair of them is looked at once."""
     kinds, names = labels(table, "kind"), labels(table, "name")
     pairs, pair = distinct((kinds.code + 1) * (len(names.words) + 1) + names.code + 1)

@@ -38,6 +38,8 @@ from tracekit.capture.compile.stitching import (
 )
 from tracekit.capture.compile.writes import written_inputs
 from tracekit.capture.frames import dynamo_began_ns
+from tracekit.capture.maps.inductor import is_on
+from tracekit.capture.maps.traced import Traced, scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from tracekit.capture.compile.facts import GraphFacts
     from tracekit.capture.compile.sizes import SizeInput
     from tracekit.capture.compile.split import Part, Split
+    from tracekit.capture.maps.traced import Scope
 
 _LOG = logging.getLogger("tracekit.capture")
 
@@ -83,6 +86,7 @@ class PiecewiseBackend:
         self.graphs: Graphs | None = graphs_for(self.config.graph_capture if self.config.cudagraph_sizes else "off")
         self._compiler = Compiler(self.config, store or ArtifactStore(None), piece_key)
         self._has_store = store is not None
+        self._around: Scope | None = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> PiecewiseBackend:
         """Itself: Lightning copies the arguments of torch.compile, and a model's pieces share one backend."""
@@ -99,6 +103,7 @@ class PiecewiseBackend:
         before = counters.snapshot()
         facts = facts_of(graph, example_inputs)
         inputs = self._static_inputs(graph, facts)
+        self._around = scope(graph) if self.config.mode == "inductor" and is_on() else None
         self._choose_store()
         split_graph = split(graph, self.config.splitting_ops)
         self._document(split_graph)
@@ -189,23 +194,26 @@ class PiecewiseBackend:
         place = Place(facts.number, part.name, size.at, facts.size)
         if part.splitting:
             return Piece(place, Codes(partial(real_forward, part.graph), "eager"), None)
-        codes = self._codes(part, size, facts)
+        around = self._around
+        codes = self._codes(part, size, facts, None if around is None else Traced(part.graph, around))
         return Piece(place, codes, self._graph_capture_plan(split_graph, part, size, facts, first=first))
 
-    def _codes(self, part: Part, piece_size: SizeInput, facts: GraphFacts) -> Codes:
+    def _codes(self, part: Part, piece_size: SizeInput, facts: GraphFacts, traced: Traced | None) -> Codes:
         """Compiles a piece for every range and size that the config names."""
         values = inputs_of(part.graph)
 
         def compiled(size: int | None = None, *, tuned: bool = False) -> Callable[..., Any]:
             inputs = values if size is None else concrete(values, facts.symbol, size)
             with torch.set_grad_enabled(facts.grad):
-                return self._compiler.compiled(part.graph, inputs, concrete=size is not None, tuned=tuned)
+                return self._compiler.compiled(
+                    part.graph, inputs, concrete=size is not None, tuned=tuned, traced=traced
+                )
 
         codes = Codes(compiled, "compiled" if self._compiler.compiles(part.graph) else "eager")
         if piece_size.at is None:
             codes.general = compiled(tuned=facts.size in self.config.compile_sizes)
             return codes
-        codes.ranges = [self._range_code(part, facts, sizes) for sizes in self.config.ranges]
+        codes.ranges = [self._range_code(part, facts, sizes, traced) for sizes in self.config.ranges]
         if not codes.ranges:
             codes.general = compiled()
         for size in self.config.compile_sizes if piece_size.alone else ():
@@ -216,14 +224,14 @@ class PiecewiseBackend:
                 _LOG.warning("%s is not compiled for size %d: %s", part.name, size, reason)
         return codes
 
-    def _range_code(self, part: Part, facts: GraphFacts, sizes: SizeRange) -> RangeCode:
+    def _range_code(self, part: Part, facts: GraphFacts, sizes: SizeRange, traced: Traced | None) -> RangeCode:
         """Compiles a piece for a range of sizes. Pieces with more than one size share the code of all ranges."""
         values = [value_of(node) for node in part.graph.graph.nodes]
         symbol = facts.symbol if size_input(values, facts.symbol).alone else None
         piece = None if symbol is None else ranged(part.graph, symbol, sizes)
         graph = part.graph if piece is None else piece.graph
         with torch.set_grad_enabled(facts.grad):
-            run = self._compiler.compiled(graph, inputs_of(graph), concrete=False, tuned=False)
+            run = self._compiler.compiled(graph, inputs_of(graph), concrete=False, tuned=False, traced=traced)
         return RangeCode(sizes, run, None if piece is None else piece.holds)
 
     def _graph_capture_plan(

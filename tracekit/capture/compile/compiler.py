@@ -11,6 +11,8 @@ import torch
 from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.keys import holds_for_all_sizes
 from tracekit.capture.compile.sizes import value_of
+from tracekit.capture.maps.runs import running_as
+from tracekit.capture.maps.stand_ins import at_hand
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from torch._inductor.standalone_compile import CompiledArtifact
 
     from tracekit.capture.compile.config import CompileConfig
+    from tracekit.capture.maps.traced import Traced
 
 #: Inductor's search for fast kernels, for single sizes. On a CPU it takes minutes and gains little.
 _TUNED = {"max_autotune": True, "coordinate_descent_tuning": True}
@@ -76,7 +79,13 @@ class Compiler:
         return self.config.mode == "inductor" and any(isinstance(result, torch.Tensor) for result in results)
 
     def compiled(
-        self, graph: fx.GraphModule, inputs: Sequence[object], *, concrete: bool, tuned: bool
+        self,
+        graph: fx.GraphModule,
+        inputs: Sequence[object],
+        *,
+        concrete: bool,
+        tuned: bool,
+        traced: Traced | None = None,
     ) -> Callable[..., Any]:
         """Returns the function that runs the piece.
 
@@ -85,13 +94,15 @@ class Compiler:
             inputs: Fake tensors and numbers: the shapes to compile for.
             concrete: Whether they have a fixed size, rather than the graph's dynamic one.
             tuned: Whether to search for the fastest kernels.
+            traced: The modules of the piece, if its runs are to tell which kernels serve them.
         """
         counters.backend_compilations += 1
-        with _timed():
+        with _timed(), at_hand(traced):
             if not self.compiles(graph):
                 return real_forward(graph)
             settings = _settings(self.config.inductor_config, inputs, tuned=tuned)
-            return self._shared_or_new(graph, inputs, settings, concrete=concrete)
+            run = self._shared_or_new(graph, inputs, settings, concrete=concrete)
+            return run if traced is None else running_as(run, traced)
 
     def _shared_or_new(
         self,

@@ -11,6 +11,7 @@ from tracekit.capture import machine, target
 from tracekit.capture.emit import routed_to
 from tracekit.capture.engines.base import Outcome
 from tracekit.capture.graphs import counted_graphs
+from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.run import exit_code, run
 from tracekit.errors import CaptureError
@@ -35,7 +36,8 @@ def record(job: Job) -> Outcome:
     figures: dict[str, int] = {}
     code, problem = 0, None
     process = os.getpid()
-    with routed_to(recorder.emitter), counted_graphs(lambda: recorder.window) as graphs:
+    maps = maps_of_recording(cpu_kernels=True)
+    with routed_to(recorder.emitter), maps, counted_graphs(lambda: recorder.window) as graphs:
         try:
             loaded = target.load(job.target, job.arguments)
             run(loaded, job.settings, recorder, nullcontext(), figures)

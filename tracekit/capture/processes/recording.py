@@ -9,6 +9,7 @@ import torch
 
 from tracekit.capture.emit import nvtx_emitter, routed_to
 from tracekit.capture.graphs import counted_graphs
+from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.processes.ending import Ending
 from tracekit.capture.processes.own_markers import before_own_markers, has_own_markers
 from tracekit.capture.processes.patience import kill_when_written
@@ -89,6 +90,7 @@ class ProcessMarkers:
         self._marking = Marking(request.settings)
         self._entered = ExitStack()
         self._entered.enter_context(data_markers())
+        self._entered.enter_context(maps_of_recording())
         self._entered.enter_context(marked_program(Schedule(_Everything()), self._put_on))
 
     def _put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
@@ -125,6 +127,7 @@ class ProcessRecording:
         self._entered = ExitStack()
         recorder = self.window.recorder
         self._entered.enter_context(routed_to(recorder.emitter))
+        self._entered.enter_context(maps_of_recording(cpu_kernels=True))
         self._graphs = self._entered.enter_context(counted_graphs(lambda: recorder.window))
         schedule = Schedule(self.window, settings.warmup or 0, settings.steps)
         self._program = self._entered.enter_context(marked_program(schedule, self._marking.put_on))

@@ -28,6 +28,7 @@ class Args(Struct, gc=False):
     dims: Raw | UnsetType = field(name="Input Dims", default=UNSET)
     dims_2020: Raw | UnsetType = field(name="Input dims", default=UNSET)
     types: Raw | UnsetType = field(name="Input type", default=UNSET)
+    forward_thread: Number = field(name="Fwd thread id", default=0)
     hierarchy: Number = field(name="Module Hierarchy", default="")
     allocated: Number = field(name="Bytes", default=0)
     device_type: Number = field(name="Device Type", default=0)
@@ -45,6 +46,7 @@ class Event(Struct, gc=False):
     tid: Number = None
     ts: Number = None
     dur: Number = 0
+    id: Number = -1
     args: Args | None = None
 
 

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from tracekit.readers.kineto.stream import Piece
     from tracekit.recording.tally import Tally
 
-OPERATOR, ANNOTATION, MODULE, FORWARD, ALLOCATION, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
+OPERATOR, ANNOTATION, MODULE, FORWARD, ALLOCATION, FLOW, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
     "operator",
     "annotation",
     "module",
     "forward",
     "allocation",
+    "flow",
     "call",
     "kernel",
     "memcpy",
@@ -53,15 +54,19 @@ _CATEGORIES = {
 }
 _KIND = {spelled: kind for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())}
 #: Kinds that are neither ranges nor launches nor work.
-BESIDE = (FORWARD, ALLOCATION)
+BESIDE = (FORWARD, ALLOCATION, FLOW)
 #: Categories of events that are not needed: frames, ranges drawn again on the GPU, waits, the profiler's own.
 _NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event"}
 #: Events without a duration: names, points, flows, counters.
 _POINTS = frozenset("MiIstfC")
 #: What events are for the tally; all others are ranges.
 SUBJECTS = {CALL: "launches", **dict.fromkeys(DEVICE_WORK, "kernels"), **dict.fromkeys(BESIDE, "events")}
-#: The name of the events of allocators.
-_MEMORY = "[memory]"
+#: Points that are needed: what allocators do, and both ends of flows from operators to the nodes of autograd they made.
+_POINT_KINDS: dict[tuple[object, object], str] = {
+    ("i", "[memory]"): ALLOCATION,
+    ("s", "fwdbwd"): FLOW,
+    ("f", "fwdbwd"): FLOW,
+}
 #: Arguments that every piece of device work has.
 _DEVICE_COLUMNS = ("device", "context", "stream", "correlation", "bytes", "graph", "graph_node")
 _DIMENSIONS = 3
@@ -109,8 +114,8 @@ class Gathering:
         for row, event in enumerate(piece.events):
             if event.ph == "X":
                 rows[kind_of(event.cat or "")].append(row)
-            elif event.ph == "i" and event.name == _MEMORY:
-                rows[ALLOCATION].append(row)
+            elif (point := _POINT_KINDS.get((event.ph, event.name))) is not None:
+                rows[point].append(row)
             elif event.ph == "M":
                 named.append(event)
             elif event.ph not in _POINTS:
@@ -169,6 +174,10 @@ class Gathering:
         elif kind == OPERATOR:
             columns["text"] = self._operator_texts(events, args)
             columns["hierarchy"] = _rows([str(one.hierarchy or "") for one in args], self.hierarchies)
+            columns["forward_thread"] = integers_of([one.forward_thread for one in args])
+        elif kind == FLOW:
+            columns["id"] = integers_of([event.id for event in events])
+            columns["begins"] = np.array([event.ph == "s" for event in events], dtype=bool)
         elif kind == ALLOCATION:
             columns["bytes"] = integers_of([one.allocated for one in args])
             columns["device_type"] = integers_of([one.device_type for one in args])

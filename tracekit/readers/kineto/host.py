@@ -33,15 +33,16 @@ def threads_of(ids: Sequence[tuple[int, int]]) -> tuple[Threads, Ints]:
 
 def ranges_table(parts: Iterable[Columns], tally: Tally) -> pa.Table:
     """The table ``RANGES`` of events that have a text."""
-    rows = [part | {"open": part.get("open", np.zeros(part["start"].size, dtype=bool))} for part in parts]
-    start, end, thread, text, never_ended = (
-        np.concatenate([part[name] for part in rows]) for name in ("start", "end", "thread", "text", "open")
+    rows = [{"open": np.zeros_like(part["start"]), "made_on": np.full_like(part["start"], -1)} | part for part in parts]
+    start, end, thread, text, never_ended, made_on = (
+        np.concatenate([part[name] for part in rows]) for name in ("start", "end", "thread", "text", "open", "made_on")
     )
     tally.add("ranges", NEVER_ENDED, int(never_ended.sum()))
     columns: dict[str, object] = {column.name: pa.nulls(start.size, column.type) for column in RANGES.columns}
     columns |= {"start_ns": start, "end_ns": end, "open": never_ended.astype(bool)}
     columns |= {"kind": np.full(start.size, PUSH_POP, dtype=np.int8), "thread": thread.astype(np.int32)}
     columns |= {"text": nullable(text, pa.int32())}
+    columns |= {"forward_thread": pa.array(made_on.astype(np.int32), mask=made_on == -1)}
     return in_order(RANGES.table(columns), _nested(start, end, thread))
 
 

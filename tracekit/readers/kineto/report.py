@@ -18,12 +18,14 @@ from tracekit.errors import ReportError
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import ModuleMarker
 from tracekit.readers.kineto.device import processes_of, work_table
+from tracekit.readers.kineto.forward_threads import forward_threads
 from tracekit.readers.kineto.gathering import (
     ALLOCATION,
     ANNOTATION,
     BESIDE,
     CALL,
     DEVICE_WORK,
+    FLOW,
     FORWARD,
     KINDS,
     MODULE,
@@ -90,6 +92,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         raise ReportError(path, "holds no events of torch.profiler", EXPECTED)
     first_ns = _from_the_first(events, tally)
     threads = _threads(events, list(gathering.threads))
+    events[OPERATOR]["made_on"] = forward_threads(events[OPERATOR], events[FLOW], threads.process)
     numbered = _modules_are_numbered(events, gathering, tally)
     known = numbered or events[SCRIPTED]["start"].size or not trace.metadata.with_modules
     recording = Recording(

@@ -101,6 +101,7 @@ def _ranges(rows: _Rows, strings: pa.Table, ids: GlobalIds, launches: pa.Table, 
             "payload_int": payload_int,
             "payload_float": payload_float,
             "payload_json": payload_json,
+            "forward_thread": pa.nulls(start.size, pa.int32()),
         }
     )
     return in_order(ranges, nesting_order(*one_axis([thread, thread], [start, end])))

@@ -147,6 +147,7 @@ def ranges_table(ranges: pa.Table, texts: Texts, known: Ints, launches: pa.Table
             "payload_int": ranges.column("payload_int"),
             "payload_float": ranges.column("payload_float"),
             "payload_json": pa.nulls(ranges.num_rows, pa.string()),
+            "forward_thread": pa.nulls(ranges.num_rows, pa.int32()),
         }
     )
     return in_order(table, nesting_order(*one_axis([thread, thread], [start, end])))

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import subtree_ends
+from tracekit.arrays.intervals import innermost, subtree_ends
 from tracekit.causes import CAUSES
 from tracekit.causes.markers import ORPHAN_OUTPUTS
 from tracekit.causes.work import MODULE_UNCLEAR
 from tracekit.markers.base import ModuleMarker, Unreadable
 from tracekit.trace.calls.columns import once_each, with_outputs, with_plain, with_unknown
+from tracekit.trace.calls.evaluations import below_operators, evaluations
 from tracekit.trace.calls.second_ranges import second_ranges
 from tracekit.trace.calls.spans import spans_of
 from tracekit.trace.calls.trees import apart_from_parent, runs_again, trees_of
-from tracekit.trace.hierarchy.modules import Hierarchy, hierarchy
+from tracekit.trace.hierarchy.modules import hierarchy
 from tracekit.trace.hierarchy.places import Nested
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from tracekit.trace.calls.columns import CallColumns, Forest
     from tracekit.trace.calls.endings import Endings
     from tracekit.trace.calls.trees import Trees
-    from tracekit.trace.decoding import Decoded
-    from tracekit.trace.hierarchy.modules import Module
+    from tracekit.trace.hierarchy.modules import Hierarchy, Module
+    from tracekit.trace.hierarchy.planted import Planted
     from tracekit.trace.plain.keys import Keyed
 
 
@@ -43,6 +44,7 @@ class Calls:
 
     Attributes:
         range_row: Row of the recording's ranges; of a stretch some row of its thread.
+        last_range: Row of the range with which it ends.
         start: Start on the axis.
         end: End on the axis.
         parent: Row of the enclosing call, or -1.
@@ -53,11 +55,15 @@ class Calls:
         module: Row of modules, or -1.
         captured: Whether it ran during a graph capture of its thread, or around one that was recorded apart.
         apart: Whether it is no part of the enclosing call: it runs a module again for a backward pass, or is a backward
-            pass that begins there.
+            pass that begins there, or evaluates a node of autograd that another call made.
+        evaluates: Whether it evaluates a node of autograd whose operator is known, or is a plain range inside.
+        unmarked: Whether it is a backward call of which the report has no range.
         modules: The hierarchy, in pre-order.
+        planted: Where the modules of kernel maps stand in it.
     """
 
     range_row: Rows
+    last_range: Rows
     start: Ints
     end: Ints
     parent: Rows
@@ -68,7 +74,10 @@ class Calls:
     module: Rows
     captured: Flags
     apart: Flags
+    evaluates: Flags
+    unmarked: Flags
     modules: list[Module]
+    planted: Planted
 
     @property
     def trees(self) -> Trees:
@@ -79,6 +88,21 @@ class Calls:
     def known(self) -> Flags:
         """Which calls are of a known module."""
         return self.module >= 0
+
+    @property
+    def known_parent(self) -> Rows:
+        """The nearest call of a known module that each one is part of, or -1."""
+        parent = np.where(self.apart, -1, self.parent)
+        if self.known.all():
+            return parent
+        above = np.append(parent, -1)
+        while (unknown := (parent >= 0) & ~np.append(self.known, True)[parent]).any():
+            parent = np.where(unknown, above[parent], parent)
+        return parent
+
+    def innermost(self, start: Ints, end: Ints) -> Rows:
+        """The innermost around each interval of the axis, or -1."""
+        return innermost(self.start, self.end, self.parent, start, end)
 
 
 def calls_of(
@@ -107,11 +131,15 @@ def calls_of(
     again = runs_again(decoded.markers, calls.marker, forest.parent)
     calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, again)
     apart = apart_from_parent(decoded.markers, calls.marker, forest.parent)
-    trees = trees_of(forest.parent, forest.depth, apart)
-    modules, module, unclear = _hierarchy(recording, decoded, calls, trees)
+    evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.tally)
+    apart |= (evaluated.forward >= 0) & (forest.parent >= 0)
+    trees = below_operators(trees_of(forest.parent, forest.depth, apart), evaluated.forward)
+    around = innermost(calls.start, calls.end, forest.parent, keyed.runs.start, keyed.runs.end)
+    modules, module, unclear, places = _hierarchy(recording, keyed, calls, trees, (around, evaluated.forward))
     calls.cause[unclear] = CAUSES.index(MODULE_UNCLEAR)
     return Calls(
         range_row=calls.range_row.astype(np.int32),
+        last_range=calls.range_row.astype(np.int32),
         start=calls.start,
         end=calls.end,
         parent=forest.parent.astype(np.int32),
@@ -121,25 +149,41 @@ def calls_of(
         cause=calls.cause.astype(np.int32),
         module=module.astype(np.int32),
         apart=apart,
+        evaluates=evaluated.within,
+        unmarked=np.zeros(calls.start.size, dtype=bool),
         captured=_during_graph_captures(captures, calls, forest)
         | _beside(recording, calls)
         | _recorded_as_captured(recording, calls),
         modules=modules,
+        planted=places,
     )
 
 
-def _hierarchy(recording: Recording, decoded: Decoded, calls: CallColumns, trees: Trees) -> Hierarchy:
-    """The modules of all calls, and the module of every call."""
+def _hierarchy(
+    recording: Recording, keyed: Keyed, calls: CallColumns, trees: Trees, related: tuple[Rows, Rows]
+) -> Hierarchy:
+    """The modules of all calls, and the module of every call: of an evaluation, that of its operator's call.
+
+    Args:
+        recording: The recording.
+        keyed: What its hierarchy is keyed by.
+        calls: Its calls.
+        trees: What is part of what.
+        related: The call around every mapped run, and for every call that of the operator whose node it evaluates.
+    """
+    around, forward = related
     range_row = calls.range_row[trees.call]
     nested = Nested(
         parent=trees.parent,
         depth=trees.depth,
-        marker=calls.marker[trees.call],
+        marker=np.where(forward >= 0, -1, calls.marker)[trees.call],
         process=recording.threads.process[integers(recording.ranges, "thread")[range_row]],
         start_ns=integers(recording.ranges, "start_ns")[range_row],
     )
-    modules, module, unclear = hierarchy(nested, decoded.markers, recording.tally)
-    return Hierarchy(modules, module[trees.node], unclear[trees.node])
+    above = np.append(trees.node, -1)[around]
+    found = hierarchy(nested, keyed.decoded.markers, recording.tally, keyed.runs, above)
+    node = trees.node[np.where(forward >= 0, forward, np.arange(forward.size))]
+    return found._replace(module=found.module[node], unclear=found.unclear[node])
 
 
 def _beside(recording: Recording, calls: CallColumns) -> Flags:

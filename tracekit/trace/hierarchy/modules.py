@@ -17,6 +17,7 @@ from tracekit.trace.hierarchy.facts import NOTHING, facts_of
 from tracekit.trace.hierarchy.forests import joined
 from tracekit.trace.hierarchy.namesakes import Called, namesakes_of
 from tracekit.trace.hierarchy.places import NAMELESS_ROOT, places_of
+from tracekit.trace.hierarchy.planted import UNPLACED, Beds, planted
 from tracekit.trace.hierarchy.planting import nodes_of, trees
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tracekit.trace.hierarchy.facts import Facts
     from tracekit.trace.hierarchy.forests import Joint
     from tracekit.trace.hierarchy.places import Nested, Places
+    from tracekit.trace.hierarchy.planted import MappedRuns, Planted
     from tracekit.trace.hierarchy.planting import Nodes
 
 
@@ -59,20 +61,24 @@ class Hierarchy(NamedTuple):
         modules: The modules in pre-order.
         module: For every call its row in them; -1 where it is not known.
         unclear: Calls whose path stands for several modules, so that theirs is not known.
+        planted: Where the modules of kernel maps stand.
     """
 
     modules: list[Module]
     module: Ints
     unclear: Flags
+    planted: Planted
 
 
-def hierarchy(calls: Nested, markers: list[Marker], tally: Tally) -> Hierarchy:
+def hierarchy(calls: Nested, markers: list[Marker], tally: Tally, runs: MappedRuns, around: Ints) -> Hierarchy:
     """The modules of all calls in pre-order, and the module of every call.
 
     Args:
         calls: The calls.
         markers: The distinct markers.
         tally: Where losses are counted.
+        runs: Runs of compiled graphs, whose maps name further modules.
+        around: For every run the row of the call around it, or -1.
     """
     places = places_of(calls, markers, tally)
     marker_facts, facts = _facts(markers)
@@ -81,7 +87,12 @@ def hierarchy(calls: Nested, markers: list[Marker], tally: Tally) -> Hierarchy:
     known = np.array([isinstance(marker, ModuleMarker) for marker in markers] + [False])[calls.marker]
     clear = np.flatnonzero(known & ~namesakes.unclear)
     nodes, node = nodes_of(called, namesakes, clear, calls.start_ns, facts)
-    joints = joined(trees(nodes, places.paths, namesakes.numbers))
+    woods = trees(nodes, places.paths, namesakes.numbers)
+    node_of_call = np.full(known.size + 1, UNPLACED, dtype=np.int64)
+    node_of_call[clear], node_of_call[-1] = node, -1
+    beds = Beds(node_of_call[around], np.append(places.path, -1)[around], np.append(calls.marker, -1)[around])
+    plants = planted(runs, beds, woods, markers, places.paths)
+    joints = joined(woods.roots)
     module = np.full(known.size, -1, dtype=np.int64)
     module[clear] = _rows_of_nodes(joints, nodes)[node]
     unclear = known & namesakes.unclear
@@ -93,7 +104,8 @@ def hierarchy(calls: Nested, markers: list[Marker], tally: Tally) -> Hierarchy:
         _module(joint, _marker(markers, calls, call), _elsewhere(places, call))
         for joint, call in zip(joints, first_calls, strict=True)
     ]
-    return Hierarchy(modules, module, unclear)
+    row_of_tree = {id(tree): number for number, joint in enumerate(joints) for tree in joint.same}
+    return Hierarchy(modules, module, unclear, plants.at(row_of_tree))
 
 
 def _called(calls: Nested, places: Places, marked_path: Ints, facts: Ints) -> Called:

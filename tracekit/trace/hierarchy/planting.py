@@ -67,7 +67,21 @@ def nodes_of(
     return Nodes(process, place, keys % ways, first, first_call, [*map(common, node_facts)]), node
 
 
-def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> list[Tree]:
+class Woods(NamedTuple):
+    """Trees of modules.
+
+    Attributes:
+        roots: The roots of all processes, in the order of first calls.
+        of_node: The tree of every node.
+        above: By the identity of each tree the one above it; None above a root.
+    """
+
+    roots: list[Tree]
+    of_node: list[Tree]
+    above: dict[int, Tree | None]
+
+
+def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> Woods:
     """The roots of all processes with everything below them, containers included, in the order of first calls.
 
     Args:
@@ -75,14 +89,16 @@ def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> lis
         paths: The paths of places.
         numbers: What tells the modules of one path apart.
     """
-    roots: list[Tree] = []
+    woods = Woods([], [], {})
+    by_row: dict[int, Tree] = {}
     known: dict[tuple[int, str, int], Tree] = {}
     process, place, which = (column.tolist() for column in nodes[:3])
     first_ns, first_call = nodes.first_ns.tolist(), nodes.first_call.tolist()
     for row in np.lexsort((nodes.first_call, nodes.first_ns)).tolist():
         number_at = dict(numbers[which[row]])
-        above, siblings = -1 - process[row], roots
+        above, siblings = -1 - process[row], woods.roots
         tree: Tree | None = None
+        outer: Tree | None = None
         for parts, part in enumerate(paths[place[row]].split("."), 1):
             key = (above, part, number_at.get(parts, 0))
             if (tree := known.get(key)) is None:
@@ -90,8 +106,11 @@ def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> lis
                 name, kind = name_and_kind(part)
                 tree = known[key] = Tree(name, process[row], -1, NOTHING, first=first, kind=kind)
                 siblings.append(tree)
-            above, siblings = id(tree), tree.below
+            woods.above[id(tree)] = outer
+            above, siblings, outer = id(tree), tree.below, tree
         assert tree is not None
         tree.row = row
         tree.facts, tree.differs = nodes.facts[row]
-    return roots
+        by_row[row] = tree
+    woods.of_node.extend(by_row[row] for row in range(len(by_row)))
+    return woods

@@ -11,10 +11,11 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import by_level, nesting_order, parents
 from tracekit.causes.markers import RANGES_OVERLAP
-from tracekit.markers.base import ModuleMarker, StepMarker, Unreadable
+from tracekit.markers.base import CompiledGraphMarker, KernelMapMarker, ModuleMarker, StepMarker, Unreadable
 from tracekit.markers.domains import is_library
-from tracekit.markers.kinds import AUTO, MODULES, OPERATOR, OPERATORS, RANGE, RANGES
+from tracekit.markers.kinds import AUTO, MODULES, OPERATOR, OPERATORS, RANGE, RANGES, REGION
 from tracekit.trace.hierarchy.parts import part
+from tracekit.trace.hierarchy.planted import no_runs
 from tracekit.trace.plain.extents import Extents, extents_of
 from tracekit.trace.plain.iterations import iterations
 from tracekit.trace.plain.names import names_of
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from tracekit.markers.base import Marker, Shapes
     from tracekit.recording.axis import ThreadAxis
     from tracekit.recording.tables import Recording
+    from tracekit.trace.autograd_nodes import AutogradNodes
     from tracekit.trace.decoding import Decoded
+    from tracekit.trace.hierarchy.planted import MappedRuns
     from tracekit.trace.operators import Operators
     from tracekit.trace.plain.names import Names
 
@@ -41,6 +44,9 @@ class Keyed(NamedTuple):
         cut: Rows of start/end ranges that end, as nodes, before they ended.
         steps: The plain ranges that are iterations.
         step_markers: For each of these its marker.
+        runs: Runs of compiled graphs, whose maps name modules that are nodes, too.
+        nodes: The nodes of autograd that ran, where ranges or operators are the nodes of the hierarchy; None if nothing
+            tells who made them.
     """
 
     by: str
@@ -50,6 +56,8 @@ class Keyed(NamedTuple):
     cut: Rows
     steps: Extents
     step_markers: list[StepMarker]
+    runs: MappedRuns
+    nodes: AutogradNodes | None = None
 
     @property
     def modules_alone(self) -> Keyed:
@@ -82,7 +90,7 @@ def keyed_by(
         return _modules(decoded)
     ranges = _ranges(recording, decoded, marker, operators)
     if by == AUTO:
-        plain = ~(ranges.called | ranges.operator | ranges.library) & axis.ends_here
+        plain = ~(ranges.called | ranges.operator | ranges.library | ranges.mapping) & axis.ends_here
         by = RANGES if plain.any() or not ranges.operator.any() else OPERATORS
     extents = _nesting(by, recording, axis, ends, ranges)
     cut = _cut(extents, axis, recording)
@@ -100,6 +108,7 @@ def keyed_by(
         cut,
         steps,
         [StepMarker(names.names[row].text, index=names.names[row].iteration) for row in ranges.name[steps.row]],
+        no_runs(),
     )
 
 
@@ -112,6 +121,7 @@ class _Ranges(NamedTuple):
         operator: Which are operators.
         called: Which are calls of modules.
         library: Which are in the domain of a library.
+        mapping: Which tell kernel maps, or run their graphs: they lead to modules, and are no nodes themselves.
     """
 
     names: Names
@@ -119,6 +129,7 @@ class _Ranges(NamedTuple):
     operator: Flags
     called: Flags
     library: Flags
+    mapping: Flags
 
 
 def _ranges(recording: Recording, decoded: Decoded, marker: Ints, operators: Operators) -> _Ranges:
@@ -126,7 +137,8 @@ def _ranges(recording: Recording, decoded: Decoded, marker: Ints, operators: Ope
     name = names.of_text[integers(recording.ranges, "text")]
     operator = np.array([item.operator for item in names.names])[name]
     called = decoded.rows(ModuleMarker, Unreadable)[marker]
-    return _Ranges(names, name, operator, called, of_libraries(recording))
+    mapping = decoded.rows(KernelMapMarker, CompiledGraphMarker)[marker]
+    return _Ranges(names, name, operator, called, of_libraries(recording), mapping)
 
 
 def _nesting(by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges: _Ranges) -> Extents:
@@ -139,7 +151,7 @@ def _nesting(by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges
         ends: When its ranges ended, on that axis.
         ranges: What the ranges are.
     """
-    wanted = ~ranges.called if by == RANGES else ranges.operator & ~ranges.called
+    wanted = (ranges.operator | (by == RANGES)) & ~(ranges.called | ranges.mapping)
     rows = np.flatnonzero(wanted & axis.ends_here)
     others = np.flatnonzero(ranges.called & axis.ends_here & (by == RANGES))
     calls = Extents(others, axis.range_start[others], ends[others])
@@ -156,7 +168,7 @@ def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
 def _modules(decoded: Decoded) -> Keyed:
     none = np.empty(0, dtype=np.int64)
     nothing = Extents(none, none, none)
-    return Keyed(MODULES, decoded, nothing, none, none, nothing, [])
+    return Keyed(MODULES, decoded, nothing, none, none, nothing, [], no_runs())
 
 
 def of_libraries(recording: Recording) -> Flags:
@@ -211,7 +223,7 @@ def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tupl
     for first in groups.first.tolist():
         item, number = names.names[name[first]], int(domain[first])
         text = f"{recording.domains[number]}:{item.text}" if number >= 0 and recording.domains[number] else item.text
-        kind = OPERATOR if item.operator else RANGE
+        kind = OPERATOR if item.operator else REGION if item.region else RANGE
         path = ".".join((*item.module, part(text, kind)))
         row.append(numbers.setdefault((path, item.inputs), len(numbers)))
         if len(numbers) > len(markers):

@@ -44,6 +44,7 @@ class Name(NamedTuple):
         iteration: The number of the iteration that it counts; None if it counts none.
         stack: The lines that called what runs inside, from the outside in.
         module: Parts of the path of the module that it belongs to, if the text tells it.
+        region: Whether it is a compiled graph of which nothing more is known.
     """
 
     text: str
@@ -52,6 +53,7 @@ class Name(NamedTuple):
     iteration: int | None = None
     stack: Stack = ()
     module: tuple[str, ...] = ()
+    region: bool = False
 
 
 class Names(NamedTuple):
@@ -100,7 +102,9 @@ def _marked(marker: Marker) -> Name | None:
             return Name("", operator=True, stack=lines_of(marker.stack))
         case StepMarker():
             return Name(_NUMBER.sub(COUNTER, marker.name[:LONGEST_NAME]), iteration=marker.index)
-        case PieceMarker() | RangeMarker():
+        case RangeMarker():
+            return Name(marker.name[:LONGEST_NAME], region=marker.compiled)
+        case PieceMarker():
             return Name(marker.name[:LONGEST_NAME])
         case _:
             return None

@@ -48,8 +48,9 @@ def coverage(dataset: Dataset) -> dict[str, Any]:
     """How much of the time is attributed, by method and cause, and what to do about the rest.
 
     Returns:
-        ``kernels``: rows of device work, reports summed; ``others``: rows of anything else that is not known;
-        ``doubts``: what the profiler may have lost; ``advice``: how to record more next time.
+        ``kernels``: rows of device work, reports summed; ``certainty``: how sure their modules are, in a line, or
+        empty; ``others``: rows of anything else that is not known; ``doubts``: what the profiler may have lost;
+        ``advice``: how to record more next time.
     """
     keys = ["what", "cause", "known", "advice"]
     summed = coverage_by_cause.frame(dataset).groupby(keys, sort=False, dropna=False)[["count", "time_ns"]].sum()
@@ -61,6 +62,7 @@ def coverage(dataset: Dataset) -> dict[str, Any]:
     others = [row for row in rows if row["what"] != "kernels" and not row["known"]]
     return {
         "doubts": summary.doubts(rows),
+        "certainty": summary.certainty_line(dataset, nouns(dataset)),
         "kernels": sorted(work, key=lambda row: (not row["known"], -row["time_ns"])),
         "others": others[: limits.ROWS],
         "advice": [clipped(line, limits.TEXT) for line in summary.advice(dataset)[: limits.ROWS]],

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses import kernels as kernels_by_time, module_kernels as kernels_by_module
+from tracekit.analyses.fused import fused
+from tracekit.analyses.phase_times import PHASES
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 
 if TYPE_CHECKING:
+    from tracekit.analyses.fused import Fused
     from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
@@ -32,32 +36,40 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str
         phases: Phases of training; without any, pairs do not tell theirs.
 
     Returns:
-        ``name``, ``kind`` and figures of each kernel; ``left_out`` kernels and ``left_out_ns``; and two lists of pairs,
-        ``of_modules`` and ``of_lines``, with the columns ``node`` (-1 for work without a module, -2 for work of a
-        module that is not on the page), ``kernel``, ``kernels``, ``gpu_time_ns`` and, if there are any, ``phase`` (its
-        place in ``phases``, or -1). Work of a module that is not on the page counts for its nearest ancestor that is.
-        Kernels on the page have all their pairs.
+        ``name``, ``kind``, figures of each kernel and, if it is fused, whom it ``serves``; ``left_out`` kernels and
+        ``left_out_ns``; and two lists of pairs, ``of_modules`` and ``of_lines``, with the columns ``node`` (-1 for work
+        without a module, -2 for work of a module that is not on the page), ``kernel``, ``kernels``, ``gpu_time_ns``
+        and, if there are any, ``phase`` (its place in ``phases``, or -1). Work of a module that is not on the page
+        counts for its nearest ancestor that is. Kernels on the page have all their pairs. A fused kernel is one of each
+        module that it serves, and one of each subtree: what holds several of these modules takes the others back.
     """
     by_time = kernels_by_time.frame(dataset)
     pairs = kernels_by_module.frame(dataset, phases=True) if phases else kernels_by_module.frame(dataset)
-    place = {name: at for at, name in enumerate(phases)}
-    pairs["phase"] = [place.get(name, -1) for name in pairs["phase"]] if phases else -1
-    kernel, owner = _kernel_of(by_time, pairs), _owner_of(modules, pairs)
-    by_node = {
-        name: _pairs(pairs, kernel, _placed(owner, place))
-        for name, place in (("of_modules", nodes.module), ("of_lines", nodes.line))
-    }
+    places = {name: at for at, name in enumerate(phases)}
+    pairs["phase"] = [places.get(name, -1) for name in pairs["phase"]] if phases else -1
+    kernel, owner, shared = _kernel_of(by_time, pairs), _owner_of(modules, pairs), fused(dataset)
+    by_node = {}
+    for name, place in (("modules", nodes.module), ("lines", nodes.line)):
+        repeats = _repeats(shared, by_time, place, nodes.data[name]["parent"])
+        repeats["phase"] = [places.get(PHASES[phase], -1) for phase in repeats["phase"]]
+        by_node[f"of_{name}"] = _pairs(pairs.assign(node=_placed(owner, place), kernel=kernel), repeats)
     count = min(len(by_time), limits.KERNELS, *map(_fitting, by_node.values()))
     shown, rest = by_time.head(count), by_time.iloc[count:]
     values = shown[list(_FIGURES)].astype(object)
     return {
-        "name": [None if name is None else clipped(name) for name in shown["name"]],
+        "name": _texts(shown["name"], limits.NAME),
         "kind": shown["kind"].tolist(),
         **{name: values[name].tolist() for name in _FIGURES},
+        "serves": _texts(shown["serves"], limits.TEXT),
         "left_out": len(rest),
         "left_out_ns": int(rest["gpu_time_ns"].sum()),
         **{name: _columns(sums[sums["kernel"] < count], phases) for name, sums in by_node.items()},
     }
+
+
+def _texts(column: pd.Series, most: int) -> list[str | None]:
+    """Texts for the page; None where one is missing."""
+    return [clipped(text, most) if isinstance(text, str) else None for text in column]
 
 
 def _kernel_of(by_time: pd.DataFrame, pairs: pd.DataFrame) -> Ints:
@@ -80,10 +92,36 @@ def _placed(owner: Rows, place: Rows) -> Rows:
     return node
 
 
-def _pairs(pairs: pd.DataFrame, kernel: Ints, node: Rows) -> pd.DataFrame:
+def _pairs(pairs: pd.DataFrame, repeats: pd.DataFrame) -> pd.DataFrame:
     """The pairs with their sums, by kernel and node."""
-    work = pairs[["phase", "kernels", "gpu_time_ns"]].assign(node=node, kernel=kernel)
+    work = pd.concat([pairs[repeats.columns], repeats])
     return work.groupby(["kernel", "node", "phase"], sort=True).sum().reset_index()
+
+
+def _repeats(shared: list[Fused], by_time: pd.DataFrame, place: Rows, parent: list[int]) -> pd.DataFrame:
+    """Pairs without time, and a negative number of kernels: fused ones that a subtree would count more than once.
+
+    Args:
+        shared: Fused kernels.
+        by_time: All kernels by name.
+        place: For each module its node on the page, or -1.
+        parent: The node around each, or -1; in pre-order.
+    """
+    rows = [
+        (*row.kernel, row.phase, _around(node, later, parent), -row.kernels, 0)
+        for row in shared
+        for node, later in pairwise(sorted(place[list(row.modules)].tolist()))
+    ]
+    repeats = pd.DataFrame(rows, columns=["name", "kind", "phase", "node", "kernels", "gpu_time_ns"])
+    repeats["kernel"] = _kernel_of(by_time, repeats)
+    return repeats.drop(columns=["name", "kind"])
+
+
+def _around(node: int, other: int, parent: list[int]) -> int:
+    """The innermost node that two nodes are, or are part of: all work holds what lies elsewhere."""
+    while node != other:
+        node, other = (parent[node], other) if node > other else (node, parent[other])
+    return node if node >= 0 else _ELSEWHERE
 
 
 def _fitting(pairs: pd.DataFrame) -> int:

@@ -13,6 +13,7 @@ const KERNEL_COLUMNS = [
   { name: "mean_ns", title: "mean", number: true, of: (row) => row.gpu_time_ns / row.kernels, as: duration },
   { name: "median_ns", title: "median", number: true, of: (row) => row.median_ns, as: duration, hidden: ALL_ONLY },
   { name: "max_ns", title: "longest", number: true, of: (row) => row.max_ns, as: duration, hidden: ALL_ONLY },
+  { name: "serves", title: "fused for", of: (row) => row.serves ?? "", cell: (row) => el("span", { class: "path" }, ...breakable(row.serves ?? "")), hidden: () => !DATA.kernels.serves.some(Boolean) },
   { name: "modules", title: "modules", number: true, of: (row) => row.modules, as: integer, hidden: ALL_ONLY },
 ];
 

@@ -72,6 +72,7 @@ const METHODS = new Map([
   ["graph_capture", "by the graph capture of whole CUDA graphs"],
   ["backward", "by the forward call of the autograd node"],
   ["autograd_thread", "by the range that waits for autograd"],
+  ["compiled", "by the kernel map of the compiled graph"],
 ]);
 
 function causeText(row) {
@@ -88,7 +89,9 @@ function addCoverage() {
     el("span", { class: "figures" }, `${percent(shareOf(row.time_ns, TOTAL))} \u00b7 ${duration(row.time_ns)} \u00b7 ${counted(row.count, WORDS.work)}`)));
   const doubts = DATA.coverage.doubts.map((doubt) => el("li", {}, el("span", { class: "what" }, capital(doubt))));
   const stack = el("div", { class: "stack", role: "img", "aria-label": rows.map((row) => `${causeText(row)} ${percent(shareOf(row.time_ns, TOTAL))}`).join(", ") }, ...parts);
-  section("coverage", ...(rows.length ? [stack, el("ul", { class: "legend" }, ...list, ...doubts)]
+  const { certainty } = DATA.coverage;
+  const sure = certainty ? [el("p", { class: "muted", id: "certainty" }, certainty)] : [];
+  section("coverage", ...(rows.length ? [stack, el("ul", { class: "legend" }, ...list, ...doubts), ...sure]
     : [el("p", {}, `No ${WORDS.device} work was recorded.`)]));
   const { advice } = DATA.coverage;
   if (!advice.length) return;

@@ -1,0 +1,268 @@
+"""Sequence numbers of autograd: whose node it is that runs, and where that is not certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.golden import check
+from tracekit.dataset.opening import Dataset
+
+Parse = Callable[..., Dataset]
+NODE = "autograd::engine::evaluate_function:"
+
+
+def test_where_ranges_are_nodes_an_evaluation_is_a_backward_call_of_the_operator_that_made_the_node(
+    parsed: Parse,
+) -> None:
+    dataset = parsed(f"""
+        range  1    0 100 Forward pass
+        range  1   11  15 aten::linear, seq = 3, op_id = 1
+        range  1   12  14 aten::addmm, seq = 3, op_id = 2
+        range  1   31  35 aten::mul, seq = 4, op_id = 3
+        range  1  190 300 Backward pass
+        range  1  210 219 {NODE} MulBackward0, seq = 4, op_id = 7
+        launch 1  212 213 #2
+        kernel 1  904 905 #2 of-mul
+        range  2  220 229 {NODE} AddmmBackward0, seq = 3, op_id = 8
+        range  2  221 228 aten::mm, op_id = 9
+        launch 2  222 223 #3
+        kernel 1  906 908 #3 of-addmm
+        range  2  230 239 {NODE} LateBackward0, seq = 99, op_id = 10
+        launch 2  232 233 #4
+        kernel 1  910 911 #4 not-recorded
+    """)
+    check(
+        dataset,
+        "kernels",
+        f"""
+        name          module                                            method    phase
+        of-addmm      Forward pass.aten::linear.aten::addmm.aten::mm    backward  backward
+        of-mul        Forward pass.aten::mul                            backward  backward
+        not-recorded  {NODE} LateBackward0                              range     backward
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        f"""
+        module                                          phase     parent_call_id  gpu_time_ns
+        Forward pass                                    -         -               0
+        Forward pass.aten::linear                       -         0               0
+        Forward pass.aten::linear.aten::addmm           -         1               0
+        Forward pass.aten::linear.aten::addmm           backward  -               2
+        Forward pass.aten::linear.aten::addmm.aten::mm  backward  3               2
+        Forward pass.aten::mul                          -         0               0
+        Forward pass.aten::mul                          backward  -               1
+        Backward pass                                   -         -               0
+        {NODE} LateBackward0                            -         -               1
+    """,
+    )
+
+
+def test_a_gradient_of_a_gradient_stands_where_the_first_node_does(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range  1   12  14 aten::mul, seq = 3, op_id = 1
+        range  1   30  39 {NODE} MulBackward0, seq = 3, op_id = 2
+        range  1   32  34 aten::sin, seq = 7, op_id = 3
+        range  1   40  49 {NODE} SinBackward0, seq = 7, op_id = 4
+        launch 1   42  43 #1
+        kernel 1  902 903 #1 again
+    """)
+    check(dataset, "kernels", "module  method  phase\naten::mul  backward  backward")
+    check(dataset, "modules", "path\naten::mul\naten::mul.aten::sin")
+
+
+def test_a_node_may_be_of_a_thread_that_was_past_its_number_when_the_recording_began(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range  1   10  20 {{'Module': 'a'}}
+        range  1   12  14 aten::mul, seq = 3, op_id = 1
+        range  2   10  20 {{'Module': 'b'}}
+        range  2   12  14 aten::mul, seq = 8, op_id = 2
+        range  3   30  39 {NODE} MulBackward0, seq = 3, op_id = 3
+        launch 3   32  33 #1
+        kernel 1  902 903 #1 of-either
+        range  3   40  49 {NODE} MulBackward0, seq = 8, op_id = 4
+        launch 3   42  43 #2
+        kernel 1  904 905 #2 of-b
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name       module  method    cause
+        of-b       b       backward  -
+        of-either  -       -         ambiguous_seq
+    """,
+    )
+
+
+def test_a_thread_whose_numbers_fall_is_another_one_with_its_id(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range  1   10  14 {{'Module': 'a'}}
+        range  1   11  12 aten::mul, seq = 0, op_id = 1
+        range  1   12  13 aten::exp, seq = 1, op_id = 2
+        range  1   20  24 {{'Module': 'b'}}
+        range  1   21  22 aten::mul, seq = 0, op_id = 3
+        range  1   22  23 aten::sin, seq = 1, op_id = 4
+        range  3   30  39 {NODE} MulBackward0, seq = 0, op_id = 5
+        launch 3   32  33 #1
+        kernel 1  902 903 #1 of-either
+        range  3   40  49 {NODE} SinBackward0, seq = 1, op_id = 6
+        launch 3   42  43 #2
+        kernel 1  904 905 #2 of-b
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name       module  method    cause
+        of-b       b       backward  -
+        of-either  -       -         ambiguous_seq
+    """,
+    )
+
+
+def test_a_pass_within_a_pass_runs_what_was_just_made_there(parsed: Parse) -> None:
+    """A reentrant checkpoint: the thread of autograd has numbers of its own, which the main thread has, too."""
+    dataset = parsed(f"""
+        range  1    0  50 {{'Module': 'a'}}
+        range  1   12  14 CheckpointFunction, seq = 3, op_id = 1
+        range  1   15  16 aten::mul, seq = 4, op_id = 2
+        range  2   60  99 {NODE} CheckpointFunctionBackward, seq = 3, op_id = 3
+        range  2   62  70 {{'Module': 'b'}}
+        range  2   64  66 aten::mul, seq = 4, op_id = 4
+        range  2   80  89 {NODE} MulBackward0, seq = 4, op_id = 5
+        launch 2   82  83 #1
+        kernel 1  902 903 #1 of-b
+    """)
+    check(dataset, "kernels", "module  method  phase\nb  backward  backward")
+
+
+def test_a_node_of_a_custom_operator_in_c_is_not_that_of_what_ran_before_it(parsed: Parse) -> None:
+    node = f"{NODE} torch::autograd::CppNode<Lookup>"
+    dataset = parsed(f"""
+        range  1   10  20 {{'Module': 'a'}}
+        range  1   11  19 fbgemm::lookup, seq = 3, op_id = 1
+        range  1   12  13 aten::zero_, seq = 3, op_id = 2
+        range  1   30  40 {{'Module': 'b'}}
+        range  1   31  32 aten::detach, seq = 4, op_id = 3
+        range  2   50  59 {node}, seq = 4, op_id = 4
+        launch 2   52  53 #1
+        kernel 1  902 903 #1 of-nobody
+        range  2   60  69 {node}, seq = 3, op_id = 5
+        launch 2   62  63 #2
+        kernel 1  904 905 #2 of-a
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name       module  method    cause
+        of-a       a       backward  -
+        of-nobody  -       -         backward
+    """,
+    )
+
+
+def test_what_changes_a_view_runs_the_node_of_the_operator_that_changed_it(parsed: Parse) -> None:
+    """``CopySlices`` and the view's new node have numbers that no operator tells."""
+    dataset = parsed(f"""
+        range  1   10  20 {{'Module': 'a'}}
+        range  1   11  12 aten::mul_, seq = 3, op_id = 1
+        range  1   13  14 aten::exp, seq = 6, op_id = 2
+        range  1   15  16 aten::sub_, seq = 7, op_id = 3
+        range  1   30  40 {{'Module': 'b'}}
+        range  1   31  32 aten::sin, seq = 10, op_id = 4
+        range  2   50  59 {NODE} AsStridedBackward0, seq = 9, op_id = 5
+        launch 2   52  53 #1
+        kernel 1  902 903 #1 between-modules
+        range  2   60  69 {NODE} torch::autograd::CopySlices, seq = 8, op_id = 6
+        range  2   61  68 torch::autograd::CopySlices, seq = 8, op_id = 7
+        launch 2   62  63 #2
+        kernel 1  904 905 #2 copies
+        range  2   64  67 SubBackward0, seq = 7, op_id = 8
+        launch 2   65  66 #3
+        kernel 1  906 907 #3 of-sub
+        range  2   70  79 {NODE} AsStridedBackward0, seq = 5, op_id = 9
+        launch 2   72  73 #4
+        kernel 1  908 909 #4 of-view
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name             module  method    cause
+        copies           a       backward  -
+        of-sub           a       backward  -
+        of-view          a       backward  -
+        between-modules  -       -         backward
+    """,
+    )
+
+
+def test_the_node_of_a_function_comes_after_those_of_its_inputs(parsed: Parse) -> None:
+    lines = f"""
+        range  1   10  20 {{'Module': 'a'}}
+        range  1   11  12 Scale, seq = 3, op_id = 1
+        range  1   30  40 {{'Module': 'b'}}
+        range  1   31  32 aten::sin, seq = 5, op_id = 2
+        range  2   50  59 {NODE} ScaleBackward, seq = 4, op_id = 3
+        launch 2   52  53 #1
+        kernel 1  902 903 #1
+    """
+    check(parsed(lines), "kernels", "module  method\na  backward")
+
+
+def test_the_node_of_a_function_may_be_that_of_one_of_another_thread_with_a_lower_number(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range  1   10  20 {{'Module': 'a'}}
+        range  1   11  12 Scale, seq = 3, op_id = 1
+        range  1   13  14 aten::sin, seq = 5, op_id = 2
+        range  3   10  20 {{'Module': 'c'}}
+        range  3   11  12 Scale, seq = 4, op_id = 4
+        range  2   50  59 {NODE} ScaleBackward, seq = 4, op_id = 3
+        launch 2   52  53 #1
+        kernel 1  902 903 #1
+    """)
+    check(dataset, "kernels", "module  cause\n-  ambiguous_seq")
+
+
+def test_releases_without_evaluations_tell_the_number_at_the_function_of_a_node(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   10  20 {'Module': 'a'}
+        range  1   12  14 addmm, seq=3
+        range  1   30  40 {'Module': 'b'}
+        range  1   32  34 relu, seq=4
+        range  2   50  59 ReluBackward1, stashed seq=4
+        launch 2   52  53 #1
+        kernel 1  902 903 #1 of-b
+        range  2   60  69 AddmmBackward, stashed seq=3
+        range  2   62  67 mm, seq=0
+        launch 2   63  64 #2
+        kernel 1  904 905 #2 of-a
+    """)
+    check(dataset, "kernels", "name  module  method  phase\nof-a  a  backward  backward\nof-b  b  backward  backward")
+    check(dataset, "calls", "module  phase\na  forward\na  backward\nb  forward\nb  backward")
+
+
+def test_a_pass_ends_where_the_forward_pass_goes_on(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range  1   10  20 {{'Module': 'a'}}
+        range  1   11  12 aten::mul, seq = 3, op_id = 1
+        range  1   13  14 aten::exp, seq = 4, op_id = 2
+        range  2   30  39 {NODE} ExpBackward0, seq = 4, op_id = 3
+        range  2   40  49 {NODE} torch::autograd::AccumulateGrad, op_id = 4
+        range  2   50  59 {NODE} MulBackward0, seq = 3, op_id = 5
+        range  1   60  61 aten::ones_like, op_id = 6
+        range  2   70  79 {NODE} ExpBackward0, seq = 4, op_id = 7
+    """)
+    check(
+        dataset,
+        "calls",
+        """
+        module  phase     occurrence  start_ns  end_ns
+        a       forward   1           10        20
+        a       backward  1           30        59
+        a       backward  2           70        79
+    """,
+    )

@@ -1,0 +1,785 @@
+"""Golden tests of compiled graphs: kernel maps, runs, and the rows that their work must give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.command import command
+from tests.golden import check
+from tests.trace_lines import report
+from tracekit import analyses
+from tracekit.analyses import difference
+from tracekit.dataset.opening import Dataset
+from tracekit.markers.kernel_map_text import unmapped_graph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Parse = Callable[..., Dataset]
+ID, OTHER = "0123456789abcdef", "fedcba9876543210"
+
+
+def kernel_map(kernels: str, modules: str, *, map_id: str = ID, root: str = "top", part: str = "1/1") -> str:
+    number, parts = part.split("/")
+    names = modules.split(" ")
+    return (
+        f'{{"KernelMap": "{map_id}", "Part": {number}, "Parts": {parts}, "Root": "{root}", '
+        f'"Modules": {[name.strip("-") for name in names]}, "Kernels": {kernels}}}'
+    ).replace("'", '"')
+
+
+def run(graph_pass: str = "inference", *, map_id: str = ID, root: str | None = None) -> str:
+    more = f', "Root": "{root}"' if root else ""
+    return f'{{"CompiledGraph": "{map_id}", "Pass": "{graph_pass}"{more}}}'
+
+
+#: A norm fused with what stands before it, a linear, an activation fused with its neighbours.
+MAP = kernel_map(
+    "[['triton_poi_fused_norm_0', 1, [[0, 3], [1, 1]]], ['extern_kernels.addmm', 0, [[2, 1]]], "
+    "['triton_poi_fused_gelu_1', 1, [[2, 2], [3, 2]]]]",
+    "layers.0.norm embed layers.0.mlp.up layers.0.mlp.act",
+)
+
+
+def launches(*names: str, at: int = 20, number: int = 1, thread: str = "1") -> str:
+    """A launch for every name, and its kernel."""
+    lines = []
+    for offset, name in enumerate(names):
+        start, each = at + 2 * offset, number + offset
+        lines += [
+            f"launch {thread} {start} {start + 1} #{each}",
+            f"kernel {thread} {900_000 + 10 * each} {900_010 + 10 * each} #{each} {name}",
+        ]
+    return "\n".join(lines)
+
+
+FUSED = ("triton_poi_fused_norm_0", "gemm", "triton_poi_fused_gelu_1")
+
+
+def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1  0 100 {{'Module': 'top'}}
+        range 1 10  10 {MAP}
+        range 1 12  90 {run()}
+        {launches(*FUSED)}
+    """)
+    check(
+        dataset,
+        "modules",
+        """
+        module_id  path                 kind    parent_id
+        0          top                  module  -
+        1          top.layers           module  0
+        2          top.layers.0         module  1
+        3          top.layers.0.norm    module  2
+        4          top.layers.0.mlp     module  2
+        5          top.layers.0.mlp.up  module  4
+        6          top.layers.0.mlp.act  module  4
+        7          top.embed            module  0
+    """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
+        name                     module               method    call_id  phase
+        triton_poi_fused_norm_0  top.layers.0.norm    compiled  0        forward
+        triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
+        gemm                     top.layers.0.mlp.up  compiled  0        forward
+    """,
+    )
+    check(
+        dataset,
+        "kernel_modules",
+        """
+        kernel_id  module_id  weight
+        0          3          0.75
+        0          7          0.25
+        1          5          1.0
+        2          5          0.5
+        2          6          0.5
+    """,
+    )
+    check(
+        dataset,
+        "calls",
+        """
+        module  gpu_time_ns  gpu_self_time_ns  kernel_count
+        top     30           30                3
+    """,
+    )
+
+
+def test_maps_alone_make_a_hierarchy_of_modules_where_nothing_else_is_marked(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1  0 100 something of the user's
+        range 1 10  10 {MAP}
+        range 1 12  90 {run("forward")}
+        {launches(*FUSED)}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                     module               method    call_id  phase
+        triton_poi_fused_norm_0  top.layers.0.norm    compiled  -        forward
+        triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  -        forward
+        gemm                     top.layers.0.mlp.up  compiled  -        forward
+    """,
+    )
+    assert dataset.table("calls").num_rows == 0
+
+
+def test_map_in_parts_told_by_another_process_holds_for_all(parsed: Parse) -> None:
+    parts = [
+        kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "a", part="1/2"),
+        kernel_map("[['triton_poi_fused_b_1', 1, [[0, 1]]]]", "b", part="2/2"),
+    ]
+    names = "triton_poi_fused_a_0", "triton_poi_fused_b_1"
+    dataset = parsed(f"""
+        range 7/1 5   5 {parts[1]}
+        range 7/1 6   6 {parts[0]}
+        range 7/1 7   8 {run()}
+        range 8/1 12 90 {run()}
+        {launches(*names, thread="8/1")}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                  pid  module
+        triton_poi_fused_a_0  8    top.a
+        triton_poi_fused_b_1  8    top.b
+    """,
+    )
+
+
+ONE_KERNEL = "[['triton_poi_fused_a_0', 1, [[0, 1]]]]"
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("", "kernel_map_incomplete"),
+        (f"range 1 5 5 {kernel_map(ONE_KERNEL, 'a', part='2/2')}", "kernel_map_incomplete"),
+        (
+            f"range 1 5 5 {kernel_map(ONE_KERNEL, 'a')}\nrange 1 6 6 {kernel_map(ONE_KERNEL, 'b')}",
+            "kernel_map_incomplete",
+        ),
+        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('_a_', '_c_'), 'a')}", "kernel_map_differs"),
+        (f"range 1 5 5 {kernel_map('[]', 'a')}", "kernel_map_differs"),
+        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('[0, 1]', ''), 'a')}", "kernel_map_silent"),
+    ],
+)
+def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
+    parsed: Parse, told: str, reason: str
+) -> None:
+    dataset = parsed(f"""
+        {told}
+        range 1 10 100 {{'Module': 'top'}}
+        range 1 12  90 {run()}
+        {launches("triton_poi_fused_a_0")}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        module  call_id  method  cause
+        -       -        -       compiled_unmatched
+    """,
+    )
+    rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
+    assert [(row["what"], row["cause"], row["count"], row["time_ns"]) for row in rows] == [
+        (f"compiled graph {ID}", reason, 1, 10)
+    ]
+
+
+def test_run_without_an_end_is_not_matched(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1 5 5 {kernel_map(ONE_KERNEL, "a")}
+        range 1 10 - {run()}
+        {launches("triton_poi_fused_a_0")}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        module  cause
+        -       compiled_unmatched
+    """,
+    )
+
+
+#: Between anchors: one library kernel, two, two again.
+LIBRARY = kernel_map(
+    "[['extern_kernels.mm', 0, [[0, 1]]], ['triton_poi_fused_x_0', 1, [[0, 1]]], "
+    "['extern_kernels.bmm', 0, [[1, 1]]], ['extern_kernels.addmm', 0, [[2, 1]]], "
+    "['triton_poi_fused_x_0', 1, [[2, 1]]], ['extern_kernels.addmm', 0, [[3, 1]]]]",
+    "a b.qk b.o c",
+)
+X = "triton_poi_fused_x_0"
+
+
+@pytest.mark.parametrize(
+    ("names", "modules"),
+    [
+        # One takes all; of two each takes one if there are two.
+        (("gemm", "reduce", X, "g", "g", X, "h"), "a a a b.qk b.o b.o c"),
+        # It is not known which of two launched what: their common ancestor.
+        (("gemm", X, "g", "g", "g", X, "h"), "a a b b b b.o c"),
+        # What addmm begins with is known from where it stood alone, and bmm from nowhere.
+        (("gemm", X, "s", "h", "i", X, "h", "i"), "a a b b b b.o c c"),
+        # A kernel of the compiler is missing: only what surely fits is known.
+        (("gemm", X, "g", "g", "h"), "- - - - -"),
+        (("gemm", "g", "g", "h"), "- - - -"),
+        # In another order, or with a kernel that the map does not have.
+        (("triton_poi_fused_y_7", "gemm", X, "g", "g", X, "h"), "- - - - - - -"),
+        # Nothing stands there.
+        (("gemm", X, "g", "g", X), "a a b.qk b.o b.o"),
+    ],
+)
+def test_library_kernels_between_anchors(parsed: Parse, names: tuple[str, ...], modules: str) -> None:
+    dataset = parsed(f"""
+        range 1 5 5 {LIBRARY}
+        range 1 10 90 {run()}
+        {launches(*names)}
+    """)
+    rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
+    assert [row["module"] and row["module"].removeprefix("top.") for row in rows] == [
+        None if name == "-" else name for name in modules.split()
+    ]
+
+
+def modules_of(dataset: Dataset) -> list[str | None]:
+    rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
+    return [row["module"] and row["module"].removeprefix("top.") for row in rows]
+
+
+def library(*names: str) -> str:
+    """A map of kernels of libraries, each for a module of its own: a.0, a.1 and so on."""
+    kernels = ", ".join(f"['{name}', 0, [[{number}, 1]]]" for number, name in enumerate(names))
+    return f"range 1 5 5 {kernel_map(f'[{kernels}]', ' '.join(f'a.{number}' for number, _ in enumerate(names)))}"
+
+
+@pytest.mark.parametrize(
+    ("names", "launched", "modules"),
+    [
+        # Nobody knows whether a user's operator launches anything; waiting for another rank launches nothing.
+        (("torch.ops.mine.sort.default", "extern_kernels.mm"), "sort gemm", "a a"),
+        (("torch.ops._c10d_functional.wait_tensor.default", "extern_kernels.mm"), "split reduce", "a.1 a.1"),
+        (("extern_kernels.mm", "torch.ops.aten.view.dtype", "extern_kernels.bmm"), "gemm batched", "a.0 a.2"),
+    ],
+)
+def test_kernels_that_may_launch_nothing(parsed: Parse, names: tuple[str, ...], launched: str, modules: str) -> None:
+    dataset = parsed(f"{library(*names)}\nrange 1 10 90 {run()}\n{launches(*launched.split())}")
+    assert modules_of(dataset) == modules.split()
+
+
+@pytest.mark.parametrize("inside", ["{'Module': 'top.a.0.own'}", run(map_id=OTHER)])
+def test_what_runs_inside_is_one_of_the_kernels(parsed: Parse, inside: str) -> None:
+    dataset = parsed(f"""
+        {library("extern_kernels.mm", "extern_kernels.bmm")}
+        range 1 10 90 {run()}
+        range 1 15 18 {inside}
+        {launches("split", "reduce")}
+    """)
+    assert modules_of(dataset) == ["a", "a"]
+
+
+def test_memory_set_for_a_kernel_of_the_compiler_is_not_that_of_the_library_before(parsed: Parse) -> None:
+    scan = kernel_map("[['extern_kernels.mm', 0, [[0, 1]]], ['triton_spl_fused_cumsum_0', 1, [[1, 1]]]]", "a b")
+    dataset = parsed(f"""
+        range 1 5 5 {scan}
+        range 1 10 90 {run()}
+        {launches("gemm", "fill", "triton_spl_fused_cumsum_0")}
+    """)
+    assert modules_of(dataset) == ["a", None, "b"]
+
+
+def test_kernel_of_the_compiler_in_a_place_of_another_is_not_that_of_the_library_there(parsed: Parse) -> None:
+    kernels = kernel_map(
+        "[['triton_poi_fused_x_0', 1, [[0, 1]]], ['triton_poi_fused_x_0', 1, [[0, 1]]], "
+        "['triton_poi_fused_y_1', 1, [[1, 1]]], ['extern_kernels.mm', 0, [[2, 1]]], "
+        "['triton_poi_fused_z_2', 1, [[1, 1]]]]",
+        "a b c",
+    )
+    dataset = parsed(f"""
+        range 1 5 5 {kernels}
+        range 1 10 90 {run()}
+        {launches("triton_poi_fused_y_1", X, "gemm", "triton_poi_fused_z_2")}
+    """)
+    assert modules_of(dataset) == ["b", None, None, "b"]
+
+
+def test_run_in_another_order_than_its_map_is_nobodys(parsed: Parse) -> None:
+    kernels = "[['triton_poi_fused_a_0', 1, [[0, 1]]], ['triton_poi_fused_b_1', 1, [[0, 1]]]]"
+    dataset = parsed(f"""
+        range 1 5 5 {kernel_map(kernels, "a")}
+        range 1 10 90 {run()}
+        {launches("triton_poi_fused_b_1", "triton_poi_fused_a_0")}
+    """)
+    assert modules_of(dataset) == [None, None]
+
+
+def test_copy_whose_work_is_lost_counts(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        {library("extern_kernels.mm", "extern_kernels.bmm")}
+        range 1 10 90 {run()}
+        {launches("split", "reduce")}
+        launch 1 40 41 #9 cudaMemsetAsync_v3020
+    """)
+    assert modules_of(dataset) == ["a", "a"]
+
+
+def test_name_that_begins_here_and_follows_there_tells_nothing(parsed: Parse) -> None:
+    learned = kernel_map(
+        "[['extern_kernels.mm', 0, [[0, 1]]], ['triton_poi_fused_x_0', 1, [[0, 1]]], "
+        "['extern_kernels.bmm', 0, [[1, 1]]], ['triton_poi_fused_y_1', 1, [[1, 1]]], "
+        "['extern_kernels.addmm', 0, [[2, 1]]], ['triton_poi_fused_z_2', 1, [[1, 1]]], "
+        "['extern_kernels.mm', 0, [[3, 1]]], ['extern_kernels.bmm', 0, [[4, 1]]]]",
+        "a b c d.0 d.1",
+    )
+    y, z = "triton_poi_fused_y_1", "triton_poi_fused_z_2"
+    dataset = parsed(f"""
+        range 1 5 5 {learned}
+        range 1 10 90 {run()}
+        {launches("gemm", "split", X, "batched", y, "split", z, "gemm", "split", "batched")}
+    """)
+    assert modules_of(dataset)[-3:] == ["d", "d", "d"]
+
+
+def test_two_library_kernels_are_told_apart_by_what_each_launched_alone(parsed: Parse) -> None:
+    learned = kernel_map(
+        "[['extern_kernels.bmm', 0, [[0, 1]]], ['triton_poi_fused_x_0', 1, [[0, 1]]], "
+        "['extern_kernels.addmm', 0, [[1, 1]]], ['triton_poi_fused_x_0', 1, [[1, 1]]], "
+        "['extern_kernels.bmm', 0, [[2, 1]]], ['extern_kernels.addmm', 0, [[3, 1]]]]",
+        "a b c d",
+    )
+    names = "batched", X, "gemm", "split", X, "batched", "gemm", "split"
+    dataset = parsed(f"""
+        range 1 5 5 {learned}
+        range 1 10 90 {run()}
+        {launches(*names)}
+    """)
+    rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
+    assert [row["module"][-1] for row in rows] == list("aabbbcdd")
+
+
+def test_operators_around_launches_tell_library_kernels(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1 5 5 {LIBRARY}
+        range 1 10 90 {run()}
+        range 1 19 22 aten::mm, op_id = 1
+        range 1 23 32 aten::bmm, op_id = 2
+        range 1 33 34 aten::addmm, op_id = 3
+        range 1 38 40 aten::addmm, op_id = 4
+        {launches("g", X, "g", "g", "g", "g")}
+        {launches("g", at=33, number=7)}
+        {launches(X, at=35, number=8)}
+        {launches("g", at=38, number=9)}
+    """)
+    rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
+    assert [row["module"] for row in rows] == [
+        "top.a",
+        "top.a",
+        *["top.b.qk"] * 4,
+        "top.b.o",
+        "top.b.o",
+        "top.c",
+    ]
+
+
+def test_operators_of_a_cpu_run_are_matched_by_their_names(parsed: Parse) -> None:
+    named = kernel_map(
+        "[['cpp_fused_norm_0', 1, [[0, 1]]], ['extern_kernels.addmm', 0, [[1, 1]]], ['extern_kernels.mm', 0, [[2, 1]]],"
+        " ['torch.ops.mkldnn._linear_pointwise.default', 0, [[3, 1]]], ['cpp_fused_norm_0', 1, [[4, 1]]]]",
+        "a b c d e",
+    )
+    dataset = parsed(f"""
+        range 1 5 5 {named}
+        range 1 10 90 {run()}
+        op 1 20 30 graph_0_cpp_fused_norm_0
+        op 1 31 40 aten::addmm
+        op 1 32 35 aten::copy_
+        op 1 41 45 aten::mm
+        op 1 46 50 mkldnn::_linear_pointwise
+        op 1 51 60 graph_0_cpp_fused_norm_0
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                      module  dur_ns
+        graph_0_cpp_fused_norm_0  top.a   10
+        aten::addmm               top.b   6
+        aten::copy_               top.b   3
+        aten::mm                  top.c   4
+        mkldnn::_linear_pointwise  top.d  4
+        graph_0_cpp_fused_norm_0  top.e   9
+    """,
+    )
+
+
+def test_work_of_a_call_or_a_run_further_inside_is_not_the_outer_runs(parsed: Parse) -> None:
+    inner = kernel_map("[['triton_poi_fused_b_0', 1, [[0, 1]]]]", "x", map_id=OTHER, root="top.inner")
+    outer = kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "y")
+    dataset = parsed(f"""
+        range 1  5  5 {inner}
+        range 1  6  6 {outer}
+        range 1 10 90 {{'Module': 'top'}}
+        range 1 11 80 {run()}
+        {launches("triton_poi_fused_a_0")}
+        range 1 30 35 {{'Module': 'top.attn'}}
+        {launches("flash", at=32, number=2)}
+        range 1 40 50 {run(map_id=OTHER)}
+        {launches("triton_poi_fused_b_0", at=42, number=3)}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                  module       method
+        triton_poi_fused_a_0  top.y        compiled
+        flash                 top.attn     range
+        triton_poi_fused_b_0  top.inner.x  compiled
+    """,
+    )
+
+
+def test_work_of_a_cuda_graph_is_that_of_the_run_that_was_captured(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range  1   0  90 {{'Module': 'top'}}
+        range  1   1   1 {MAP}
+        range  1   5  85 {run()}
+        launch 1   3   4 #1 cudaStreamBeginCapture_v10000
+        launch 1  10  12 #2
+        node!4 1  11  11
+        launch 1  20  22 #3
+        node!5 1  21  21
+        launch 1  30  32 #4
+        node!6 1  31  31
+        launch 1  86  87 #5 cudaStreamEndCapture_v10000
+        node!7 1 100 100 4
+        node!8 1 101 101 5
+        node!9 1 102 102 6
+        launch 1 200 205 #9 cudaGraphLaunch_v10000
+        kernel!7 1 300 310 #9 triton_poi_fused_norm_0
+        kernel!8 1 320 330 #9 gemm
+        kernel!9 1 340 350 #9 triton_poi_fused_gelu_1
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                     module               method    call_id  phase
+        triton_poi_fused_norm_0  top.layers.0.norm    compiled  0        forward
+        triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
+        gemm                     top.layers.0.mlp.up  compiled  0        forward
+    """,
+    )
+
+
+def test_backward_graph_on_a_thread_of_its_own_serves_the_modules_of_the_forward_calls(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1   0 100 {{'Module': 'top.layers.3'}}
+        range 1  10  10 {kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "norm", root="top.layers.3")}
+        range 1  20  50 {run("forward")}
+        {launches("triton_poi_fused_a_0", at=30)}
+        range 2 200 200 {kernel_map("[['extern_kernels.mm', 0, [[0, 1]]]]", "norm", root="top.layers.3", map_id=OTHER)}
+        range 2 210 250 {run("backward", map_id=OTHER)}
+        {launches("gemm", at=220, number=2, thread="2")}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                  tid  module             method    call_id  phase
+        triton_poi_fused_a_0  1    top.layers.3.norm  compiled  0        forward
+        gemm                  2    top.layers.3.norm  compiled  -        backward
+    """,
+    )
+
+
+def test_graph_shared_by_equal_layers_names_the_root_of_each_run(parsed: Parse) -> None:
+    shared = kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "norm", root="top.layers.0")
+    dataset = parsed(f"""
+        range 1  0 300 {{'Module': 'top'}}
+        range 1  5   5 {shared}
+        range 1 10 100 {{'Module': 'top.layers.0'}}
+        range 1 11  99 {run()}
+        {launches("triton_poi_fused_a_0", at=30)}
+        range 1 110 200 {{'Module': 'top.layers.1'}}
+        range 1 111 199 {run(root="top.layers.1")}
+        {launches("triton_poi_fused_a_0", at=130, number=2)}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        kernel_id  module
+        0          top.layers.0.norm
+        1          top.layers.1.norm
+    """,
+    )
+
+
+def test_shared_module_stands_where_it_ran_with_what_its_graph_serves(parsed: Parse) -> None:
+    shared = kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "norm", root="top.first.shared")
+    dataset = parsed(f"""
+        range 1  5   5 {shared}
+        range 1 10 100 {{'Module': 'top.second'}}
+        range 1 11  90 {{'Module': 'top.first.shared'}}
+        range 1 12  80 {run()}
+        {launches("triton_poi_fused_a_0", at=30)}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        module
+        top.second.shared.norm
+    """,
+    )
+
+
+def test_module_of_two_under_one_path_is_not_guessed(parsed: Parse) -> None:
+    marked = "{'Module': 'top', 'TrainableParams': {'weight': [%d]}}"
+    dataset = parsed(f"""
+        range 1   0  10 {marked % 4}
+        range 1  20  30 {marked % 8}
+        range 2  40  40 {kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "a")}
+        range 2  50  90 {run("backward")}
+        {launches("triton_poi_fused_a_0", at=60, thread="2")}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        module  cause
+        -       module_unclear
+    """,
+    )
+
+
+def test_what_compiles_inside_a_run_is_compilation(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1   0 100 {{'Module': 'top'}}
+        range 1  10  10 {kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "a")}
+        range 1  12  90 {run()}
+        range 1  14  30 CachingAutotuner.benchmark_all_configs
+        {launches("triton_poi_fused_a_0", at=20)}
+        {launches("triton_poi_fused_a_0", at=40, number=2)}
+    """)
+    assert dataset.table("kernels").num_rows == 2
+
+
+def test_ranges_as_nodes_hold_modules_of_maps_below_them_and_no_range_of_a_run(parsed: Parse) -> None:
+    dataset = parsed(
+        f"""
+        range 1  0 100 serve
+        range 1 10  10 {kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "a")}
+        range 1 12  90 {run()}
+        {launches("triton_poi_fused_a_0")}
+        range 1 91  99 {run(map_id=OTHER)}
+        {launches("unknown", at=95, number=2)}
+    """,
+        by="ranges",
+    )
+    check(
+        dataset,
+        "kernels",
+        """
+        name                  module       method
+        unknown               serve        range
+        triton_poi_fused_a_0  serve.top.a  compiled
+    """,
+    )
+
+
+REGIONS = """
+    range 1 10 60 Torch-Compiled Region: 0/0
+    range 1 12 50 graph_3_inductor_wrapper_call
+    launch 1 20 21 #1
+    kernel 1 900 910 #1 triton_poi_fused_a_0
+    launch 1 70 71 #2
+    kernel 1 910 930 #2 sample
+"""
+
+
+def test_compiled_code_of_others_is_a_region_where_ranges_are_the_nodes(parsed: Parse) -> None:
+    dataset = parsed(f"range 1 0 100 serve\n{REGIONS}")
+    check(
+        dataset,
+        "modules",
+        """
+        kind    name
+        range   serve
+        region  Torch-Compiled Region: 0/0
+        region  graph_3_inductor_wrapper_call
+    """,
+    )
+    assert compiled_code(dataset) == [(1, 10, 1 / 3)]
+
+
+def test_graphs_of_others_are_regions_on_the_threads_of_both_passes(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1  10  60 Torch-Compiled Region: 0/0
+        range  1  12  50 ## Call CompiledFxGraph fkyo5v2ux3 ##
+        launch 1  20  21 #1
+        kernel 1 900 910 #1 triton_poi_fused_a_0
+        range  1  70  90 Torch-Compiled Region: 1/0
+        range  1  72  88 ## Call CompiledFxGraph fother ##
+        launch 1  75  76 #2
+        kernel 1 920 930 #2 triton_poi_fused_a_0
+        range  2 102 140 ## Call CompiledFxGraph fback ##
+        launch 2 105 106 #3
+        kernel 2 940 950 #3 triton_poi_fused_b_0
+    """)
+    check(
+        dataset,
+        "modules",
+        """
+        kind    path
+        region  Torch-Compiled Region: 0/0
+        region  Torch-Compiled Region: 0/0.## Call CompiledFxGraph * ##
+        region  Torch-Compiled Region: 1/0
+        region  Torch-Compiled Region: 1/0.## Call CompiledFxGraph * ##
+        region  ## Call CompiledFxGraph * ##
+    """,
+    )
+    assert dataset.table("kernels", ["module_id"]).column("module_id").to_pylist() == [1, 3, 4]
+    assert compiled_code(dataset) == [(3, 30, 1.0)]
+
+
+def test_compiled_code_of_others_stays_with_the_module_around_it_and_coverage_says_how_much(parsed: Parse) -> None:
+    dataset = parsed(f"range 1 0 100 {{'Module': 'top'}}\n{REGIONS}")
+    check(
+        dataset,
+        "kernels",
+        """
+        name                  module  method
+        triton_poi_fused_a_0  top     range
+        sample                top     range
+    """,
+    )
+    assert compiled_code(dataset) == [(1, 10, 1 / 3)]
+
+
+def test_run_without_a_map_stays_with_the_module_around_it_and_coverage_says_why(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1 0 100 {{'Module': 'top'}}
+        range 1 15 60 {unmapped_graph("branches", "forward")}
+        {REGIONS}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                  module  method
+        triton_poi_fused_a_0  top     range
+        sample                top     range
+    """,
+    )
+    rows = dataset.table("coverage").to_pylist()
+    told = [(row["cause"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
+    assert told == [("kernel_map_branches", 1, 10)]
+
+
+@pytest.mark.parametrize("by", ["auto", "ranges"])
+@pytest.mark.parametrize("plain", ["range 1 0 100 serve", ""])
+def test_run_whose_map_lacks_parts_is_that_of_the_range_around_it_and_coverage_says_why(
+    parsed: Parse, by: str, plain: str
+) -> None:
+    dataset = parsed(
+        f"""
+        {plain}
+        range 1 5 5 {kernel_map(ONE_KERNEL, "a", part="2/2")}
+        range 1 12 90 {run()}
+        {launches("triton_poi_fused_a_0")}
+    """,
+        by=by,
+    )
+    assert dataset.table("kernels", ["module"]).column("module").to_pylist() == ["serve" if plain else None]
+    rows = dataset.table("coverage").to_pylist()
+    told = [(row["cause"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
+    assert told == [("kernel_map_incomplete", 1, 10)]
+
+
+def test_modules_called_in_a_run_whose_map_lacks_parts_lose_nothing(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1 5 5 {kernel_map(ONE_KERNEL, "a", part="2/2")}
+        range 1 10 90 {run()}
+        range 1 15 80 {{'Module': 'top'}}
+        {launches("triton_poi_fused_a_0")}
+    """)
+    assert modules_of(dataset) == ["top"]
+    assert "kernel_map_incomplete" not in dataset.table("coverage").column("cause").to_pylist()
+
+
+def compiled_code(dataset: Dataset) -> list[tuple[int, int, float]]:
+    rows = dataset.table("coverage").to_pylist()
+    assert all("tracekit capture" in row["advice"] for row in rows if row["cause"] == "no_kernel_map")
+    return [(row["count"], row["time_ns"], row["share"]) for row in rows if row["cause"] == "no_kernel_map"]
+
+
+def test_times_of_modules_have_their_portions_and_add_up_to_the_whole(parsed: Parse, tmp_path: Path) -> None:
+    dataset = parsed(f"""
+        range 1  0 100 {{'Module': 'top'}}
+        range 1 10  10 {MAP}
+        range 1 12  90 {run()}
+        {launches(*FUSED)}
+    """)
+    times = analyses.modules.frame(dataset).set_index("path")
+    assert times["self_ns"].to_dict() == {
+        "top": 0,
+        "top.layers": 0,
+        "top.layers.0": 0,
+        "top.layers.0.mlp": 0,
+        "top.layers.0.norm": 8,
+        "top.layers.0.mlp.up": 15,
+        "top.layers.0.mlp.act": 5,
+        "top.embed": 2,
+    }
+    assert times["inclusive_ns"]["top"] == 30
+    below = dataset.subtree("top.layers.0.mlp")
+    assert analyses.modules.frame(below)["inclusive_ns"].max() == 20
+    for frame in (analyses.classes.frame(dataset), analyses.module_kernels.frame(dataset)):
+        assert frame.filter(["self_ns", "gpu_time_ns"]).to_numpy().sum() == 30
+    command("export", dataset.folder, "--format", "stacks", "-o", tmp_path / "stacks.txt", "--quiet")
+    stacks = (tmp_path / "stacks.txt").read_text("utf-8").splitlines()
+    assert f"top;layers;0;norm;{FUSED[0]} 8" in stacks
+    assert sum(int(line.rsplit(" ", 1)[1]) for line in stacks) == 30
+    kernels = analyses.kernels.frame(dataset).set_index("name")
+    assert kernels["kernels"].to_dict() == dict.fromkeys(FUSED, 1)
+    assert kernels["modules"].to_dict() == {FUSED[0]: 2, FUSED[1]: 1, FUSED[2]: 2}
+
+
+def test_eager_and_compiled_run_are_compared_module_by_module(parsed: Parse, tmp_path: Path) -> None:
+    eager = f"""
+        range 1  0 100 {{'Module': 'top'}}
+        range 1 10  50 {{'Module': 'top.layers.0.norm'}}
+        {launches("norm")}
+        range 1 52  90 {{'Module': 'top.layers.0.mlp'}}
+        range 1 53  80 {{'Module': 'top.layers.0.mlp.up'}}
+        {launches("gemm", "bias", at=60, number=2)}
+    """
+    compiled = f"""
+        range 1  0 100 {{'Module': 'top'}}
+        range 1 10  10 {MAP}
+        range 1 12  90 {run()}
+        {launches(*FUSED)}
+    """
+    before, after = (
+        tracekit.parse(report(tmp_path / f"{name}.sqlite", lines)) for name, lines in (("a", eager), ("b", compiled))
+    )
+    rows = difference.frame(before, after)
+    modules = rows[rows["what"] == "module"].set_index("path")
+    times = {path: (row["before_ns"], row["after_ns"]) for path, row in modules.iterrows()}
+    assert times["top"] == (30, 30)
+    assert times["top.layers.0.norm"] == (10, 8)
+    assert times["top.layers.0.mlp.up"] == (20, 15)
+    assert times["top.layers.0.mlp"] == (20, 20)

@@ -1,0 +1,59 @@
+"""Simulated programs of compiled graphs: no kernel has a wrong module, and what a report tells for certain is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulator.compiled import Features, determined, program, undetermined, wrong
+from tracekit.dataset.opening import Dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.simulator.compiled import Program
+
+Parse = Callable[..., Dataset]
+_TOGETHER = 20
+
+
+def together(seeds: Iterable[int], has: Features | None = None) -> list[Program]:
+    """Programs that can be in one report: each has processes and names of its own."""
+    return [
+        program(seed, has, first_process=1 + 5 * number, tag=f"program{number}") for number, seed in enumerate(seeds)
+    ]
+
+
+def lines(programs: list[Program]) -> str:
+    return "\n".join(line for made in programs for line in made.lines)
+
+
+@pytest.mark.parametrize("first", range(0, 12 * _TOGETHER, _TOGETHER))
+def test_no_kernel_of_a_compiled_graph_has_a_wrong_module(parsed: Parse, first: int) -> None:
+    programs = together(range(first, first + _TOGETHER))
+    dataset = parsed(lines(programs))
+    for made in programs:
+        assert wrong(made, dataset) == []
+        assert undetermined(made, dataset) == []
+
+
+@pytest.mark.parametrize("first", range(1000, 1000 + 2 * _TOGETHER, _TOGETHER))
+def test_no_kernel_has_a_wrong_module_where_ranges_are_the_nodes(parsed: Parse, first: int) -> None:
+    has = Features(unmarked=True, user_ranges=True, copies=True, backward=True, varying=True)
+    programs = together(range(first, first + _TOGETHER), has)
+    dataset = parsed(lines(programs), by="ranges")
+    for made in programs:
+        assert [answer for answer in wrong(made, dataset) if answer.row["method"] == "compiled"] == []
+
+
+def test_most_kernels_have_just_their_modules(parsed: Parse) -> None:
+    programs = together(range(_TOGETHER), Features(backward=True, graphs=True, copies=True))
+    dataset = parsed(lines(programs))
+    counts: Counter[str] = Counter()
+    for made in programs:
+        counts.update(determined(made, dataset))
+    assert counts["none"] == 0
+    assert counts["exact"] > 0.6 * counts.total()

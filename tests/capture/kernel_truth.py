@@ -1,0 +1,157 @@
+"""What a compiled run of a model really did: the libraries' products in their order, with the tensors they were given.
+
+It is seen from the side: the functions that compiled code calls are replaced by ones that note their arguments. Nothing
+here knows how maps are made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from tracekit.markers.base import CompiledGraphMarker, KernelMapMarker, MappedKernel
+from tracekit.trace.decoding import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+    from tracekit.capture.emit import Listed
+
+_PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
+
+
+class Product(NamedTuple):
+    """One call of a library.
+
+    Attributes:
+        name: Its name.
+        inputs: Where its inputs are in memory.
+        output: Where its result is.
+        events: How many events were listed before it.
+        kept: The tensors, so that no others take their place in memory.
+    """
+
+    name: str
+    inputs: frozenset[int]
+    output: int
+    events: int
+    kept: tuple[Any, ...]
+
+
+@contextmanager
+def true_products(listed: Listed) -> Iterator[list[Product]]:
+    """The products that compiled code runs in the block, each with the number of events that were listed before."""
+    from torch._inductor import config as inductor_config
+    from torch._inductor.select_algorithm import extern_kernels
+
+    products: list[Product] = []
+    originals = {name: getattr(extern_kernels, name) for name in _PRODUCTS}
+    # Else a product's memory may become the gradient that another kernel makes later.
+    reuse, inductor_config.allow_buffer_reuse = inductor_config.allow_buffer_reuse, False
+
+    def spy(name: str, original: Any) -> Any:
+        def product(*args: Any, **kwargs: Any) -> Any:
+            inputs = frozenset(map(memory, filter(lambda item: isinstance(item, Tensor), args)))
+            result = original(*args, **kwargs)
+            out = kwargs.get("out", result)
+            products.append(Product(name, inputs, memory(out), len(listed.events), (args, out)))
+            return result
+
+        return product
+
+    for name, original in originals.items():
+        setattr(extern_kernels, name, spy(name, original))
+    try:
+        yield products
+    finally:
+        inductor_config.allow_buffer_reuse = reuse
+        for name, original in originals.items():
+            setattr(extern_kernels, name, original)
+
+
+def memory(tensor: Tensor) -> int:
+    """Where the memory of a tensor begins, the same for all views of it."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def owners(model: nn.Module, top: str, *, gradients: bool = False) -> dict[int, set[str]]:
+    """The modules that own each parameter, or each parameter's gradient, by where it is in memory."""
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        tensor = parameter.grad if gradients else parameter
+        if tensor is not None:
+            found[memory(tensor)].add(".".join(filter(None, (top, name.rpartition(".")[0]))))
+    return found
+
+
+class Run(NamedTuple):
+    """One run of a compiled graph, with its map's kernels under absolute paths.
+
+    Attributes:
+        phase: Its phase.
+        kernels: Its kernels.
+        first: Number of the event that opened it.
+    """
+
+    phase: str
+    kernels: list[MappedKernel]
+    first: int
+
+
+def runs(listed: Listed) -> list[Run]:
+    """All runs of compiled graphs that were told, in order. Every one must have been told its map before."""
+    parts: dict[str, dict[int, KernelMapMarker]] = {}
+    found = []
+    decoded = decode([event.text or "" for event in listed.events])
+    for number, row in enumerate(decoded.of_text.tolist()):
+        marker = decoded.markers[row] if row >= 0 else None
+        if isinstance(marker, KernelMapMarker):
+            parts.setdefault(marker.map_id, {})[marker.part] = marker
+        elif isinstance(marker, CompiledGraphMarker):
+            told = parts[marker.map_id]
+            assert sorted(told) == list(range(1, told[1].parts + 1))
+            root = told[1].root if marker.root is None else marker.root
+            kernels = [_absolute(kernel, root) for part in sorted(told) for kernel in told[part].kernels]
+            found.append(Run(marker.phase, kernels, number))
+    return found
+
+
+def _absolute(kernel: MappedKernel, root: str) -> MappedKernel:
+    modules = tuple((".".join(filter(None, (root, path))), weight) for path, weight in kernel.modules)
+    return MappedKernel(kernel.name, kernel.generated, modules, kernel.flops)
+
+
+def products_of(run: Run, following: Run | None, products: Sequence[Product]) -> list[tuple[MappedKernel, Product]]:
+    """The products of a run beside the kernels that the map has for them; they must be as many, of the same names."""
+    end = following.first if following is not None else float("inf")
+    real = [product for product in products if run.first < product.events <= end]
+    names = {f"extern_kernels.{name}" for name in _PRODUCTS}
+    mapped = [kernel for kernel in run.kernels if kernel.name in names]
+    assert [kernel.name for kernel in mapped] == [f"extern_kernels.{product.name}" for product in real]
+    return list(zip(mapped, real, strict=True))
+
+
+def heaviest(kernel: MappedKernel) -> str | None:
+    """The module that a kernel serves most."""
+    return max(kernel.modules, key=lambda item: item[1])[0] if kernel.modules else None
+
+
+def wrong_owners(
+    listed: Listed, products: Sequence[Product], weights: dict[int, set[str]], gradients: dict[int, set[str]]
+) -> list[object]:
+    """Products whose module in the map owns neither their weight nor, in a backward pass, the gradient they make."""
+    told = runs(listed)
+    wrong: list[object] = []
+    for run, following in zip(told, [*told[1:], None], strict=True):
+        for kernel, product in products_of(run, following, products):
+            true = {owner for item in product.inputs for owner in weights.get(item, ())}
+            if run.phase == "backward" and not true:
+                true = gradients.get(product.output, set())
+            if true and heaviest(kernel) not in true:
+                wrong.append((run.phase, kernel, sorted(true)))
+    return wrong

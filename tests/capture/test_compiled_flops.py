@@ -1,0 +1,159 @@
+"""FLOPs that kernel maps tell are those that torch counts, module by module, of graphs of fixed and of other sizes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.capture.hollow_compiler import hollow_compiler
+from tests.capture.kernel_truth import runs
+from tests.capture.test_flops import NOT_COUNTED
+from tracekit.capture import Listed, compiled_maps, layer_markers
+from tracekit.capture.emit import routed_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from tracekit.markers.base import Flops
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+_WIDTH = 8
+
+
+class Attention(nn.Module):
+    """Attention whose products are its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(_WIDTH, 3 * _WIDTH), nn.Linear(_WIDTH, _WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.qkv(x).chunk(3, dim=-1)
+        weights = torch.softmax(query @ key.transpose(-1, -2), dim=-1)
+        return x + self.out(weights @ value)
+
+
+class Net(nn.Module):
+    """Convolutions of all kinds, attention, and a product of a single row, which Inductor writes as a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.depthwise = nn.Conv2d(3, _WIDTH, 3, padding=1), nn.Conv2d(_WIDTH, _WIDTH, 3, groups=4)
+        self.up = nn.ConvTranspose2d(_WIDTH, _WIDTH, 2, stride=2)
+        self.attention = Attention()
+        self.fused = Attention()
+        self.head = nn.Linear(_WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(torch.relu(self.depthwise(self.stem(x))))
+        x = self.fused(self.attention(x.flatten(2).transpose(1, 2)))
+        x = functional.scaled_dot_product_attention(x, x, x)
+        return self.head(x.mean(dim=(0, 1), keepdim=True)[0])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+    with hollow_compiler():
+        yield
+    torch._dynamo.reset()
+
+
+def counted(model: nn.Module, x: Tensor, *, backward: bool) -> Counter[str]:
+    """Torch's count of the products of each module itself and of those below."""
+    with FlopCounterMode(display=False, custom_mapping=NOT_COUNTED) as counter:
+        out = model(x)
+        if backward:
+            out.sum().backward()
+    return Counter(
+        {
+            name.replace(type(model).__name__, "top", 1): sum(of_module.values())
+            for name, of_module in counter.get_flop_counts().items()
+        }
+    )
+
+
+def told(model: nn.Module, x: Tensor, *, backward: bool) -> list[tuple[str, Flops]]:
+    """What the maps tell of one step: the FLOPs of every kernel and module."""
+    listed = Listed()
+    with routed_to(listed), layer_markers(model):
+        out = model(x)
+        if backward:
+            out.sum().backward()
+    kernels = [kernel for run in runs(listed) for kernel in run.kernels]
+    assert all(len(kernel.flops) == len(kernel.modules) for kernel in kernels)
+    return [(path, flops) for kernel in kernels for (path, _), flops in zip(kernel.modules, kernel.flops, strict=True)]
+
+
+def inclusive(rows: list[tuple[str, Flops]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for path, flops in rows:
+        parts = path.split(".")
+        for end in range(1, len(parts) + 1):
+            total[".".join(parts[:end])] += flops.number
+    return total
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_forward_flops_of_each_module_are_those_that_torch_counts(*, dynamic: bool) -> None:
+    model, sizes = Net(), (6, 10, 14) if dynamic else (6,)
+    with compiled_maps(), torch.no_grad():
+        true = {size: counted(model, torch.ones(2, 3, size, size), backward=False) for size in sizes}
+        model.compile(dynamic=dynamic)
+        for size in sizes:
+            x = torch.ones(2, 3, size, size)
+            model(x)
+            rows = told(model, x, backward=False)
+            assert [row for row in rows if row[1].number < 0] == []
+            assert {name: number for name, number in inclusive(rows).items() if number} == {
+                name: number for name, number in true[size].items() if number and name != "Global"
+            }
+    assert {flops.note for path, flops in rows if path == "top.stem" and flops.number} == {"float32"}
+
+
+def test_forward_and_backward_flops_add_up_to_those_that_torch_counts() -> None:
+    model, x = Net(), torch.ones(2, 3, 6, 6)
+    true = counted(model, x, backward=True)
+    forward = counted(model, x, backward=False)
+    with compiled_maps():
+        model.compile()
+        model(x).sum().backward()
+        rows = told(model, x, backward=True)
+    total = inclusive(rows)
+    assert total["top"] == true["Global"]
+    # The input needs no gradient: the first convolution has that of its weight alone.
+    assert total["top.stem"] == 2 * forward["top.stem"]
+    for name in ("up", "attention.qkv", "attention.out", "fused.qkv"):
+        assert total[f"top.{name}"] == 3 * forward[f"top.{name}"]
+
+
+def test_an_operator_of_others_is_not_known_and_told_by_its_name() -> None:
+    @torch.library.custom_op("tracekit_flops::halved", mutates_args=())
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+    @halved.register_fake
+    def _(x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    class Halving(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return halved(x)
+
+    model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), Halving())
+    with compiled_maps(), torch.no_grad():
+        model.compile()
+        model(torch.ones(4, _WIDTH))
+        rows = told(model, torch.ones(4, _WIDTH), backward=False)
+    unknown = {(path, flops.note) for path, flops in rows if flops.number < 0}
+    assert unknown == {("top.1", "tracekit_flops::halved")}

@@ -1,0 +1,193 @@
+"""Kernel maps of compiled functions that are given modules: the code is the same whichever modules they are."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.capture.hollow_compiler import hollow_compiler
+from tests.capture.kernel_truth import memory, owners, runs, true_products, wrong_owners
+from tracekit.capture import Listed, compiled_maps, layer_markers
+from tracekit.capture.emit import routed_to
+from tracekit.markers.kernel_map_text import SEVERAL_MODULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from tests.capture.kernel_truth import Product
+
+    Step = Callable[[Tensor], Tensor]
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+_WIDTH = 8
+
+
+class Angles(nn.Module):
+    """What all layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("angles", torch.ones(_WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.angles
+
+
+class Layer(nn.Module):
+    """A layer that begins with what all share."""
+
+    def __init__(self, shared: Angles) -> None:
+        super().__init__()
+        self.shared = shared
+        self.up = nn.Linear(_WIDTH, _WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.shared(x))
+
+
+class Model(nn.Module):
+    """Modules that are equal, and a step that is its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
+        shared = Angles()
+        self.layers = nn.ModuleList(Layer(shared) for _ in range(3))
+        self.step: Step | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.step is not None
+        return self.step(x)
+
+
+def variables(model: Model) -> Step:
+    a, b = model.a, model.b
+    return torch.compile(lambda x: b(a(x)).sin())
+
+
+def used_in_another_order(model: Model) -> Step:
+    a, b = model.a, model.b
+    return torch.compile(lambda x: a(b(x)).sin() + b(x))
+
+
+def arguments(model: Model) -> Step:
+    both = torch.compile(lambda x, first, second: second(first(x)).sin())
+    return lambda x: both(both(x, model.a, model.b), model.b, model.layers[0].up)
+
+
+def exchanged_arguments(model: Model) -> Step:
+    both = torch.compile(lambda x, first, second: second(first(x)).sin())
+    orders = cycle([(model.a, model.b), (model.b, model.a)])
+    return lambda x: both(x, *next(orders))
+
+
+def one_argument(model: Model) -> Step:
+    one = torch.compile(lambda x, module: module(x).sin())
+    return lambda x: one(one(one(x, model.a), model.b), model.layers[1].up)
+
+
+def a_parameter_of_another_module(model: Model) -> Step:
+    a = model.a
+    step = torch.compile(lambda x, weight: a(functional.linear(x, weight)))
+    return lambda x: step(x, model.b.weight)
+
+
+def layers_that_share_a_module(model: Model) -> Step:
+    for layer in model.layers:
+        layer.compile()
+    return lambda x: model.layers[2](model.layers[1](model.layers[0](x)))
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+    with hollow_compiler():
+        yield
+    torch._dynamo.reset()
+
+
+class Recorded(NamedTuple):
+    """Two steps of a model.
+
+    Attributes:
+        model: The model.
+        listed: Its markers and those of compiled graphs.
+        products: What it multiplied.
+    """
+
+    model: Model
+    listed: Listed
+    products: list[Product]
+
+
+def two_steps(make: Callable[[Model], Step], *, trains: bool) -> Recorded:
+    model = Model().train(trains).requires_grad_(trains)
+    listed = Listed()
+    with compiled_maps(), routed_to(listed), torch.set_grad_enabled(trains):
+        model.step = make(model)
+        with layer_markers(model), true_products(listed) as products:
+            _step(model)
+            _step(model)
+    return Recorded(model, listed, products)
+
+
+def _step(model: Model) -> None:
+    model.zero_grad(set_to_none=True)
+    result = model(torch.ones(4, _WIDTH))
+    if result.requires_grad:
+        result.sum().backward()
+
+
+def unmapped(recorded: Recorded) -> list[str]:
+    return [event.text for event in recorded.listed.events if event.text and "Unmapped" in event.text]
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(variables, used_in_another_order, arguments, one_argument),
+        *(a_parameter_of_another_module, layers_that_share_a_module),
+    ],
+)
+def test_products_are_of_the_modules_that_a_function_is_given(make: Callable[[Model], Step], *, trains: bool) -> None:
+    recorded = two_steps(make, trains=trains)
+    weights = owners(recorded.model, "top")
+    gradients = owners(recorded.model, "top", gradients=True)
+    if make is a_parameter_of_another_module:
+        # As eager calls show it: what the function itself computes is its caller's work, with whatever weight.
+        for known, parameter in ((weights, recorded.model.b.weight), (gradients, recorded.model.b.weight.grad)):
+            if parameter is not None:
+                known[memory(parameter)] = {"top"}
+    assert wrong_owners(recorded.listed, recorded.products, weights, gradients) == []
+    assert unmapped(recorded) == []
+    kernels = [kernel for run in runs(recorded.listed) for kernel in run.kernels]
+    assert len(recorded.products) >= 4
+    assert [kernel.name for kernel in kernels if not kernel.modules] == []
+
+
+def test_work_of_the_function_itself_is_of_the_call_around() -> None:
+    recorded = two_steps(variables, trains=False)
+    assert [kernel.modules for kernel in runs(recorded.listed)[0].kernels] == [
+        (("top.a", 1),),
+        (("top.b", 1),),
+        (("top", 1),),
+    ]
+
+
+def test_a_backward_run_that_may_be_of_either_order_of_modules_has_no_map() -> None:
+    recorded = two_steps(exchanged_arguments, trains=True)
+    first, second = (run.kernels for run in runs(recorded.listed) if run.phase == "forward")
+    assert [kernel.modules[0][0] for kernel in first] == ["top.a", "top.b", "top"]
+    assert [kernel.modules[0][0] for kernel in second] == ["top.b", "top.a", "top"]
+    assert [SEVERAL_MODULES in text and "backward" in text for text in unmapped(recorded)] == [True]

@@ -1,0 +1,210 @@
+"""Kernel maps of compiled graphs: whole, in order, of the right modules, cold and cached, forward and backward."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from tests.capture.kernel_truth import owners, runs, true_products, wrong_owners
+from tracekit.capture import Listed, compiled_maps, layer_markers
+from tracekit.capture.emit import routed_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from tests.capture.kernel_truth import Run
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+_WIDTH = 8
+
+
+class Block(nn.Module):
+    """A layer whose second product takes up the addition of the residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(_WIDTH)
+        self.up, self.down = nn.Linear(_WIDTH, 12), nn.Linear(12, _WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    """Equal layers, and work of its own before and after them."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(layers))
+        self.head = nn.Linear(_WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 2
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x).sin()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    torch.set_num_threads(threads)
+
+
+def whole(model: Model) -> None:
+    model.compile()
+
+
+def by_layer(model: Model) -> None:
+    for layer in model.layers:
+        layer.compile()
+
+
+def steps(model: Model, *, times: int = 1) -> tuple[list[Run], list[object], int]:
+    """Runs of compiled graphs in training steps, the products with a wrong owner, and how many products there were."""
+    listed = Listed()
+    with routed_to(listed), layer_markers(model), true_products(listed) as products:
+        for _ in range(times):
+            model.zero_grad()
+            model(torch.ones(4, _WIDTH)).sum().backward()
+    known = owners(model, "top"), owners(model, "top", gradients=True)
+    return runs(listed), wrong_owners(listed, products, *known), len(products)
+
+
+@pytest.mark.parametrize("compile_it", [whole, by_layer])
+def test_every_product_is_of_the_module_that_owns_its_weight_also_in_equal_layers(
+    compile_it: Callable[[Model], None],
+) -> None:
+    layers = 12
+    with compiled_maps():
+        compile_it(model := Model(layers))
+        model(torch.ones(4, _WIDTH)).sum().backward()
+        told, wrong, products = steps(model)
+    assert wrong == []
+    assert products >= 6 * layers - 1
+    kernels = [kernel for run in told for kernel in run.kernels]
+    assert [kernel for kernel in kernels if not kernel.modules] == []
+    assert all(weight > 0 for kernel in kernels for _, weight in kernel.modules)
+    assert {run.phase for run in told} == {"forward", "backward"}
+    served = {path for kernel in kernels for path, _ in kernel.modules}
+    assert {f"top.layers.{number}.up" for number in range(layers)} <= served
+
+
+def test_work_of_the_compiled_module_itself_is_its_own() -> None:
+    with compiled_maps():
+        whole(model := Model(1))
+        told, _, _ = steps(model)
+    assert [kernel.modules for kernel in told[0].kernels if "sin" in kernel.name] == [(("top", 1),)]
+
+
+def test_order_and_names_are_those_that_the_profiler_sees() -> None:
+    with compiled_maps(cpu_kernels=True):
+        whole(model := Model(2))
+        x = torch.ones(4, _WIDTH)
+        with torch.no_grad():
+            model(x)
+            listed = Listed()
+            with routed_to(listed), layer_markers(model):
+                model(x)
+            with profile(activities=[ProfilerActivity.CPU]) as profiled:
+                model(x)
+    events = sorted(profiled.events(), key=lambda event: event.time_range.start)
+    names = [event.name for event in events if event.name.startswith(("graph_", "aten::addmm", "aten::mm"))]
+    seen = [
+        name.split("_", 2)[2] if name.startswith("graph_") else name.replace("aten::", "extern_kernels.")
+        for name in names
+    ]
+    (run,) = runs(listed)
+    assert [kernel.name for kernel in run.kernels] == seen
+    assert [kernel.generated for kernel in run.kernels] == [not name.startswith("extern") for name in seen]
+
+
+def test_maps_from_a_cache_are_those_of_the_compilation(tmp_path: Path) -> None:
+    cold, warm = (in_a_process(tmp_path) for _ in range(2))
+    assert (cold.pop("hits"), warm.pop("hits")) == (0, 3)
+    assert cold == warm
+    assert cold["wrong"] == [[], []]
+
+
+def test_programs_without_maps_are_left_alone() -> None:
+    from torch._inductor import compile_fx, output_code
+
+    before = compile_fx.compile_fx, output_code.CompiledFxGraph.post_compile, torch.compiler.config.cache_key_tag
+    with compiled_maps():
+        whole(model := Model(1))
+        model(torch.ones(4, _WIDTH))
+    after = compile_fx.compile_fx, output_code.CompiledFxGraph.post_compile, torch.compiler.config.cache_key_tag
+    assert before == after
+    listed = Listed()
+    with routed_to(listed):
+        model(torch.ones(4, _WIDTH))
+    assert listed.events == []
+
+
+def test_map_is_told_again_when_a_recording_begins() -> None:
+    from tracekit.capture.epoch import epoch
+
+    with compiled_maps():
+        whole(model := Model(1))
+        x = torch.ones(4, _WIDTH)
+        listed = Listed()
+        with routed_to(listed), torch.no_grad():
+            model(x)
+            model(x)
+            epoch.begin()
+            model(x)
+    maps = [event.text.startswith('{"KernelMap"') for event in listed.events if event.text is not None]
+    assert maps == [True, False, False, True, False]
+
+
+def test_unknown_release_is_refused_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracekit.errors import CaptureError
+
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    with pytest.raises(CaptureError, match=r"torch 2\.11 to 2\.15, not 2\.99\.0"), compiled_maps():
+        pass
+
+
+def in_a_process(folder: Path) -> dict[str, Any]:
+    """What a process of its own tells of two equal models: compiled as a whole, and by layer."""
+    places = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "shared")}
+    command = [sys.executable, "-W", "ignore", "-m", __name__]
+    done = subprocess.run(command, env=os.environ | places, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    from torch._dynamo.utils import counters
+
+    torch.manual_seed(0)
+    told: dict[str, Any] = {"wrong": [], "runs": []}
+    with compiled_maps():
+        for compile_it in (whole, by_layer):
+            compile_it(model := Model(2))
+            found, wrong, _ = steps(model)
+            told["wrong"].append(wrong)
+            told["runs"].append([(run.phase, [(k.name, k.generated, k.modules) for k in run.kernels]) for run in found])
+    told["hits"] = counters["aot_autograd"]["autograd_cache_hit"]
+    print(json.dumps(told))  # noqa: T201 - the test reads it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Pieces of one graph that an engine compiles once and runs for all layers, as vLLM and SGLang do on GPUs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.passes.split_module import split_module
+
+from tests.capture.hollow_compiler import hollow_compiler
+from tests.capture.kernel_truth import owners, runs, true_products, wrong_owners
+from tracekit.capture import Listed, compiled_maps, layer_markers
+from tracekit.capture.emit import routed_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from tests.capture.kernel_truth import Run
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+_WIDTH = 8
+_LAYERS = 5
+
+
+class Rotary(nn.Module):
+    """A module without parameters that all layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("angles", torch.ones(_WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x * self.angles)
+
+
+class Layer(nn.Module):
+    """A layer in whose middle the graph is split."""
+
+    def __init__(self, rotary: Rotary) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(_WIDTH)
+        self.rotary = rotary
+        self.activation = nn.ReLU()
+        self.up, self.down = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.activation(torch.sin(self.rotary(self.up(self.norm(x))))))
+
+
+class Model(nn.Module):
+    """Equal layers: the pieces from the middle of one to the middle of the next are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rotary = Rotary()
+        self.layers = nn.ModuleList(Layer(rotary) for _ in range(_LAYERS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Engine:
+    """Compiles a graph in pieces, split at each sine, equal ones once; keeps their code in files if asked."""
+
+    def __init__(self, *, from_files: bool) -> None:
+        self.from_files = from_files
+        self.shared: Any = None
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        numbers: dict[torch.fx.Node, int] = {}
+        number = 0
+        for node in graph.graph.nodes:
+            splits = node.target is torch.sin
+            number += splits
+            numbers[node] = number
+            number += splits
+        split = split_module(graph, graph, numbers.__getitem__, keep_original_order=True)
+        pieces = [name for name, _ in split.named_children()]
+        for name in pieces[::2]:
+            ends = name in (pieces[0], pieces[-1])
+            setattr(split, name, self._compiled(getattr(split, name)) if ends else self._once(getattr(split, name)))
+        return split
+
+    def _once(self, piece: torch.fx.GraphModule) -> Any:
+        self.shared = self.shared or self._compiled(piece)
+        return self.shared
+
+    def _compiled(self, piece: torch.fx.GraphModule) -> Any:
+        from torch._inductor.standalone_compile import AOTCompiledArtifact
+
+        values = [node.meta["example_value"] for node in piece.graph.find_nodes(op="placeholder")]
+        code: Any = torch._inductor.standalone_compile(piece, values, dynamic_shapes="from_graph", options={}, aot=True)
+        if self.from_files:
+            with torch._functorch.config.patch(bundled_autograd_cache=True):
+                code = AOTCompiledArtifact.deserialize(code.serialize())
+        (output,) = piece.graph.find_nodes(op="output")
+        return _Module(code, alone=isinstance(output.args[0], torch.fx.Node))
+
+
+class _Module(nn.Module):
+    def __init__(self, code: Any, *, alone: bool) -> None:
+        super().__init__()
+        self.code = code
+        self.alone = alone
+
+    def forward(self, *args: Tensor) -> Any:
+        results = self.code(*args)
+        return results[0] if self.alone and not isinstance(results, torch.Tensor) else results
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+    with hollow_compiler():
+        yield
+    torch._dynamo.reset()
+
+
+def told(model: Model, run: Callable[[Tensor], Tensor]) -> tuple[list[Run], list[object], int]:
+    listed = Listed()
+    with routed_to(listed), layer_markers(model), true_products(listed) as products:
+        run(torch.ones(4, _WIDTH))
+        run(torch.ones(4, _WIDTH))
+    return runs(listed), wrong_owners(listed, products, owners(model, "top"), {}), len(products)
+
+
+class Caller(nn.Module):
+    """Calls a module that it does not own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(_WIDTH, _WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _KEPT["gate"](self.up(x))
+
+
+_KEPT = {"gate": nn.Linear(_WIDTH, 3)}
+
+
+def test_a_module_that_is_kept_elsewhere_is_work_of_the_module_that_calls_it() -> None:
+    model = Caller().eval().requires_grad_(requires_grad=False)
+    listed = Listed()
+    with compiled_maps(), torch.no_grad():
+        model.compile()
+        model(torch.ones(4, _WIDTH))
+        with routed_to(listed), layer_markers(model):
+            model(torch.ones(4, _WIDTH))
+    (run,) = runs(listed)
+    assert [path for kernel in run.kernels for path, _ in kernel.modules] == ["top.up", "top"]
+
+
+class Detours(nn.Module):
+    """Comes to its modules on other ways than their paths: a method that it keeps, a closure, a global."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.method, self.closed, self.named = (nn.Linear(_WIDTH, _WIDTH) for _ in range(3))
+        _KEPT[name] = self.named
+        self.kept = self.multiplied
+        self.enclosing = self.enclosed()
+
+    def multiplied(self, x: Tensor) -> Tensor:
+        return self.method(x)
+
+    def enclosed(self) -> Callable[[Tensor], Tensor]:
+        module = self
+
+        def run(x: Tensor) -> Tensor:
+            return module.closed(x)
+
+        return run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _KEPT[self.name](self.enclosing(self.kept(x)))
+
+
+def test_a_module_is_called_what_its_model_calls_it_on_whatever_way_the_program_comes_to_it() -> None:
+    model = nn.Sequential(Detours("first"), Detours("second")).eval().requires_grad_(requires_grad=False)
+    listed = Listed()
+    with compiled_maps(), torch.no_grad():
+        model.compile()
+        model(torch.ones(4, _WIDTH))
+        with routed_to(listed), layer_markers(model), true_products(listed) as products:
+            model(torch.ones(4, _WIDTH))
+    served = [path for run in runs(listed) for kernel in run.kernels for path, _ in kernel.modules]
+    assert served == [f"top.{number}.{name}" for number in range(2) for name in ("method", "closed", "named")]
+    assert len(products) == len(served)
+    assert wrong_owners(listed, products, owners(model, "top"), {}) == []
+
+
+class Runner(nn.Module):
+    """Runs a module that another holds, too, under a name of its own."""
+
+    def __init__(self, held: nn.Module) -> None:
+        super().__init__()
+        self._held = held
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._held(x)
+
+
+class Aliases(nn.Module):
+    """Has modules under two names each, as vLLM's mixtures of experts have their gates and shared experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(_WIDTH, _WIDTH)
+        self.expert = nn.Linear(_WIDTH, _WIDTH)
+        self.runner = Runner(self.expert)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.runner(self.second(x))
+
+
+def test_a_module_of_two_names_is_called_as_its_eager_calls_are() -> None:
+    model = Aliases().eval().requires_grad_(requires_grad=False)
+    listed = Listed()
+    with compiled_maps(), torch.no_grad():
+        model.compile()
+        model(torch.ones(4, _WIDTH))
+        with routed_to(listed), layer_markers(model):
+            model(torch.ones(4, _WIDTH))
+    served = [path for run in runs(listed) for kernel in run.kernels for path, _ in kernel.modules]
+    # The marker of an eager call says top.expert; below the call of its runner, its place is there.
+    assert served == ["top.first", "top.runner.expert"]
+
+
+@pytest.mark.parametrize("from_files", [False, True])
+def test_shared_code_serves_the_layers_whose_parameters_it_is_given(*, from_files: bool) -> None:
+    model = Model().eval().requires_grad_(requires_grad=False)
+    with compiled_maps():
+        compiled = torch.compile(model, backend=Engine(from_files=from_files), fullgraph=True, dynamic=False)
+        compiled(torch.ones(4, _WIDTH))
+        found, wrong, products = told(model, compiled)
+    assert wrong == []
+    assert products == 2 * 2 * _LAYERS
+    assert len(found) == 2 * (_LAYERS + 1)
+    served = [
+        {path.partition("top.layers.")[2] for kernel in run.kernels for path, _ in kernel.modules} for run in found
+    ]
+    for number, paths in enumerate(served[1:_LAYERS], 1):
+        before, after = number - 1, number
+        assert paths == {f"{before}.activation", f"{before}.down", f"{after}.norm", f"{after}.up", f"{after}.rotary"}
+
+
+def test_shared_code_serves_the_model_whose_parameters_it_is_given() -> None:
+    models = {name: Model().eval().requires_grad_(requires_grad=False) for name in ("target", "draft")}
+    engine = Engine(from_files=False)
+    listed = Listed()
+    with compiled_maps():
+        compiled = [torch.compile(model, backend=engine, fullgraph=True, dynamic=False) for model in models.values()]
+        for run in compiled:
+            run(torch.ones(4, _WIDTH))
+        with ExitStack() as marked:
+            for name, model in models.items():
+                marked.enter_context(layer_markers(model, name))
+            marked.enter_context(routed_to(listed))
+            for run in compiled:
+                run(torch.ones(4, _WIDTH))
+    served = [{path.partition(".")[0] for kernel in run.kernels for path, _ in kernel.modules} for run in runs(listed)]
+    assert served == [{"target"}] * (_LAYERS + 1) + [{"draft"}] * (_LAYERS + 1)

@@ -1,0 +1,148 @@
+"""Kernel maps of compiled graphs as texts: what capture writes is what reading finds, in texts that fit a marker."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from tracekit.causes.compiled import cause_of
+from tracekit.causes.markers import BROKEN
+from tracekit.markers.base import CompiledGraphMarker, Flops, KernelMapMarker, MappedKernel, RangeMarker, Unreadable
+from tracekit.markers.kernel_map_text import (
+    BRANCHES,
+    FAILED,
+    OTHER_MODULES,
+    SEVERAL_MODULES,
+    UNSEEN,
+    compiled_graph,
+    kernel_map,
+    unmapped_graph,
+)
+from tracekit.markers.spelling import MOST_CHARACTERS
+from tracekit.trace.decoding import decode
+
+ID = "0123456789abcdef"
+
+#: Texts beside what they say.
+TEXTS = [
+    (
+        f"{{'KernelMap': '{ID}', 'Part': 1, 'Parts': 2, 'Root': 'top', 'Modules': ['', 'layers.0.norm'], "
+        "'Kernels': [['triton_poi_fused_add_0', 1, [[1, 5], [0, 1]]], ['extern_kernels.addmm', 0, []]]}",
+        KernelMapMarker(
+            ID,
+            1,
+            2,
+            "top",
+            (
+                MappedKernel("triton_poi_fused_add_0", True, (("layers.0.norm", 5), ("", 1))),
+                MappedKernel("extern_kernels.addmm", False, ()),
+            ),
+        ),
+    ),
+    (
+        f"{{'KernelMap': '{ID}', 'Part': 1, 'Parts': 1, 'Root': 'top', 'Modules': ['a', 'b'], 'Kernels': "
+        "[['k', 1, [[0, 1, 64, 'bfloat16'], [1, 2, 0]]], ['l', 0, [[0, 1, -1, 'sizes']]], "
+        "['m', 0, [[0, 1, 2], [1, 1]]]]}",
+        KernelMapMarker(
+            ID,
+            1,
+            1,
+            "top",
+            (
+                MappedKernel("k", True, (("a", 1), ("b", 2)), (Flops(64, "bfloat16"), Flops(0))),
+                MappedKernel("l", False, (("a", 1),), (Flops(-1, "sizes"),)),
+                MappedKernel("m", False, (("a", 1), ("b", 1))),
+            ),
+        ),
+    ),
+    (f'{{"CompiledGraph": "{ID}", "Pass": "inference"}}', CompiledGraphMarker(ID)),
+    (f'{{"CompiledGraph": "{ID}", "Pass": "backward", "Root": "a.b"}}', CompiledGraphMarker(ID, "backward", "a.b")),
+]
+BROKEN_TEXTS = [
+    *(
+        f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Root": "", "Modules": ["a"], '
+        f'"Kernels": [["k", 1, [[0, 1, {more}]]]]}}'
+        for more in ("-2", "-1", "4611686018427387904", "1.5", '1, "float32", 1', f'-1, "{"x" * 129}"')
+    ),
+    '{"CompiledGraph": "0123", "Pass": "forward"}',
+    f'{{"CompiledGraph": "{ID}", "Pass": "sideways"}}',
+    f'{{"CompiledGraph": "{ID}", "Pass": "forward", "Root": 7}}',
+    f'{{"CompiledGraph": "{ID}", "Pass": __import__("os")}}',
+    f'{{"KernelMap": "{ID}", "Part": 2, "Parts": 1, "Root": "", "Modules": [], "Kernels": []}}',
+    f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 99999, "Root": "", "Modules": [], "Kernels": []}}',
+    f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Root": "", "Modules": ["a"], "Kernels": [["k", 1, [[1, 1]]]]}}',
+    f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Root": "", "Modules": ["a"], "Kernels": [["k", 1, [[0, 0]]]]}}',
+    f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Root": "", "Modules": ["a"], "Kernels": [["k", 1, [[0, 0.5]]]]}}',
+    f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Root": "", "Modules": ["a..b"], "Kernels": []}}',
+    f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Modules": [], "Kernels": []}}',
+    f'{{"KernelMap": "{ID}"',
+]
+
+PATHS = st.sampled_from(["", "norm", "layers.0.mlp", "layers.11.self_attn.o_proj", "a" * 300, 'it\'s "b"'])
+FLOPS = st.one_of(
+    st.builds(Flops, st.integers(0, 2**62 - 1), st.sampled_from(["", "float32", "bfloat16"])),
+    st.builds(Flops, st.just(-1), st.sampled_from(["sizes", "vllm::attention", "x" * 128])),
+)
+
+
+@st.composite
+def kernels_of_maps(draw: st.DrawFn) -> MappedKernel:
+    served = draw(st.lists(st.tuples(PATHS, st.integers(1, 99)), max_size=8, unique_by=lambda one: one[0]))
+    flops = draw(st.lists(FLOPS, min_size=len(served), max_size=len(served))) if draw(st.booleans()) else ()
+    return MappedKernel(draw(st.text("kernl_0.é'", max_size=40)), draw(st.booleans()), tuple(served), tuple(flops))
+
+
+KERNELS = kernels_of_maps()
+
+
+@pytest.mark.parametrize(("text", "marker"), TEXTS)
+def test_text_says_what_stands_beside_it(text: str, marker: object) -> None:
+    assert decode([text]).markers == [marker]
+
+
+@pytest.mark.parametrize("text", BROKEN_TEXTS)
+def test_map_that_is_none_of_ours_is_unreadable_so_that_nothing_is_taken_from_it(text: str) -> None:
+    assert decode([text]).markers == [Unreadable(BROKEN)]
+
+
+@given(root=PATHS, kernels=st.lists(KERNELS, max_size=60))
+def test_map_is_read_as_it_was_written_and_each_of_its_texts_fits_a_marker(
+    root: str, kernels: list[MappedKernel]
+) -> None:
+    map_id, texts = kernel_map(root, kernels)
+    parts = decode(texts).markers
+    assert all(isinstance(part, KernelMapMarker) for part in parts)
+    assert [(part.map_id, part.part, part.parts, part.root) for part in parts] == [
+        (map_id, number, len(texts), root) for number in range(1, len(texts) + 1)
+    ]
+    assert [kernel for part in parts for kernel in part.kernels] == kernels
+    assert all(len(text) <= MOST_CHARACTERS for text in texts)
+
+
+def test_maps_that_differ_in_a_weight_have_different_ids_and_equal_ones_the_same() -> None:
+    one, same, other = (kernel_map("top", [MappedKernel("k", True, (("a", weight),))])[0] for weight in (1, 1, 2))
+    assert one == same != other
+
+
+def test_kernel_of_too_many_modules_for_a_text_is_told_without_them() -> None:
+    many = MappedKernel("k", True, tuple((f"layers.{number}.{'m' * 50}", 1) for number in range(500)))
+    _, texts = kernel_map("top", [many, MappedKernel("l", True, (("a", 1),))])
+    (part,) = decode(texts).markers
+    assert isinstance(part, KernelMapMarker)
+    assert part.kernels == (MappedKernel("k", True, ()), MappedKernel("l", True, (("a", 1),)))
+
+
+@pytest.mark.parametrize("reason", [BRANCHES, OTHER_MODULES, SEVERAL_MODULES, UNSEEN, FAILED])
+def test_run_without_a_map_says_why(reason: str) -> None:
+    (marker,) = decode([unmapped_graph(reason, "backward")]).markers
+    assert isinstance(marker, RangeMarker)
+    assert (marker.phase, marker.compiled, marker.cause) == ("backward", True, cause_of(reason))
+    assert marker.cause is not None
+    assert marker.cause.advice
+
+
+def test_run_of_a_graph_is_read_as_it_was_written() -> None:
+    for graph_pass, phase in (("inference", ""), ("forward", "forward"), ("backward", "backward")):
+        assert decode([compiled_graph(ID, graph_pass, "top.layers.3")]).markers == [
+            CompiledGraphMarker(ID, phase, "top.layers.3")
+        ]

@@ -1,0 +1,156 @@
+"""Compiled graphs: what their maps tell, and what each of their kernels launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from tracekit.markers.base import MappedKernel
+from tracekit.markers.kernel_map_text import kernel_map
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.simulator.compiled.plan import Features
+
+#: Names of kernels of libraries, and the operators that call them; one without is a function of the user's.
+LIBRARY = (
+    ("extern_kernels.mm", "aten::mm"),
+    ("extern_kernels.addmm", "aten::addmm"),
+    ("extern_kernels.bias_addmm", "aten::addmm"),
+    ("extern_kernels.bmm", "aten::bmm"),
+    ("torch.ops.vllm.unified_attention.default", "vllm::unified_attention"),
+    ("torch.ops.aten._scaled_dot_product_flash_attention.default", "aten::_scaled_dot_product_flash_attention"),
+    ("torch.ops.mine.sort_by_key.default", None),
+)
+#: Those that launch nothing.
+SILENT = (
+    ("torch.ops._c10d_functional.wait_tensor.default", "_c10d_functional::wait_tensor"),
+    ("torch.ops.aten.view.dtype", "aten::view"),
+)
+_PARTS = ("norm", "up", "act")
+_WILD = ("gemm", "split", "other")
+_COPIES = ("memset", "memcpy")
+#: The least that the parts of a map hold, so that some maps have several.
+_PADDING = "x" * 1500
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One kernel of a graph.
+
+    Attributes:
+        told: What the map tells.
+        launches: What it may launch: each time one of these lists of names.
+        operator: The operator around it, if one calls it.
+        inner: The graph that it runs, or the name of the module that it calls, if it does.
+    """
+
+    told: MappedKernel
+    launches: list[list[str]]
+    operator: str | None = None
+    inner: Piece | str | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether it surely launches something: a user's own operator may not."""
+        return ".mine." not in self.told.name and ".vllm." not in self.told.name
+
+
+class Piece(NamedTuple):
+    """A compiled graph.
+
+    Attributes:
+        map_id: Id of its map.
+        texts: What tells it.
+        root: The module that was compiled.
+        kernels: Its kernels.
+        inner: Whether it only runs inside another.
+    """
+
+    map_id: str
+    texts: list[str]
+    root: str
+    kernels: list[Kernel]
+    inner: bool
+
+
+@dataclass
+class Shop:
+    """Makes graphs.
+
+    Attributes:
+        rng: What all chance comes from.
+        has: What the program has.
+        tag: Stands in all names of this program.
+        habits: By the name of a kernel of a library what it launches, where these are no names at random.
+    """
+
+    rng: Random
+    has: Features
+    tag: str
+    habits: dict[str, list[list[str]]] = field(default_factory=dict)
+
+    def piece(self, root: str, *, depth: int = 0) -> Piece:
+        """A graph of a few kernels."""
+        kernels = [self._kernel(root, depth) for _ in range(self.rng.randint(0 if depth else 1, 9 if not depth else 3))]
+        map_id, texts = kernel_map(root, [kernel.told for kernel in kernels])
+        return Piece(map_id, texts, root, kernels, inner=depth > 0)
+
+    def _kernel(self, root: str, depth: int) -> Kernel:
+        rng = self.rng
+        paths = ["", *(f"part{number}.{name}" for number in range(3) for name in _PARTS)]
+        if rng.random() < 0.1 and self.has.lost_parts:
+            paths = [f"{path}.{_PADDING}".strip(".") for path in paths[:4]]
+        served = tuple((path, rng.randint(1, 3)) for path in rng.sample(paths, rng.randint(1, 3)))
+        if self.has.unknown and rng.random() < 0.15:
+            served = ()
+        if rng.random() < 0.5:
+            return self._generated(served)
+        silent = self.has.silent and rng.random() < 0.1
+        name, operator = rng.choice(SILENT if silent else LIBRARY)
+        custom = name.startswith("torch.ops") and not silent
+        inner = self._inner(root, served, depth) if served and custom else None
+        told = MappedKernel(name, False, served if rng.random() < 0.2 else served[:1])
+        kernel = Kernel(told, [[]] if silent else self._launches(name), operator, inner)
+        if not silent and not kernel.busy and self.has.silent and rng.random() < 0.2:
+            kernel.launches = [*kernel.launches, []]
+        return kernel
+
+    def _generated(self, served: tuple[tuple[str, int], ...]) -> Kernel:
+        number = self.rng.randrange(3 if self.has.repeated else 1000)
+        if self.has.cpu:
+            name = f"cpp_fused_{self.tag}_{number}"
+            return Kernel(MappedKernel(name, True, served), [[f"graph_{self.rng.randrange(9)}_{name}"]])
+        if self.rng.random() < 0.1:
+            name = f"my_{self.tag}_kernel"
+            return Kernel(MappedKernel(f"{name}_{number}", True, served), [[name]])
+        name = f"triton_{self.rng.choice(('poi', 'per', 'red', 'tem'))}_fused_{self.tag}_{number}"
+        return Kernel(MappedKernel(name, True, served), [[name]])
+
+    def _inner(self, root: str, served: tuple[tuple[str, int], ...], depth: int) -> Piece | str | None:
+        if self.has.unmarked or self.has.class_root:
+            return None
+        path = ".".join(part for part in (root, served[0][0]) if part)
+        if self.has.nested and not depth and self.rng.random() < 0.6:
+            return self.piece(f"{path}.inner", depth=depth + 1)
+        if self.has.calls_inside and self.rng.random() < 0.6:
+            return f"{path}.called"
+        return None
+
+    def _launches(self, name: str) -> list[list[str]]:
+        if self.has.wild:
+            pool = [f"{self.tag}_{one}" for one in _WILD] + list(_COPIES if self.has.copies else ())
+            ways = [self.rng.choices(pool, k=self.rng.randint(1, 3)) for _ in range(2 if self.has.varying else 1)]
+        else:
+            known = self.habits.setdefault(name, self._orderly(name.split(".")[-1][:4]))
+            ways = known if self.has.varying else [self.rng.choice(known)]
+        return ways
+
+    def _orderly(self, short: str) -> list[list[str]]:
+        """What a library does: a product, one with a reduction, one for which memory is set before."""
+        gemm, split = f"{self.tag}_{short}_gemm", f"{self.tag}_splitk"
+        ways = [[gemm], [f"{split}_{short}", f"{self.tag}_reduce"], [f"{self.tag}_{short}_a", f"{self.tag}_{short}_b"]]
+        if self.has.copies:
+            ways += [["memset", f"{split}_{short}", f"{self.tag}_reduce"], [gemm, "memcpy"]]
+        return self.rng.sample(ways, 2)

@@ -1,0 +1,260 @@
+"""FLOPs of the kernels of a compiled graph, by module: those of the nodes that they are made of, as torch counts them.
+
+Formulas are those of ``torch.utils.flop_counter``. A node that the compiler wrote otherwise, as a sum of products,
+costs what it was before. What may multiply and has no formula is told by its name, so that nobody takes it for nothing.
+Where sizes are symbols, FLOPs are a polynomial of the numbers that a run is given.
+"""
+
+from __future__ import annotations
+
+import sys
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map
+
+from tracekit.flops.dtypes import computed_in
+from tracekit.flops.kernels import CPU_ATTENTIONS, may_multiply
+from tracekit.markers.base import MOST_FLOPS, UNCLEAR, Flops
+from tracekit.markers.kernel_map_text import DIVIDED, MOST_NOTE_CHARACTERS, SIZES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tracekit.capture.maps.owners import Kernel, Owners
+
+#: A factor, and the inputs of the graph that are multiplied by it, each with its power.
+Term = tuple[int, tuple[tuple[int, int], ...]]
+
+
+class Cost(NamedTuple):
+    """FLOPs of a kernel for a module, in any run of its graph.
+
+    Attributes:
+        terms: What they are the sum of; None if they are not known.
+        note: As in :class:`~tracekit.markers.base.Flops`.
+    """
+
+    terms: tuple[Term, ...] | None
+    note: str = ""
+
+    def plus(self, other: Cost) -> Cost:
+        """Both together: unknown if one is, and without a dtype if they have several."""
+        if self.terms is None or other.terms is None:
+            return self if self.terms is None else other
+        notes = {cost.note for cost in (self, other) if cost.terms}
+        return Cost(self.terms + other.terms, notes.pop() if len(notes) == 1 else "")
+
+    def flops(self, inputs: Sequence[Any] | None) -> Flops:
+        """In a run with these inputs; of any run, if none are given."""
+        if self.terms is None or (inputs is None and any(powers for _, powers in self.terms)):
+            return Flops(-1, self.note if self.terms is None else SIZES)
+        given = inputs or ()
+        number = sum(factor * prod(int(given[at]) ** power for at, power in powers) for factor, powers in self.terms)
+        return Flops(number, self.note if number else "") if 0 <= number < MOST_FLOPS else Flops(-1, UNCLEAR)
+
+
+def sizes_in(costs: Iterable[Cost]) -> list[int]:
+    """The inputs that FLOPs depend on."""
+    return sorted({at for cost in costs for _, powers in cost.terms or () for at, _ in powers})
+
+
+_NOTHING = Cost(())
+#: Operators of torch, of Inductor and of collectives; those of others may do anything.
+_KNOWN = frozenset({"aten", "prims", "prim", "inductor", "_c10d_functional", "quantized_decomposed", "rngprims"})
+#: Products that Inductor writes as a sum of elementwise ones where they are small: each is two operations.
+_SUMMED = frozenset({"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm"})
+_CONVERSION = "convert_element_type"
+
+
+def flops_of(graph: fx.GraphModule, kernels: Sequence[Kernel], owners: Owners) -> list[dict[str | None, Cost]]:
+    """For every kernel the FLOPs of each module that it serves.
+
+    Args:
+        graph: The graph, as the compiler left it.
+        kernels: The kernels that were made of it, in order.
+        owners: Whose work the nodes are.
+    """
+    computed = owners.computed(kernels)
+    counting = Counting(graph)
+    distinct = {node: counting.cost(node) for nodes in computed for node in nodes}
+    costs = {node: cost for node, cost in distinct.items() if cost is not _NOTHING}
+    if any(counting.is_product(node) for node in graph.graph.nodes if node.users and node not in costs):
+        # No kernel is known to compute it.
+        return [dict.fromkeys(served.modules, Cost(None, UNCLEAR)) for served in owners.served(kernels)]
+    holders = _holders(costs, kernels, computed)
+    found = []
+    for at, served in enumerate(owners.served(kernels)):
+        here = [node for node in computed[at] if at in holders.get(node, ())]
+        told = {node: costs[node] if len(holders[node]) == 1 else Cost(None, DIVIDED) for node in here}
+        found.append(_by_module(told, served.modules, owners))
+    return found
+
+
+def _holders(
+    costs: Mapping[fx.Node, Cost], kernels: Sequence[Kernel], computed: Sequence[Sequence[fx.Node]]
+) -> dict[fx.Node, list[int]]:
+    """The kernels that compute each node: its own alone, if it has one, for others only use what that makes."""
+    holders: dict[fx.Node, list[int]] = {node: [] for node in costs}
+    own: dict[fx.Node, list[int]] = {}
+    for at, (kernel, nodes) in enumerate(zip(kernels, computed, strict=True)):
+        for node in costs.keys() & set(nodes):
+            holders[node].append(at)
+            if not kernel.generated and kernel.nodes == (node,):
+                own.setdefault(node, []).append(at)
+    return holders | {node: places for node, places in own.items() if len(places) == 1}
+
+
+def _by_module(
+    told: Mapping[fx.Node, Cost], modules: Mapping[str | None, int], owners: Owners
+) -> dict[str | None, Cost]:
+    """The FLOPs of a kernel for each module that it serves; of none known if it is not clear whose some are."""
+    found = dict.fromkeys(modules, _NOTHING)
+    for node, cost in told.items():
+        known, text = owners.owner(node)
+        if len(modules) == 1:
+            (text,) = modules
+        elif not known or text not in modules:
+            return dict.fromkeys(modules, Cost(None, cost.note if cost.terms is None else DIVIDED))
+        found[text] = found[text].plus(cost)
+    return found
+
+
+class Counting:
+    """Counts the FLOPs of the nodes of a graph; of symbols among sizes it knows which inputs they are."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        inputs = enumerate(graph.graph.find_nodes(op="placeholder"))
+        sizes = ((at, _symbol(node.meta.get("val"))) for at, node in inputs)
+        self._inputs = {symbol: at for at, symbol in sizes if symbol is not None}
+
+    def cost(self, node: fx.Node) -> Cost:
+        """What a node costs."""
+        if (formula := _formula(node)) is not None:
+            return _NOTHING if _is_left_out(node.target) else self._by_formula(node, formula)
+        original = node.meta.get("original_aten")
+        if _name(node.target) == "aten.mul" and _is_registered(original):
+            return self._summed(node, str(_packet(original)))
+        if not _may_multiply(node.target):
+            return _NOTHING
+        return Cost(None, _operator(node.target)[:MOST_NOTE_CHARACTERS])
+
+    def is_product(self, node: fx.Node) -> bool:
+        """Whether a node has a formula, and costs something."""
+        return _formula(node) is not None and self.cost(node) is not _NOTHING
+
+    def _by_formula(self, node: fx.Node, formula: Callable[..., Any]) -> Cost:
+        args, kwargs, result = fx.node.map_arg((node.args, node.kwargs, node), lambda item: item.meta.get("val"))
+        tensors, results = [*_tensors(args), *_tensors(kwargs)], _tensors(result)
+        if any(map(_has_symbols, (*tensors, *results))):
+            # Asking a symbol for its number, as comparing it does, would add a guard to the user's graph.
+            args, kwargs, result = tree_map(_shape, (args, kwargs, result))
+        try:
+            number = formula(*args, **kwargs, out_val=result)
+        except Exception:  # noqa: BLE001 - a formula checks what it is given as it likes
+            return Cost(None, UNCLEAR)
+        return self._of_number(number, _dtype(tensors, results))
+
+    def _summed(self, node: fx.Node, original: str) -> Cost:
+        """What a product costs that is written as elementwise products and their sum."""
+        factors = [item.meta.get("val") for item in node.args if isinstance(item, fx.Node)]
+        if len(factors) < len(node.args) or not all(isinstance(item, torch.Tensor) and item.ndim for item in factors):
+            return _NOTHING
+        result = node.meta.get("val")
+        if original not in _SUMMED or not isinstance(result, torch.Tensor):
+            return Cost(None, original)
+        # What comes out need not be the dtype of the product: half precision is multiplied as float32.
+        return self._of_number(2 * prod(_shape(result)), "")
+
+    def _of_number(self, number: Any, dtype: str) -> Cost:  # noqa: ANN401 - an integer, or a formula of SymPy
+        if type(number) is int:
+            return Cost(((number, ()),), dtype) if number else _NOTHING
+        try:
+            terms = number.as_poly(*sorted(number.free_symbols, key=str)).terms()
+            symbols = [self._inputs[symbol] for symbol in sorted(number.free_symbols, key=str)]
+            return Cost(tuple(_term(int(factor), symbols, powers) for powers, factor in terms), dtype)
+        except Exception:  # noqa: BLE001 - not a polynomial, or of symbols that are no inputs
+            return Cost(None, SIZES)
+
+
+def _term(factor: int, symbols: Sequence[int], powers: Sequence[int]) -> Term:
+    return factor, tuple((at, power) for at, power in zip(symbols, powers, strict=True) if power)
+
+
+def _symbol(value: object) -> Any:  # noqa: ANN401 - a symbol of SymPy
+    """The symbol that an input of a graph is; None for other inputs."""
+    expression = _expression(value) if isinstance(value, torch.SymInt) else None
+    return expression if getattr(expression, "is_Symbol", False) else None
+
+
+def _expression(dimension: Any) -> Any:  # noqa: ANN401
+    """A dimension as a number or a formula."""
+    return dimension if type(dimension) is int else dimension.node.expr
+
+
+def _shape(value: Any) -> Any:  # noqa: ANN401 - a tensor, or any other argument
+    return tuple(map(_expression, value.shape)) if isinstance(value, torch.Tensor) else value
+
+
+def _has_symbols(tensor: torch.Tensor) -> bool:
+    return any(type(dimension) is not int for dimension in tensor.shape)
+
+
+def _dtype(given: Iterable[torch.Tensor], returned: Iterable[torch.Tensor]) -> str:
+    return computed_in([str(item.dtype) for item in given], [str(item.dtype) for item in returned]) or ""
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def _formula(node: fx.Node) -> Callable[..., Any] | None:
+    return _registry().get(_packet(node.target)) if node.op == "call_function" else None
+
+
+def _registry() -> Mapping[Any, Callable[..., Any]]:
+    counter: Any = sys.modules.get("torch.utils.flop_counter")
+    if counter is None:
+        import torch.utils.flop_counter as counter  # noqa: PLC0415 - takes Triton along where there is one
+    registry: Mapping[Any, Callable[..., Any]] = counter.flop_registry
+    return registry
+
+
+def _is_registered(target: object) -> bool:
+    return target is not None and _packet(target) in _registry()
+
+
+def _packet(target: Any) -> Any:  # noqa: ANN401 - anything that a node calls
+    return getattr(target, "overloadpacket", target)
+
+
+def _name(target: Any) -> str:  # noqa: ANN401
+    return str(_packet(target))
+
+
+def _operator(target: Any) -> str:  # noqa: ANN401
+    """Its name as operators are called: ``aten::mm``."""
+    packet = getattr(target, "overloadpacket", None)
+    return str(packet).replace(".", "::", 1) if packet is not None else str(getattr(target, "__name__", target))
+
+
+def _is_left_out(target: Any) -> bool:  # noqa: ANN401
+    """Fused attention of CPUs, which torch counts from 2.14 on."""
+    return _operator(target) in CPU_ATTENTIONS
+
+
+def _may_multiply(target: Any) -> bool:  # noqa: ANN401
+    """Whether a node without a formula may multiply matrices. Python's own functions compute sizes."""
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return True
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target.namespace not in _KNOWN:
+        return True
+    name = _operator(target)
+    return name not in CPU_ATTENTIONS and may_multiply(name.replace(_CONVERSION, ""))

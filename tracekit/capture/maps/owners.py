@@ -1,0 +1,191 @@
+"""Which modules each kernel of a compiled graph serves, by the nodes of the graph that the compiler made it of.
+
+Inductor rewrites a graph before it makes kernels of it, and a rewritten node says whose work it is only by chance: a
+matrix product that takes up the addition behind it passes for the addition. So products are recognized by what they
+multiply, as it was before. It knows modules only as texts of the graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import fx
+
+from tracekit.capture.maps.texts import module_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+#: Where the two factors are among the arguments of an operator that multiplies.
+_FACTORS = {
+    "aten.mm": (0, 1),
+    "aten.bmm": (0, 1),
+    "aten.addmm": (1, 2),
+    "aten.baddbmm": (1, 2),
+    "aten._scaled_mm": (0, 1),
+    "aten._int_mm": (0, 1),
+    "aten.convolution": (0, 1),
+    "aten.convolution_backward": (0, 2),
+    "mkldnn._linear_pointwise": (0, 1),
+    "mkldnn._convolution_pointwise": (0, 1),
+    "mkl._mkl_linear": (0, 1),
+}
+#: Operators that give the same numbers another shape or dtype.
+_VIEWS = {
+    *("aten.permute", "aten.t", "aten.transpose", "aten.view", "aten.reshape", "aten._unsafe_view", "aten.expand"),
+    *("aten.unsqueeze", "aten.squeeze", "aten.slice", "aten.select", "aten.as_strided", "aten.detach", "aten.alias"),
+    *("aten.clone", "aten._to_copy", "prims.convert_element_type", "aten.split", "aten.split_with_sizes"),
+}
+_FREE = {"getitem"} | _VIEWS - {"aten.clone", "aten._to_copy", "prims.convert_element_type"}
+_MOST_VIEWS = 16
+#: Nodes of no module that are looked past.
+_MOST_AROUND = 64
+#: What only nodes of the program have, and those that it is differentiated into.
+_PROGRAM = ("source_fn_stack", "fwd_source_fn_stack")
+
+
+class Kernel(NamedTuple):
+    """A kernel of the generated code, and the nodes that it computes.
+
+    Attributes:
+        name: Its name in the generated code.
+        generated: Whether that code is the compiler's own.
+        nodes: The nodes.
+    """
+
+    name: str
+    generated: bool
+    nodes: tuple[fx.Node, ...]
+
+
+class Served(NamedTuple):
+    """A kernel and the modules it serves, as texts of the graph, each with a weight; None is the function's own work.
+
+    Attributes:
+        name: Its name in the generated code.
+        generated: Whether that code is the compiler's own.
+        modules: The weights; empty if it is not known whom it serves.
+    """
+
+    name: str
+    generated: bool
+    modules: dict[str | None, int]
+
+
+class Owners:
+    """Whose work the nodes of a graph are, read before the compiler rewrites it."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self._by_factors: dict[tuple[int, ...], str | None] = {}
+        self._by_weight: dict[str, set[str | None]] = {}
+        #: Nodes are known by identity: those that are removed must not make room for others.
+        self._kept = list(graph.graph.nodes)
+        for node in self._kept:
+            factors = _factors(node)
+            if factors and _is_known(node):
+                self._by_factors[tuple(map(id, factors))] = module_text(node)
+                for weight in filter(None, map(_input, factors)):
+                    self._by_weight.setdefault(weight.name, set()).add(module_text(node))
+
+    def served(self, kernels: Iterable[Kernel]) -> Iterator[Served]:
+        """Whom each kernel serves."""
+        kernels = list(kernels)
+        for kernel, nodes in zip(kernels, self.computed(kernels), strict=True):
+            busy = [node for node in nodes if _name(node) not in _FREE] or nodes
+            yield Served(kernel.name, kernel.generated, self._weights(busy))
+
+    def computed(self, kernels: Sequence[Kernel]) -> list[list[fx.Node]]:
+        """The nodes that each kernel computes."""
+        called = {id(node) for kernel in kernels for node in _called(kernel)}
+        # An operator's own kernel passes for its inputs' work, too, and theirs for the operator's.
+        return [_called(kernel) or _without(called, kernel.nodes) for kernel in kernels]
+
+    def _weights(self, nodes: Sequence[fx.Node]) -> dict[str | None, int]:
+        """Weights by module: a node counts once, a product more than all other nodes of its kernel."""
+        weights: Counter[str | None] = Counter()
+        for node in nodes:
+            known, text = self.owner(node)
+            if known:
+                weights[text] += len(nodes) if _factors(node) else 1
+        return dict(weights) or dict.fromkeys(_around(nodes), 1)
+
+    def owner(self, node: fx.Node) -> tuple[bool, str | None]:
+        """Whether it is known whose work a node is, and whose."""
+        product = _factors(node)
+        return self._of_product(node, product) if product else (_is_known(node), module_text(node))
+
+    def _of_product(self, node: fx.Node, factors: Sequence[fx.Node]) -> tuple[bool, str | None]:
+        """Whether it is known whose work a product is, and whose."""
+        pair = tuple(map(id, factors))
+        if pair in self._by_factors:
+            return True, self._by_factors[pair]
+        owners: set[str | None] = set()
+        for weight in filter(None, map(_input, factors)):
+            owners |= self._by_weight.get(weight.name, set())
+        own = module_text(node)
+        if not owners or (_is_known(node) and own in owners):
+            return _is_known(node), own
+        return (True, owners.pop()) if len(owners) == 1 else (False, None)
+
+
+def _called(kernel: Kernel) -> list[fx.Node]:
+    """The nodes of the operator that a kernel is a call of."""
+    return [] if kernel.generated else [node for node in kernel.nodes if f"torch.ops.{node.target}" == kernel.name]
+
+
+def _without(called: set[int], nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    """The nodes that compute, but for those that kernels of their own compute, if others are left."""
+    computing = [node for node in nodes if node.op == "call_function"]
+    return [node for node in computing if id(node) not in called] or computing
+
+
+def _factors(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The two factors of a product; empty for other nodes."""
+    places = _FACTORS.get(_name(node), ())
+    if not places or len(node.args) <= max(places):
+        return ()
+    factors = tuple(node.args[place] for place in places)
+    return tuple(item for item in factors if isinstance(item, fx.Node)) if len(factors) == len(places) else ()
+
+
+def _input(node: fx.Node) -> fx.Node | None:
+    """The input of the graph that a node is a view of."""
+    for _ in range(_MOST_VIEWS):
+        if node.op in ("placeholder", "get_attr"):
+            return node
+        if _name(node) not in _VIEWS | {"getitem"} or not node.args or not isinstance(node.args[0], fx.Node):
+            return None
+        node = node.args[0]
+    return None
+
+
+def _name(node: fx.Node) -> str:
+    """What a node calls, without its overload."""
+    target = node.target
+    packet = getattr(target, "overloadpacket", None)
+    return str(packet) if packet is not None else str(getattr(target, "__name__", target))
+
+
+def _is_known(node: fx.Node) -> bool:
+    """Whether a node says whose work it is: it comes from the program, not from a compiler's rewriting of it."""
+    return module_text(node) is not None or any(name in node.meta for name in ("fwd_nn_module_stack", *_PROGRAM))
+
+
+def _around(nodes: Sequence[fx.Node]) -> set[str | None]:
+    """The modules whose nodes some nodes read, and those that read them, past others of no module; none if too far.
+
+    A sum of gradients serves all modules that it comes from: none of them alone, since they weigh the same.
+    """
+    seen = dict.fromkeys(nodes)
+    found: set[str | None] = set()
+    for number, node in enumerate(waiting := list(nodes)):
+        if number >= _MOST_AROUND:
+            return set()
+        for item in (*node.all_input_nodes, *node.users):
+            if item.op == "call_function" and _is_known(item):
+                found.add(module_text(item))
+            elif item.op == "call_function" and item not in seen:
+                seen[item] = None
+                waiting.append(item)
+    return found

@@ -1,0 +1,265 @@
+"""The modules of a traced graph, numbered in the order in which they first appear in it.
+
+Compilers share code between graphs that are equal but for the names of their modules: 12 equal layers, or a graph from
+a cache. So what is kept with code are numbers of modules, and the graph at hand says which modules these are. It does
+not know kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
+
+from torch import fx, nn
+
+from tracekit.capture.maps.own_names import own_names
+from tracekit.capture.maps.texts import base_of, entry_of, module_text, plain
+from tracekit.capture.marks import unwrapped
+from tracekit.markers.fields import is_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import FrameType
+
+_WORD = re.compile(r"[a-z0-9]+")
+#: PyTorch's function that compiles another before its first call; the other one is its variable ``model``.
+_AHEAD_OF_TIME = "aot_compile_fullgraph"
+
+
+class Scope(NamedTuple):
+    """The traced function: its variables that are modules, and which of them it is a method of.
+
+    Attributes:
+        modules: Modules by the text that names their variable in the graph.
+        owner: The text of the module whose method was traced; None for a function.
+        tensors: The texts of the parameters and buffers that its graph is given, by the names of its inputs.
+    """
+
+    modules: Mapping[str, nn.Module]
+    owner: str | None
+    tensors: Mapping[str, str]
+
+
+def scope(graph: fx.GraphModule) -> Scope:
+    """The function that Dynamo is tracing on this thread to a graph; without modules if Dynamo does not say."""
+    inputs = graph.graph.find_nodes(op="placeholder")
+    tensors = {node.name: text for node in inputs if (text := _tensor_text(node)) is not None}
+    variables, names = _variables()
+    modules = {f"L['{name}']": item for name, item in variables.items() if isinstance(item, nn.Module)}
+    owner = next((text for text, item in modules.items() if _names_itself(item, text)), None)
+    modules |= {f"G['{name}']": item for name, item in names.items() if isinstance(item, nn.Module)}
+    return Scope(modules, owner, tensors or _tensors_by_name(inputs, owner, modules))
+
+
+def _variables() -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """The locals and globals of the function that is traced; empty if Dynamo does not say."""
+    symbolic = sys.modules.get("torch._dynamo.symbolic_convert")
+    try:
+        frame = symbolic.InstructionTranslator.current_tx().output.root_tx  # type: ignore[union-attr]
+        return dict(frame.f_locals), dict(frame.f_globals)
+    except (AttributeError, TypeError):
+        return _variables_ahead_of_time()
+
+
+def _variables_ahead_of_time() -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """Those of a method that is compiled ahead of time: its graph reaches Inductor when Dynamo is done with it."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != _AHEAD_OF_TIME:
+        frame = frame.f_back
+    method: Any = frame and frame.f_locals.get("model")
+    function: Any = getattr(method, "__func__", None)
+    if function is None or not function.__code__.co_argcount:
+        return {}, {}
+    return {function.__code__.co_varnames[0]: method.__self__}, function.__globals__
+
+
+def _tensors_by_name(inputs: Iterable[fx.Node], owner: str | None, modules: Mapping[str, nn.Module]) -> dict[str, str]:
+    """The texts of the parameters and buffers after which inputs are named, where Dynamo no longer knows them."""
+    if owner is None:
+        return {}
+    texts: dict[str, list[str]] = {}
+    for path, part in modules[owner].named_modules(remove_duplicate=False):
+        for kind in ("parameters", "buffers"):
+            for name in getattr(part, f"_{kind}"):
+                steps = "".join(f"._modules['{step}']" for step in path.split(".") if step)
+                texts.setdefault(_words(f"{owner}{steps}._{kind}['{name}']"), []).append(
+                    ".".join(filter(None, (owner, path, name)))
+                )
+    found = ((node.name, texts.get(_words(str(node.target)), ())) for node in inputs)
+    return {name: text[0] for name, text in found if len(text) == 1}
+
+
+def _words(name: str) -> str:
+    return "_".join(_WORD.findall(name.lower()))
+
+
+def _names_itself(module: nn.Module, text: str) -> bool:
+    """Whether a local variable is the ``self`` of the module's forward."""
+    forward: Any = type(unwrapped(module)).forward
+    while forward is not None:
+        code = getattr(forward, "__code__", None)
+        if code is not None and code.co_argcount and text == f"L['{code.co_varnames[0]}']":
+            return True
+        forward = getattr(forward, "__wrapped__", None)
+    return False
+
+
+class Root(NamedTuple):
+    """A module outside which no other module of the graph lies.
+
+    Attributes:
+        text: How names of the graph begin that lie in it.
+        module: The module that it was when the graph was traced, if that is known.
+        class_name: Its class; empty if it is not known.
+        tensors: Dotted names, below it, of its parameters and buffers that the graph reads.
+    """
+
+    text: str
+    module: ref[nn.Module] | None
+    class_name: str
+    tensors: frozenset[str]
+
+
+#: A parameter or buffer that a graph is given: the input's index, the number of its root, and its name below it.
+Given = tuple[int, int, str]
+#: Of a traced graph its digest, its roots (text, class and tensors), places and given: in Python's own types.
+Kept = tuple[str, tuple[tuple[str, str, tuple[str, ...]], ...], tuple[tuple[int, str] | None, ...], tuple[Given, ...]]
+#: Of work of a function, not of a module: it is of the call around it.
+CALLER = Root("", None, "", frozenset())
+
+
+class Traced:
+    """The modules of one traced graph.
+
+    Attributes:
+        texts: How the graph names each module. The module without a text is the function's own work.
+        digest: Equal for graphs of equal nodes whose modules have equal numbers.
+        roots: The roots, in the order of their first modules.
+        places: Of each module, the number of its root and its path below it; None if it is none's.
+        given: The parameters and buffers that the graph is given.
+        paths_run: The paths of the roots with which the graph has run forward, each time with the epoch of the run.
+        shares_code: Whether other traced graphs may run the same code.
+        told_by_inputs: Whether an engine may run its code as any of several equal graphs, and its inputs alone tell.
+    """
+
+    def __init__(self, graph: fx.GraphModule, around: Scope, *, told_by_inputs: bool = False) -> None:
+        numbers: dict[str | None, int] = {}
+        content = hashlib.sha256()
+        for node in _nodes(graph):
+            # Inputs are not compared: in a cache's key they have no names, and they do no work.
+            number = numbers.setdefault(module_text(node), len(numbers)) if node.op != "placeholder" else -1
+            content.update(f"{node.op} {number} {_target(node)}\n".encode())
+        self.texts = list(numbers)
+        self.numbers = numbers
+        self.digest = content.hexdigest()[:32]
+        self.paths_run: set[tuple[int, tuple[str | None, ...]]] = set()
+        self.shares_code = False
+        self.told_by_inputs = told_by_inputs
+        self._read_roots(graph, around)
+
+    @property
+    def kept(self) -> Kept:
+        """What is kept of it with code that is loaded where no graph is at hand."""
+        roots = tuple((root.text, root.class_name, tuple(sorted(root.tensors))) for root in self.roots)
+        return self.digest, roots, tuple(self.places), tuple(self.given)
+
+    @classmethod
+    def restored(cls, kept: Kept, *, told_by_inputs: bool) -> Traced:
+        """The graph of code that is loaded where no graph is at hand; its modules themselves are not known."""
+        traced = cls.__new__(cls)
+        traced.digest, roots, places, given = kept
+        traced.texts, traced.numbers = [], {}
+        traced.roots = [_restored(*root) for root in roots]
+        traced.places, traced.given = list(places), list(given)
+        traced.paths_run = set()
+        traced.shares_code = False
+        traced.told_by_inputs = told_by_inputs
+        return traced
+
+    def _read_roots(self, graph: fx.GraphModule, around: Scope) -> None:
+        places, held = own_names(_nodes(graph), around.modules, around.owner)
+        around = around._replace(tensors={node: _renamed(text, held) for node, text in around.tensors.items()})
+        owners = [text.rpartition(".")[0] for text in around.tensors.values()]
+        texts = [around.owner if text is None else places.get(text, text) for text in self.texts]
+        known = [text for text in [*texts, *owners] if text]
+        stacks = _outermost(graph)
+        roots = {base: _root_text(base, known, around) for base in dict.fromkeys(map(base_of, known))}
+        self.roots = [_root(text, around, stacks) for text in roots.values()]
+        index = {base: number for number, base in enumerate(roots)}
+        own = (len(roots), "")
+        if None in texts or not roots:
+            self.roots.append(CALLER)
+        self.places = [self._place(text, index) if text else own for text in texts]
+        self.given = list(self._given(graph, around, index))
+
+    def _given(self, graph: fx.GraphModule, around: Scope, index: Mapping[str, int]) -> Iterator[Given]:
+        for position, node in enumerate(graph.graph.find_nodes(op="placeholder")):
+            text = around.tensors.get(node.name)
+            if text is not None and (place := self._place(text, index)) is not None:
+                yield position, *place
+
+    def _place(self, text: str, index: Mapping[str, int]) -> tuple[int, str] | None:
+        number = index[base_of(text)]
+        path = text[len(self.roots[number].text) :].lstrip(".")
+        return (number, path) if is_path(path) else None
+
+
+def _restored(text: str, name: str, tensors: tuple[str, ...]) -> Root:
+    return Root(text, None, name, frozenset(tensors)) if text or name else CALLER
+
+
+def _nodes(graph: fx.GraphModule) -> Iterator[fx.Node]:
+    """The nodes of a graph and of the graphs inside it."""
+    for module in graph.modules():
+        if isinstance(module, fx.GraphModule):
+            yield from module.graph.nodes
+
+
+def _target(node: fx.Node) -> str:
+    """What a node calls, told alike in every process."""
+    if node.op in ("placeholder", "get_attr", "output", "call_module"):
+        return ""
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _root_text(base: str, known: list[str], around: Scope) -> str:
+    """The variable, if it is a module; else what all names behind it have in common."""
+    if base in around.modules or base == around.owner:
+        return base
+    inside = [text.split(".") for text in known if base_of(text) == base]
+    common = 0
+    while all(len(parts) > common and parts[common] == inside[0][common] for parts in inside):
+        common += 1
+    return ".".join(inside[0][:common])
+
+
+def _outermost(graph: fx.GraphModule) -> dict[str, str]:
+    """The classes of all modules in the stacks of a graph, by text."""
+    stacks = (node.meta.get("nn_module_stack") for node in _nodes(graph))
+    return dict(entry_of(entry) for stack in stacks if isinstance(stack, dict) for entry in stack.values())
+
+
+def _renamed(tensor: str, names: Mapping[str, str]) -> str:
+    """The text of a parameter or buffer of a module that its model names otherwise."""
+    module, _, name = tensor.rpartition(".")
+    return f"{names[module]}.{name}" if module in names else tensor
+
+
+def _root(text: str, around: Scope, classes: Mapping[str, str]) -> Root:
+    module = around.modules.get(text)
+    name = classes.get(text, "") if module is None else type(unwrapped(module)).__name__
+    below = frozenset(tensor[len(text) + 1 :] for tensor in around.tensors.values() if tensor.startswith(f"{text}."))
+    return Root(text, None if module is None else ref(unwrapped(module)), name, below)
+
+
+def _tensor_text(node: fx.Node) -> str | None:
+    """How the graph names the parameter or buffer that an input is; None for other inputs."""
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    name = getattr(source, "name", None)
+    text = name() if callable(name) else name
+    if not isinstance(text, str) or not re.search(r"\._(?:parameters|buffers)\['[^']*'\]$", text):
+        return None
+    return plain(text)

@@ -1,0 +1,230 @@
+"""Launches inside runs of compiled graphs: those that a run made itself, and what each is called."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import firsts, innermost
+from tracekit.arrays.lookups import lookup
+from tracekit.recording.tables import KERNEL
+from tracekit.trace.operators import operator_ranges
+
+if TYPE_CHECKING:
+    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.graphs.origins import Origins
+    from tracekit.recording.axis import ThreadAxis
+    from tracekit.recording.tables import Recording
+    from tracekit.trace.calls.calls import Calls
+    from tracekit.trace.compiled.runs import Runs
+    from tracekit.trace.launching import Launched
+    from tracekit.trace.operators import Operators
+
+
+#: API calls that launch a kernel each, and so certainly put work on the device or into a graph.
+_LAUNCHES_KERNELS = re.compile(r"(cuda|cu|hip)(Module)?Launch(Cooperative)?Kernel")
+
+#: API calls that copy or set memory: the device does it, unless there is nothing to do.
+_COPIES = re.compile(r"(cuda|cu|hip)Mem(cpy|set)")
+
+
+class Captured(NamedTuple):
+    """Launches that went into CUDA graphs.
+
+    Attributes:
+        launch: For every piece of work the row of the captured launch that it is replayed from, or -1.
+        rows: Rows of all captured launches.
+    """
+
+    launch: Rows
+    rows: Rows
+
+
+class OwnLaunches(NamedTuple):
+    """Launches that runs made themselves, by run and then by time.
+
+    Attributes:
+        row: Row of launches.
+        run: Row of runs.
+        unit: Launches of one number are one kernel's: inside one operator, or one inside the other.
+        name: For every unit the number of its name in ``names``; -1 if it has none.
+        first: For every unit its first launch, as a position in ``row``.
+        names: Names of kernels and operators.
+    """
+
+    row: Rows
+    run: Rows
+    unit: Rows
+    name: Ints
+    first: Rows
+    names: list[str]
+
+
+def captured(origins: Origins, of_work: Rows, axis: ThreadAxis, rows: Rows) -> Captured:
+    """What was captured.
+
+    Args:
+        origins: Where each node was captured.
+        of_work: For every piece of work the row of its node, or -1.
+        axis: Launches on one axis.
+        rows: Rows of all captured launches.
+    """
+    launch = np.full(origins.start.size, -1, dtype=np.int64)
+    # Of launches of one module it may be any: which kernel of a map it was is not known.
+    known = np.flatnonzero(origins.known & ~origins.shared)
+    if known.size and axis.launch_start.size:
+        at = np.searchsorted(axis.launch_start, origins.start[known])
+        at = np.minimum(at, axis.launch_start.size - 1)
+        launch[known] = np.where(axis.launch_start[at] == origins.start[known], at, -1)
+    return Captured(lookup(launch, of_work), rows)
+
+
+def run_around(runs: Runs, axis: ThreadAxis, calls: Calls, call_at_launch: Rows) -> Rows:
+    """For every launch the run that made it itself, with no call or other run further inside; or -1."""
+    run = innermost(runs.start, runs.end, runs.parent, axis.launch_start, axis.launch_end)
+    inner, around = lookup(calls.start, call_at_launch), lookup(runs.start, run)
+    same = (inner == around) & (lookup(calls.end, call_at_launch) < lookup(runs.end, run))
+    # A call of the same extent is around its run.
+    return np.where((call_at_launch >= 0) & ((inner > around) | same), -1, run)
+
+
+def own_launches(
+    recording: Recording, axis: ThreadAxis, operators: Operators, runs: Runs, run: Rows, works: tuple[Ints, Flags]
+) -> OwnLaunches:
+    """Finds the launches of runs.
+
+    Args:
+        recording: The recording.
+        axis: Its ranges and launches on one axis.
+        operators: The operators that its texts name.
+        runs: The runs.
+        run: For every launch the row of its run, or -1.
+        works: What :func:`names_of_launches` says of every launch.
+    """
+    name, useful = works
+    rows = np.flatnonzero((run >= 0) & useful)
+    rows = rows[np.argsort(run[rows], kind="stable")]
+    of_run = run[rows]
+    around, texts = _operator_around(recording, axis, operators, runs, (rows, of_run))
+    fresh = _begins(axis.launch_end[rows], of_run, around)
+    first = np.flatnonzero(fresh)
+    operator = operators.of_text[lookup(texts, around[first])]
+    unit_name = np.where(operator >= 0, operator + len(recording.names), name[rows[first]])
+    names = [*recording.names, *(item.name for item in operators.distinct)]
+    return OwnLaunches(rows, of_run, np.cumsum(fresh) - 1, unit_name, first, names)
+
+
+def names_of_launches(recording: Recording, launched: Launched, captures: Captured) -> tuple[Ints, Flags]:
+    """For every launch the name of its work, or -1; and which put work on the device or into a graph."""
+    launches = recording.launches.num_rows
+    name, works = np.full(launches, -1, dtype=np.int64), np.zeros(launches, dtype=bool)
+    works[captures.rows] = True
+    # A call that launches kernels did so, even if the report lost them.
+    launching = [row for row, text in enumerate(recording.names) if _LAUNCHES_KERNELS.match(text)]
+    works[np.isin(integers(recording.launches, "name"), launching)] = True
+    works[launched.launch[launched.replayed & (launched.launch >= 0)]] = False
+    own = np.where(launched.replayed, captures.launch, launched.launch)
+    rows = np.flatnonzero(own >= 0)
+    works[own[rows]] = True
+    kernel = integers(recording.work, "kind")[rows] == KERNEL
+    # Of what one launch put on the device, the kernel gives its name.
+    for chosen in (rows[~kernel], rows[kernel]):
+        name[own[chosen]] = integers(recording.work, "name")[chosen]
+    return name, works
+
+
+def with_losses(recording: Recording, launched: Launched, captures: Captured, own: OwnLaunches) -> Rows:
+    """The runs of which the report may not hold all launches: ids are missing among those of their launches.
+
+    Ids of launches count up in each process. Of captured launches it is not known where the missing ones were.
+    """
+    launches, work = recording.launches, recording.work
+    ids = integers(launches, "correlation_id")
+    thread, process = integers(launches, "thread"), integers(work, "process")
+    kernel = (integers(work, "kind") == KERNEL) & (process >= 0)
+    lost = kernel & (launched.launch < 0) & ~launched.replayed
+    unmapped = np.unique(process[kernel & launched.replayed & (captures.launch < 0)])
+    first = np.flatnonzero(np.append(True, own.run[1:] != own.run[:-1])[: own.run.size])
+    last = np.append(first[1:], own.run.size)[: first.size] - 1
+    before, after = own.row[first] - 1, own.row[last] + 1
+    of_run = recording.threads.process[thread[own.row[first]]]
+    low = np.where(_same(thread, before, own.row[first]), ids[before], np.iinfo(np.int64).min)
+    high = np.where(_same(thread, after, own.row[last]), ids[after % ids.size], np.iinfo(np.int64).max)
+    doubtful = np.isin(of_run, unmapped) & np.isin(own.row[first], captures.rows)
+    for number in np.unique(process[lost]).tolist():
+        missing = np.sort(integers(work, "correlation_id")[lost & (process == number)])
+        between = np.searchsorted(missing, high) > np.searchsorted(missing, low, side="right")
+        doubtful |= between & (of_run == number)
+    return own.run[first[doubtful]]
+
+
+def with_copies_lost(recording: Recording, run: Rows, works: Flags) -> Rows:
+    """The runs that copied or set memory, of which the report holds no work: how many launches they made is not known.
+
+    Args:
+        recording: The recording.
+        run: For every launch the row of its run, or -1.
+        works: Which launches put work on the device or into a graph.
+    """
+    copying = [row for row, text in enumerate(recording.names) if _COPIES.match(text)]
+    return np.unique(run[(run >= 0) & ~works & np.isin(integers(recording.launches, "name"), copying)])
+
+
+def with_work_inside(runs: Runs, calls: Calls) -> Rows:
+    """The runs with calls or other runs inside: what these launch is not theirs, but a kernel of theirs called them."""
+    run = innermost(runs.start, runs.end, runs.parent, calls.start, calls.end)
+    inner = (calls.start > lookup(runs.start, run)) | (calls.end < lookup(runs.end, run))
+    return np.unique(np.concatenate([run[(run >= 0) & inner], runs.parent[runs.parent >= 0]]))
+
+
+def _same(thread: Ints, row: Rows, other: Rows) -> Flags:
+    """Whether there is such a row, of the same thread as another."""
+    inside = (row >= 0) & (row < thread.size)
+    return np.asarray(inside & (thread[row % thread.size] == thread[other]))
+
+
+def _operator_around(
+    recording: Recording, axis: ThreadAxis, operators: Operators, runs: Runs, inside: tuple[Rows, Rows]
+) -> tuple[Rows, Rows]:
+    """For each launch the outermost operator around it within its run, or -1; and the texts of operators.
+
+    Args:
+        recording: The recording.
+        axis: Its ranges and launches on one axis.
+        operators: The operators that its texts name.
+        runs: The runs.
+        inside: Rows of launches, and of the run of each.
+    """
+    rows, run = inside
+    ranges = operator_ranges(recording, axis, operators)
+    if not ranges.text.size or not rows.size:
+        return np.full(rows.size, -1, dtype=np.int64), ranges.text
+    of_run = innermost(runs.start, runs.end, runs.parent, ranges.start, ranges.end)
+    same = (ranges.parent >= 0) & (lookup(of_run, ranges.parent) == of_run)
+    outermost = firsts(np.where(same, ranges.parent, -1))
+    around = innermost(ranges.start, ranges.end, ranges.parent, axis.launch_start[rows], axis.launch_end[rows])
+    return np.where(lookup(of_run, around) == run, lookup(outermost, around), -1), ranges.text
+
+
+def _begins(end: Ints, run: Rows, operator: Rows) -> Flags:
+    """Which launches are not of the same kernel as the one before: nor inside one before, nor in the same operator.
+
+    Args:
+        end: Ends of launches, which are in order of their starts within each run.
+        run: The run of each.
+        operator: The operator around each, or -1.
+    """
+    fresh = np.ones(run.size, dtype=bool)
+    if bool((end[1:] > end[:-1]).all()) and not (operator >= 0).any():
+        return fresh
+    _, rank = np.unique(end, return_inverse=True)
+    _, number = np.unique(run, return_inverse=True)
+    lift = number * (int(rank.max()) + 1)
+    reach = np.maximum.accumulate(rank + lift) - lift
+    same_run = run[1:] == run[:-1]
+    nested = same_run & (rank[1:] <= reach[:-1])
+    fresh[1:] = ~(nested | (same_run & (operator[1:] >= 0) & (operator[1:] == operator[:-1])))
+    return fresh

@@ -1,0 +1,227 @@
+"""Plants the modules of kernel maps in the hierarchy, below the calls around the runs of their graphs.
+
+Most of them have no call of their own, since no hook runs inside a compiled graph. A module that is called elsewhere
+is the same one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.groups import grouped, minima
+from tracekit.markers.base import ModuleMarker
+from tracekit.markers.kinds import MODULE
+from tracekit.trace.hierarchy.parts import name_and_kind
+from tracekit.trace.hierarchy.places import DEEPEST_PLACE, MOST_CHARACTERS, place
+from tracekit.trace.hierarchy.siblings import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracekit.arrays.types import Ints, Rows
+    from tracekit.markers.base import Marker
+    from tracekit.trace.hierarchy.planting import Woods
+
+#: What a tree takes of the room for all paths, as characters.
+_TREE_SIZE = 128
+_NUMBER = re.compile(r"[0-9]{1,9}")
+#: In place of a row of places: the graph has no map; and it is not known of which module its run was a part.
+NO_MAP, UNPLACED = -1, -2
+
+
+class MappedRuns(NamedTuple):
+    """Runs of compiled graphs, by (start, -end).
+
+    Attributes:
+        start: Start on the axis.
+        end: End on it.
+        process: Row of processes.
+        start_ns: When it began.
+        graph: Row of the graphs; ``NO_MAP`` for one without a map.
+        roots: For every graph the path of the module that was compiled, or its class.
+        paths: For every graph the paths of modules below that.
+    """
+
+    start: Ints
+    end: Ints
+    process: Rows
+    start_ns: Ints
+    graph: Rows
+    roots: Sequence[str]
+    paths: Sequence[Sequence[str]]
+
+
+def no_runs() -> MappedRuns:
+    """None at all."""
+    nothing = np.empty(0, dtype=np.int64)
+    return MappedRuns(nothing, nothing, nothing, nothing, nothing, [], [])
+
+
+class Beds(NamedTuple):
+    """The calls around runs.
+
+    Attributes:
+        node: For every run the row of the node of that call; -1 for none, ``UNPLACED`` where it is not known.
+        place: Row of the path at which it stands, or -1.
+        marker: Row of its marker, or -1.
+    """
+
+    node: Rows
+    place: Rows
+    marker: Rows
+
+
+class Planted(NamedTuple):
+    """Where the modules of kernel maps stand.
+
+    Attributes:
+        of_run: For every run the row of its places, ``NO_MAP`` or ``UNPLACED``.
+        places: By the paths of a map, rows of modules; -1 where it is not known which module has that path.
+    """
+
+    of_run: Rows
+    places: list[dict[str, int]]
+
+
+class Plants(NamedTuple):
+    """The trees of planted modules: as :class:`Planted`, before they have their rows.
+
+    Attributes:
+        of_run: As there.
+        trees: By the paths of a map its trees; None where it is not known which has that path.
+    """
+
+    of_run: Rows
+    trees: list[dict[str, Tree | None]]
+
+    def at(self, row_of_tree: dict[int, int]) -> Planted:
+        """Their places, by the row of modules of every tree."""
+        return Planted(
+            self.of_run,
+            [
+                {path: -1 if tree is None else row_of_tree[id(tree)] for path, tree in trees.items()}
+                for trees in self.trees
+            ],
+        )
+
+
+def planted(runs: MappedRuns, beds: Beds, woods: Woods, markers: Sequence[Marker], paths: Sequence[str]) -> Plants:
+    """Plants the modules of the maps of some runs, each once for every place and map.
+
+    Args:
+        runs: The runs.
+        beds: The calls around them.
+        woods: The trees of modules that are called, to which modules are added.
+        markers: The distinct markers.
+        paths: The paths of places.
+    """
+    of_run = np.where(runs.graph < 0, NO_MAP, np.where(beds.node == UNPLACED, UNPLACED, 0))
+    rows = np.flatnonzero(of_run == 0)
+    groups = grouped((runs.process[rows], beds.node[rows], beds.marker[rows], runs.graph[rows]))
+    of_run[rows] = groups.group
+    first_ns = minima(groups.group, runs.start_ns[rows], groups.first.size)
+    gardener = _Gardener(woods)
+    trees: list[dict[str, Tree | None]] = [{} for _ in groups.first]
+    for number in np.argsort(first_ns, kind="stable").tolist():
+        row = rows[groups.first[number]]
+        bed, graph = int(beds.node[row]), int(runs.graph[row])
+        tree = None if bed < 0 else woods.of_node[bed]
+        marker = markers[beds.marker[row]] if bed >= 0 else None
+        above = (paths[beds.place[row]], marker.path) if isinstance(marker, ModuleMarker) else None
+        when = int(first_ns[number])
+        root = gardener.root(tree, above, runs.roots[graph], (int(runs.process[row]), when))
+        trees[number] = gardener.below(root, runs.paths[graph], when)
+    return Plants(of_run, trees)
+
+
+class _Gardener:
+    """Finds the trees of modules by their paths, and adds those that are missing."""
+
+    def __init__(self, woods: Woods) -> None:
+        self._woods = woods
+        self._below: dict[int, dict[str, list[Tree]]] = {}
+        self._roots: dict[tuple[int, str], list[Tree]] = {}
+        for tree in woods.roots:
+            if tree.kind == MODULE:
+                self._roots.setdefault((tree.source, tree.name), []).append(tree)
+        self._characters = 0
+
+    def root(self, tree: Tree | None, above: tuple[str, str] | None, root: str, where: tuple[int, int]) -> Tree | None:
+        """The tree of the module that was compiled; None if several may be meant.
+
+        Args:
+            tree: The module whose call is around the run, if there is one.
+            above: Its place and the path in its marker.
+            root: Path of the module that was compiled, or its class.
+            where: Row of the process, and when the run began.
+        """
+        process, first_ns = where
+        if tree is None or above is None:
+            parts = place(None, root).split(".")
+            known = self._roots.setdefault((process, parts[0]), [])
+            if not known:
+                known.append(Tree(parts[0], process, -1, first=(first_ns, 0)))
+                self._woods.roots.append(known[0])
+            return self._walk(known[0] if len(known) == 1 else None, parts[1:], (first_ns, 0))
+        outer = self._of_marker(tree, above[1], root)
+        if outer is not None:
+            return outer
+        parts = place(above, root)[len(above[0]) + 1 :].split(".")
+        return self._walk(tree, parts, (first_ns, 0))
+
+    def _of_marker(self, tree: Tree, path: str, root: str) -> Tree | None:
+        """The tree, or one above it, if its marker names the root; None if the root stands below."""
+        if path != root and not path.startswith(f"{root}."):
+            return None
+        outer: Tree | None = tree
+        for _ in range(path.count(".") - root.count(".")):
+            outer = self._woods.above.get(id(outer)) if outer else None
+        return outer
+
+    def below(self, root: Tree | None, paths: Iterable[str], first_ns: int) -> dict[str, Tree | None]:
+        """The trees of some paths below a root."""
+        trees: dict[str, Tree | None] = {}
+        for order, path in enumerate(_in_order(paths)):
+            self._characters += len(path) + _TREE_SIZE
+            full = self._characters > MOST_CHARACTERS
+            parts = path.split(".") if path else []
+            trees[path] = None if full else self._walk(root, parts, (first_ns, order))
+        return trees
+
+    def _walk(self, tree: Tree | None, parts: Sequence[str], first: tuple[int, int]) -> Tree | None:
+        for part in parts[:DEEPEST_PLACE]:
+            if tree is None:
+                return None
+            children = self._children(tree).setdefault(part, [])
+            if not children:
+                name, kind = name_and_kind(part)
+                children.append(Tree(name, tree.source, -1, first=first, kind=kind))
+                tree.below.append(children[0])
+                self._woods.above[id(children[0])] = tree
+            tree = children[0] if len(children) == 1 else None
+        return tree
+
+    def _children(self, tree: Tree) -> dict[str, list[Tree]]:
+        if id(tree) not in self._below:
+            children = self._below[id(tree)] = {}
+            for child in tree.below:
+                if child.kind == MODULE:
+                    children.setdefault(child.name, []).append(child)
+        return self._below[id(tree)]
+
+
+def _in_order(paths: Iterable[str]) -> list[str]:
+    """Paths in the order in which their parts first come, but siblings that are numbered by their numbers."""
+    rank: dict[str, int] = {}
+    keys = {}
+    for path in paths:
+        parts = path.split(".")
+        prefixes = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        keys[path] = [
+            int(part) if _NUMBER.fullmatch(part) else rank.setdefault(prefix, len(rank))
+            for part, prefix in zip(parts, prefixes, strict=True)
+        ]
+    return sorted(keys, key=keys.__getitem__)
