@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from tests.capture.hollow_compiler import hollow_compiler
 from tests.capture.kernel_truth import owners, runs, true_products, wrong_owners
 from tracekit.capture import Listed, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
@@ -68,6 +69,12 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def hollow() -> Iterator[None]:
+    with hollow_compiler():
+        yield
+
+
 def whole(model: Model) -> None:
     model.compile()
 
@@ -88,6 +95,7 @@ def steps(model: Model, *, times: int = 1) -> tuple[list[Run], list[object], int
     return runs(listed), wrong_owners(listed, products, *known), len(products)
 
 
+@pytest.mark.usefixtures("hollow")
 @pytest.mark.parametrize("compile_it", [whole, by_layer])
 def test_every_product_is_of_the_module_that_owns_its_weight_also_in_equal_layers(
     compile_it: Callable[[Model], None],
@@ -196,7 +204,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     told: dict[str, Any] = {"wrong": [], "runs": []}
-    with compiled_maps():
+    with hollow_compiler(), compiled_maps():
         for compile_it in (whole, by_layer):
             compile_it(model := Model(2))
             found, wrong, _ = steps(model)
