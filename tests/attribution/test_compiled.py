@@ -114,6 +114,45 @@ def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(p
     )
 
 
+@pytest.mark.parametrize("call", ["top", "top.layers.0", "top.layers.0.mlp.up"])
+def test_whole_paths_of_a_map_are_places_of_the_model_whatever_call_is_around_the_run(parsed: Parse, call: str) -> None:
+    kernels = "[['triton_poi_fused_norm_0', 1, [[0, 1]]], ['triton_poi_fused_gelu_1', 1, [[1, 1]]]]"
+    outer = "range 1 0 100 {'Module': 'top'}" if call != "top" else ""
+    dataset = parsed(f"""
+        {outer}
+        range 1  1  99 {{'Module': '{call}'}}
+        range 1 10  10 {kernel_map(kernels, "top.layers.0.mlp.up top.layers.12.norm", root="")}
+        range 1 12  90 {run()}
+        {launches("triton_poi_fused_norm_0", "triton_poi_fused_gelu_1")}
+    """)
+    assert dataset.kernels().module.tolist() == ["top.layers.0.mlp.up", "top.layers.12.norm"]
+
+
+@pytest.mark.parametrize(("call", "above"), [("range 1 1 99 {'Module': 'top.head'}", "top.head."), ("", "")])
+def test_whole_paths_of_another_model_stand_below_the_call_around_the_run(parsed: Parse, call: str, above: str) -> None:
+    kernels = "[['triton_poi_fused_norm_0', 1, [[0, 1]]], ['triton_poi_fused_gelu_1', 1, [[1, 1]]]]"
+    dataset = parsed(f"""
+        {call}
+        range 1 10  10 {kernel_map(kernels, "other.0.up third.0.up", root="")}
+        range 1 12  90 {run()}
+        {launches("triton_poi_fused_norm_0", "triton_poi_fused_gelu_1")}
+    """)
+    assert dataset.kernels().module.tolist() == [f"{above}other.0.up", f"{above}third.0.up"]
+
+
+def test_whole_paths_around_a_shared_module_are_unknown_where_it_is_called_elsewhere(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1  0 100 {{'Module': 'top'}}
+        range 1  1  99 {{'Module': 'top.second'}}
+        range 1  2  98 {{'Module': 'top.first.shared'}}
+        range 1 10  10 {kernel_map("[['triton_poi_fused_norm_0', 1, [[0, 1]]]]", "top.first.other", root="")}
+        range 1 12  90 {run()}
+        {launches("triton_poi_fused_norm_0")}
+    """)
+    assert "top.second.other" not in dataset.modules().path.tolist()
+    assert dataset.kernels().method.tolist() != ["compiled"]
+
+
 def test_maps_alone_make_a_hierarchy_of_modules_where_nothing_else_is_marked(parsed: Parse) -> None:
     dataset = parsed(f"""
         range 1  0 100 something of the user's

@@ -131,10 +131,21 @@ def planted(runs: MappedRuns, beds: Beds, woods: Woods, markers: Sequence[Marker
         tree = None if bed < 0 else woods.of_node[bed]
         marker = markers[beds.marker[row]] if bed >= 0 else None
         above = (paths[beds.place[row]], marker.path) if isinstance(marker, ModuleMarker) else None
-        when = int(first_ns[number])
-        root = gardener.root(tree, above, runs.roots[graph], (int(runs.process[row]), when))
-        trees[number] = gardener.below(root, runs.paths[graph], when)
+        where = int(runs.process[row]), int(first_ns[number])
+        trees[number] = gardener.planted(_Bed(tree, above), runs.roots[graph], runs.paths[graph], where)
     return Plants(of_run, trees)
+
+
+class _Bed(NamedTuple):
+    """The call around a run.
+
+    Attributes:
+        tree: Its module; None if there is no call.
+        above: Its place and the path in its marker; None if there is no call.
+    """
+
+    tree: Tree | None
+    above: tuple[str, str] | None
 
 
 class _Gardener:
@@ -149,16 +160,42 @@ class _Gardener:
                 self._roots.setdefault((tree.source, tree.name), []).append(tree)
         self._characters = 0
 
-    def root(self, tree: Tree | None, above: tuple[str, str] | None, root: str, where: tuple[int, int]) -> Tree | None:
-        """The tree of the module that was compiled; None if several may be meant.
+    def planted(self, bed: _Bed, root: str, paths: Iterable[str], where: tuple[int, int]) -> dict[str, Tree | None]:
+        """The trees of the modules of a map; None where several may be meant.
 
         Args:
-            tree: The module whose call is around the run, if there is one.
-            above: Its place and the path in its marker.
-            root: Path of the module that was compiled, or its class.
+            bed: The call around the run.
+            root: Path of the module that was compiled, or its class. Empty where several were: then paths are whole.
+            paths: The paths below it.
             where: Row of the process, and when the run began.
         """
+        whole = not root and (bed.above is None or bed.above[1] != "")
+        below = None if whole else self._root(bed, root, where)
+        trees: dict[str, Tree | None] = {}
+        for order, path in enumerate(_in_order(paths)):
+            self._characters += len(path) + _TREE_SIZE
+            full = self._characters > MOST_CHARACTERS
+            top, rest = self._top(bed, path, where) if whole and not full else (below, path)
+            parts = rest.split(".") if rest else []
+            trees[path] = None if full else self._walk(top, parts, (where[1], order))
+        return trees
+
+    def _top(self, bed: _Bed, path: str, where: tuple[int, int]) -> tuple[Tree | None, str]:
+        """A module above one with a whole path, as near as the call around it tells, and the path below it."""
+        parts = path.split(".")
+        named = [] if bed.above is None else bed.above[1].split(".")
+        common = 1
+        while common < min(len(parts), len(named)) and parts[: common + 1] == named[: common + 1]:
+            common += 1
+        top = self._root(bed, ".".join(parts[:common]), where)
+        # A shared module may be called where the modules around it are not those around its name.
+        known = top is not None and top.name == parts[common - 1]
+        return top if known else None, ".".join(parts[common:])
+
+    def _root(self, bed: _Bed, root: str, where: tuple[int, int]) -> Tree | None:
+        """The tree of a module; None if several may be meant."""
         process, first_ns = where
+        tree, above = bed
         if tree is None or above is None:
             parts = place(None, root).split(".")
             known = self._roots.setdefault((process, parts[0]), [])
@@ -180,16 +217,6 @@ class _Gardener:
         for _ in range(path.count(".") - root.count(".")):
             outer = self._woods.above.get(id(outer)) if outer else None
         return outer
-
-    def below(self, root: Tree | None, paths: Iterable[str], first_ns: int) -> dict[str, Tree | None]:
-        """The trees of some paths below a root."""
-        trees: dict[str, Tree | None] = {}
-        for order, path in enumerate(_in_order(paths)):
-            self._characters += len(path) + _TREE_SIZE
-            full = self._characters > MOST_CHARACTERS
-            parts = path.split(".") if path else []
-            trees[path] = None if full else self._walk(root, parts, (first_ns, order))
-        return trees
 
     def _walk(self, tree: Tree | None, parts: Sequence[str], first: tuple[int, int]) -> Tree | None:
         for part in parts[:DEEPEST_PLACE]:
