@@ -108,6 +108,12 @@ def multiplying(found: Recorded) -> pd.DataFrame:
     return found.kernels[found.kernels.name.isin(_PRODUCTS)]
 
 
+def calling(found: Recorded, operator: str) -> list[str]:
+    """The modules that an operator is work of, in order."""
+    modules: list[str] = found.kernels[found.kernels.name == operator].module.tolist()
+    return modules
+
+
 def check_products(found: Recorded) -> None:
     """Every product that multiplies by a parameter is wholly the work of the module that owns it."""
     kernels = multiplying(found)
@@ -166,4 +172,6 @@ def test_compiled_work_is_of_the_modules_that_do_it_in_eager_runs(place: Place, 
             check_shares(found)
             check_products(found)
             assert set(multiplying(found).module) == set(multiplying(eager).module)
+            if not whole:
+                assert calling(found, SPLIT[name]) == calling(eager, SPLIT[name]) != []
         assert shares(cold) == shares(warm)

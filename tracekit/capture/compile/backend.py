@@ -40,6 +40,7 @@ from tracekit.capture.compile.writes import written_inputs
 from tracekit.capture.frames import dynamo_began_ns
 from tracekit.capture.maps.inductor import is_on
 from tracekit.capture.maps.traced import Traced, scope
+from tracekit.capture.maps.uncompiled import running_uncompiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -192,10 +193,10 @@ class PiecewiseBackend:
     def _piece(self, split_graph: Split, part: Part, facts: GraphFacts, *, first: bool) -> Piece:
         size = size_input(inputs_of(part.graph), facts.symbol)
         place = Place(facts.number, part.name, size.at, facts.size)
+        traced = None if self._around is None else Traced(part.graph, self._around)
         if part.splitting:
-            return Piece(place, Codes(partial(real_forward, part.graph), "eager"), None)
-        around = self._around
-        codes = self._codes(part, size, facts, None if around is None else Traced(part.graph, around))
+            return Piece(place, Codes(partial(_uncompiled, part.graph, traced, facts), "eager"), None)
+        codes = self._codes(part, size, facts, traced)
         return Piece(place, codes, self._graph_capture_plan(split_graph, part, size, facts, first=first))
 
     def _codes(self, part: Part, piece_size: SizeInput, facts: GraphFacts, traced: Traced | None) -> Codes:
@@ -254,6 +255,11 @@ class PiecewiseBackend:
             first=first,
             debug=self.config.debug,
         )
+
+
+def _uncompiled(graph: fx.GraphModule, traced: Traced | None, facts: GraphFacts) -> Callable[..., Any]:
+    run = real_forward(graph)
+    return run if traced is None else running_uncompiled(run, graph, traced, grad=facts.grad)
 
 
 def _stock(graph: fx.GraphModule, inputs: Sequence[Any], config: CompileConfig) -> Callable[..., Any]:
