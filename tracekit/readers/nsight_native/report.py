@@ -98,9 +98,8 @@ def _recording(export: Path, source: Source, progress: Progress, path: Path) -> 
     """The recording out of an export; errors name the report itself."""
     try:
         if export.is_dir():
-            return recording_of(FolderTables(export, nsight.SCHEMA.tables), lambda: source, progress)
-        with SqliteFile(export) as file:
-            return recording_of(BulkReader(file), lambda: source, progress)
+            return recording_of(FolderTables(export, nsight.TABLES), lambda: source, progress)
+        return recording_of(BulkReader(SqliteFile(export)), lambda: source, progress)
     except ReportError as error:
         raise ReportError(path, f"its export by nsys cannot be read: {error.problem}", error.remedy) from None
 

@@ -67,8 +67,8 @@ def recognises(path: Path, head: bytes) -> bool:
     """Whether it is SQLite with nvprof's strings and some activities."""
     if not head.startswith(SQLITE_MAGIC):
         return False
-    with SqliteFile(path) as file:
-        return nvprof.STRINGS.name in file.tables and any(name.startswith(_KINDS) for name in file.tables)
+    tables = SqliteFile(path).tables
+    return nvprof.STRINGS.name in tables and any(name.startswith(_KINDS) for name in tables)
 
 
 def read(path: Path, progress: Progress) -> Recording:
@@ -77,7 +77,8 @@ def read(path: Path, progress: Progress) -> Recording:
     Raises:
         ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
     """
-    with SqliteFile(path) as file, ThreadPoolExecutor(max_workers=1) as beside:
+    file = SqliteFile(path)
+    with ThreadPoolExecutor(max_workers=1) as beside:
         source = beside.submit(source_of_file, path, NAME)
         _check_essentials(file)
         bulk = BulkReader(file)
@@ -175,8 +176,7 @@ def _origin(events: dict[str, pa.Table]) -> int:
 
 def _strings(tables: TableSource) -> pa.Table:
     """The strings by id, without the one that stands for none."""
-    columns = nvprof.STRINGS.c
-    rows = typed(tables, nvprof.STRINGS, (columns["_id_"], int), (columns.value, str))
+    rows = typed(tables, nvprof.STRINGS, "_id_", "value")
     kept = [row for row in rows if row[0] != _NO_STRING]
     return pa.table(
         {"id": pa.array([row[0] for row in kept], pa.int64()), "value": pa.array([row[1] for row in kept], pa.string())}
@@ -185,7 +185,7 @@ def _strings(tables: TableSource) -> pa.Table:
 
 def _described(tables: TableSource, source: Source, origin: int) -> Source:
     """What is known of the file, with what the tables say about it."""
-    versions = typed(tables, nvprof.VERSION, (nvprof.VERSION.c.version, int))
+    versions = typed(tables, nvprof.VERSION, "version")
     return replace(
         source,
         exporter="nvprof",
