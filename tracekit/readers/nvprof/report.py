@@ -17,7 +17,7 @@ from tracekit.arrays.columns import integers
 from tracekit.causes.reports import TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.readers.digests import source_of_file
-from tracekit.readers.nvprof import tables as nvprof
+from tracekit.readers.nvprof import NAME, tables as nvprof
 from tracekit.readers.nvprof.calls import CALL_TABLES, call_requests, launches_table
 from tracekit.readers.nvprof.gpus import gpus
 from tracekit.readers.nvprof.lacks import lacks
@@ -40,7 +40,7 @@ from tracekit.readers.rows.ranks import ranks
 from tracekit.readers.rows.times import DamagedRows
 from tracekit.readers.source import typed
 from tracekit.readers.sqlite.bulk import BulkReader
-from tracekit.readers.sqlite.file import DAMAGED, SQLITE_MAGIC, SqliteFile
+from tracekit.readers.sqlite.file import DAMAGED, SqliteFile
 from tracekit.recording.provenance import LATEST_UTC_NS
 from tracekit.recording.tables import Recording
 from tracekit.recording.tally import Tally
@@ -53,22 +53,11 @@ if TYPE_CHECKING:
     from tracekit.readers.source import TableSource
     from tracekit.recording.provenance import Source
 
-NAME = "nvprof"
-
-_KINDS = "CUPTI_ACTIVITY_KIND_"
 _SUBJECTS = {"ranges": "ranges", "runtime": "launches", "driver": "launches"}
 #: The string that stands for none.
 _NO_STRING = 0
 #: September 2001; times before it do not count from 1970.
 _EARLIEST_UTC_NS = 10**18
-
-
-def recognises(path: Path, head: bytes) -> bool:
-    """Whether it is SQLite with nvprof's strings and some activities."""
-    if not head.startswith(SQLITE_MAGIC):
-        return False
-    tables = SqliteFile(path).tables
-    return nvprof.STRINGS.name in tables and any(name.startswith(_KINDS) for name in tables)
 
 
 def read(path: Path, progress: Progress) -> Recording:
