@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 from tracekit.arrays.slices import maxima, minima, sums
@@ -25,9 +26,11 @@ def arrays(*lists: list[int]) -> list[np.ndarray]:
     return [np.array(one, dtype=np.int64) for one in lists]
 
 
-@given(slices(st.integers(-50, 50) | st.sampled_from([INT64.min, INT64.max])))
-def test_extremes_of_slices_are_those_of_python(case: tuple[list, list, list]) -> None:
+@given(case=slices(st.integers(-50, 50) | st.sampled_from([INT64.min, INT64.max])))
+@pytest.mark.parametrize("in_order", [False, True], ids=["any order", "rising"])
+def test_extremes_of_slices_are_those_of_python(case: tuple[list, list, list], in_order: bool) -> None:
     values, low, high = case
+    values = sorted(values) if in_order else values
     expected = [values[a:b] for a, b in zip(low, high, strict=True)]
     found = minima(*arrays(values, low, high), EMPTY)
     assert found.tolist() == [min(part, default=EMPTY) for part in expected]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from tracekit.arrays.columns import integers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracekit.arrays.types import Rows
     from tracekit.dataset.opening import Dataset
 
 NAME = "processes"
@@ -32,29 +33,36 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         attributed to modules), ``communication_ns`` (the part of it spent in NCCL kernels; the rank that the others
         wait for has the least) and ``exposed_ns`` (the part of that in which nothing else ran on the device).
     """
+    # Texts stay objects.
+    return pd.DataFrame({name: pd.array(values, dtype=values.dtype) for name, values in columns(dataset).items()})
+
+
+def columns(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
+    """The columns of :func:`frame`, made without pandas."""
     sums = (
         _work(dataset)
         .group_by(_KEYS, use_threads=False)
         .aggregate([("dur_ns", "count"), *((name, "sum") for name in _SUMMED)])
     )
-    answer = pd.DataFrame({name: sums.column(name).to_pylist() for name in _KEYS}, dtype=object)
+    keys = [sums.column(name).to_pylist() for name in _KEYS]
     time, known, in_nccl, exposed = (np.asarray(sums.column(f"{name}_sum")) for name in _SUMMED)
-    answer["kernels"] = np.asarray(sums.column("dur_ns_count"))
-    answer["gpu_time_ns"] = time
-    answer["known"] = known / np.maximum(time, 1)
-    answer["communication_ns"] = in_nccl
-    answer["exposed_ns"] = exposed
-    return answer.iloc[_order(answer, dataset.reports)].reset_index(drop=True)
+    answer = {
+        **{name: np.array(values, dtype=object) for name, values in zip(_KEYS, keys, strict=True)},
+        "kernels": np.asarray(sums.column("dur_ns_count")),
+        "gpu_time_ns": time,
+        "known": known / np.maximum(time, 1),
+        "communication_ns": in_nccl,
+        "exposed_ns": exposed,
+    }
+    order = _order(list(zip(*keys, strict=True)), dataset.reports)
+    return {name: values[order] for name, values in answer.items()}
 
 
-def _order(answer: pd.DataFrame, reports: Sequence[str]) -> list[int]:
+def _order(keys: list[tuple[Any, ...]], reports: Sequence[str]) -> Rows:
     """The rows by report, rank, process and device, null after all numbers."""
     place = {name: at for at, name in enumerate(reports)}
-    keys = [
-        (place.get(report, 0), *((key is None, key or 0) for key in rest))
-        for report, *rest in answer[_KEYS].itertuples(index=False)
-    ]
-    return sorted(range(len(keys)), key=keys.__getitem__)
+    by = [(place.get(report, 0), *((key is None, key or 0) for key in rest)) for report, *rest in keys]
+    return np.array(sorted(range(len(by)), key=by.__getitem__), dtype=np.int64)
 
 
 def _work(dataset: Dataset) -> pa.Table:

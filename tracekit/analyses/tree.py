@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracekit.analyses.subtrees import Hierarchy
+    from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
 
 NAME = "tree"
@@ -83,15 +84,20 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
     """
     if sort not in (None, *SORTED_BY):
         raise UsageError(f"{NAME} cannot be sorted by {sort}; use one of {', '.join(SORTED_BY)}")
-    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
-    lines = list(_Folding(modules).lines())
-    answer = pd.DataFrame(
-        {**_names(lines, modules), **_figures(lines, modules_by_time.times(dataset, modules, work, modules.rows(work)))}
-    )
+    # Texts stay objects.
+    answer = pd.DataFrame({name: pd.array(values, dtype=values.dtype) for name, values in columns(dataset).items()})
     return answer if sort is None else _siblings_by(answer, sort)
 
 
-def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, object]:
+def columns(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
+    """The columns of :func:`frame`, siblings in their order, made without pandas."""
+    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
+    lines = list(_Folding(modules).lines())
+    times = modules_by_time.times(dataset, modules, work, modules.rows(work))
+    return {**_names(lines, modules), **_figures(lines, times)}
+
+
+def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, np.ndarray[Any, Any]]:
     """What each line stands for."""
     first = [line.rows[0] for line in lines]
     texts: dict[str, list[Any]] = {
@@ -107,12 +113,12 @@ def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, object]:
         "modules": [len(line.rows) for line in lines],
     }
     return {
-        **{name: pd.array(values, dtype=object) for name, values in texts.items()},
+        **{name: np.array(values, dtype=object) for name, values in texts.items()},
         **{name: np.array(values, dtype=np.int64) for name, values in numbers.items()},
     }
 
 
-def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, object]:
+def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, np.ndarray[Any, Any]]:
     """Sums and spread over the modules of each line."""
     size = np.array([len(line.rows) for line in lines], dtype=np.int64)
     rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
@@ -131,8 +137,12 @@ def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, object]:
 
 def largest(lines: pd.DataFrame, count: int) -> pd.DataFrame:
     """The lines of the most time, in their order; the line above a kept one is kept, too."""
-    kept = np.argsort(-lines["inclusive_ns"].to_numpy(), kind="stable")[:count]
-    return lines.iloc[np.sort(kept)]
+    return lines.iloc[of_most_time(lines["inclusive_ns"].to_numpy(), count)]
+
+
+def of_most_time(inclusive: Ints, count: int) -> Rows:
+    """The rows of the largest times, in their order."""
+    return np.sort(np.argsort(-inclusive, kind="stable")[:count])
 
 
 def spread_of(lines: pd.DataFrame) -> pd.Series:

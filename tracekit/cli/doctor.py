@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -90,7 +89,9 @@ def _package(name: str) -> Check:
     except (ImportError, OSError) as error:
         detail = f"installed but cannot be imported ({' '.join(str(error).split())})"
         return Check(name, ok=False, detail=detail, advice="reinstall it")
-    return Check(name, ok=True, detail=importlib.metadata.version(name))
+    from importlib.metadata import version
+
+    return Check(name, ok=True, detail=version(name))
 
 
 def _gpu() -> Check:

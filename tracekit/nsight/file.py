@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, create_engine, event
+from sqlalchemy import URL, Column, Float, Integer, LargeBinary, MetaData, Table, Text, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from tracekit.nsight.stored import StoredTable
+
+_TYPES: dict[type, Any] = {int: Integer, str: Text, float: Float, bytes: LargeBinary}
 #: Rows that are in memory at a time.
 _BATCH = 50_000
 
@@ -49,11 +52,16 @@ def _write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Non
     engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
     # The file is moved to its place when it is complete, so it needs no journal.
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=OFF"))
-    filled = {nsight.SCHEMA.tables[name]: rows for name, rows in tables.items() if rows}
+    schema = MetaData()
+    filled = {_table(nsight.TABLES[name], schema): rows for name, rows in tables.items() if rows}
     with engine.begin() as connection:
-        nsight.SCHEMA.create_all(connection, tables=list(filled))
+        schema.create_all(connection)
         for table, rows in filled.items():
             remaining = iter(rows)
             while batch := list(islice(remaining, _BATCH)):
                 connection.execute(table.insert(), batch)
     engine.dispose()
+
+
+def _table(declared: StoredTable, schema: MetaData) -> Table:
+    return Table(declared.name, schema, *(Column(name, _TYPES[type_]) for name, type_ in declared.columns.items()))

@@ -7,80 +7,71 @@ which a table is useless.
 
 from __future__ import annotations
 
-from typing import Any
+from tracekit.nsight.stored import StoredTable, stored
 
-from sqlalchemy import Column, Float, Integer, MetaData, Table, Text
-
-SCHEMA = MetaData()
-
-
-def _table(name: str, integers: str, texts: str = "", floats: str = "") -> Table:
-    columns: list[Column[Any]] = [Column(column, Integer) for column in integers.split()]
-    columns += [Column(column, Text) for column in texts.split()]
-    columns += [Column(column, Float) for column in floats.split()]
-    return Table(name, SCHEMA, *columns)
-
-
-STRINGS = _table("StringIds", "id", "value")
-NVTX = _table(
+STRINGS = stored("StringIds", "id", "value")
+NVTX = stored(
     "NVTX_EVENTS",
     "start end eventType rangeId category color globalTid endGlobalTid textId domainId "
     "uint64Value int64Value uint32Value int32Value jsonTextId",
     texts="text jsonText",
     floats="doubleValue floatValue",
 )
-RUNTIME = _table(
+RUNTIME = stored(
     "CUPTI_ACTIVITY_KIND_RUNTIME",
     "start end eventClass globalTid correlationId nameId returnValue callchainId",
 )
-KERNEL = _table(
+KERNEL = stored(
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "start end deviceId contextId greenContextId streamId correlationId globalPid demangledName shortName "
     "mangledName registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
     "graphNodeId graphId",
 )
-MEMCPY = _table(
+MEMCPY = stored(
     "CUPTI_ACTIVITY_KIND_MEMCPY",
     "start end deviceId contextId greenContextId streamId correlationId globalPid bytes copyKind srcKind dstKind "
     "graphNodeId",
 )
-MEMSET = _table(
+MEMSET = stored(
     "CUPTI_ACTIVITY_KIND_MEMSET",
     "start end deviceId contextId greenContextId streamId correlationId globalPid value bytes memKind graphNodeId",
 )
-GRAPH_TRACE = _table(
+GRAPH_TRACE = stored(
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
     "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
 )
-MPI_RANKS = _table("MPI_RANKS", "globalTid rank")
+MPI_RANKS = stored("MPI_RANKS", "globalTid rank")
 #: Creation of graphs, or of their nodes in files up to schema 3.7.2; only the columns tell which.
-GRAPH_EVENTS = _table(
+GRAPH_EVENTS = stored(
     "CUDA_GRAPH_EVENTS",
     "start end eventClass globalTid nameId graphNodeId originalGraphNodeId graphId originalGraphId graphExecId",
 )
-GRAPH_NODE_EVENTS = _table(
+GRAPH_NODE_EVENTS = stored(
     "CUDA_GRAPH_NODE_EVENTS",
     "start end eventClass globalTid nameId graphNodeId originalGraphNodeId",
 )
-PROCESSES = _table("PROCESSES", "globalPid pid", "name")
-THREADS = _table("ThreadNames", "nameId priority globalTid")
-DIAGNOSTICS = _table("DIAGNOSTIC_EVENT", "timestamp timestampType source severity globalPid", "text")
-GPU = _table(
+PROCESSES = stored("PROCESSES", "globalPid pid", "name")
+THREADS = stored("ThreadNames", "nameId priority globalTid")
+DIAGNOSTICS = stored("DIAGNOSTIC_EVENT", "timestamp timestampType source severity globalPid", "text")
+GPU = stored(
     "TARGET_INFO_GPU",
     "id smCount totalMemory memoryBandwidth clockRate computeMajor computeMinor",
     "name",
 )
-SESSION = _table("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcTime localTime")
-SYSTEM = _table("TARGET_INFO_SYSTEM_ENV", "", "name value")
-COPY_KIND = _table("ENUM_CUDA_MEMCPY_OPER", "id", "name label")
-MEMORY_KIND = _table("ENUM_CUDA_MEM_KIND", "id", "name label")
-EXPORT = _table("META_DATA_EXPORT", "", "name value")
-EXPORT_BEFORE_3_4 = _table("EXPORT_META_DATA", "", "name value")
+SESSION = stored("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcTime localTime")
+SYSTEM = stored("TARGET_INFO_SYSTEM_ENV", "", "name value")
+COPY_KIND = stored("ENUM_CUDA_MEMCPY_OPER", "id", "name label")
+MEMORY_KIND = stored("ENUM_CUDA_MEM_KIND", "id", "name label")
+EXPORT = stored("META_DATA_EXPORT", "", "name value")
+EXPORT_BEFORE_3_4 = stored("EXPORT_META_DATA", "", "name value")
 
 #: Tables of tracekit's own in reports of the embedded recorder: operators that ran on the CPU of a machine without a
 #: GPU, and the recorder's own counts.
-OPERATORS = _table("TRACEKIT_CPU_OPS", "start end globalTid nameId")
-RECORDER = _table("TRACEKIT_RECORDER", "value", "name")
+OPERATORS = stored("TRACEKIT_CPU_OPS", "start end globalTid nameId")
+RECORDER = stored("TRACEKIT_RECORDER", "value", "name")
+
+#: All of them by name.
+TABLES = {table.name: table for table in tuple(vars().values()) if isinstance(table, StoredTable)}
 
 _EVERY_WORK = ("start", "end", "correlationId", "globalPid")
 #: Columns without which the rows of a table cannot be used.

@@ -12,7 +12,6 @@ from tracekit.dataset.writing import write
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.markers.kinds import AUTO
-from tracekit.pipeline.graph_captures import with_graph_captures
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
 from tracekit.version import __version__
@@ -57,6 +56,8 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, wish
     """
     recording = _read(reader, path, progress)
     if wishes.graph_captures:
+        from tracekit.pipeline.graph_captures import with_graph_captures  # noqa: PLC0415 - few reports have such traces
+
         recording = with_graph_captures(path, recording, wishes.graph_captures, required=wishes.required)
     pa.default_memory_pool().release_unused()
     trace = attribute(evidence_of(recording, decode(recording.texts), wishes.by))

@@ -53,8 +53,7 @@ def foreign_folder(path: Path) -> ReportError:
 
 
 def _other_database(path: Path) -> ReportError:
-    with SqliteFile(path) as file:
-        tables = sorted(file.tables)
+    tables = sorted(SqliteFile(path).tables)
     if "dictionary" in tables and "aggregations" in tables:
         return ReportError(path, "is a DLProf database, which tracekit cannot read", _EXPECTED)
     shown = ", ".join(tables[:_NAMED_TABLES]) + (", …" if len(tables) > _NAMED_TABLES else "")

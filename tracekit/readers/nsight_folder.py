@@ -30,5 +30,5 @@ def read(path: Path, progress: Progress) -> Recording:
     Raises:
         ReportError: If a table is damaged, or lacks a column without which its rows say nothing.
     """
-    tables = FolderTables(path, nsight.SCHEMA.tables)
+    tables = FolderTables(path, nsight.TABLES)
     return recording_of(tables, lambda: source_of_folder(path, table_files(path).values(), NAME), progress)

@@ -23,8 +23,7 @@ def recognises(path: Path, head: bytes) -> bool:
     """Whether it is SQLite with some of Nsight's tables."""
     if not head.startswith(SQLITE_MAGIC):
         return False
-    with SqliteFile(path) as file:
-        return of_nsight(file.tables)
+    return of_nsight(SqliteFile(path).tables)
 
 
 def read(path: Path, progress: Progress) -> Recording:
@@ -33,6 +32,6 @@ def read(path: Path, progress: Progress) -> Recording:
     Raises:
         ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
     """
-    with SqliteFile(path) as file:
-        recording = recording_of(BulkReader(file), lambda: source_of_file(path, NAME), progress)
-        return replace(recording, lacks=(*recording.lacks, *file.lacks))
+    file = SqliteFile(path)
+    recording = recording_of(BulkReader(file), lambda: source_of_file(path, NAME), progress)
+    return replace(recording, lacks=(*recording.lacks, *file.lacks))

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import sqlalchemy as sql
+    from tracekit.nsight.stored import StoredTable
 
 #: Ids with few distinct values, stored once each.
 ENCODED = pa.dictionary(pa.int32(), pa.int64())
@@ -33,7 +33,7 @@ class Request:
         rare: Columns that are also left out if all their values are null.
     """
 
-    table: sql.Table
+    table: StoredTable
     columns: Mapping[str, pa.DataType]
     rare: tuple[str, ...] = ()
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    import sqlalchemy as sql
 
+    from tracekit.nsight.stored import StoredTable
     from tracekit.readers.requests import Request
 
 
@@ -45,15 +45,14 @@ class TableSource(Protocol):
         """
 
 
-def has(source: TableSource, table: sql.Table, *columns: str) -> bool:
+def has(source: TableSource, table: StoredTable, *columns: str) -> bool:
     """Whether there is a table with these columns."""
     return table.name in source.tables and set(columns) <= source.tables[table.name]
 
 
-def typed(source: TableSource, table: sql.Table, *columns: tuple[sql.Column[Any], type]) -> list[Any]:
-    """The rows of a small table whose values are of the expected types; none if it lacks a column."""
-    names = tuple(column.name for column, _ in columns)
-    if not has(source, table, *names):
+def typed(source: TableSource, table: StoredTable, *columns: str) -> list[Any]:
+    """The rows of a small table whose values are of the declared types; none if it lacks a column."""
+    if not has(source, table, *columns):
         return []
-    types = [type_ for _, type_ in columns]
-    return [tuple(row) for row in source.values(table.name, names) if all(map(isinstance, row, types))]
+    types = [table.columns[name] for name in columns]
+    return [tuple(row) for row in source.values(table.name, columns) if all(map(isinstance, row, types))]

@@ -153,6 +153,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
                 **shapes.columns(rows),
                 **allocated.columns(rows),
                 **columns,
+                "phase": category(columns["phase"], PHASES),
                 "call_id": at,
                 "parent_call_id": or_null(columns["parent_call_id"]),
                 "step_id": or_null(columns["step_id"]),
@@ -171,7 +172,6 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     return {
         "module_id": calls.module[rows],
         "module": category(calls.module[rows], [module.path for module in calls.modules]),
-        "phase": category(_phase(trace)[rows], PHASES),
         "range_id": at,
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
@@ -193,10 +193,11 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     order = trace.ids.call_order
     occurrence = np.zeros(calls.start.size, dtype=np.int32)
     # A plain range tells no phase, -1.
-    place = calls.module.astype(np.int64) * (len(PHASES) + 1) + _phase(trace) + 1
+    phase = _phase(trace)
+    place = calls.module.astype(np.int64) * (len(PHASES) + 1) + phase + 1
     occurrence[order] = _occurrence(process[order], place[order])
     parent = lookup(trace.ids.call_id, calls.known_parent)
-    return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, **_device(trace)}
+    return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, "phase": phase, **_device(trace)}
 
 
 def _phase(trace: Trace) -> NDArray[np.int8]:

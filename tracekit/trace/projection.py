@@ -108,11 +108,12 @@ class _Launches(NamedTuple):
 
 
 def _add_layer(result: Projection, axis: ThreadAxis, layer: _Launches) -> None:
+    first_of, last_of = slices.least_of(layer.first_ns), slices.greatest_of(layer.last_ns)
     for begin in range(0, axis.range_start.size, _PIECE):
         piece = slice(begin, begin + _PIECE)
         low = np.searchsorted(layer.start, axis.range_start[piece], side="left")
         high = np.searchsorted(layer.end, axis.range_end[piece], side="right")
         began, ended = result.start_ns[piece], result.end_ns[piece]
-        np.minimum(began, slices.minima(layer.first_ns, low, high, _LATEST), out=began)
-        np.maximum(ended, slices.maxima(layer.last_ns, low, high, NEVER), out=ended)
+        np.minimum(began, first_of(low, high, _LATEST), out=began)
+        np.maximum(ended, last_of(low, high, NEVER), out=ended)
         result.launches[piece] += np.maximum(high - low, 0).astype(np.int32)

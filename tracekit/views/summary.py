@@ -47,8 +47,8 @@ _PROFILER_LOSSES = "report: losses"
 
 def as_json(dataset: Dataset) -> dict[str, Any]:
     """The summary as plain data, for other programs."""
-    modules, manifest = modules_by_time.totals(dataset), dataset.manifest
-    by_process = records(work_by_process.frame(dataset))
+    modules, manifest = modules_by_time.totals(dataset, _MOST_MODULES), dataset.manifest
+    by_process = records(work_by_process.columns(dataset))
     single = ("source", "devices", "processes", "ranks", "lacks")
     several = ("reports", "left_out")
     return {
@@ -60,7 +60,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "gpu_time_ns": total_ns(dataset),
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
-        "modules": records(modules.head(_MOST_MODULES)),
+        "modules": records(modules),
     }
 
 
@@ -71,7 +71,7 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         dataset: The dataset.
         width: Of the terminal, in characters.
     """
-    by_process, words = records(work_by_process.frame(dataset)), nouns(dataset)
+    by_process, words = records(work_by_process.columns(dataset)), nouns(dataset)
     parts: list[RenderableType] = [_source(dataset, by_process, words)]
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, with_reports=bool(dataset.reports)))
@@ -193,10 +193,11 @@ def _steps_text(step: dict[str, Any]) -> str:
 
 def _hierarchy(dataset: Dataset, words: Nouns, width: int) -> list[RenderableType]:
     """The lines of the tree with the most time, and the command that shows all."""
-    lines = module_tree.frame(dataset)
-    if not len(lines):
+    columns = module_tree.columns(dataset)
+    lines = records(columns)
+    if not lines:
         return []
-    shown = module_tree.largest(lines, _MOST_LINES)
+    shown = [lines[row] for row in module_tree.of_most_time(columns["inclusive_ns"], _MOST_LINES)]
     command = f"tracekit show tree {shlex.quote(plain(str(dataset.folder)))}"
     hidden = len(lines) - len(shown)
     more = f"{count(hidden, 'more line')}: " if hidden else "Sort or filter it: "

@@ -95,22 +95,21 @@ def as_text(
             follows the tree, as where lines are not modules: without it, optimizers and losses would be missing.
     """
     shown = module_tree.largest(lines, most)
-    table = table_of(shown, words, width, outside)
+    table = table_of(records(shown), words, width, outside)
     if hidden := len(lines) - len(shown):
         table.caption = f"{hidden:,} more lines: --top {len(lines)} or --json shows all"
         table.caption_justify = "left"
     return table
 
 
-def table_of(lines: pd.DataFrame, words: Nouns, width: int, outside: pd.DataFrame | None = None) -> Table:
+def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: pd.DataFrame | None = None) -> Table:
     """A table with a row for each line of the tree; no row takes more than one line of the terminal.
 
     Where there was training, subtrees have columns for its phases, and work outside modules follows the tree. A wide
     terminal also gets the median of folded layers, and their spread: largest less smallest, as a share of it.
     """
-    rows = records(lines)
     phases = _phases(rows)
-    rows += _outside(outside, always=bool(phases) or words.node != "module")
+    rows = rows + _outside(outside, always=bool(phases) or words.node != "module")
     columns = _fitting(_figures(rows, phases, words, wide=width >= _WIDE), width)
     names = _names(rows, _room(columns, width))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))

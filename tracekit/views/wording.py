@@ -9,6 +9,7 @@ from rich.cells import cell_len, chop_cells
 from tracekit.analyses import nodes
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from tracekit.dataset.opening import Dataset
@@ -53,8 +54,11 @@ def nouns(dataset: Dataset) -> Nouns:
     return (ON_CPU if kinds == ["cpu_op"] else ON_GPU)._replace(node=nodes.noun(dataset))
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a DataFrame; missing values are None."""
+def records(frame: pd.DataFrame | dict[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]:
+    """The rows of a DataFrame, or of columns by their names; missing values are None."""
+    if isinstance(frame, dict):
+        columns = [[None if value != value else value for value in column.tolist()] for column in frame.values()]
+        return [dict(zip(frame, row, strict=True)) for row in zip(*columns, strict=True)]
     values = frame.astype(object).where(frame.notna(), None)
     return [dict(zip(frame.columns, row, strict=True)) for row in values.itertuples(index=False)]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-import sqlalchemy as sql
 
 from tracekit.errors import ReportError
+from tracekit.nsight.stored import StoredTable
 from tracekit.readers.requests import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request
 from tracekit.readers.sqlite import queries
 from tracekit.readers.sqlite.bulk import BulkReader
@@ -19,11 +19,7 @@ from tracekit.readers.sqlite.file import SqliteFile
 if TYPE_CHECKING:
     from pathlib import Path
 
-TABLE = sql.Table(
-    "t",
-    sql.MetaData(),
-    *(sql.Column(name, type_) for name, type_ in (("a", sql.Integer), ("b", sql.Text), ("c", sql.Float))),
-)
+TABLE = StoredTable("t", {"a": int, "b": str, "c": float})
 TYPES = {"a": pa.int64(), "b": ENCODED_TEXT, "c": pa.float64()}
 LONG = "CREATE TABLE t (a, b, c); INSERT INTO t VALUES (0, printf('%.*c', 9000, 'x'), 0)"
 WAYS = {
@@ -41,9 +37,8 @@ ROWS = [(1, "ä", 0.5), (2, None, None), (2**62, "", -1.0), (-5, "x" * 100, 1e30
 
 
 def read(path: Path, types: dict[str, pa.DataType] = TYPES) -> tuple[pa.Table, int]:
-    with SqliteFile(path) as file:
-        reader = BulkReader(file)
-        return reader.read({"t": Request(TABLE, types)}, lambda _: None)["t"], reader.beyond
+    reader = BulkReader(SqliteFile(path))
+    return reader.read({"t": Request(TABLE, types)}, lambda _: None)["t"], reader.beyond
 
 
 def written(path: Path, script: str, rows: list[tuple[object, ...]] = ROWS) -> Path:

@@ -17,14 +17,14 @@ from tracekit.arrays.intervals import nesting_order, one_axis
 from tracekit.arrays.lookups import lookup, positions
 from tracekit.errors import ReportError
 from tracekit.readers.digests import source_of_file
+from tracekit.readers.exported import NAME
 from tracekit.readers.exported.about import about, source_of
 from tracekit.readers.exported.events import CALL, KINDS, NODE, RANGE, WORK
 from tracekit.readers.exported.gathering import Gathering
 from tracekit.readers.exported.numbers import gpus_apart
-from tracekit.readers.exported.stream import BEGINNING, REMEDY, Export
+from tracekit.readers.exported.stream import REMEDY, Export
 from tracekit.readers.exported.threads import tracks_of
 from tracekit.readers.exported.work import Texts, graph_nodes, in_order_of_ids, operators_of, work_table
-from tracekit.readers.packed import beginning
 from tracekit.recording.attributed import Attributed
 from tracekit.recording.tables import LAUNCHES, RANGE_KINDS, RANGES, Recording
 from tracekit.recording.tally import Tally
@@ -37,18 +37,11 @@ if TYPE_CHECKING:
     from tracekit.readers.exported.events import Other
     from tracekit.readers.exported.threads import Tracks
 
-NAME = "tracekit_export"
-
 #: The phase of calls during graph captures.
 _CAPTURED = "capture"
 _TIMES = ("start", "end")
 #: Microseconds up to there hold nanoseconds: ten days. What lasts five is exported as it is.
 _LARGEST_NS = 864_000 * 10**9
-
-
-def recognises(_path: Path, head: bytes) -> bool:
-    """Whether it is a timeline of ``tracekit export``, compressed or not."""
-    return beginning(head, len(BEGINNING)).startswith(BEGINNING)
 
 
 def read(path: Path, progress: Progress) -> Recording:

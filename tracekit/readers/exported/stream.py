@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tracekit.readers.packed import Pieces
 
-#: How an export begins.
-BEGINNING = b'{"displayTimeUnit": "ns", "otherData": {"tracekit": '
 #: What to do about a file that is not as it was written.
 REMEDY = "export the dataset again with tracekit export"
 

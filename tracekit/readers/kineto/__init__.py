@@ -2,6 +2,38 @@
 
 from __future__ import annotations
 
-from tracekit.readers.kineto.report import NAME, read, recognises
+from typing import TYPE_CHECKING
 
-__all__ = ["NAME", "read", "recognises"]
+from tracekit.readers.packed import beginning
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.progress import Progress
+    from tracekit.recording.tables import Recording
+
+NAME = "kineto"
+#: Bytes that may stand before JSON: a mark of UTF-8, and blanks.
+BLANK = b"\xef\xbb\xbf \t\r\n"
+_OPENING = (b"{", b"[")
+
+
+def recognises(_path: Path, head: bytes) -> bool:
+    """Whether it is JSON, compressed or not. Whether it is a trace shows when it is read."""
+    return beginning(head, 64).lstrip(BLANK).startswith(_OPENING)
+
+
+def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:
+    """Reads the trace, piece by piece.
+
+    Args:
+        path: The trace.
+        progress: Called with the share that is read.
+        operators_as_work: Whether operators are work also where a device did some; it comes first.
+
+    Raises:
+        ReportError: If it is not a trace of torch.profiler, or is damaged.
+    """
+    from tracekit.readers.kineto import report
+
+    return report.read(path, progress, operators_as_work=operators_as_work)

@@ -17,6 +17,7 @@ from tracekit.causes.reports import ABSURD_TIME, OTHER_EVENT, PROCESS_UNKNOWN
 from tracekit.errors import ReportError
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import ModuleMarker
+from tracekit.readers.kineto import NAME
 from tracekit.readers.kineto.device import processes_of, work_table
 from tracekit.readers.kineto.forward_threads import forward_threads
 from tracekit.readers.kineto.gathering import (
@@ -39,8 +40,7 @@ from tracekit.readers.kineto.machine import gpus_of, process_names_of, ranks_of,
 from tracekit.readers.kineto.namesakes import distinct_names
 from tracekit.readers.kineto.recomputed import names_with_phase
 from tracekit.readers.kineto.scripted import scripted_calls
-from tracekit.readers.kineto.stream import BLANK, EXPECTED, Trace
-from tracekit.readers.packed import beginning
+from tracekit.readers.kineto.stream import EXPECTED, Trace
 from tracekit.recording.operators import no_operators, operators_as_work
 from tracekit.recording.tables import Recording
 from tracekit.recording.tally import Tally
@@ -55,19 +55,11 @@ if TYPE_CHECKING:
     from tracekit.recording.operators import Operators
     from tracekit.recording.tables import Threads
 
-NAME = "kineto"
-
 #: Calls of modules that are inferred from operators.
 SCRIPTED = "scripted"
 
-_OPENING = (b"{", b"[")
 #: Longer than any session: 104 days.
 _FARTHEST_NS = 1 << 53
-
-
-def recognises(_path: Path, head: bytes) -> bool:
-    """Whether it is JSON, compressed or not. Whether it is a trace shows when it is read."""
-    return beginning(head, 64).lstrip(BLANK).startswith(_OPENING)
 
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from tracekit.errors import ReportError
+from tracekit.readers.kineto import BLANK
 from tracekit.readers.kineto.events import Event, ExactTimes, LastEntries, LastTimes, Metadata
 from tracekit.readers.kineto.mending import mended
 from tracekit.readers.packed import MOST_BYTES, pieces_of
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Bytes that may stand before JSON: a mark of UTF-8, and blanks.
-BLANK = b"\xef\xbb\xbf \t\r\n"
 #: The remedy for what is no trace, or not a whole one.
 EXPECTED = "expected a trace of torch.profiler, as export_chrome_trace writes it"
 

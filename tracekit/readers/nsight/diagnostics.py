@@ -45,14 +45,13 @@ class _Message(NamedTuple):
 
 def processes_from_the_start(source: TableSource, ids: GlobalIds, losses: tuple[Loss, ...]) -> frozenset[int]:
     """Rows of the processes of which every CUDA call was recorded, from the first one on, and none was lost."""
-    columns = nsight.DIAGNOSTICS.c
     rows: list[tuple[int, int, str, int]] = typed(
         source,
         nsight.DIAGNOSTICS,
-        (columns.timestamp, int),
-        (columns.timestampType, int),
-        (columns.text, str),
-        (columns.globalPid, int),
+        "timestamp",
+        "timestampType",
+        "text",
+        "globalPid",
     )
     event_losses = [loss for loss in losses if loss.cause in (CUDA_EVENTS_LOST, EVENTS_LOST)]
     messages = [
@@ -86,8 +85,7 @@ def recorder_saw_every_graph(source: TableSource, recording: Recording) -> bool:
     The recorder counted torch's graph captures before it began, which must be none, and torch's replays, all of which
     must be here.
     """
-    columns = nsight.RECORDER.c
-    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, (columns.name, str), (columns.value, int)))
+    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, "name", "value"))
     names = np.asarray(graph_launch_names(recording.names), dtype=np.int64)
     launched = int(np.isin(integers(recording.launches, "name"), names).sum())
     return figures.get("graphs_before") == 0 and figures.get("graph_replays") == launched

@@ -79,11 +79,8 @@ class Loss(NamedTuple):
 
 def reported_losses(source: TableSource, ids: GlobalIds) -> tuple[Loss, ...]:
     """All losses that nsys reports, one for each cause."""
-    columns = nsight.DIAGNOSTICS.c
-    texts: list[tuple[str]] = typed(source, nsight.DIAGNOSTICS, (columns.text, str))
-    with_process: list[tuple[str, int]] = typed(
-        source, nsight.DIAGNOSTICS, (columns.text, str), (columns.globalPid, int)
-    )
+    texts: list[tuple[str]] = typed(source, nsight.DIAGNOSTICS, "text")
+    with_process: list[tuple[str, int]] = typed(source, nsight.DIAGNOSTICS, "text", "globalPid")
     messages: defaultdict[Cause, list[str]] = defaultdict(list)
     for [text] in texts:
         for cause in causes_of_message(text):

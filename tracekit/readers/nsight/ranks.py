@@ -62,8 +62,7 @@ def ranks_by_mpi(report: TableSource, named: list[tuple[int, str]], ids: GlobalI
 
 def _of_table(report: TableSource, ids: GlobalIds) -> Iterator[Claim]:
     """The table of ranks in newer exports of MPI programs."""
-    columns = nsight.MPI_RANKS.c
-    rows = typed(report, nsight.MPI_RANKS, (columns.globalTid, int), (columns.rank, int))
+    rows = typed(report, nsight.MPI_RANKS, "globalTid", "rank")
     for tid, rank in rows:
         process = int(np.searchsorted(ids.pids, tid & nsight.PROCESS_MASK))
         known = process < ids.pids.size and int(ids.pids[process]) == tid & nsight.PROCESS_MASK

@@ -230,8 +230,7 @@ def _events(tables: dict[str, pa.Table], ids: GlobalIds, tally: Tally, beside: T
 
 def _recorder_figures(source: TableSource) -> dict[str, int]:
     """What the embedded recorder says about itself: markers lost, layers whose fused path it switched off."""
-    columns = nsight.RECORDER.c
-    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, (columns.name, str), (columns.value, int)))
+    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, "name", "value"))
     return {name: max(0, value) for name, value in figures.items()}
 
 
@@ -239,8 +238,8 @@ def _described(source: TableSource, report: Source) -> Source:
     """What is known of the report's file, with what the tables say about it."""
     versions: dict[str, str] = {}
     for table in (nsight.EXPORT, nsight.EXPORT_BEFORE_3_4):
-        versions |= dict(typed(source, table, (table.c.name, str), (table.c.value, str)))
-    started: list[tuple[int]] = typed(source, nsight.SESSION, (nsight.SESSION.c.utcEpochNs, int))
+        versions |= dict(typed(source, table, "name", "value"))
+    started: list[tuple[int]] = typed(source, nsight.SESSION, "utcEpochNs")
     return replace(
         report,
         exporter=versions.get("EXPORT_PRODUCT_VERSION"),
@@ -251,7 +250,6 @@ def _described(source: TableSource, report: Source) -> Source:
 
 def _process_names(source: TableSource, threads: Threads) -> dict[int, str]:
     seen = set(threads.process_pid.tolist())
-    columns = nsight.PROCESSES.c
-    rows = typed(source, nsight.PROCESSES, (columns.pid, int), (columns.name, str))
+    rows = typed(source, nsight.PROCESSES, "pid", "name")
     # The name of the executable without its folders, which may be private.
     return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in rows if pid in seen}

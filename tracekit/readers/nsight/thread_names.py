@@ -25,8 +25,7 @@ def thread_names(source: TableSource, strings: pa.Table, ids: GlobalIds) -> dict
         strings: Its strings.
         ids: Its threads.
     """
-    columns = nsight.THREADS.c
-    named = typed(source, nsight.THREADS, (columns.globalTid, int), (columns.nameId, int))
+    named = typed(source, nsight.THREADS, "globalTid", "nameId")
     if not named:
         return {}
     tid, name = np.array(named, dtype=np.int64).T

@@ -29,9 +29,8 @@ from tracekit.recording.tables import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import sqlalchemy as sql
-
     from tracekit.arrays.types import Flags, Ints
+    from tracekit.nsight.stored import StoredTable
     from tracekit.readers.nsight.ids import GlobalIds
     from tracekit.readers.rows.encoded import Names
     from tracekit.recording.tally import Tally
@@ -56,7 +55,7 @@ _KERNEL_ONLY = {
     "graphId": "graph_id",
     "graphNodeId": "graph_node_id",
 }
-WORK_TABLES: dict[str, tuple[sql.Table, int, dict[str, str]]] = {
+WORK_TABLES: dict[str, tuple[StoredTable, int, dict[str, str]]] = {
     "kernel": (nsight.KERNEL, KERNEL, _KERNEL_ONLY),
     "memcpy": (
         nsight.MEMCPY,
@@ -80,7 +79,7 @@ def work_requests() -> dict[str, Request]:
     for name, (table, _, own) in WORK_TABLES.items():
         columns = {"start": pa.int64(), "end": pa.int64(), "globalPid": ENCODED}
         columns |= {theirs: _TYPES[ours] for theirs, ours in (_COMMON | own).items()}
-        columns |= {column: ENCODED for column in ("shortName", "demangledName") if column in table.c}
+        columns |= {column: ENCODED for column in ("shortName", "demangledName") if column in table.columns}
         requests[name] = Request(table, columns)
     return requests
 

@@ -5,6 +5,30 @@
 
 from __future__ import annotations
 
-from tracekit.readers.nsight_native.report import NAME, read, recognises
+from typing import TYPE_CHECKING
 
-__all__ = ["NAME", "read", "recognises"]
+from tracekit.nsight.exporting import RAW_MAGIC, REPORT_MAGIC
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.progress import Progress
+    from tracekit.recording.tables import Recording
+
+NAME = "nsight-native"
+
+
+def recognises(_path: Path, head: bytes) -> bool:
+    """Whether it begins as reports of nsys do, or their raw data."""
+    return head.startswith((REPORT_MAGIC, RAW_MAGIC))
+
+
+def read(path: Path, progress: Progress) -> Recording:
+    """Reads the report.
+
+    Raises:
+        ReportError: If there is no nsys to export it with, or it cannot export this report.
+    """
+    from tracekit.readers.nsight_native import report
+
+    return report.read(path, progress)

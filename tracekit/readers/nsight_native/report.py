@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from tracekit.errors import CaptureError, ReportError
 from tracekit.files import reason_of
 from tracekit.nsight import nsys, tables as nsight
-from tracekit.nsight.exporting import RAW_MAGIC, REPORT_MAGIC, ExportFailed, export, exported, is_raw
+from tracekit.nsight.exporting import ExportFailed, export, exported, is_raw
 from tracekit.readers.digests import source_of_file
 from tracekit.readers.folder.tables import FolderTables
 from tracekit.readers.nsight.report import recording_of
+from tracekit.readers.nsight_native import NAME
 from tracekit.readers.nsight_native.cache import cache_folder, forget, kept, made
 from tracekit.readers.nsight_native.writer import has_its_end, is_newer, written_by
 from tracekit.readers.sqlite.bulk import BulkReader
@@ -28,15 +29,8 @@ if TYPE_CHECKING:
     from tracekit.recording.provenance import Source
     from tracekit.recording.tables import Recording
 
-NAME = "nsight-native"
-
 #: With less free space than this, a failure is due to it.
 _FULL_BYTES = 1 << 20
-
-
-def recognises(_path: Path, head: bytes) -> bool:
-    """Whether it begins as reports of nsys do, or their raw data."""
-    return head.startswith((REPORT_MAGIC, RAW_MAGIC))
 
 
 def read(path: Path, progress: Progress) -> Recording:
@@ -98,9 +92,8 @@ def _recording(export: Path, source: Source, progress: Progress, path: Path) -> 
     """The recording out of an export; errors name the report itself."""
     try:
         if export.is_dir():
-            return recording_of(FolderTables(export, nsight.SCHEMA.tables), lambda: source, progress)
-        with SqliteFile(export) as file:
-            return recording_of(BulkReader(file), lambda: source, progress)
+            return recording_of(FolderTables(export, nsight.TABLES), lambda: source, progress)
+        return recording_of(BulkReader(SqliteFile(export)), lambda: source, progress)
     except ReportError as error:
         raise ReportError(path, f"its export by nsys cannot be read: {error.problem}", error.remedy) from None
 

@@ -1,7 +1,36 @@
-"""SQLite files of nvprof and the Visual Profiler: ``report`` recognises and reads one, with one module per part."""
+"""SQLite files of nvprof and the Visual Profiler: ``report`` reads one, with one module per part."""
 
 from __future__ import annotations
 
-from tracekit.readers.nvprof.report import NAME, read, recognises
+from typing import TYPE_CHECKING
 
-__all__ = ["NAME", "read", "recognises"]
+from tracekit.readers.nvprof.tables import STRINGS
+from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.progress import Progress
+    from tracekit.recording.tables import Recording
+
+NAME = "nvprof"
+_KINDS = "CUPTI_ACTIVITY_KIND_"
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether it is SQLite with nvprof's strings and some activities."""
+    if not head.startswith(SQLITE_MAGIC):
+        return False
+    tables = SqliteFile(path).tables
+    return STRINGS.name in tables and any(name.startswith(_KINDS) for name in tables)
+
+
+def read(path: Path, progress: Progress) -> Recording:
+    """Reads the file.
+
+    Raises:
+        ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
+    """
+    from tracekit.readers.nvprof import report
+
+    return report.read(path, progress)

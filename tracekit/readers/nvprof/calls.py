@@ -17,14 +17,13 @@ from tracekit.readers.rows.times import start_and_end
 from tracekit.recording.tables import LAUNCHES, names_starting
 
 if TYPE_CHECKING:
-    import sqlalchemy as sql
-
     from tracekit.arrays.types import Flags, Ints
+    from tracekit.nsight.stored import StoredTable
     from tracekit.readers.rows.encoded import Names
     from tracekit.recording.tally import Tally
 
 #: The tables with the names of their calls.
-CALL_TABLES: dict[str, tuple[sql.Table, tuple[str, ...]]] = {
+CALL_TABLES: dict[str, tuple[StoredTable, tuple[str, ...]]] = {
     "runtime": (nvprof.RUNTIME, runtime_calls.NAMES),
     "driver": (nvprof.DRIVER, driver_calls.NAMES),
 }

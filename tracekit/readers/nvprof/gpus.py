@@ -21,7 +21,7 @@ def gpus(tables: TableSource, strings: Mapping[int, str]) -> dict[int, Gpu]:
     table = nvprof.DEVICE
     if not has(tables, table, "id", "name"):
         return {}
-    columns = tuple(column.name for column in table.c if has(tables, table, column.name))
+    columns = tuple(column for column in table.columns if has(tables, table, column))
     rows = (dict(zip(columns, row, strict=True)) for row in tables.values(table.name, columns))
     return {
         row["id"]: _gpu(strings[row["name"]], row)

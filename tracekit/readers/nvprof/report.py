@@ -17,7 +17,7 @@ from tracekit.arrays.columns import integers
 from tracekit.causes.reports import TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.readers.digests import source_of_file
-from tracekit.readers.nvprof import tables as nvprof
+from tracekit.readers.nvprof import NAME, tables as nvprof
 from tracekit.readers.nvprof.calls import CALL_TABLES, call_requests, launches_table
 from tracekit.readers.nvprof.gpus import gpus
 from tracekit.readers.nvprof.lacks import lacks
@@ -40,7 +40,7 @@ from tracekit.readers.rows.ranks import ranks
 from tracekit.readers.rows.times import DamagedRows
 from tracekit.readers.source import typed
 from tracekit.readers.sqlite.bulk import BulkReader
-from tracekit.readers.sqlite.file import DAMAGED, SQLITE_MAGIC, SqliteFile
+from tracekit.readers.sqlite.file import DAMAGED, SqliteFile
 from tracekit.recording.provenance import LATEST_UTC_NS
 from tracekit.recording.tables import Recording
 from tracekit.recording.tally import Tally
@@ -53,22 +53,11 @@ if TYPE_CHECKING:
     from tracekit.readers.source import TableSource
     from tracekit.recording.provenance import Source
 
-NAME = "nvprof"
-
-_KINDS = "CUPTI_ACTIVITY_KIND_"
 _SUBJECTS = {"ranges": "ranges", "runtime": "launches", "driver": "launches"}
 #: The string that stands for none.
 _NO_STRING = 0
 #: September 2001; times before it do not count from 1970.
 _EARLIEST_UTC_NS = 10**18
-
-
-def recognises(path: Path, head: bytes) -> bool:
-    """Whether it is SQLite with nvprof's strings and some activities."""
-    if not head.startswith(SQLITE_MAGIC):
-        return False
-    with SqliteFile(path) as file:
-        return nvprof.STRINGS.name in file.tables and any(name.startswith(_KINDS) for name in file.tables)
 
 
 def read(path: Path, progress: Progress) -> Recording:
@@ -77,7 +66,8 @@ def read(path: Path, progress: Progress) -> Recording:
     Raises:
         ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
     """
-    with SqliteFile(path) as file, ThreadPoolExecutor(max_workers=1) as beside:
+    file = SqliteFile(path)
+    with ThreadPoolExecutor(max_workers=1) as beside:
         source = beside.submit(source_of_file, path, NAME)
         _check_essentials(file)
         bulk = BulkReader(file)
@@ -175,8 +165,7 @@ def _origin(events: dict[str, pa.Table]) -> int:
 
 def _strings(tables: TableSource) -> pa.Table:
     """The strings by id, without the one that stands for none."""
-    columns = nvprof.STRINGS.c
-    rows = typed(tables, nvprof.STRINGS, (columns["_id_"], int), (columns.value, str))
+    rows = typed(tables, nvprof.STRINGS, "_id_", "value")
     kept = [row for row in rows if row[0] != _NO_STRING]
     return pa.table(
         {"id": pa.array([row[0] for row in kept], pa.int64()), "value": pa.array([row[1] for row in kept], pa.string())}
@@ -185,7 +174,7 @@ def _strings(tables: TableSource) -> pa.Table:
 
 def _described(tables: TableSource, source: Source, origin: int) -> Source:
     """What is known of the file, with what the tables say about it."""
-    versions = typed(tables, nvprof.VERSION, (nvprof.VERSION.c.version, int))
+    versions = typed(tables, nvprof.VERSION, "version")
     return replace(
         source,
         exporter="nvprof",

@@ -6,21 +6,9 @@ A file has all tables of its version, most of them empty, and some of these colu
 
 from __future__ import annotations
 
-from typing import Any
+from tracekit.nsight.stored import stored
 
-from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text
-
-_SCHEMA = MetaData()
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-
-
-def _table(name: str, integers: str, texts: str = "", blobs: str = "") -> Table:
-    columns: list[Column[Any]] = [Column(column, Integer) for column in integers.split()]
-    columns += [Column(column, Text) for column in texts.split()]
-    columns += [Column(column, LargeBinary) for column in blobs.split()]
-    return Table(name, _SCHEMA, *columns)
-
-
 _PLACE = "start end deviceId contextId streamId correlationId runtimeCorrelationId"
 _KERNEL_COLUMNS = (
     f"{_PLACE} gridId name gridX gridY gridZ blockX blockY blockZ "
@@ -29,30 +17,30 @@ _KERNEL_COLUMNS = (
 _COPY_COLUMNS = f"{_PLACE} bytes copyKind graphNodeId graphId"
 _CALL_COLUMNS = "cbid start end processId threadId correlationId returnValue"
 
-STRINGS = _table("StringTable", "_id_", texts="value")
-VERSION = _table("Version", "version")
-MARKER = _table(_PREFIX + "MARKER", "flags timestamp id objectKind name domain", blobs="objectId")
-MARKER_DATA = _table(_PREFIX + "MARKER_DATA", "id payloadKind", blobs="payload")
-RUNTIME = _table(_PREFIX + "RUNTIME", _CALL_COLUMNS)
-DRIVER = _table(_PREFIX + "DRIVER", _CALL_COLUMNS)
-KERNEL = _table(_PREFIX + "KERNEL", _KERNEL_COLUMNS)
-CONCURRENT_KERNEL = _table(_PREFIX + "CONCURRENT_KERNEL", _KERNEL_COLUMNS)
+STRINGS = stored("StringTable", "_id_", texts="value")
+VERSION = stored("Version", "version")
+MARKER = stored(_PREFIX + "MARKER", "flags timestamp id objectKind name domain", blobs="objectId")
+MARKER_DATA = stored(_PREFIX + "MARKER_DATA", "id payloadKind", blobs="payload")
+RUNTIME = stored(_PREFIX + "RUNTIME", _CALL_COLUMNS)
+DRIVER = stored(_PREFIX + "DRIVER", _CALL_COLUMNS)
+KERNEL = stored(_PREFIX + "KERNEL", _KERNEL_COLUMNS)
+CONCURRENT_KERNEL = stored(_PREFIX + "CONCURRENT_KERNEL", _KERNEL_COLUMNS)
 #: Kernels that kernels launched.
-CDP_KERNEL = _table(_PREFIX + "CDP_KERNEL", f"{_KERNEL_COLUMNS} parentGridId")
-MEMCPY = _table(_PREFIX + "MEMCPY", _COPY_COLUMNS)
+CDP_KERNEL = stored(_PREFIX + "CDP_KERNEL", f"{_KERNEL_COLUMNS} parentGridId")
+MEMCPY = stored(_PREFIX + "MEMCPY", _COPY_COLUMNS)
 #: Copies between two GPUs.
-MEMCPY2 = _table(_PREFIX + "MEMCPY2", _COPY_COLUMNS)
-MEMSET = _table(_PREFIX + "MEMSET", f"{_PLACE} value bytes graphNodeId graphId")
-GRAPH_TRACE = _table(_PREFIX + "GRAPH_TRACE", "start end deviceId contextId streamId correlationId graphId")
-UNIFIED_MEMORY = _table(
+MEMCPY2 = stored(_PREFIX + "MEMCPY2", _COPY_COLUMNS)
+MEMSET = stored(_PREFIX + "MEMSET", f"{_PLACE} value bytes graphNodeId graphId")
+GRAPH_TRACE = stored(_PREFIX + "GRAPH_TRACE", "start end deviceId contextId streamId correlationId graphId")
+UNIFIED_MEMORY = stored(
     _PREFIX + "UNIFIED_MEMORY_COUNTER", "start end counterKind value address srcId dstId streamId processId"
 )
-DEVICE = _table(
+DEVICE = stored(
     _PREFIX + "DEVICE",
     "id name computeCapabilityMajor computeCapabilityMinor numMultiprocessors globalMemorySize globalMemoryBandwidth "
     "coreClockRate",
 )
-NAMES = _table(_PREFIX + "NAME", "objectKind name", blobs="objectId")
+NAMES = stored(_PREFIX + "NAME", "objectKind name", blobs="objectId")
 
 _SPAN = ("start", "end")
 ESSENTIAL: dict[str, tuple[str, ...]] = {

@@ -20,9 +20,8 @@ from tracekit.recording.tables import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMSET,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import sqlalchemy as sql
-
     from tracekit.arrays.types import Ints
+    from tracekit.nsight.stored import StoredTable
     from tracekit.readers.rows.encoded import Names
     from tracekit.recording.tally import Tally
 
@@ -37,7 +36,7 @@ class _Source(NamedTuple):
         more: Other columns that are read.
     """
 
-    table: sql.Table
+    table: StoredTable
     kind: int
     columns: dict[str, str]
     more: tuple[str, ...] = ()
@@ -87,7 +86,9 @@ def work_requests() -> dict[str, Request]:
         columns = {"start": pa.int64(), "end": pa.int64(), "name": ENCODED}
         columns |= {theirs: _TYPES[ours] for theirs, ours in source.columns.items()}
         columns |= dict.fromkeys((*source.more, _BY_RUNTIME), pa.int64())
-        requests[name] = Request(source.table, {name: columns[name] for name in columns if name in source.table.c})
+        requests[name] = Request(
+            source.table, {name: columns[name] for name in columns if name in source.table.columns}
+        )
     return requests
 
 

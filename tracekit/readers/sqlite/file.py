@@ -1,4 +1,4 @@
-"""An open SQLite file: its tables, and the rows of small ones.
+"""A SQLite file: its tables, and the rows of small ones.
 
 The file is opened read-only and immutable: no lock is taken, no ``-wal`` or ``-shm`` file is read or created, and a
 read-only disk is enough.
@@ -7,21 +7,27 @@ read-only disk is enough.
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
-
-import sqlalchemy as sql
-from sqlalchemy.pool import NullPool
+from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import ReportError
 from tracekit.recording.provenance import Lack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
+# Only real tables have a root page: views and virtual tables could run anything.
+_COLUMNS = """
+    SELECT main.name, main.rootpage, info.name, info.pk, info.hidden
+    FROM sqlite_master AS main LEFT JOIN pragma_table_xinfo(main.name) AS info
+    WHERE main.type = 'table' AND main.rootpage > 0
+    ORDER BY main.rowid, info.cid
+"""
+_INDEXES = "SELECT origin FROM pragma_index_list(?)"
 DAMAGED = "the file is damaged or truncated; export the report again"
 
 
@@ -46,30 +52,28 @@ class Layout:
 
 
 class SqliteFile:
-    """An open SQLite file."""
+    """A SQLite file, which is opened anew for every query."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file.
+        """Reads which tables the file has.
 
         Raises:
             ReportError: If SQLite cannot read it.
         """
         self.path = path
         self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        self._engine = sql.create_engine("sqlite://", creator=self.connect, poolclass=NullPool)
-        self._roots = self._root_pages()
+        self._roots: dict[str, int] = {}
+        #: Name, part in the primary key, and kind of every column, in the order of the table.
+        self._columns: dict[str, list[tuple[str, int, int]]] = {}
+        for table, root, *column in self.rows(_COLUMNS):
+            if isinstance(table, str):
+                self._roots[table] = root
+                self._columns.setdefault(table, []).extend([(*column,)] if isinstance(column[0], str) else [])
         #: The columns of each table, without computed ones.
         self.tables: dict[str, frozenset[str]] = {
-            name: frozenset(column for column, _, hidden in self._columns(name) if not hidden) for name in self._roots
+            table: frozenset(name for name, _, hidden in columns if not hidden)
+            for table, columns in self._columns.items()
         }
-
-    def __enter__(self) -> Self:
-        """The file itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Closes the file."""
-        self._engine.dispose()
 
     def connect(self) -> sqlite3.Connection:
         """A connection whose texts are never invalid: bytes that are not UTF-8 are replaced."""
@@ -77,21 +81,9 @@ class SqliteFile:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         return connection
 
-    def _root_pages(self) -> dict[str, int]:
-        # Only real tables have a root page: views and virtual tables could run anything.
-        master = sql.table("sqlite_master", *map(sql.column, ("type", "name", "rootpage")))
-        real = sql.select(master.c.name, master.c.rootpage)
-        rows = self.rows(real.where(master.c.type == "table", master.c.rootpage > 0))
-        return {name: root for name, root in rows if isinstance(name, str)}
-
-    def _columns(self, table: str) -> list[Any]:
-        """Name, part in the primary key, and kind of every column, in the order of the table."""
-        info = sql.func.pragma_table_xinfo(sql.bindparam("of")).table_valued("name", "pk", "hidden")
-        return self.rows(sql.select(info.c.name, info.c.pk, info.c.hidden), of=table)
-
     def layout(self, table: str) -> Layout | None:
         """How the table's rows lie in the file; None if there is more to it than one column after the other."""
-        columns = self._columns(table)
+        columns = self._columns[table]
         keys = frozenset(name for name, key, _ in columns if key)
         if any(hidden for *_, hidden in columns) or (keys and self._has_key_index(table)):
             return None
@@ -99,8 +91,7 @@ class SqliteFile:
 
     def _has_key_index(self, table: str) -> bool:
         """Whether the primary key has an index or is the table itself, so that it is not the number of the row."""
-        info = sql.func.pragma_index_list(sql.bindparam("of")).table_valued("origin")
-        return any(origin == "pk" for (origin,) in self.rows(sql.select(info.c.origin), of=table))
+        return any(origin == "pk" for (origin,) in self.rows(_INDEXES, table))
 
     @property
     def lacks(self) -> tuple[Lack, ...]:
@@ -116,16 +107,37 @@ class SqliteFile:
 
     def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
         """Columns of a small table, a tuple for each row."""
-        named: list[sql.ColumnElement[Any]] = [sql.column(name) for name in columns]
-        return self.rows(sql.select(*named).select_from(sql.table(table)))
+        return self.rows(selecting([column_of(table, name) for name in columns], table))
 
-    def rows(self, query: sql.Select[Any], **values: object) -> list[Any]:
+    def rows(self, query: str, *values: object) -> list[Any]:
         """All rows of a small query."""
         try:
-            with self._engine.connect() as connection:
-                return list(connection.execute(query, values))
-        except sql.exc.DatabaseError as error:
-            problem = f"SQLite cannot read it ({error.orig})"
+            with closing(self.connect()) as connection:
+                return connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            problem = f"SQLite cannot read it ({error})"
             raise ReportError(self.path, problem, DAMAGED) from None
         except UnicodeDecodeError:  # SQLite's own message quotes what is damaged
             raise ReportError(self.path, "SQLite cannot read it", DAMAGED) from None
+
+
+def column_of(table: str, name: str) -> str:
+    """A column as a query names it: without its table, SQLite would take the name of a missing one for a text."""
+    return f"{_quoted(table)}.{_quoted(name)}"
+
+
+def selecting(columns: Iterable[str], table: str, order: str = "") -> str:
+    """A query for columns of a table, as :func:`column_of` names them; a SQL builder takes longer to import than this.
+
+    Args:
+        columns: The columns, or expressions of them.
+        table: The table's name.
+        order: What the rows are sorted by, if anything.
+    """
+    query = f"SELECT {', '.join(columns)} FROM {_quoted(table)}"  # noqa: S608 - every name is quoted
+    return f"{query} ORDER BY {order}" if order else query
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'

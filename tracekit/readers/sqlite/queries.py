@@ -10,17 +10,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import sqlalchemy as sql
-from sqlalchemy.dialects import sqlite as dialect
 
 from tracekit.errors import ReportError
-from tracekit.readers.sqlite.file import DAMAGED
+from tracekit.readers.sqlite.file import DAMAGED, column_of, selecting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sqlalchemy.sql.elements import ColumnElement
-
+    from tracekit.nsight.stored import StoredTable
     from tracekit.readers.sqlite.file import SqliteFile
 
 #: The number by which SQLite keeps a row, as a column that can be asked for.
@@ -28,10 +25,9 @@ ROWID = "rowid"
 
 #: Rows that stand in memory as Python objects at a time.
 _BATCH_ROWS = 16_384
-_ROWID: ColumnElement[int] = sql.literal_column(ROWID, sql.Integer)
 
 
-def batches(file: SqliteFile, table: sql.Table, types: Mapping[str, pa.DataType]) -> Iterator[list[pa.Array]]:
+def batches(file: SqliteFile, table: StoredTable, types: Mapping[str, pa.DataType]) -> Iterator[list[pa.Array]]:
     """Columns of a table, thousands of rows at a time, in the order of its rowids where they are asked for.
 
     Args:
@@ -51,17 +47,17 @@ def batches(file: SqliteFile, table: sql.Table, types: Mapping[str, pa.DataType]
         yield [_array(file, *column) for column in zip(names, values, types.values(), strict=True)]
 
 
-def _query(table: sql.Table, types: Mapping[str, pa.DataType]) -> str:
+def _query(table: StoredTable, types: Mapping[str, pa.DataType]) -> str:
     columns = [_column(table, name, type_) for name, type_ in types.items()]
-    query = sql.select(*columns).select_from(table)
-    return str((query.order_by(_ROWID) if ROWID in types else query).compile(dialect=dialect.dialect()))
+    return selecting(columns, table.name, ROWID if ROWID in types else "")
 
 
-def _column(table: sql.Table, name: str, type_: pa.DataType) -> ColumnElement[Any]:
+def _column(table: StoredTable, name: str, type_: pa.DataType) -> str:
     if name == ROWID:
-        return _ROWID
+        return ROWID
+    column = column_of(table.name, name)
     # In a column of texts a number counts as its digits.
-    return sql.cast(table.c[name], sql.Text) if _value_type(type_) == pa.string() else table.c[name]
+    return f"CAST({column} AS TEXT)" if _value_type(type_) == pa.string() else column
 
 
 def _value_type(type_: pa.DataType) -> pa.DataType:
@@ -70,7 +66,7 @@ def _value_type(type_: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_integer(value) else value
 
 
-def _rows(file: SqliteFile, table: sql.Table, query: str) -> Iterator[list[tuple[object, ...]]]:
+def _rows(file: SqliteFile, table: StoredTable, query: str) -> Iterator[list[tuple[object, ...]]]:
     try:
         with closing(file.connect()) as connection:
             cursor = connection.execute(query)

@@ -8,6 +8,7 @@ comments are sections of https://sqlite.org/fileformat2.html.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -148,19 +149,23 @@ def _decoded(data: Bytes, cells: tuple[Ints, Ints], longest: int, asked: Asked) 
     if bool((end > edge).any()) or int(payload.max(initial=0)) > longest:
         raise NotPlain
     decoded: dict[int, Any] = {}
+    # Steps that are the same in all rows: views that begin later cost nothing, other places would be added up.
+    ahead = past = 0
     for position in range(max((*asked.integers, *asked.texts, *asked.others, *asked.blobs), default=-1) + 1):
-        kind, length, at = _serial_type(data, at)
+        kind, following = _serial_type(data[ahead:], at)
+        ahead, at = (ahead + 1, at) if following is None else (ahead, following)
+        length = _length(kind)
         if position in asked.integers:
-            decoded[position] = _integer(data, kind, body)
+            decoded[position] = _integer(data[past:], kind, body)
         elif position in asked.texts:
-            decoded[position] = _values(data, kind, (length, body), ENCODED_TEXT)
+            decoded[position] = _values(data[past:], kind, (length, body), ENCODED_TEXT)
         elif position in asked.blobs:
-            decoded[position] = _values(data, kind, (length, body), ENCODED_BLOB)
+            decoded[position] = _values(data[past:], kind, (length, body), ENCODED_BLOB)
         elif position in asked.others:
             decoded[position] = bool(kind.any())
-        body = body + length
+        past, body = (past + length, body) if isinstance(length, int) else (past, body + length)
     # The header must reach to the last column asked for, and the columns must lie within the row.
-    if bool((at > start + header).any()) or bool((body > end).any()):
+    if bool((at > start + header - ahead).any()) or bool((body > end - past).any()):
         raise NotPlain
     integers, texts, others, blobs = (
         [decoded[position] for position in positions]
@@ -169,14 +174,20 @@ def _decoded(data: Bytes, cells: tuple[Ints, Ints], longest: int, asked: Asked) 
     return Columns(rowid, integers, texts, others, blobs)
 
 
-def _integer(data: Bytes, kind: Ints, body: Ints) -> tuple[Ints | None, Flags | None]:
+def _integer(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, Flags | None]:
     least, most = int(kind.min(initial=_ONE)), int(kind.max(initial=_NULL))
     if most == _NULL:
         return None, None
     if most > _ONE or (most >= _FLOAT and bool((kind == _FLOAT).any())):
         raise NotPlain
-    words = np.ndarray((data.size - 7,), dtype=">i8", buffer=data, strides=(1,))
-    value = words[body].astype(np.int64) >> _SHIFT[kind]
+    if least >= _ZERO:
+        return (kind == _ONE).astype(np.int64), None
+    words = np.ndarray((data.size - 7,), dtype=np.int64, buffer=data, strides=(1,))
+    value = words[body]
+    if sys.byteorder == "little":
+        value.byteswap(inplace=True)
+    # Mostly all rows store the column in as many bytes.
+    value >>= _SHIFT[least] if least == most else _SHIFT[kind]
     if most >= _ZERO:
         value[kind == _ZERO] = 0
         value[kind == _ONE] = 1
@@ -187,13 +198,15 @@ def _integer(data: Bytes, kind: Ints, body: Ints) -> tuple[Ints | None, Flags | 
     return value, null
 
 
-def _values(data: Bytes, kind: Ints, place: tuple[Ints, Ints], type_: pa.DataType) -> pa.ChunkedArray | None:
+def _values(
+    data: Bytes, kind: Bytes | Ints, place: tuple[Ints | int, Ints], type_: pa.DataType
+) -> pa.ChunkedArray | None:
     """Texts or bytes as Arrow's views into the pages, of which distinct ones are then stored once.
 
     A view is the length and twelve bytes: the text itself if it fits, else its first four bytes, the number of the
     buffer and the place in it (https://arrow.apache.org/docs/format/Columnar.html).
     """
-    length, body = place
+    length, body = np.broadcast_to(place[0], kind.shape), place[1]
     first, view_type = (_FIRST_TEXT, pa.string_view()) if type_ == ENCODED_TEXT else (_FIRST_BLOB, pa.binary_view())
     null = kind == _NULL
     if null.all():
@@ -216,13 +229,18 @@ def _values(data: Bytes, kind: Ints, place: tuple[Ints, Ints], type_: pa.DataTyp
     return pa.chunked_array([views.cast(type_.value_type).dictionary_encode()], type=type_)
 
 
-def _serial_type(data: Bytes, at: Ints) -> tuple[Ints, Ints, Ints]:
-    """Kind and length of a column, and where the next one's kind stands."""
-    kind: Ints = data[at].astype(np.int16)
-    if not bool((kind >= _TWO_BYTES).any()):
-        return kind, _BYTES[kind], at + 1
-    wide, at = _varint(data, at)
-    return wide, np.where(wide < _BYTES.size, _BYTES[wide % _BYTES.size], (wide - 12) >> 1), at
+def _serial_type(data: Bytes, at: Ints) -> tuple[Bytes | Ints, Ints | None]:
+    """Kind of a column, and where the next one's kind stands, unless that is one byte further in all rows."""
+    kind = data[at]
+    return (kind, None) if int(kind.max(initial=_NULL)) < _TWO_BYTES else _varint(data, at)
+
+
+def _length(kind: Bytes | Ints) -> Ints | int:
+    """The length of a column in each row, or the one of all rows."""
+    least, most = int(kind.min(initial=_TWO_BYTES - 1)), int(kind.max(initial=_NULL))
+    if most >= _BYTES.size:
+        return np.where(kind < _BYTES.size, _BYTES[kind % _BYTES.size], (kind - 12) >> 1)
+    return int(_BYTES[most]) if least == most else _BYTES[kind]
 
 
 def _varint(data: Bytes, at: Ints) -> tuple[Ints, Ints]:

@@ -1,0 +1,33 @@
+"""Memory that was freed is used again, where the C library can be asked for that."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+TOUCHED = """
+import resource, sys
+import numpy as np
+from tracekit.arrays.kept_memory import keep_memory
+if sys.argv[1] == "kept":
+    keep_memory()
+def faults():
+    np.ones(20_000_000 // 8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+first = faults()
+for _ in range(10):
+    last = faults()
+print(last - first)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries decide for themselves")
+def test_an_array_gets_the_memory_of_the_one_before() -> None:
+    run = [sys.executable, "-c", TOUCHED]
+    anew, kept = (
+        int(subprocess.run([*run, how], check=True, capture_output=True, text=True).stdout) for how in ("new", "kept")
+    )
+    assert kept < anew / 10
