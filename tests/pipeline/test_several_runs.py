@@ -20,7 +20,7 @@ from tests.benchmarks.serving_report import write_report
 from tests.cli.test_terminal import on_a_terminal
 from tests.command import LINES, arguments, command, contents, environment, separately
 from tests.trace_lines import report
-from tracekit.pipeline import processes as workers
+from tracekit.pipeline import work
 from tracekit.pipeline.several import report_names
 
 
@@ -58,6 +58,11 @@ def children(pid: int) -> set[int]:
         if int(parent) == pid and state != "Z":
             pids.add(int(stat.parent.name))
     return pids
+
+
+def workers_of(pid: int) -> set[int]:
+    """Those of them that work on reports; others only look after what processes share."""
+    return {child for child in children(pid) if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()}
 
 
 def runs(pid: int) -> bool:
@@ -298,7 +303,7 @@ def test_a_worker_that_is_killed_spoils_its_own_report_only(
     large: list[Path], ranks: list[Path], tmp_path: Path
 ) -> None:
     process = begun([*large, ranks[2]], tmp_path / "run")
-    os.kill(min(children(process.pid)), signal.SIGKILL)
+    os.kill(min(workers_of(process.pid)), signal.SIGKILL)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 1
     assert ": the process that parsed it ended early (signal 9); parse it alone" in complained
@@ -359,9 +364,11 @@ def closing(*_):
     engine.connect().close()
 """
 IN_A_WORKER = """
-from tracekit.pipeline import worker
-worker.tables_of = closing
-worker.run({"report": sys.argv[1], "folder": sys.argv[2], "wishes": {"graph_captures": []}})
+from multiprocessing import Pipe
+from tracekit.engines import worker
+ends = Pipe(), Pipe()
+worker.prepare(ends[0][0], ends[1][0])
+worker.done(closing)
 """
 IN_A_COMMAND = """
 from tracekit import cli
@@ -416,19 +423,6 @@ def test_the_workers_of_a_run_that_is_killed_end_by_themselves(large: list[Path]
     assert not (tmp_path / "run").exists()
 
 
-def test_no_more_reports_are_parsed_at_once_than_memory_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "_cores", lambda: 3)
-    needed = [5, 6, 7]
-    fits = workers._fits
-    assert fits(needed, [], 2, 1), "one always can"
-    assert fits(needed, [0], 1, 11)
-    assert not fits(needed, [0], 1, 10)
-    assert fits(needed, [0, 1], 2, None), "as many as cores where memory is not known"
-    assert not fits(needed * 2, [0, 1, 2], 3, None)
-
-
 def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_path: Path) -> None:
     names = (
         "run.sqlite",
@@ -441,7 +435,7 @@ def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_pat
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(bytes(1_000_000))
-    needed = {name: workers._needed_bytes(tmp_path / name) for name in (*names[:4], "run_pqtdir")}
+    needed = {name: work.needed_bytes(tmp_path / name) for name in (*names[:4], "run_pqtdir")}
     megabytes = {name: round((count - 200_000_000) / 1_000_000) for name, count in needed.items()}
     assert megabytes == {
         "run.sqlite": 4,
@@ -450,19 +444,3 @@ def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_pat
         "run.nsys-rep": 40,
         "run_pqtdir": 32,
     }
-
-
-def test_available_memory_is_what_linux_and_the_container_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meminfo, most, now = (tmp_path / name for name in ("meminfo", "max", "current"))
-    monkeypatch.setattr(workers, "_MEMORY", meminfo)
-    monkeypatch.setattr(workers, "_LIMITS", ((most, now),))
-    assert workers._available_bytes() is None
-    meminfo.write_text("MemTotal:  100 kB\nMemAvailable:   24 kB\n")
-    assert workers._available_bytes() == 24 * 1024
-    most.write_text("max\n")
-    now.write_text("1000\n")
-    assert workers._available_bytes() == 24 * 1024
-    most.write_text("5000\n")
-    assert workers._available_bytes() == 4000
-    now.write_text("6000\n")
-    assert workers._available_bytes() == 0

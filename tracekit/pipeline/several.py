@@ -7,6 +7,7 @@ import shutil
 import unicodedata
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ from tracekit.dataset.joining import Part, join
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
 from tracekit.dataset.writing import writing
+from tracekit.engines import Task, opened
 from tracekit.errors import ReportsError, UsageError
-from tracekit.pipeline.processes import Task, parsed_side_by_side
+from tracekit.pipeline.work import lost, needed_bytes, parsed_into
 
 if TYPE_CHECKING:
     import os
@@ -104,14 +106,22 @@ def _parse_parts(
 ) -> dict[str, ReportError]:
     """Parses the reports side by side; why some cannot be read, by their names."""
     tasks = [
-        Task(path, part.name, part.folder, replace(wishes, first_id=part.first_id))
+        Task(
+            part.name,
+            partial(parsed_into, part.folder, path, replace(wishes, first_id=part.first_id)),
+            needed_bytes(path),
+        )
         for path, part in zip(paths, parts, strict=True)
     ]
-    outcomes = zip(parts, parsed_side_by_side(tasks, progress), strict=True)
-    errors = {part: error for part, error in outcomes if error is not None}
-    for part in errors:
-        shutil.rmtree(part.folder, ignore_errors=True)
-    return {part.name: error for part, error in errors.items()}
+    errors: dict[int, ReportError] = {}
+    with opened() as engine:
+        for outcome in engine.outcomes(tasks, progress):
+            number = outcome.number
+            error = outcome.result if outcome.lost is None else lost(paths[number], outcome.lost)
+            if error is not None:
+                errors[number] = error
+                shutil.rmtree(parts[number].folder, ignore_errors=True)
+    return {parts[number].name: errors[number] for number in sorted(errors)}
 
 
 def report_names(paths: Sequence[Path]) -> list[str]:
