@@ -43,6 +43,10 @@ def opened(scheduler: str | None = None) -> Engine:
         from tracekit.engines.processes import Processes  # noqa: PLC0415 - most commands need no processes
 
         return Processes()
+    from tracekit.engines.dask import PROTOCOLS, Dask  # noqa: PLC0415 - as above
+
+    if scheduler.startswith(PROTOCOLS):
+        return Dask(scheduler)
     raise UsageError(f"a scheduler is the address of a Dask cluster, such as tcp://10.0.0.1:8786, not {scheduler!r}")
 
 

@@ -7,7 +7,6 @@ import shutil
 import unicodedata
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,8 @@ from tracekit.dataset.joining import Part, join
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
 from tracekit.dataset.writing import writing
-from tracekit.engines import Task, opened
 from tracekit.errors import ReportsError, UsageError
-from tracekit.pipeline.work import lost, needed_bytes, parsed_into
+from tracekit.pipeline.side_by_side import Wanted, parsed_side_by_side
 
 if TYPE_CHECKING:
     import os
@@ -38,7 +36,13 @@ _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
 def parse_several(
-    paths: Sequence[Path], out: str | os.PathLike[str] | None, wishes: Wishes, *, force: bool, progress: Progress
+    paths: Sequence[Path],
+    out: str | os.PathLike[str] | None,
+    wishes: Wishes,
+    *,
+    force: bool,
+    scheduler: str | None,
+    progress: Progress,
 ) -> Dataset:
     """Reads reports side by side and writes one dataset of all that can be read.
 
@@ -47,6 +51,7 @@ def parse_several(
         out: Folder of the dataset.
         wishes: What is asked of the dataset of each report.
         force: Whether an existing dataset may be replaced.
+        scheduler: As for :func:`tracekit.engines.opened`.
         progress: Called with the name of each report and the share of it that is done.
 
     Raises:
@@ -60,7 +65,7 @@ def parse_several(
     folder = Path(out)
     with writing(folder, force=force) as (partial, place):
         parts = _parts(paths, partial)
-        errors = _parse_parts(paths, parts, wishes, progress)
+        errors = _parse_parts(paths, parts, wishes, scheduler, progress)
         if len(errors) == len(parts):
             raise ReportsError(errors.values(), None)
         readable = [part for part in parts if part.name not in errors]
@@ -102,25 +107,18 @@ def _parts(paths: Sequence[Path], folder: Path) -> list[Part]:
 
 
 def _parse_parts(
-    paths: Sequence[Path], parts: list[Part], wishes: Wishes, progress: Progress
+    paths: Sequence[Path], parts: list[Part], wishes: Wishes, scheduler: str | None, progress: Progress
 ) -> dict[str, ReportError]:
     """Parses the reports side by side; why some cannot be read, by their names."""
-    tasks = [
-        Task(
-            part.name,
-            partial(parsed_into, part.folder, path, replace(wishes, first_id=part.first_id)),
-            needed_bytes(path),
-        )
+    reports = [
+        Wanted(part.name, path, part.folder, replace(wishes, first_id=part.first_id))
         for path, part in zip(paths, parts, strict=True)
     ]
     errors: dict[int, ReportError] = {}
-    with opened() as engine:
-        for outcome in engine.outcomes(tasks, progress):
-            number = outcome.number
-            error = outcome.result if outcome.lost is None else lost(paths[number], outcome.lost)
-            if error is not None:
-                errors[number] = error
-                shutil.rmtree(parts[number].folder, ignore_errors=True)
+    for number, error in parsed_side_by_side(reports, scheduler, progress):
+        if error is not None:
+            errors[number] = error
+            shutil.rmtree(parts[number].folder, ignore_errors=True)
     return {parts[number].name: errors[number] for number in sorted(errors)}
 
 

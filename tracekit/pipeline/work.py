@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import traceback
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from tracekit.errors import ReportError
+from tracekit.files import reason_of
 from tracekit.pipeline.one import tables_of
 from tracekit.readers import reader_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tracekit.engines.base import Share
     from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
@@ -65,6 +68,33 @@ def parsed_into(folder: Path, report: Path, wishes: Wishes, share: Share) -> Rep
         problem = f"tracekit failed on it ({type(error).__name__})"
         return ReportError(report, problem, "report this as a bug of tracekit, with the traceback")
     return None
+
+
+def parsed_away(report: Path, wishes: Wishes, share: Share) -> ReportError | dict[str, bytes]:
+    """Parses a report on a machine that may share no folder for datasets with the one that asks for it.
+
+    Returns:
+        The files of its dataset by their names, or why it could not be read.
+    """
+    host = socket.gethostname()
+    if not os.path.lexists(report):
+        remedy = "give a path that the workers of the cluster see"
+        return ReportError(report, f"does not exist on {host}", remedy)
+    try:
+        with TemporaryDirectory(prefix="tracekit-") as name:
+            folder = Path(name, "part")
+            error = parsed_into(folder, report, wishes, share)
+            return error or {file.name: file.read_bytes() for file in folder.iterdir()}
+    except OSError as error:
+        problem = f"could not be parsed on {host} ({reason_of(error)})"
+        return ReportError(report, problem, "free some space there, where temporary files go")
+
+
+def written(folder: Path, files: dict[str, bytes]) -> None:
+    """Writes what :func:`parsed_away` returned."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def lost(report: Path, how: str) -> ReportError:
