@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from tracekit.engines.base import Outcome
@@ -79,27 +81,39 @@ class Dask:
 
     def outcomes(self, tasks: Sequence[Task[Result]], progress: Progress) -> Iterator[Outcome[Result]]:
         """Does tasks on the cluster; some more than it has threads are given at once."""
-        from distributed import as_completed  # noqa: PLC0415 - an extra
-
         client = self._connected()
         run = f"tracekit-{os.urandom(8).hex()}"
         client.subscribe_topic(run, partial(_pass_on, tasks, progress))
-        waiting = iter(enumerate(tasks))
-        ended = as_completed(loop=client.loop)
+        suspects = []
+        for outcome in self._given(run, list(enumerate(tasks)), _AHEAD * max(1, sum(client.ncores().values()))):
+            if outcome.lost is None:
+                yield outcome
+            else:
+                suspects.append((outcome.number, tasks[outcome.number]))
+        # Dask blames every task that a lost worker had. Alone, only one that is to blame is lost again.
+        yield from self._given(f"{run}-alone", suspects, 1)
+        client.unsubscribe_topic(run)
+
+    def _given(self, run: str, tasks: list[tuple[int, Task[Result]]], at_once: int) -> Iterator[Outcome[Result]]:
+        """Outcomes of numbered tasks, of which so many are given at once."""
+        from distributed import as_completed  # noqa: PLC0415 - an extra
+
+        client = self._connected()
+        waiting = iter(tasks)
         numbers: dict[str, int] = {}
+        ended = as_completed(loop=client.loop)
 
         def give(count: int) -> None:
-            for number, task in _first(waiting, count):
-                future = client.submit(_done, task.function, run, number, key=f"{run}-{number}", pure=False)
-                numbers[future.key] = number
-                ended.add(future)
+            for number, task in islice(waiting, count):
+                key = f"{run}-{number}"
+                numbers[key] = number
+                ended.add(client.submit(_done, task.function, run.removesuffix("-alone"), number, key=key, pure=False))
 
-        give(_AHEAD * max(1, sum(client.ncores().values())))
+        give(at_once)
         for future in ended:
             yield self._outcome(numbers[future.key], future)
             future.release()
             give(1)
-        client.unsubscribe_topic(run)
 
     def _connected(self) -> Client:
         if self._client is None:
@@ -117,14 +131,6 @@ class Dask:
             return Outcome(number, None, f"{error.allowed_failures + 1} workers of the cluster were lost with it")
 
 
-def _first(waiting: Iterator[Any], count: int) -> Iterator[Any]:
-    """At most so many more of them."""
-    for _ in range(count):
-        if (one := next(waiting, None)) is None:
-            return
-        yield one
-
-
 def _pass_on(tasks: Sequence[Task[Any]], progress: Progress, event: tuple[float, tuple[int, float]]) -> None:
     """Passes on the progress that a task tells, which comes with the time."""
     number, share = event[1]
@@ -134,6 +140,17 @@ def _pass_on(tasks: Sequence[Task[Any]], progress: Progress, event: tuple[float,
 def _version() -> str:
     """The version of the tracekit of a worker."""
     return __version__
+
+
+def scratch_folder() -> str | None:
+    """Where a task on a cluster puts temporary files: Dask removes what a lost worker leaves there. Else None."""
+    if (distributed := sys.modules.get("distributed")) is None:
+        return None
+    try:
+        folder: str = distributed.get_worker().local_directory
+    except ValueError:
+        return None
+    return folder
 
 
 def _done(function: Callable[[Share], Result], run: str, number: int) -> Result:
@@ -148,6 +165,7 @@ class _Telling:
 
     def __init__(self, worker: Worker, run: str, number: int) -> None:
         self._worker, self._run, self._number = worker, run, number
+        self._key = worker.get_current_task()
         self._last = 0.0
 
     def share(self, share: float) -> None:
@@ -156,7 +174,7 @@ class _Telling:
         Raises:
             CancelledError: If the run was stopped.
         """
-        task = self._worker.state.tasks.get(f"{self._run}-{self._number}")
+        task = self._worker.state.tasks.get(self._key)
         if task is None or task.state == "cancelled":
             raise asyncio.CancelledError
         if share >= self._last + _STEP or self._last < share == 1:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 #: How often a task is given to another process when one ends before it begins.
 _ATTEMPTS = 3
+_HEARING_S = 0.2
 _EXIT_CODE = re.compile(r"\((-?\d+)\)\}")
 
 
@@ -85,7 +86,8 @@ class Processes:
             while waiting and self._fits(needed, [*running.values()], waiting[0][0], available):
                 number, task = waiting.popleft()
                 running[self._threads.submit(self._outcome, number, task, progress)] = number
-            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            # A signal that the system gives to another thread is heard when this one next wakes up.
+            ended, _ = wait(running, timeout=_HEARING_S, return_when=FIRST_COMPLETED)
             for future in ended:
                 del running[future]
                 yield future.result()
@@ -152,6 +154,7 @@ class _Process:
         self._lock = threading.Lock()
         self._pid = 0
         self._progress: Callable[[float], None] = _unheard
+        self._all_told = threading.Event()
         self._failure: Exception | None = None
         self._pending: Future[Any] | None = None
         alive, self._keep_alive = multiprocessing.Pipe(duplex=False)
@@ -170,9 +173,11 @@ class _Process:
         """
         self.has_begun = False
         self._progress = partial(progress, task.name)
+        self._all_told.clear()
         self._pending = self._submitted(task)
         try:
             result: Result = self._pending.result()
+            self._all_told.wait(_HEARING_S)
         finally:
             if self._failure is not None:
                 raise self._failure
@@ -199,6 +204,8 @@ class _Process:
                     self._pid = int(number)
                 elif what == "begun":
                     self.has_begun = True
+                elif what == "ended":
+                    self._all_told.set()
                 elif self._failure is None:
                     self._pass_on(number)
 

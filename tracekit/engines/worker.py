@@ -34,7 +34,7 @@ def prepare(alive: Connection, telling: Connection) -> None:
 
     Args:
         alive: Closed at its other end when the process that gives tasks is gone.
-        telling: Takes this process's id, then the beginning of each task and the shares of it that are done.
+        telling: Takes this process's id, then of each task its beginning, the shares of it that are done, and its end.
     """
     # Ctrl-C in a terminal, and its end, reach only the process that gives the tasks, which then ends this one.
     os.setsid()
@@ -57,6 +57,7 @@ def done(function: Callable[[Share], Result]) -> Result:
         os._exit(1)  # it was stopped, and has removed what it had begun
     finally:
         _State.busy = False
+        telling.send("ended", 1.0)
 
 
 class _Telling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from tracekit.errors import ReportError
     from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
+
+
+#: A terminal shows so many reports one below the other.
+_MOST_NAMED = 16
 
 
 class Wanted(NamedTuple):
@@ -36,17 +41,36 @@ def parsed_side_by_side(
     Args:
         reports: The reports.
         scheduler: As for :func:`tracekit.engines.opened`.
-        progress: Called with the name of each report and the share of it that is done.
+        progress: Called with the name of each report and the share of it that is done; of many reports, with that of
+            all.
 
     Yields:
         As each report ends, its number and why it could not be read, or None.
     """
+    if len(reports) > _MOST_NAMED:
+        progress = _of_all(len(reports), progress)
     with opened(scheduler) as engine:
         outcomes = _here(engine, reports, progress) if engine.shares_files else _away(engine, reports, progress)
         for outcome in outcomes:
             wanted = reports[outcome.number]
             error = outcome.result if outcome.lost is None else lost(wanted.report, outcome.lost)
             yield outcome.number, error
+
+
+def _of_all(count: int, progress: Progress) -> Progress:
+    """Progress of single reports as that of all."""
+    shares: dict[str, float] = {}
+    lock = threading.Lock()
+    total = 0.0
+
+    def tell(name: str, share: float) -> None:
+        nonlocal total
+        with lock:
+            total += share - shares.get(name, 0.0)
+            shares[name] = share
+        progress(f"{count} reports", total / count)
+
+    return tell
 
 
 def _here(engine: Engine, reports: Sequence[Wanted], progress: Progress) -> Iterator[Outcome[ReportError | None]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.pipeline.one import tables_of
@@ -81,7 +82,7 @@ def parsed_away(report: Path, wishes: Wishes, share: Share) -> ReportError | dic
         remedy = "give a path that the workers of the cluster see"
         return ReportError(report, f"does not exist on {host}", remedy)
     try:
-        with TemporaryDirectory(prefix="tracekit-") as name:
+        with TemporaryDirectory(prefix="tracekit-", dir=scratch_folder()) as name:
             folder = Path(name, "part")
             error = parsed_into(folder, report, wishes, share)
             return error or {file.name: file.read_bytes() for file in folder.iterdir()}
