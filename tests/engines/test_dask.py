@@ -119,15 +119,11 @@ def test_what_a_task_raises_is_raised_here_whole(scheduler: str) -> None:
 
 
 def test_the_dataset_is_the_same_from_one_process_the_pool_and_dask(
-    scheduler: str, reports: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: str, reports: list[Path], tmp_path: Path
 ) -> None:
-    from tracekit.engines import Here
-    from tracekit.pipeline import side_by_side
-
     parse(reports, tmp_path / "pool")
     parse(reports, tmp_path / "dask", scheduler=scheduler)
-    monkeypatch.setattr(side_by_side, "opened", lambda scheduler: Here())
-    parse(reports, tmp_path / "here")
+    parse(reports, tmp_path / "here", scheduler="here")
     assert contents(tmp_path / "pool") == contents(tmp_path / "here")
     assert contents(tmp_path / "dask") == contents(tmp_path / "here")
 
@@ -135,7 +131,9 @@ def test_the_dataset_is_the_same_from_one_process_the_pool_and_dask(
 def test_one_report_is_the_same_from_here_and_dask(scheduler: str, reports: list[Path], tmp_path: Path) -> None:
     outcome = command("parse", reports[-1], "-o", tmp_path / "dask", "--scheduler", scheduler, "--quiet")
     assert outcome == (0, "", "")
-    parse(reports[-1], tmp_path / "here")
+    parse(reports[-1], tmp_path / "here", scheduler="here")
+    parse(reports[-1], tmp_path / "plain")
+    assert contents(tmp_path / "plain") == contents(tmp_path / "here")
     assert contents(tmp_path / "dask") == contents(tmp_path / "here")
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.command import environment
 from tests.engines import tasks as work
 from tests.pipeline.test_several_runs import check_ended, children, runs
-from tracekit.engines import Here, Task, mapped, processes
+from tracekit.engines import Task, mapped, opened, processes
 from tracekit.engines.memory import available_bytes
 from tracekit.engines.processes import Processes
 from tracekit.errors import DatasetError, TracekitError
@@ -45,7 +45,7 @@ def results(engine: Engine, these: list[Task]) -> dict[int, object]:
 def test_every_task_has_one_outcome(two: Processes) -> None:
     expected = {number: 2 * number for number in range(20)}
     assert results(two, tasks(work.doubled, 20)) == expected
-    with Here() as here:
+    with opened("here") as here:
         assert results(here, tasks(work.doubled, 20)) == expected
 
 

@@ -61,7 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--scheduler",
         metavar="ADDRESS",
         help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786; its "
-        "workers must see the reports at the same paths",
+        "workers must see the reports at the same paths; or here, for this process alone",
     )
     add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

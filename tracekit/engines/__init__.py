@@ -1,8 +1,8 @@
 """Where a report is worked on: in this process, in others of this machine, or on a Dask cluster.
 
 To do one thing with many reports and get small results back, :func:`mapped`. To run tasks and take each outcome as it
-ends, :func:`opened`. To add an engine, write a file with a class that has the names of
-:class:`~tracekit.engines.base.Engine`, and let :func:`opened` choose it.
+ends, :func:`opened`. To add an engine, write a file with ``engine``, which gives one if it is the one that is asked
+for (:class:`~tracekit.engines.base.Engine`), and add it to ``ENGINES`` and its contract in ``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from tracekit.engines import dask, here, processes
 from tracekit.engines.base import Engine, Outcome, Share, Task
-from tracekit.engines.here import Here
 from tracekit.errors import TracekitError, UsageError
 from tracekit.progress import silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tracekit.engines.base import Maker
     from tracekit.progress import Progress
 
-__all__ = ["Engine", "Here", "Outcome", "Share", "Task", "mapped", "opened"]
+__all__ = ["ENGINES", "Engine", "Outcome", "Share", "Task", "mapped", "opened"]
+
+ENGINES: tuple[Maker, ...] = (processes, dask, here)
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -33,21 +36,17 @@ def opened(scheduler: str | None = None) -> Engine:
     """The engine to do tasks with, as the block of a ``with``.
 
     Args:
-        scheduler: Address of the scheduler of a Dask cluster, such as ``tcp://10.0.0.1:8786``; None for processes of
-            this machine.
+        scheduler: Address of the scheduler of a Dask cluster, such as ``tcp://10.0.0.1:8786``; ``here`` for this
+            process; None for processes of this machine.
 
     Raises:
-        UsageError: If it is no such address.
+        UsageError: If it is none of these.
     """
-    if scheduler is None:
-        from tracekit.engines.processes import Processes  # noqa: PLC0415 - most commands need no processes
-
-        return Processes()
-    from tracekit.engines.dask import PROTOCOLS, Dask  # noqa: PLC0415 - as above
-
-    if scheduler.startswith(PROTOCOLS):
-        return Dask(scheduler)
-    raise UsageError(f"a scheduler is the address of a Dask cluster, such as tcp://10.0.0.1:8786, not {scheduler!r}")
+    for module in ENGINES:
+        if (engine := module.engine(scheduler)) is not None:
+            return engine
+    address = "the address of a Dask cluster, such as tcp://10.0.0.1:8786"
+    raise UsageError(f"a scheduler is {address}, or {here.NAME}, not {scheduler!r}")
 
 
 def mapped(

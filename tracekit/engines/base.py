@@ -69,3 +69,10 @@ class Engine(Protocol):
         Raises:
             Exception: What the function of a task raises.
         """
+
+
+class Maker(Protocol):
+    """A module that is one engine."""
+
+    def engine(self, scheduler: str | None, /) -> Engine | None:
+        """The engine, if it is the one that is asked for."""

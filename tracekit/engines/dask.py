@@ -34,6 +34,11 @@ _PATIENCE_S = 30
 _AHEAD = 2
 
 
+def engine(scheduler: str | None) -> Dask | None:
+    """The cluster whose scheduler has that address."""
+    return Dask(scheduler) if scheduler is not None and scheduler.startswith(PROTOCOLS) else None
+
+
 class Dask:
     """A Dask cluster, by the address of its scheduler."""
 

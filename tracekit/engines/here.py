@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
 
 
+#: What asks for this engine.
+NAME = "here"
+
+
+def engine(scheduler: str | None) -> Here | None:
+    """This process, where it is asked for by name."""
+    return Here() if scheduler == NAME else None
+
+
 class Here:
     """This process. A task that is killed takes it along."""
 

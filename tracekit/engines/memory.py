@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
-
 #: A container's limit and use of memory, in either version of Linux's control groups.
 _LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
@@ -18,6 +16,8 @@ _LIMITS = (
 
 def available_bytes() -> int:
     """Memory that is available without swapping."""
+    import psutil  # noqa: PLC0415 - most commands need not know
+
     free = [psutil.virtual_memory().available]
     for limit, used in ((_system_file(limit_path), _system_file(used_path)) for limit_path, used_path in _LIMITS):
         if limit.isdigit() and used.isdigit():

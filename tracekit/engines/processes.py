@@ -19,9 +19,6 @@ from functools import partial
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Self
 
-from loky import ProcessPoolExecutor
-from loky.process_executor import ShutdownExecutorError, TerminatedWorkerError
-
 from tracekit.engines import worker
 from tracekit.engines.base import Outcome
 from tracekit.engines.memory import available_bytes
@@ -37,6 +34,11 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3
 _HEARING_S = 0.2
 _EXIT_CODE = re.compile(r"\((-?\d+)\)\}")
+
+
+def engine(scheduler: str | None) -> Processes | None:
+    """Processes of this machine, where nothing else is asked for."""
+    return Processes() if scheduler is None else None
 
 
 def cores() -> int:
@@ -101,6 +103,8 @@ class Processes:
 
     def _outcome(self, number: int, task: Task[Result], progress: Progress) -> Outcome[Result]:
         """Lets a process do a task."""
+        from loky.process_executor import ShutdownExecutorError, TerminatedWorkerError  # noqa: PLC0415 - loaded late
+
         lost = "stopped"
         for _ in range(_ATTEMPTS):
             process = self._taken()
@@ -149,6 +153,8 @@ class _Process:
     """One process that lives on, and what it tells."""
 
     def __init__(self) -> None:
+        from loky import ProcessPoolExecutor  # noqa: PLC0415 - most commands start no process
+
         self.has_begun = False
         self.has_ended = False
         self._lock = threading.Lock()

@@ -47,7 +47,8 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
             report itself was recorded later. Each joins the report of its process and rank.
         force: Whether an existing dataset may be replaced.
         scheduler: Address of the scheduler of a Dask cluster that shall read the reports, such as
-            ``tcp://10.0.0.1:8786``; its workers must see them at the same paths. By default, this machine does.
+            ``tcp://10.0.0.1:8786``, whose workers must see them at the same paths; ``here`` for this process alone. By
+            default, several reports are read by processes of this machine.
         progress: Called with each stage and the share of it that is done; with several reports, with each report.
 
     Returns:

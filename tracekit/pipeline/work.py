@@ -40,7 +40,7 @@ def needed_bytes(report: Path) -> int:
 
 
 def parsed_into(folder: Path, report: Path, wishes: Wishes, share: Share) -> ReportError | None:
-    """Parses a report into a folder, which is made.
+    """Parses a report into a folder, which is made or empty.
 
     Args:
         folder: Where its tables go.
@@ -56,7 +56,7 @@ def parsed_into(folder: Path, report: Path, wishes: Wishes, share: Share) -> Rep
     """
     try:
         reader = reader_for(report)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         tables_of(report, reader, folder, _overall(share), wishes)
     except ReportError as error:
         return error
