@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Self
@@ -191,14 +191,8 @@ class _Process:
 
     def _submitted(self, task: Task[Result]) -> Future[Result]:
         """Gives the task to the process, which is started for its first one."""
-        # Starting this helper of Python would unblock signals.
-        resource_tracker.ensure_running()
-        # Until the process handles signals itself, Ctrl-C in a terminal must not reach it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-        try:
+        with _out_of_reach():
             future: Future[Result] = self._executor.submit(worker.done, task.function)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return future
 
     def _listen(self) -> None:
@@ -246,3 +240,18 @@ class _Process:
 
 def _unheard(_share: float) -> None:
     """Before the first task there is no progress."""
+
+
+@contextmanager
+def _out_of_reach() -> Iterator[None]:
+    """Keeps Ctrl-C in a terminal from processes that are started meanwhile, until they handle signals themselves."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    # Starting this helper of Python would unblock signals.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

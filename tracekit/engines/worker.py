@@ -37,10 +37,11 @@ def prepare(alive: Connection, telling: Connection) -> None:
         telling: Takes this process's id, then of each task its beginning, the shares of it that are done, and its end.
     """
     # Ctrl-C in a terminal, and its end, reach only the process that gives the tasks, which then ends this one.
-    os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stopped)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    if hasattr(os, "setsid"):  # not on Windows
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     _State.telling = telling
     threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
     telling.send(("pid", os.getpid()))
