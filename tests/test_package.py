@@ -21,6 +21,7 @@ from tracekit import (
     attribution,
     causes as coverage,
     cli,
+    engines,
     errors,
     exports,
     flops,
@@ -41,6 +42,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch"}
 #: What lies in a family beside its members.
 ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
+    "engines": (engines.ENGINES, {"base", "memory", "worker"}),
     "analyses": (
         analyses.ANALYSES,
         {

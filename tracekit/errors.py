@@ -15,7 +15,9 @@ Bad rows inside a readable report are not errors: they are counted (see :mod:`tr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +38,11 @@ class _FileError(TracekitError):
         self.problem = problem
         self.remedy = remedy
         super().__init__(" ".join(f"{path}: {problem}; {remedy}".split()))
+
+    @override
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, str, str]]:
+        """How it comes back from another process."""
+        return type(self), (self.path, self.problem, self.remedy)
 
 
 class ReportError(_FileError):

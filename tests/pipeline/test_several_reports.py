@@ -458,3 +458,30 @@ def columns(rows: list[dict]) -> dict[str, object]:
 
 def test_every_table_of_a_report_is_partitioned_or_united() -> None:
     assert {table.SPEC.name for table in TABLES} == {*BY_REPORT, "modules"}
+
+
+@given(PATHS, PATHS)
+def test_reports_that_say_the_same_of_modules_are_united_once(first: list[str], second: list[str]) -> None:
+    one, other = (modules.SPEC.table(columns(hierarchy_of(paths))) for paths in (first, second))
+    alone, again = united([one, other]), united([one, other, one, other])
+    assert again.table.equals(alone.table)
+    assert [ids.tolist() for ids in again.module_id] == [ids.tolist() for ids in alone.module_id] * 2
+    assert again.differing == alone.differing * 2
+
+
+def test_what_one_of_many_equal_reports_says_differently_counts_in_each(tmp_path: Path) -> None:
+    markers = [f"{{'Module': 'a', 'TrainableParams': {{'w': [2, {size}]}}}}" for size in (3, 3, 4, 3)]
+    paths = reports(tmp_path, *(f"range 1 0 9 {marker}" for marker in markers))
+    dataset = joined_here(paths, tmp_path / "run")
+    rows = [row for row in dataset.table("coverage").to_pylist() if row["cause"] == "modules_differ"]
+    assert [(row["report"], row["count"]) for row in rows] == [(f"rank{at}", 1) for at in range(4)]
+
+
+def test_of_many_reports_the_progress_is_that_of_all(tmp_path: Path) -> None:
+    paths = reports(tmp_path, *["range 1 0 9 {'Module': 'a'}"] * 20)
+    told: list[tuple[str, float]] = []
+    dataset = tracekit.parse(paths, tmp_path / "run", progress=lambda stage, share: told.append((stage, share)))
+    assert len(dataset.reports) == 20
+    assert {stage for stage, _ in told} == {"20 reports", "joining"}
+    shares = [share for stage, share in told if stage == "20 reports"]
+    assert max(shares) == pytest.approx(1.0)

@@ -20,7 +20,7 @@ from tests.benchmarks.serving_report import write_report
 from tests.cli.test_terminal import on_a_terminal
 from tests.command import LINES, arguments, command, contents, environment, separately
 from tests.trace_lines import report
-from tracekit.pipeline import processes as workers
+from tracekit.pipeline import work
 from tracekit.pipeline.several import report_names
 
 
@@ -60,11 +60,24 @@ def children(pid: int) -> set[int]:
     return pids
 
 
+def workers_of(pid: int) -> set[int]:
+    """Those of them that work on reports; others only look after what processes share."""
+    return {child for child in children(pid) if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()}
+
+
 def runs(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def check_ended(pids: set[int]) -> None:
+    """Processes end by themselves; those that only look after what others share do so a moment after these."""
+    deadline = time.monotonic() + 30
+    while any(map(runs, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_one_bad_report_does_not_spoil_the_others(ranks: list[Path], tmp_path: Path) -> None:
@@ -297,8 +310,8 @@ def test_a_run_that_is_stopped_while_it_joins_leaves_what_was_there(
 def test_a_worker_that_is_killed_spoils_its_own_report_only(
     large: list[Path], ranks: list[Path], tmp_path: Path
 ) -> None:
-    process = begun([*large, ranks[2]], tmp_path / "run")
-    os.kill(min(children(process.pid)), signal.SIGKILL)
+    process = begun([*large, ranks[2]], tmp_path / "run", at_work=2)
+    os.kill(min(workers_of(process.pid)), signal.SIGKILL)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 1
     assert ": the process that parsed it ended early (signal 9); parse it alone" in complained
@@ -315,8 +328,8 @@ def _heeding() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def begun(reports: list[Path], out: Path) -> subprocess.Popen[str]:
-    """A run in a process of its own, whose first worker is at work."""
+def begun(reports: list[Path], out: Path, at_work: int = 1) -> subprocess.Popen[str]:
+    """A run in a process of its own, whose first workers are at work."""
     process = subprocess.Popen(
         arguments("parse", *reports, "-o", out),
         stdout=subprocess.PIPE,
@@ -326,7 +339,7 @@ def begun(reports: list[Path], out: Path) -> subprocess.Popen[str]:
         preexec_fn=_heeding,  # noqa: PLW1509
     )
     deadline = time.monotonic() + 60
-    while not any(out.parent.glob(f".{out.name}.partial-*/.rank0")):
+    while len([*out.parent.glob(f".{out.name}.partial-*/.rank[01]")]) < at_work:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -338,15 +351,16 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
     number: signal.Signals, large: list[Path], tmp_path: Path
 ) -> None:
     process = begun(large, tmp_path / "run")
-    started = children(process.pid)
-    assert started
+    started, workers = children(process.pid), workers_of(process.pid)
+    assert workers
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert out == ""
     assert "Traceback" not in err
     assert err.count("\n") <= 1
-    assert [worker for worker in started if runs(worker)] == []
+    assert not any(map(runs, workers))
+    check_ended(started)
     assert contents(tmp_path) == {}
 
 
@@ -359,9 +373,11 @@ def closing(*_):
     engine.connect().close()
 """
 IN_A_WORKER = """
-from tracekit.pipeline import worker
-worker.tables_of = closing
-worker.run({"report": sys.argv[1], "folder": sys.argv[2], "wishes": {"graph_captures": []}})
+from multiprocessing import Pipe
+from tracekit.engines import worker
+ends = Pipe(), Pipe()
+worker.prepare(ends[0][0], ends[1][0], (700, 10, 10))
+worker.done(closing)
 """
 IN_A_COMMAND = """
 from tracekit import cli
@@ -399,7 +415,7 @@ def test_a_run_that_is_asked_to_stop_again_and_again_leaves_nothing_and_no_proce
     process.communicate(timeout=60)
     # It may hear the last ones when all is done and Python has already given up its handlers.
     assert process.returncode in {128 + number, -number}
-    assert [worker for worker in started if runs(worker)] == []
+    check_ended(started)
     assert contents(tmp_path) == {}
 
 
@@ -409,24 +425,8 @@ def test_the_workers_of_a_run_that_is_killed_end_by_themselves(large: list[Path]
     assert started
     process.kill()
     process.communicate(timeout=60)
-    deadline = time.monotonic() + 30
-    while any(map(runs, started)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    check_ended(started)
     assert not (tmp_path / "run").exists()
-
-
-def test_no_more_reports_are_parsed_at_once_than_memory_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "_cores", lambda: 3)
-    needed = [5, 6, 7]
-    fits = workers._fits
-    assert fits(needed, [], 2, 1), "one always can"
-    assert fits(needed, [0], 1, 11)
-    assert not fits(needed, [0], 1, 10)
-    assert fits(needed, [0, 1], 2, None), "as many as cores where memory is not known"
-    assert not fits(needed * 2, [0, 1, 2], 3, None)
 
 
 def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_pat
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(bytes(1_000_000))
-    needed = {name: workers._needed_bytes(tmp_path / name) for name in (*names[:4], "run_pqtdir")}
+    needed = {name: work.needed_bytes(tmp_path / name) for name in (*names[:4], "run_pqtdir")}
     megabytes = {name: round((count - 200_000_000) / 1_000_000) for name, count in needed.items()}
     assert megabytes == {
         "run.sqlite": 4,
@@ -450,19 +450,3 @@ def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_pat
         "run.nsys-rep": 40,
         "run_pqtdir": 32,
     }
-
-
-def test_available_memory_is_what_linux_and_the_container_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meminfo, most, now = (tmp_path / name for name in ("meminfo", "max", "current"))
-    monkeypatch.setattr(workers, "_MEMORY", meminfo)
-    monkeypatch.setattr(workers, "_LIMITS", ((most, now),))
-    assert workers._available_bytes() is None
-    meminfo.write_text("MemTotal:  100 kB\nMemAvailable:   24 kB\n")
-    assert workers._available_bytes() == 24 * 1024
-    most.write_text("max\n")
-    now.write_text("1000\n")
-    assert workers._available_bytes() == 24 * 1024
-    most.write_text("5000\n")
-    assert workers._available_bytes() == 4000
-    now.write_text("6000\n")
-    assert workers._available_bytes() == 0

@@ -16,7 +16,7 @@ def keep_memory() -> None:
     """Lets glibc use freed memory again, for large arrays too, instead of giving it back and asking for it anew.
 
     Every page that is touched for the first time is a fault: without this a fifth of the time of reading a report. For
-    a process that ends with its report; where there is no glibc, nothing changes.
+    a process that reads reports and nothing else; where there is no glibc, nothing changes.
     """
     if sys.platform != "linux":
         return

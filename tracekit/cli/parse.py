@@ -57,6 +57,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "and SGLang record them at their start; only for REPORT in the same form (with Nsight Systems, record the "
         "graph capture in the report itself). Each joins the report of its process and rank",
     )
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786; its "
+        "workers must see the reports at the same paths; or here, for this process alone",
+    )
     add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_quiet(parser)
@@ -81,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
                 by=args.by,
                 graph_captures=args.graph_captures,
                 force=args.force,
+                scheduler=args.scheduler,
                 progress=progress,
             )
     except ReportsError as error:

@@ -21,7 +21,7 @@ from tracekit.causes import LEFT_OUT, LOSSES, REPORT
 from tracekit.causes.reports import MODULES_DIFFER
 from tracekit.dataset import manifest
 from tracekit.dataset.table_files import id_of, part_of
-from tracekit.dataset.union import united
+from tracekit.dataset.union import Union, united
 from tracekit.dataset.writing import ROW_GROUP, table_writer
 from tracekit.tables import TABLES, coverage, modules
 from tracekit.tables.coverage import Row, table_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracekit.arrays.types import Ints
-    from tracekit.dataset.union import Union
     from tracekit.progress import Progress
     from tracekit.schema import TableSpec
 
@@ -81,10 +80,25 @@ def join(folder: Path, parts: list[Part], left_out: list[dict[str, str]], progre
 
 
 def _united_modules(parts: list[Part]) -> Union:
-    return united(
-        [pq.read_table(part.folder / "modules.parquet") for part in parts],
-        frozenset(number for number, part in enumerate(parts) if _contradicts_itself(part)),
+    """The modules of all; those of reports that say the same of them are looked at once."""
+    alike: dict[tuple[str | None, bool], int] = {}
+    numbers = [alike.setdefault(_said_of_modules(part), len(alike)) for part in parts]
+    firsts = [parts[numbers.index(number)] for number in range(len(alike))]
+    union = united(
+        [pq.read_table(part.folder / "modules.parquet") for part in firsts],
+        frozenset(number for number, (_, contradictory) in enumerate(alike) if contradictory),
     )
+    return Union(
+        union.table,
+        [union.module_id[number] for number in numbers],
+        [union.differing[number] for number in numbers],
+        [union.renamed[number] for number in numbers],
+    )
+
+
+def _said_of_modules(part: Part) -> tuple[str | None, bool]:
+    """Equal for reports that describe the same modules in the same way: a digest, and whether they contradict it."""
+    return _file_id(part.folder / "modules.parquet"), _contradicts_itself(part)
 
 
 def _contradicts_itself(part: Part) -> bool:

@@ -15,7 +15,7 @@ from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
 from tracekit.dataset.writing import writing
 from tracekit.errors import ReportsError, UsageError
-from tracekit.pipeline.processes import Task, parsed_side_by_side
+from tracekit.pipeline.side_by_side import Wanted, parsed_side_by_side
 
 if TYPE_CHECKING:
     import os
@@ -36,7 +36,13 @@ _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
 def parse_several(
-    paths: Sequence[Path], out: str | os.PathLike[str] | None, wishes: Wishes, *, force: bool, progress: Progress
+    paths: Sequence[Path],
+    out: str | os.PathLike[str] | None,
+    wishes: Wishes,
+    *,
+    force: bool,
+    scheduler: str | None,
+    progress: Progress,
 ) -> Dataset:
     """Reads reports side by side and writes one dataset of all that can be read.
 
@@ -45,6 +51,7 @@ def parse_several(
         out: Folder of the dataset.
         wishes: What is asked of the dataset of each report.
         force: Whether an existing dataset may be replaced.
+        scheduler: As for :func:`tracekit.engines.opened`.
         progress: Called with the name of each report and the share of it that is done.
 
     Raises:
@@ -58,7 +65,7 @@ def parse_several(
     folder = Path(out)
     with writing(folder, force=force) as (partial, place):
         parts = _parts(paths, partial)
-        errors = _parse_parts(paths, parts, wishes, progress)
+        errors = _parse_parts(paths, parts, wishes, scheduler, progress)
         if len(errors) == len(parts):
             raise ReportsError(errors.values(), None)
         readable = [part for part in parts if part.name not in errors]
@@ -100,18 +107,19 @@ def _parts(paths: Sequence[Path], folder: Path) -> list[Part]:
 
 
 def _parse_parts(
-    paths: Sequence[Path], parts: list[Part], wishes: Wishes, progress: Progress
+    paths: Sequence[Path], parts: list[Part], wishes: Wishes, scheduler: str | None, progress: Progress
 ) -> dict[str, ReportError]:
     """Parses the reports side by side; why some cannot be read, by their names."""
-    tasks = [
-        Task(path, part.name, part.folder, replace(wishes, first_id=part.first_id))
+    reports = [
+        Wanted(part.name, path, part.folder, replace(wishes, first_id=part.first_id))
         for path, part in zip(paths, parts, strict=True)
     ]
-    outcomes = zip(parts, parsed_side_by_side(tasks, progress), strict=True)
-    errors = {part: error for part, error in outcomes if error is not None}
-    for part in errors:
-        shutil.rmtree(part.folder, ignore_errors=True)
-    return {part.name: error for part, error in errors.items()}
+    errors: dict[int, ReportError] = {}
+    for number, error in parsed_side_by_side(reports, scheduler, progress):
+        if error is not None:
+            errors[number] = error
+            shutil.rmtree(parts[number].folder, ignore_errors=True)
+    return {parts[number].name: errors[number] for number in sorted(errors)}
 
 
 def report_names(paths: Sequence[Path]) -> list[str]:

@@ -1,0 +1,88 @@
+"""What tests let engines do, in other processes too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.errors import DatasetError
+
+if TYPE_CHECKING:
+    from tracekit.engines import Share
+
+
+def process_of(number: int, share: Share) -> int:
+    return os.getpid()
+
+
+def doubled(number: int, share: Share) -> int:
+    share(0.5)
+    share(1.0)
+    return 2 * number
+
+
+def doubled_slowly(number: int) -> int:
+    time.sleep(0.01)
+    return 2 * number
+
+
+def place_of(number: int) -> tuple[int, int]:
+    time.sleep(0.3)
+    return number, os.getpid()
+
+
+def killed_if(victim: int, number: int, share: Share) -> int:
+    share(0.1)
+    if number == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def refused(number: int, share: Share) -> int:
+    raise DatasetError(Path("run"), "is odd", f"mend {number}")
+
+
+def told_forever(share: Share) -> None:
+    while True:
+        for percent in range(100):
+            share(percent / 100)
+            time.sleep(0.01)
+
+
+def at_once(folder: Path, number: int, share: Share) -> int:
+    """How many of these run now, and how many in this process."""
+    mine = folder / f"{number}"
+    mine.touch()
+    time.sleep(0.2)
+    count = len(list(folder.iterdir()))
+    mine.unlink()
+    return count
+
+
+def with_a_program(folder: Path, share: Share) -> None:
+    """Runs another program, as an export runs nsys, and removes what it has begun."""
+    begun = folder / f"begun-{os.getpid()}"
+    program = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    try:
+        begun.write_text(str(program.pid))
+        program.wait()
+    finally:
+        program.kill()
+        program.wait()
+        begun.unlink()
+
+
+def killed_the_first_time(folder: Path, number: int, share: Share) -> int:
+    """Tells its process and waits for its end, the first time."""
+    try:
+        with (folder / f"{number}").open("x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        return number
+    threading.Event().wait()
+    raise AssertionError

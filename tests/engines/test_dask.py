@@ -1,0 +1,234 @@
+"""Tasks on a real Dask cluster whose workers are processes: lost ones, stopped runs, and datasets made there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.benchmarks.serving_report import write_report
+from tests.command import LINES, arguments, command, contents, environment
+from tests.engines import tasks as work
+from tests.trace_lines import report
+from tracekit.engines import Task, mapped, opened
+from tracekit.errors import DatasetError, TracekitError, UsageError
+from tracekit.pipeline.parsing import parse
+from tracekit.progress import silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: A cluster that says where it is and lives until its input ends; a task that kills two workers is given up.
+CLUSTER = """
+import sys
+import dask
+from distributed import LocalCluster
+if __name__ == "__main__":
+    dask.config.set({"distributed.scheduler.allowed-failures": 1})
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the workers put temporary files."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def scheduler(temporary: Path) -> Iterator[str]:
+    script = temporary / "cluster.py"
+    script.write_text(CLUSTER)
+    running = subprocess.Popen(
+        [sys.executable, script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=temporary,
+        env=environment(TMPDIR=str(temporary)),
+    )
+    with running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        yield running.stdout.readline().strip()
+        running.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Different ones, of which one describes modules in its own way."""
+    folder = tmp_path_factory.mktemp("reports")
+    paths = [report(folder / f"rank{at}.sqlite", LINES) for at in range(3)]
+    paths.append(report(folder / "other.sqlite", LINES.replace("top.a", "top.b")))
+    return [*paths, write_report(folder / "serving.sqlite", kernels=20_000)]
+
+
+def results(scheduler: str, these: list[Task]) -> dict[int, object]:
+    with opened(scheduler) as engine:
+        return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(these, silent)}
+
+
+def test_every_task_has_one_outcome_and_tells_its_progress(scheduler: str) -> None:
+    told: list[tuple[str, float]] = []
+    these = [Task(f"t{number}", partial(work.doubled, number)) for number in range(20)]
+    with opened(scheduler) as engine:
+        outcomes = list(engine.outcomes(these, lambda name, share: told.append((name, share))))
+        deadline = time.monotonic() + 10
+        while len(told) < 40 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert {outcome.number: outcome.result for outcome in outcomes} == {number: 2 * number for number in range(20)}
+    assert sorted(told) == sorted((f"t{number}", share) for number in range(20) for share in (0.5, 1.0))
+    assert list(mapped(work.doubled_slowly, range(5), scheduler=scheduler)) == [0, 2, 4, 6, 8]
+
+
+def test_a_lost_worker_s_task_is_done_again_elsewhere(scheduler: str, tmp_path: Path) -> None:
+    (tmp_path / "1").write_text("")  # of two tasks, one goes through at once
+    these = [Task(f"t{number}", partial(work.killed_the_first_time, tmp_path, number)) for number in range(2)]
+    with opened(scheduler) as engine:
+        outcomes = engine.outcomes(these, silent)
+        assert next(outcomes).result == 1
+        while not (tmp_path / "0").exists() or not (pid := (tmp_path / "0").read_text()):
+            time.sleep(0.01)
+        os.kill(int(pid), signal.SIGKILL)
+        assert [(outcome.result, outcome.lost) for outcome in outcomes] == [(0, None)]
+
+
+def test_a_task_that_kills_every_worker_is_lost_and_the_others_are_done(scheduler: str) -> None:
+    these = [Task(f"t{number}", partial(work.killed_if, 2, number)) for number in range(5)]
+    outcomes = results(scheduler, these)
+    assert outcomes.pop(2) == "2 workers of the cluster were lost with it"
+    assert outcomes == {0: 0, 1: 1, 3: 3, 4: 4}
+
+
+def test_what_a_task_raises_is_raised_here_whole(scheduler: str) -> None:
+    with pytest.raises(DatasetError, match="run: is odd; mend 7") as raised:
+        results(scheduler, [Task("t", partial(work.refused, 7))])
+    assert raised.value.remedy == "mend 7"
+
+
+def test_the_dataset_is_the_same_from_one_process_the_pool_and_dask(
+    scheduler: str, reports: list[Path], tmp_path: Path
+) -> None:
+    parse(reports, tmp_path / "pool")
+    parse(reports, tmp_path / "dask", scheduler=scheduler)
+    parse(reports, tmp_path / "here", scheduler="here")
+    assert contents(tmp_path / "pool") == contents(tmp_path / "here")
+    assert contents(tmp_path / "dask") == contents(tmp_path / "here")
+
+
+def test_one_report_is_the_same_from_here_and_dask(scheduler: str, reports: list[Path], tmp_path: Path) -> None:
+    outcome = command("parse", reports[-1], "-o", tmp_path / "dask", "--scheduler", scheduler, "--quiet")
+    assert outcome == (0, "", "")
+    parse(reports[-1], tmp_path / "here", scheduler="here")
+    parse(reports[-1], tmp_path / "plain")
+    assert contents(tmp_path / "plain") == contents(tmp_path / "here")
+    assert contents(tmp_path / "dask") == contents(tmp_path / "here")
+
+
+def test_a_worker_that_is_killed_while_it_reads_spoils_no_report(
+    scheduler: str, reports: list[Path], tmp_path: Path
+) -> None:
+    from distributed import Client
+
+    killed: list[int] = []
+
+    def kill_one(stage: str, share: float) -> None:
+        if not killed and stage == "serving":
+            killed.append(pids[0])
+            os.kill(pids[0], signal.SIGKILL)
+
+    with Client(scheduler, set_as_default=False) as client:
+        pids = [*client.run(os.getpid).values()]
+    parse(reports[::-1], tmp_path / "dask", scheduler=scheduler, progress=kill_one)
+    assert killed
+    parse(reports[::-1], tmp_path / "pool")
+    assert contents(tmp_path / "dask") == contents(tmp_path / "pool")
+
+
+def test_a_bad_report_and_one_that_only_this_machine_sees_are_named(
+    scheduler: str, reports: list[Path], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.sqlite"
+    bad.write_bytes(b"nothing")
+    outcome = command("parse", *reports[:2], bad, "-o", tmp_path / "run", "--scheduler", scheduler)
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"tracekit: {bad}: ")
+    assert outcome.err.count("\n") == 1
+    gone = command("parse", tmp_path / "gone.sqlite", "-o", tmp_path / "none", "--scheduler", scheduler)
+    assert gone.code == 1
+    assert f"{tmp_path / 'gone.sqlite'}: does not exist on " in gone.err
+    assert "give a path that the workers of the cluster see" in gone.err
+    assert tracekit.load(tmp_path / "run").reports == ["rank0", "rank1"]
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.sqlite", "run"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_leaves_nothing_on_the_workers_and_they_go_on(
+    number: signal.Signals, scheduler: str, temporary: Path, tmp_path: Path
+) -> None:
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    large = [write_report(reports / "rank0.sqlite", kernels=100_000)]
+    large.append(Path(shutil.copy(large[0], reports / "rank1.sqlite")))
+    process = subprocess.Popen(
+        arguments("parse", *large, "-o", tmp_path / "out" / "run", "--scheduler", scheduler),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 120
+    while not list(temporary.rglob("tracekit-*/part/*")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, complained = process.communicate(timeout=60)
+    assert "Traceback" not in complained
+    while list(temporary.rglob("tracekit-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if number == signal.SIGINT:
+        assert {path.name for path in tmp_path.iterdir()} == {"reports"}
+    assert not (tmp_path / "out" / "run").exists()
+    assert results(scheduler, [Task("t", partial(work.doubled, 2))]) == {0: 4}
+
+
+def test_no_scheduler_no_dask_and_another_tracekit_are_one_line_each(
+    scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tracekit.engines import dask
+
+    with pytest.raises(UsageError, match="a scheduler is the address of a Dask cluster, such as tcp://"):
+        opened("localhost:8786")
+    monkeypatch.setattr(dask, "_PATIENCE_S", 0.5)
+    with (
+        pytest.raises(TracekitError, match=r"tcp://127.0.0.1:9: no Dask scheduler answers; "),
+        opened("tcp://127.0.0.1:9"),
+    ):
+        pass
+    monkeypatch.undo()
+    monkeypatch.setattr(dask, "__version__", "0.0.9")
+    with (
+        pytest.raises(TracekitError, match=r"this worker has tracekit .*; install nsight-tracekit 0.0.9"),
+        opened(scheduler),
+    ):
+        pass
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with (
+        pytest.raises(TracekitError, match=r"needs Dask; install it with pip install 'nsight-tracekit\[dask\]'"),
+        opened(scheduler),
+    ):
+        pass

@@ -1,0 +1,214 @@
+"""Tasks in processes of this machine: what a killed one costs, and that all end with the one that asked for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.command import environment
+from tests.engines import tasks as work
+from tests.pipeline.test_several_runs import check_ended, children, runs
+from tracekit.engines import Task, mapped, opened, processes
+from tracekit.engines.memory import available_bytes
+from tracekit.engines.processes import Processes
+from tracekit.errors import DatasetError, TracekitError
+from tracekit.progress import silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tracekit.engines import Engine
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Processes]:
+    with Processes(2) as engine:
+        yield engine
+
+
+def tasks(function: object, count: int, needed_bytes: int = 0) -> list[Task]:
+    return [Task(f"t{number}", partial(function, number), needed_bytes) for number in range(count)]
+
+
+def results(engine: Engine, these: list[Task]) -> dict[int, object]:
+    return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(these, silent)}
+
+
+def test_every_task_has_one_outcome(two: Processes) -> None:
+    expected = {number: 2 * number for number in range(20)}
+    assert results(two, tasks(work.doubled, 20)) == expected
+    with opened("here") as here:
+        assert results(here, tasks(work.doubled, 20)) == expected
+
+
+def test_processes_live_on_from_task_to_task(two: Processes) -> None:
+    first, second = (results(two, tasks(work.process_of, 9)).values() for _ in range(2))
+    assert len({*first, *second}) <= 2
+    assert os.getpid() not in first
+
+
+def test_progress_comes_with_the_name_of_its_task_and_before_its_outcome(two: Processes) -> None:
+    told: list[tuple[str, float]] = []
+    list(two.outcomes(tasks(work.doubled, 2), lambda name, share: told.append((name, share))))
+    assert sorted(told) == [("t0", 0.5), ("t0", 1.0), ("t1", 0.5), ("t1", 1.0)]
+
+
+def test_a_killed_process_loses_its_own_task_only_and_says_how_it_ended(two: Processes) -> None:
+    these = [Task(f"t{number}", partial(work.killed_if, 3, number)) for number in range(8)]
+    assert results(two, these) == {number: number for number in range(8)} | {3: "signal 9"}
+
+
+def test_a_process_that_is_killed_while_it_has_nothing_to_do_loses_no_task(two: Processes) -> None:
+    for pid in {*results(two, tasks(work.process_of, 9)).values()}:
+        os.kill(pid, signal.SIGKILL)
+    assert results(two, tasks(work.doubled, 4)) == {0: 0, 1: 2, 2: 4, 3: 6}
+
+
+def test_what_a_task_raises_is_raised_here_whole(two: Processes) -> None:
+    with pytest.raises(DatasetError, match="run: is odd; mend 0") as raised:
+        results(two, tasks(work.refused, 1))
+    assert (str(raised.value.path), raised.value.problem, raised.value.remedy) == ("run", "is odd", "mend 0")
+    assert results(two, tasks(work.doubled, 1)) == {0: 0}
+
+
+def test_a_progress_that_raises_stops_its_task() -> None:
+    def stop(name: str, share: float) -> None:
+        raise ZeroDivisionError(name)
+
+    with pytest.raises(ZeroDivisionError, match="forever"), Processes(1) as engine:
+        list(engine.outcomes([Task("forever", work.told_forever)], stop))
+
+
+def test_no_more_tasks_run_at_once_than_memory_holds(
+    two: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "available_bytes", lambda: 10)
+    for needed_bytes, most in ((6, 1), (11, 1), (5, 2)):
+        these = tasks(partial(work.at_once, tmp_path), 4, needed_bytes)
+        assert max(results(two, these).values()) == most
+
+
+def test_available_memory_is_what_the_system_and_the_container_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tracekit.engines import memory
+
+    most, now = tmp_path / "max", tmp_path / "current"
+    monkeypatch.setattr(memory, "_LIMITS", ((most, now),))
+    assert available_bytes() > 1 << 20
+    most.write_text("max\n")
+    now.write_text("1000\n")
+    assert available_bytes() > 1 << 20
+    most.write_text("5000\n")
+    assert available_bytes() == 4000
+    now.write_text("6000\n")
+    assert available_bytes() == 0
+
+
+def test_results_of_many_come_in_order_and_the_first_are_made_here() -> None:
+    told: list[float] = []
+    made = list(mapped(work.place_of, range(8), progress=lambda stage, share: told.append(share)))
+    assert [number for number, _ in made] == [*range(8)]
+    assert [pid == os.getpid() for _, pid in made] == [True] * 4 + [False] * 4
+    assert told == [number / 8 for number in range(1, 9)]
+    assert list(mapped(work.doubled_slowly, [])) == []
+
+
+def test_a_script_needs_no_guard_and_its_own_functions_travel(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import time\nfrom tracekit.engines import mapped\nprint('once')\n"
+        "def squared(number):\n    time.sleep(0.6)\n    return number * number\n"
+        "print(list(mapped(squared, range(4))))\n"
+    )
+    for command in ([script], ["-c", script.read_text()]):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment(), check=True)
+        assert (done.stdout, done.stderr) == ("once\n[0, 1, 4, 9]\n", "")
+
+
+def test_a_killed_process_is_an_error_where_all_results_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracekit.engines._START_S", 0.0)
+    dying = partial(work.killed_if, 2, share=silent_share)
+    with pytest.raises(TracekitError, match=r"ended early \(signal 9\); free memory"):
+        list(mapped(dying, range(4)))
+
+
+def silent_share(share: float) -> None:
+    pass
+
+
+#: Two tasks that each run a program.
+PROGRAMS = """
+import sys
+from functools import partial
+from pathlib import Path
+from tests.engines.tasks import with_a_program
+from tracekit.engines import Task
+from tracekit.engines.processes import Processes
+with Processes(2) as engine:
+    for _ in engine.outcomes([Task("a", partial(with_a_program, Path(sys.argv[1])))] * 2, print):
+        pass
+"""
+
+
+def begun(folder: Path) -> subprocess.Popen[str]:
+    """A process whose two workers run a program each, in a group of its own, as in a terminal."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAMS, folder],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 60
+    while sum(bool(path.read_text()) for path in folder.iterdir()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return started
+
+
+@pytest.mark.parametrize("to_all", [True, False], ids=["terminal", "process"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_when_the_process_that_asked_ends_its_workers_end_with_their_programs_and_files(
+    number: signal.Signals, to_all: bool, tmp_path: Path
+) -> None:
+    process = begun(tmp_path)
+    started = children(process.pid) | {int(path.read_text()) for path in tmp_path.iterdir()}
+    (os.killpg if to_all else os.kill)(process.pid, number)
+    _, complained = process.communicate(timeout=60)
+    check_ended(started)
+    assert not any(tmp_path.iterdir())
+    assert complained.count("KeyboardInterrupt") == (number == signal.SIGINT), "only in the process that asked"
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2, 0.4])
+def test_ctrl_c_in_a_terminal_while_workers_start_is_heard_by_none_of_them(after_s: float, tmp_path: Path) -> None:
+    script = PROGRAMS.replace("with Processes", "print('ready', flush=True)\nwith Processes")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(after_s)
+    started = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, complained = process.communicate(timeout=60)
+    assert complained.count("Traceback") == 1, complained
+    assert not runs(process.pid)
+    check_ended(started)
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,115 @@
+"""Where a report is worked on: in this process, in others of this machine, or on a Dask cluster.
+
+To do one thing with many reports and get small results back, :func:`mapped`. To run tasks and take each outcome as it
+ends, :func:`opened`. To add an engine, write a file with ``engine``, which gives one if it is the one that is asked
+for (:class:`~tracekit.engines.base.Engine`), and add it to ``ENGINES`` and its contract in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from tracekit.engines import dask, here, processes
+from tracekit.engines.base import Engine, Outcome, Share, Task
+from tracekit.errors import TracekitError, UsageError
+from tracekit.progress import silent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tracekit.engines.base import Maker
+    from tracekit.progress import Progress
+
+__all__ = ["ENGINES", "Engine", "Outcome", "Share", "Task", "mapped", "opened"]
+
+ENGINES: tuple[Maker, ...] = (processes, dask, here)
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+#: What starting processes costs; work that is done sooner is done in this process.
+_START_S = 1.0
+
+
+def opened(scheduler: str | None = None) -> Engine:
+    """The engine to do tasks with, as the block of a ``with``.
+
+    Args:
+        scheduler: Address of the scheduler of a Dask cluster, such as ``tcp://10.0.0.1:8786``; ``here`` for this
+            process; None for processes of this machine.
+
+    Raises:
+        UsageError: If it is none of these.
+    """
+    for module in ENGINES:
+        if (engine := module.engine(scheduler)) is not None:
+            return engine
+    address = "the address of a Dask cluster, such as tcp://10.0.0.1:8786"
+    raise UsageError(f"a scheduler is {address}, or {here.NAME}, not {scheduler!r}")
+
+
+def mapped(
+    function: Callable[[Argument], Result],
+    arguments: Sequence[Argument],
+    *,
+    scheduler: str | None = None,
+    stage: str = "reading",
+    progress: Progress = silent,
+    needed_bytes: int = 0,
+) -> Iterator[Result]:
+    """Results of a function for each of many arguments, in their order; only those that wait for earlier ones are kept.
+
+    The first second is worked in this process, so that few small reports cost no start of others.
+
+    Args:
+        function: A function of a module, or a ``functools.partial`` of one.
+        arguments: One for each report.
+        scheduler: As for :func:`opened`.
+        stage: Name of the whole in progress.
+        progress: Called with the stage and the share of the arguments that are done.
+        needed_bytes: Estimate of the memory that one call takes.
+
+    Raises:
+        TracekitError: If the process that worked on a report was killed.
+        Exception: What the function raises.
+    """
+    done = 0
+    spent_s = 0.0 if scheduler is None else _START_S
+    while done < len(arguments) and spent_s < _START_S:
+        began = time.monotonic()
+        result = function(arguments[done])
+        spent_s += time.monotonic() - began
+        done += 1
+        progress(stage, done / len(arguments))
+        yield result
+    if done == len(arguments):
+        return
+    tasks = [Task(stage, partial(_called, function, argument), needed_bytes) for argument in arguments[done:]]
+    with opened(scheduler) as engine:
+        for ended, result in enumerate(_in_order(engine.outcomes(tasks, silent)), done + 1):
+            progress(stage, ended / len(arguments))
+            yield result
+
+
+def _in_order(outcomes: Iterator[Outcome[Result]]) -> Iterator[Result]:
+    """The results in the order of their tasks."""
+    early: dict[int, Result] = {}
+    following = 0
+    for outcome in outcomes:
+        early[outcome.number] = _result(outcome)
+        while following in early:
+            yield early.pop(following)
+            following += 1
+
+
+def _result(outcome: Outcome[Result]) -> Result:
+    if outcome.lost is not None:
+        problem = f"a process that worked on a report ended early ({outcome.lost})"
+        raise TracekitError(f"{problem}; free memory if it ran out of memory, and try again")
+    return outcome.result  # type: ignore[return-value]  # None only where the function returns it
+
+
+def _called(function: Callable[[Argument], Result], argument: Argument, _share: Share) -> Result:
+    """A function as a task that tells no progress."""
+    return function(argument)

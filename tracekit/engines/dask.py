@@ -1,0 +1,188 @@
+"""Does tasks on a Dask cluster that the user has. A worker that is lost has its tasks done again by others.
+
+Tasks and results travel through the cluster, so the workers need the same tracekit, and no folder in common.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
+
+from tracekit.engines.base import Outcome
+from tracekit.errors import TracekitError
+from tracekit.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from distributed import Client, Future, Worker
+
+    from tracekit.engines.base import Result, Share, Task
+    from tracekit.progress import Progress
+
+#: How the addresses of schedulers begin.
+PROTOCOLS = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "ucxx://")
+#: The least progress that is told.
+_STEP = 0.05
+#: How long a scheduler may take to answer.
+_PATIENCE_S = 30
+#: Tasks at once for each thread of the cluster: while one is done, the next one is on its way.
+_AHEAD = 2
+
+
+def engine(scheduler: str | None) -> Dask | None:
+    """The cluster whose scheduler has that address."""
+    return Dask(scheduler) if scheduler is not None and scheduler.startswith(PROTOCOLS) else None
+
+
+class Dask:
+    """A Dask cluster, by the address of its scheduler."""
+
+    shares_files = False
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._client: Client | None = None
+
+    def __enter__(self) -> Self:
+        """Connects.
+
+        Raises:
+            TracekitError: If Dask is not installed, no scheduler answers, or its workers have another tracekit.
+        """
+        try:
+            from distributed import Client  # noqa: PLC0415 - an extra
+        except ImportError:
+            message = "a scheduler needs Dask; install it with pip install 'nsight-tracekit[dask]'"
+            raise TracekitError(message) from None
+        try:
+            self._client = Client(self._address, timeout=_PATIENCE_S, set_as_default=False)
+        except (OSError, ValueError):  # a timeout is an OSError
+            message = f"{self._address}: no Dask scheduler answers; check that it runs, and its address"
+            raise TracekitError(message) from None
+        try:
+            self._check_versions(self._client)
+        except BaseException:
+            self._client.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Takes back what still runs: its tasks end when they next tell their progress."""
+        if self._client is not None:
+            self._client.close()
+
+    def _check_versions(self, client: Client) -> None:
+        """Checks the workers that are there; others may come later."""
+        versions: dict[str, object] = client.run(_version, on_error="return")
+        for worker, version in versions.items():
+            if version != __version__:
+                there = f"has tracekit {version}" if isinstance(version, str) else "cannot load tracekit"
+                raise TracekitError(f"{worker}: this worker {there}; install nsight-tracekit {__version__} there")
+
+    def outcomes(self, tasks: Sequence[Task[Result]], progress: Progress) -> Iterator[Outcome[Result]]:
+        """Does tasks on the cluster; some more than it has threads are given at once."""
+        client = self._connected()
+        run = f"tracekit-{os.urandom(8).hex()}"
+        client.subscribe_topic(run, partial(_pass_on, tasks, progress))
+        suspects = []
+        for outcome in self._given(run, list(enumerate(tasks)), _AHEAD * max(1, sum(client.ncores().values()))):
+            if outcome.lost is None:
+                yield outcome
+            else:
+                suspects.append((outcome.number, tasks[outcome.number]))
+        # Dask blames every task that a lost worker had. Alone, only one that is to blame is lost again.
+        yield from self._given(f"{run}-alone", suspects, 1)
+        client.unsubscribe_topic(run)
+
+    def _given(self, run: str, tasks: list[tuple[int, Task[Result]]], at_once: int) -> Iterator[Outcome[Result]]:
+        """Outcomes of numbered tasks, of which so many are given at once."""
+        from distributed import as_completed  # noqa: PLC0415 - an extra
+
+        client = self._connected()
+        waiting = iter(tasks)
+        numbers: dict[str, int] = {}
+        ended = as_completed(loop=client.loop)
+
+        def give(count: int) -> None:
+            for number, task in islice(waiting, count):
+                key = f"{run}-{number}"
+                numbers[key] = number
+                ended.add(client.submit(_done, task.function, run.removesuffix("-alone"), number, key=key, pure=False))
+
+        give(at_once)
+        for future in ended:
+            yield self._outcome(numbers[future.key], future)
+            future.release()
+            give(1)
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise RuntimeError("the engine is not open")
+        return self._client
+
+    def _outcome(self, number: int, future: Future) -> Outcome[Any]:
+        from distributed import KilledWorker  # noqa: PLC0415 - an extra
+
+        if future.cancelled():
+            raise TracekitError(f"{self._address}: the scheduler was lost; check it, and try again")
+        try:
+            return Outcome(number, future.result())
+        except KilledWorker as error:
+            return Outcome(number, None, f"{error.allowed_failures + 1} workers of the cluster were lost with it")
+
+
+def _pass_on(tasks: Sequence[Task[Any]], progress: Progress, event: tuple[float, tuple[int, float]]) -> None:
+    """Passes on the progress that a task tells, which comes with the time."""
+    number, share = event[1]
+    progress(tasks[number].name, share)
+
+
+def _version() -> str:
+    """The version of the tracekit of a worker."""
+    return __version__
+
+
+def scratch_folder() -> str | None:
+    """Where a task on a cluster puts temporary files: Dask removes what a lost worker leaves there. Else None."""
+    if (distributed := sys.modules.get("distributed")) is None:
+        return None
+    try:
+        folder: str = distributed.get_worker().local_directory
+    except ValueError:
+        return None
+    return folder
+
+
+def _done(function: Callable[[Share], Result], run: str, number: int) -> Result:
+    """Does a task, in a thread of a worker."""
+    from distributed import get_worker  # noqa: PLC0415 - an extra
+
+    return function(_Telling(get_worker(), run, number).share)
+
+
+class _Telling:
+    """Tells the client how far a task is; ends a task that nobody waits for any more."""
+
+    def __init__(self, worker: Worker, run: str, number: int) -> None:
+        self._worker, self._run, self._number = worker, run, number
+        self._key = worker.get_current_task()
+        self._last = 0.0
+
+    def share(self, share: float) -> None:
+        """Tells which share is done.
+
+        Raises:
+            CancelledError: If the run was stopped.
+        """
+        task = self._worker.state.tasks.get(self._key)
+        if task is None or task.state == "cancelled":
+            from asyncio import CancelledError  # noqa: PLC0415 - takes long to load, and Dask has loaded it
+
+            raise CancelledError
+        if share >= self._last + _STEP or self._last < share == 1:
+            self._last = share
+            self._worker.log_event(self._run, (self._number, share))

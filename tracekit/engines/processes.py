@@ -1,0 +1,259 @@
+"""Does tasks in processes of this machine that live on: at most as many as cores, and as fit into the memory.
+
+A pool of loky fails as a whole when one of its processes is killed, and does not say what that one did. So there is a
+pool of one process for each core, and a killed process spoils its own task only.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import time
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any, Self
+
+from tracekit.engines import worker
+from tracekit.engines.base import Outcome
+from tracekit.engines.memory import available_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from tracekit.engines.base import Result, Task
+    from tracekit.progress import Progress
+
+#: How often a task is given to another process when one ends before it begins.
+_ATTEMPTS = 3
+_HEARING_S = 0.2
+_EXIT_CODE = re.compile(r"\((-?\d+)\)\}")
+
+
+def engine(scheduler: str | None) -> Processes | None:
+    """Processes of this machine, where nothing else is asked for."""
+    return Processes() if scheduler is None else None
+
+
+def cores() -> int:
+    """How many processes can run at once."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Processes:
+    """Processes of this machine. They start with the first tasks and end with the block."""
+
+    shares_files = True
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most or cores()
+        self._lock = threading.Lock()
+        self._processes: list[_Process] = []
+        self._idle: list[_Process] = []
+        self._stopped = False
+        # Only the main thread is interrupted by signals, so others start processes and wait for them.
+        self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="tracekit")
+
+    def __enter__(self) -> Self:
+        """Nothing runs yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stops the processes, and kills those that do not end soon."""
+        with self._lock:
+            self._stopped = True
+            processes = [*self._processes]
+        for process in processes:
+            process.stop()
+        deadline = time.monotonic() + worker.PATIENCE_S
+        for process in processes:
+            process.end(max(0.0, deadline - time.monotonic()))
+        self._threads.shutdown()
+
+    def outcomes(self, tasks: Sequence[Task[Result]], progress: Progress) -> Iterator[Outcome[Result]]:
+        """Does as many tasks at once as there are cores, and as fit into the memory that is available at first."""
+        waiting = deque(enumerate(tasks))
+        running: dict[Future[Outcome[Result]], int] = {}
+        needed = [task.needed_bytes for task in tasks]
+        available = available_bytes()
+        while waiting or running:
+            while waiting and self._fits(needed, [*running.values()], waiting[0][0], available):
+                number, task = waiting.popleft()
+                running[self._threads.submit(self._outcome, number, task, progress)] = number
+            # A signal that the system gives to another thread is heard when this one next wakes up.
+            ended, _ = wait(running, timeout=_HEARING_S, return_when=FIRST_COMPLETED)
+            for future in ended:
+                del running[future]
+                yield future.result()
+
+    def _fits(self, needed: list[int], running: list[int], more: int, available: int) -> bool:
+        """Whether another task can start; one always can."""
+        if not running:
+            return True
+        together = needed[more] + sum(needed[number] for number in running)
+        return len(running) < self._most and together <= available
+
+    def _outcome(self, number: int, task: Task[Result], progress: Progress) -> Outcome[Result]:
+        """Lets a process do a task."""
+        from loky.process_executor import ShutdownExecutorError, TerminatedWorkerError  # noqa: PLC0415 - loaded late
+
+        lost = "stopped"
+        for _ in range(_ATTEMPTS):
+            process = self._taken()
+            if process is None:
+                break
+            try:
+                return Outcome(number, process.result(task, progress))
+            except (TerminatedWorkerError, ShutdownExecutorError) as error:
+                lost = _how_it_ended(error)
+                process.end()
+                if process.has_begun:
+                    break
+            finally:
+                self._put_back(process)
+        return Outcome(number, None, lost)
+
+    def _taken(self) -> _Process | None:
+        """A process that does nothing; None when all are being stopped."""
+        with self._lock:
+            if self._stopped:
+                return None
+            if self._idle:
+                return self._idle.pop()
+            process = _Process()
+            self._processes.append(process)
+            return process
+
+    def _put_back(self, process: _Process) -> None:
+        with self._lock:
+            if process.has_ended:
+                self._processes.remove(process)
+            else:
+                self._idle.append(process)
+
+
+def _how_it_ended(error: BaseException) -> str:
+    """What loky knows of a process that ended early, such as ``signal 9``."""
+    codes = _EXIT_CODE.findall(str(error))
+    if not codes:
+        return "for a reason that the system does not tell"
+    code = int(codes[-1])
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+class _Process:
+    """One process that lives on, and what it tells."""
+
+    def __init__(self) -> None:
+        from loky import ProcessPoolExecutor  # noqa: PLC0415 - most commands start no process
+
+        self.has_begun = False
+        self.has_ended = False
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._progress: Callable[[float], None] = _unheard
+        self._all_told = threading.Event()
+        self._failure: Exception | None = None
+        self._pending: Future[Any] | None = None
+        alive, self._keep_alive = multiprocessing.Pipe(duplex=False)
+        self._told, tell = multiprocessing.Pipe(duplex=False)
+        self._for_worker = (alive, tell)
+        prepared = (*self._for_worker, gc.get_threshold())
+        self._executor = ProcessPoolExecutor(1, initializer=worker.prepare, initargs=prepared)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def result(self, task: Task[Result], progress: Progress) -> Result:
+        """Does a task, and passes on its progress.
+
+        Raises:
+            TerminatedWorkerError: If the process ends before the task does.
+            Exception: What the task or the progress raises.
+        """
+        self.has_begun = False
+        self._progress = partial(progress, task.name)
+        self._all_told.clear()
+        self._pending = self._submitted(task)
+        try:
+            result: Result = self._pending.result()
+            self._all_told.wait(_HEARING_S)
+        finally:
+            if self._failure is not None:
+                raise self._failure
+        return result
+
+    def _submitted(self, task: Task[Result]) -> Future[Result]:
+        """Gives the task to the process, which is started for its first one."""
+        with _out_of_reach():
+            future: Future[Result] = self._executor.submit(worker.done, task.function)
+        return future
+
+    def _listen(self) -> None:
+        """Passes on what the process tells, until it has ended."""
+        with suppress(EOFError, OSError):
+            while True:
+                what, number = self._told.recv()
+                if what == "pid":
+                    self._pid = int(number)
+                elif what == "begun":
+                    self.has_begun = True
+                elif what == "ended":
+                    self._all_told.set()
+                elif self._failure is None:
+                    self._pass_on(number)
+
+    def _pass_on(self, share: float) -> None:
+        """Calls the caller's progress; what that raises stops the task."""
+        try:
+            self._progress(share)
+        except Exception as failure:  # noqa: BLE001 - raised again where the result is waited for
+            self._failure = failure
+            self.stop()
+
+    def stop(self) -> None:
+        """Asks the process to remove what it has begun, and to end."""
+        with suppress(ProcessLookupError):
+            if self._pid and not self.has_ended:
+                os.kill(self._pid, signal.SIGTERM)
+
+    def end(self, patience_s: float = 0) -> None:
+        """Ends the process and all that it started, if it does not end by itself in that time."""
+        with self._lock:
+            if self.has_ended:
+                return
+            if self._pending is not None and self._pid:
+                wait([self._pending], patience_s)
+            self._executor.shutdown(kill_workers=True)
+            for end in (*self._for_worker, self._keep_alive):
+                end.close()
+            self._listener.join()
+            self._told.close()
+            self.has_ended = True
+
+
+def _unheard(_share: float) -> None:
+    """Before the first task there is no progress."""
+
+
+@contextmanager
+def _out_of_reach() -> Iterator[None]:
+    """Keeps Ctrl-C in a terminal from processes that are started meanwhile, until they handle signals themselves."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    # Starting this helper of Python would unblock signals.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
