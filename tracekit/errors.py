@@ -29,9 +29,9 @@ class TracekitError(Exception):
 
 
 class _FileError(TracekitError):
-    """An error about one file or folder: what is wrong with it, and what to do."""
+    """An error about one file or folder, or a URL: what is wrong with it, and what to do."""
 
-    def __init__(self, path: Path, problem: str, remedy: str) -> None:
+    def __init__(self, path: object, problem: str, remedy: str) -> None:
         self.path = path
         self.problem = problem
         self.remedy = remedy

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
+    from tracekit.storage.locations import Location
 
 #: Parsing 185 MB took 0.8 GB at its peak, 963 MB took 3.2 GB.
 _BASE_BYTES, _BYTES_PER_BYTE = 200_000_000, 4
@@ -48,7 +49,7 @@ _LIMITS = (
 )
 _AVAILABLE = re.compile(r"^MemAvailable:\s*(\d+) kB$", re.MULTILINE)
 #: The part of a report's progress that each stage covers.
-_STAGES = {"exporting": (0.0, 0.3), "reading": (0.0, 0.5), "writing": (0.5, 1.0)}
+_STAGES = {"bringing": (0.0, 0.2), "exporting": (0.0, 0.3), "reading": (0.0, 0.5), "writing": (0.5, 1.0)}
 _BOOT = (
     "import json, sys; task = json.loads(sys.stdin.readline()); sys.path[:] = task['path']; "
     "from tracekit.pipeline.worker import run; run(task)"
@@ -66,7 +67,7 @@ class Task:
         wishes: What is asked of its dataset.
     """
 
-    report: Path
+    report: Location
     name: str
     folder: Path
     wishes: Wishes
@@ -116,7 +117,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _needed_bytes(report: Path) -> int:
+def _needed_bytes(report: Location) -> int:
     """Estimate of the memory that parsing a report takes."""
     try:
         files = [report, *report.iterdir()] if report.is_dir() else [report]
@@ -222,7 +223,7 @@ def _line(task: Task) -> bytes:
     return f"{json.dumps(fields)}\n".encode()
 
 
-def _outcome(report: Path, message: dict[str, Any], code: int) -> ReportError | None:
+def _outcome(report: Location, message: dict[str, Any], code: int) -> ReportError | None:
     """Why a report could not be read, by the last message of its worker; None if it was read."""
     if "problem" in message:
         return ReportError(report, message["problem"], message["remedy"])

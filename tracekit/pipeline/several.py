@@ -18,13 +18,13 @@ from tracekit.errors import ReportsError, UsageError
 from tracekit.pipeline.processes import Task, parsed_side_by_side
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from tracekit.dataset.opening import Dataset
     from tracekit.errors import ReportError
     from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
+    from tracekit.storage.locations import Location
 
 #: Distance between the first ids of reports. No report has so many rows, and with up to 8,000 reports every id is exact
 #: as a floating-point number. ``id >> 40`` is the report's number.
@@ -36,7 +36,7 @@ _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
 def parse_several(
-    paths: Sequence[Path], out: str | os.PathLike[str] | None, wishes: Wishes, *, force: bool, progress: Progress
+    paths: Sequence[Location], out: Path | None, wishes: Wishes, *, force: bool, progress: Progress
 ) -> Dataset:
     """Reads reports side by side and writes one dataset of all that can be read.
 
@@ -52,13 +52,13 @@ def parse_several(
         DatasetError: If the dataset cannot be written.
         UsageError: If there is no report, one is given twice, or the folder is missing.
     """
-    _check(paths)
+    check_given(paths)
     if out is None:
         raise UsageError("several reports become one dataset; name its folder with -o")
-    folder = Path(out)
+    folder = out
     with writing(folder, force=force) as (partial, place):
         parts = _parts(paths, partial)
-        errors = _parse_parts(paths, parts, wishes, progress)
+        errors = parse_parts(paths, parts, wishes, progress)
         if len(errors) == len(parts):
             raise ReportsError(errors.values(), None)
         readable = [part for part in parts if part.name not in errors]
@@ -70,7 +70,7 @@ def parse_several(
     return load(folder)
 
 
-def _check(paths: Sequence[Path]) -> None:
+def check_given(paths: Sequence[Location]) -> None:
     """Every report must be given once.
 
     Raises:
@@ -78,15 +78,19 @@ def _check(paths: Sequence[Path]) -> None:
     """
     if not paths:
         raise UsageError("there is no report to parse")
-    seen: dict[object, Path] = {}
+    seen: dict[object, Location] = {}
     for path in paths:
-        if (before := seen.setdefault(_identity(path), path)) is not path:
+        identity = _identity(path)
+        if (before := seen.get(identity)) is not None:
             same = "" if before == path else f", the same file as {before}"
             raise UsageError(f"{path} is given twice{same}; name every report once")
+        seen[identity] = path
 
 
-def _identity(path: Path) -> object:
+def _identity(path: Location) -> object:
     """Equal for two paths of one file."""
+    if not isinstance(path, Path):
+        return str(path)
     try:
         status = path.stat()
     except OSError:
@@ -94,13 +98,13 @@ def _identity(path: Path) -> object:
     return (status.st_dev, status.st_ino)
 
 
-def _parts(paths: Sequence[Path], folder: Path) -> list[Part]:
+def _parts(paths: Sequence[Location], folder: Path) -> list[Part]:
     """Where the tables of each report go until they are joined, and from which number their ids are counted."""
     return [Part(name, folder / f".{name}", number * IDS_PER_REPORT) for number, name in enumerate(report_names(paths))]
 
 
-def _parse_parts(
-    paths: Sequence[Path], parts: list[Part], wishes: Wishes, progress: Progress
+def parse_parts(
+    paths: Sequence[Location], parts: Sequence[Part], wishes: Wishes, progress: Progress
 ) -> dict[str, ReportError]:
     """Parses the reports side by side; why some cannot be read, by their names."""
     tasks = [
@@ -114,7 +118,7 @@ def _parse_parts(
     return {part.name: error for part, error in errors.items()}
 
 
-def report_names(paths: Sequence[Path]) -> list[str]:
+def report_names(paths: Sequence[Location]) -> list[str]:
     """A name for every report: usable as a folder's name, and different from all others even if case is ignored.
 
     It is the file's stem. Equal stems are preceded by the name of the file's folder; if they are still equal, a number

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.errors import ReportError
-from tracekit.pipeline.one import Wishes, tables_of
-from tracekit.readers import reader_for
+from tracekit.pipeline.one import Wishes, parse_report
+from tracekit.storage.locations import location
 
 #: How long a stopped worker may take to remove what it has begun.
 _PATIENCE_S = 5
@@ -28,7 +28,7 @@ def run(task: dict[str, Any]) -> None:
     # A worker that is stopped while nsys runs for it stops nsys, too, and removes what that has written.
     signal.signal(signal.SIGTERM, _stopped)
     threading.Thread(target=_end_with_input, daemon=True).start()
-    path, lock = Path(task["report"]), threading.Lock()
+    lock = threading.Lock()
 
     def say(**fields: object) -> None:
         with lock:
@@ -36,13 +36,9 @@ def run(task: dict[str, Any]) -> None:
             sys.stdout.flush()
 
     try:
-        reader = reader_for(path)
-        folder = Path(task["folder"])
-        folder.mkdir()
-        tables_of(
-            path,
-            reader,
-            folder,
+        parse_report(
+            location(task["report"]),
+            Path(task["folder"]),
             lambda stage, share: say(stage=stage, share=share),
             Wishes(**task["wishes"] | {"graph_captures": tuple(map(Path, task["wishes"]["graph_captures"]))}),
         )
