@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 from collections import defaultdict
 from itertools import permutations
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 import tracekit
-from tests.command import command, refusal
+from tests.command import command, environment, refusal
 from tests.joined import BY_REPORT, IDS, check_joined, joined_here
 from tests.pipeline.test_several_reports import RANKS
 from tests.simulator import simulate, write_report
@@ -257,3 +260,47 @@ def test_a_dataset_that_another_parse_changed_meanwhile_is_not_overwritten(
     with pytest.raises(tracekit.DatasetError, match="was replaced or added to by another parse meanwhile"):
         tracekit.parse(three[2], run, add=True)
     assert tracekit.load(run).reports == ["rank0", "rank1"]
+
+
+#: Kills itself at the given change that it makes to the disk, and else says how many it makes.
+KILLED = """
+import os, signal, sys
+changes = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "ctypes.dlopen"}
+seen, last, begun = 0, int(sys.argv[3]), False
+def count(event, arguments):
+    global seen
+    if begun and (event in changes or (event == "open" and str(arguments[1]) in {"w", "wb"})):
+        seen += 1
+        if seen == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+import tracekit
+begun = True
+tracekit.parse(sys.argv[1], sys.argv[2], add=True)
+begun = False
+print(seen)
+"""
+
+
+def test_a_run_that_is_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(
+    three: list[Path], tmp_path: Path
+) -> None:
+    def run(at: int) -> subprocess.CompletedProcess[str]:
+        arguments = [sys.executable, "-c", KILLED, str(three[2]), str(tmp_path / "run"), str(at)]
+        return subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False)
+
+    old = added(three[:2], tmp_path / "run").folder
+    kept = Path(shutil.copytree(old, tmp_path / "kept"))
+    count = int(run(0).stdout)
+    new = said_of_reports(tracekit.load(old))
+    before = said_of_reports(tracekit.load(kept))
+    seen = set()
+    for at in (1, count // 4, count // 2, *range(count * 2 // 3, count, 4), count):
+        shutil.rmtree(old)
+        shutil.copytree(kept, old)
+        assert run(at).returncode == -signal.SIGKILL
+        said = said_of_reports(tracekit.load(old))
+        assert said in (before, new)
+        seen.add(said == new)
+        assert said_of_reports(tracekit.parse(three[2], old, add=True)) == new
+    assert seen == {False, True}

@@ -65,11 +65,13 @@ class Kept:
     Attributes:
         name: The report's name from now on.
         folder: The dataset.
-        entry: What its manifest says of the report.
+        manifest: Its manifest.
+        entry: What that says of the report.
     """
 
     name: str
     folder: Path
+    manifest: Mapping[str, Any]
     entry: Mapping[str, Any]
 
 
@@ -138,7 +140,7 @@ def _shares(reports: Sequence[Part | Kept]) -> list[_Share]:
         if isinstance(report, Part):
             shares.append(_share_of_part(report, known))
         else:
-            kept = kept or own_modules.read(report.folder, manifest.read(report.folder))
+            kept = kept or own_modules.read(report.folder, report.manifest)
             shares.append(_share_of_kept(report, kept))
     return shares
 

@@ -210,7 +210,8 @@ class Dataset:
         folders = {path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")}
         expected = {f"{REPORT}={report}" for report in self.reports}
         # Reports may have been added since; the files of those that were there may be as they were.
-        if expected - folders or (folders != expected and manifest.read(self.folder) == self.manifest):
+        is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self.manifest)
+        if not is_listed or len(expected) < len(self.reports):
             raise self._unreadable(name, "its folder has other reports than manifest.json")
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> TableFile:

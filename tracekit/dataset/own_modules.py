@@ -22,7 +22,7 @@ from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.tables import modules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tracekit.arrays.types import Ints
@@ -83,7 +83,7 @@ def _alike(table: pa.Table) -> pa.Table:
     return modules.SPEC.table({name: table.column(name) for name in table.column_names} | {"kind": kind})
 
 
-def read(folder: Path, listed: dict[str, Any]) -> list[Hierarchy]:
+def read(folder: Path, listed: Mapping[str, Any]) -> list[Hierarchy]:
     """The hierarchies of a dataset of several reports, by their numbers.
 
     Args:

@@ -61,7 +61,7 @@ def writing(
     def check(place: Path) -> None:
         if successor_of is None:
             check_free(place, force=force)
-        elif manifest.read(place) != successor_of:
+        elif not manifest.is_as_read(place, successor_of):
             problem = "was replaced or added to by another parse meanwhile"
             raise DatasetError(folder, problem, "nothing was changed; run the command again")
 

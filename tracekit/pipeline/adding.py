@@ -206,7 +206,7 @@ def _parse(paths: list[Location], parts: list[Part], wishes: Wishes, progress: P
 def _kept(name: str, entry: Entry | None, partial: Path, old: _Old) -> Part | Kept:
     """A report of the old dataset; the only one of a dataset becomes a part of the new one."""
     if "reports" in old.manifest and entry is not None:
-        return Kept(name, old.folder, entry)
+        return Kept(name, old.folder, old.manifest, entry)
     folder = partial / f".{name}"
     folder.mkdir()
     for file in (manifest.MANIFEST, *(f"{table}.parquet" for table in old.manifest["rows"])):
