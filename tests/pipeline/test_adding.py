@@ -113,6 +113,14 @@ def test_programs_of_any_shape_give_the_same_rows_in_any_order(these: list[Plan]
         assert said_of_reports(added(shuffled, folder / "run")) == expected
 
 
+def test_reports_without_modules_are_added_too(three: list[Path], tmp_path: Path) -> None:
+    none = [report(tmp_path / f"none{at}.sqlite", f"kernel 1 30 {40 + at} #4 relu") for at in range(2)]
+    paths = [none[0], three[0], none[1], three[2]]
+    expected = said_of_reports(joined_here(paths, tmp_path / "at once"))
+    for number, order in enumerate((paths, paths[::-1], [*none, three[2], three[0]])):
+        assert said_of_reports(added(order, tmp_path / f"run{number}")) == expected
+
+
 def test_several_reports_are_added_together(three: list[Path], tmp_path: Path) -> None:
     tracekit.parse(three[2], tmp_path / "run")
     both = tracekit.parse(three[:2], tmp_path / "run", add=True)

@@ -134,7 +134,7 @@ def join(folder: Path, reports: Sequence[Part | Kept], left_out: list[dict[str, 
 
 def _shares(reports: Sequence[Part | Kept]) -> list[_Share]:
     known: dict[Key, Hierarchy] = {}
-    kept: list[Hierarchy] = []
+    kept: dict[int, Hierarchy] = {}
     shares = []
     for report in reports:
         if isinstance(report, Part):
@@ -158,11 +158,11 @@ def _share_of_part(report: Part, known: dict[Key, Hierarchy]) -> _Share:
     )
 
 
-def _share_of_kept(report: Kept, hierarchies: list[Hierarchy]) -> _Share:
+def _share_of_kept(report: Kept, hierarchies: dict[int, Hierarchy]) -> _Share:
     number = report.entry["own_modules"]
     return _Share(
         {**report.entry, "name": report.name, manifest.TABLE_IDS: {**report.entry[manifest.TABLE_IDS]}},
-        own_modules.NOTHING if number is None else hierarchies[number],
+        own_modules.nothing() if number is None else hierarchies[number],
         lambda table: part_of(report.folder, table, report.entry["name"]),
         linked,
     )

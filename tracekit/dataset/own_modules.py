@@ -64,15 +64,20 @@ class Hierarchy(NamedTuple):
     paths: list[str]
 
 
-#: That of a report without modules; it has no rows in the file, and no number.
-NOTHING = Hierarchy(Key("", contradicts_itself=False), modules.SPEC.empty(), np.zeros(0, np.int32), [])
+#: That of reports without modules, which have no rows in the file, and no number.
+NO_MODULES = Key("", contradicts_itself=False)
+
+
+def nothing() -> Hierarchy:
+    """The hierarchy of a report without modules."""
+    return Hierarchy(NO_MODULES, modules.SPEC.empty(), np.zeros(0, np.int32), [])
 
 
 def of_one_report(folder: Path, key: Key) -> Hierarchy:
     """The modules of a dataset of one report."""
     table = _alike(pq.read_table(folder / "modules.parquet"))
     if not table.num_rows:
-        return NOTHING
+        return nothing()
     return Hierarchy(key, table, np.arange(table.num_rows, dtype=np.int32), table.column("path").to_pylist())
 
 
@@ -83,7 +88,7 @@ def _alike(table: pa.Table) -> pa.Table:
     return modules.SPEC.table({name: table.column(name) for name in table.column_names} | {"kind": kind})
 
 
-def read(folder: Path, listed: Mapping[str, Any]) -> list[Hierarchy]:
+def read(folder: Path, listed: Mapping[str, Any]) -> dict[int, Hierarchy]:
     """The hierarchies of a dataset of several reports, by their numbers.
 
     Args:
@@ -107,8 +112,9 @@ def read(folder: Path, listed: Mapping[str, Any]) -> list[Hierarchy]:
         raise DatasetError(folder, f"its table {NAME} cannot be read ({reason})", remedy) from None
     if found != expected:
         raise DatasetError(folder, f"its table {NAME} is from another parse", "run the command again")
-    bounds = [0, *(np.flatnonzero(np.diff(integers(table, "hierarchy"), append=-1)) + 1).tolist()]
-    return [_hierarchy(table.slice(start, end - start), united) for start, end in pairwise(bounds)]
+    numbers = integers(table, "hierarchy")
+    bounds = [0, *(np.flatnonzero(np.diff(numbers, append=-1)) + 1).tolist()]
+    return {int(numbers[start]): _hierarchy(table.slice(start, end - start), united) for start, end in pairwise(bounds)}
 
 
 def _hierarchy(rows: pa.Table, united: list[str]) -> Hierarchy:

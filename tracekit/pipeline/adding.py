@@ -76,6 +76,9 @@ def add(paths: Sequence[Location], folder: Path, wishes: Wishes, *, force: bool,
     """
     check_given(paths)
     before = manifest.read(folder)
+    if manifest.ID not in before:
+        problem = "was written by an early tracekit, to whose datasets nothing can be added"
+        raise DatasetError(folder, problem, "parse its report again")
     reports, skipped = _with_new(paths, folder, _reports_of(before), wishes.by, force=force)
     if len(skipped) == len(paths):
         return Added(load(folder), skipped)
