@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from upath import UPath
+
 
 class TracekitError(Exception):
     """Base of all errors raised on purpose; its text is one line for the user."""
@@ -31,16 +33,16 @@ class TracekitError(Exception):
 
 
 class _FileError(TracekitError):
-    """An error about one file or folder: what is wrong with it, and what to do."""
+    """An error about one file or folder, or a URL: what is wrong with it, and what to do."""
 
-    def __init__(self, path: Path, problem: str, remedy: str) -> None:
+    def __init__(self, path: object, problem: str, remedy: str) -> None:
         self.path = path
         self.problem = problem
         self.remedy = remedy
         super().__init__(" ".join(f"{path}: {problem}; {remedy}".split()))
 
     @override
-    def __reduce__(self) -> tuple[type[Self], tuple[Path, str, str]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[object, str, str]]:
         """How it comes back from another process."""
         return type(self), (self.path, self.problem, self.remedy)
 
@@ -57,7 +59,7 @@ class ReportsError(TracekitError):
         folder: The dataset of the other reports; None if there are none, and so no dataset.
     """
 
-    def __init__(self, errors: Iterable[ReportError], folder: Path | None) -> None:
+    def __init__(self, errors: Iterable[ReportError], folder: Path | UPath | None) -> None:
         self.errors = tuple(errors)
         self.folder = folder
         super().__init__("\n".join(map(str, self.errors)))

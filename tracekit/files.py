@@ -7,6 +7,7 @@ the files hold, and raises only :class:`OSError`: callers turn that into an erro
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -38,6 +39,10 @@ _ADVICE = {
 _STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
+#: Arguments of Linux's renameat2: paths that no open folder precedes, and both of which exist.
+_HERE, _EXCHANGE = -100, 2
+
+
 def nothing_to_check() -> None:
     """For places where anything may be replaced."""
 
@@ -56,6 +61,14 @@ def remedy_of(error: OSError, elsewhere: str) -> str:
     """What to do about it, such as ``free some space or choose another folder``, where the latter is ``elsewhere``."""
     advice = _ADVICE.get(error.errno)
     return f"{advice} or {elsewhere}" if advice else elsewhere
+
+
+def linked(source: Path, target: Path) -> None:
+    """Makes ``target`` the same file as ``source``, or a copy where the file system has no links."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 @contextmanager
@@ -145,6 +158,9 @@ def _sync(path: Path) -> None:
 
 def _replace_folder(partial: Path, place: Path) -> None:
     """Moves a folder to a place; what was there comes back if that fails."""
+    if place.is_dir() and _exchanged(partial, place):
+        _remove(partial)  # what was there
+        return
     old = hidden_beside(place, "old")
     try:
         if place.exists():
@@ -156,6 +172,15 @@ def _replace_folder(partial: Path, place: Path) -> None:
         _remove(old)  # still there if another process took the place first
         raise
     _remove(old)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Lets two folders change places in one step, so that nobody finds neither; False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):  # not Linux
+        return False
+    return bool(rename(_HERE, os.fsencode(one.absolute()), _HERE, os.fsencode(other.absolute()), _EXCHANGE) == 0)
 
 
 def _remove(folder: Path) -> None:

@@ -133,6 +133,13 @@ def test_an_error_that_nobody_foresaw_leaves_nothing_either(
     assert list(tmp_path.iterdir()) == [small]
 
 
+@pytest.fixture
+def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that cannot let two folders change places in one step."""
+    monkeypatch.setattr("tracekit.files._exchanged", lambda *_: False)
+
+
+@pytest.mark.usefixtures("without_exchange")
 def test_the_old_dataset_comes_back_if_the_new_one_cannot_take_its_place(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +159,7 @@ def test_the_old_dataset_comes_back_if_the_new_one_cannot_take_its_place(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.usefixtures("without_exchange")
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_the_old_dataset_comes_back_if_the_run_is_stopped_while_it_is_replaced(
     stop: type[BaseException], small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -190,6 +198,7 @@ def test_a_run_that_is_stopped_while_it_removes_the_old_dataset_leaves_the_new_o
     assert tracekit.load(tmp_path / "out").table("kernels").num_rows == 3
 
 
+@pytest.mark.usefixtures("without_exchange")
 def test_a_dataset_that_another_parse_put_there_meanwhile_stays_and_nothing_hidden_is_left(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

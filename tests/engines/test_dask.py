@@ -18,9 +18,11 @@ import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import LINES, arguments, command, contents, environment
 from tests.engines import tasks as work
+from tests.joined import BY_REPORT
+from tests.storage.servers import file_server
 from tests.trace_lines import report
 from tracekit.engines import Task, mapped, opened
-from tracekit.errors import DatasetError, TracekitError, UsageError
+from tracekit.errors import DatasetError, ReportError, TracekitError, UsageError
 from tracekit.pipeline.parsing import parse
 from tracekit.progress import silent
 
@@ -135,6 +137,25 @@ def test_one_report_is_the_same_from_here_and_dask(scheduler: str, reports: list
     parse(reports[-1], tmp_path / "plain")
     assert contents(tmp_path / "plain") == contents(tmp_path / "here")
     assert contents(tmp_path / "dask") == contents(tmp_path / "here")
+
+
+def test_reports_at_urls_are_read_and_added_by_the_cluster(scheduler: str, reports: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="the extra http is not installed")
+    here = tracekit.parse(reports[2:4], tmp_path / "here")
+    with file_server(reports[0].parent) as address:
+        first, second = (f"{address}/{path.name}" for path in reports[2:4])
+        tracekit.parse(first, tmp_path / "there", scheduler=scheduler)
+        there = tracekit.parse([second, first], tmp_path / "there", add=True, scheduler=scheduler)
+        missing = refusal(f"{address}/none.sqlite", tmp_path / "there", scheduler)
+    assert missing == f"{address}/none.sqlite: does not exist; check the path"
+    for table in ("modules", *BY_REPORT):
+        assert there.table(table).equals(here.table(table)), table
+
+
+def refusal(report: str, folder: Path, scheduler: str) -> str:
+    with pytest.raises(ReportError) as raised:
+        tracekit.parse(report, folder, add=True, scheduler=scheduler)
+    return str(raised.value)
 
 
 def test_a_worker_that_is_killed_while_it_reads_spoils_no_report(

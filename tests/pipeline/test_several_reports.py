@@ -153,6 +153,7 @@ def test_a_folder_of_several_reports_holds_partitions_and_nothing_else(two: Data
     assert files == {
         "manifest.json",
         "modules.parquet",
+        "modules_of_reports.parquet",
         *(f"{n}.parquet/report=rank{r}/part-0.parquet" for n in BY_REPORT for r in (0, 1)),
     }
 

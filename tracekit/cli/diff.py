@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import console, progress_bar
-from tracekit.cli.options import count, share
+from tracekit.cli.options import count, dataset_place, share
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +22,8 @@ _MOST_ROWS = 30
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("before", type=Path, metavar="BEFORE", help="dataset before the change")
-    parser.add_argument("after", type=Path, metavar="AFTER", help="dataset after the change")
+    parser.add_argument("before", type=dataset_place, metavar="BEFORE", help="dataset before the change")
+    parser.add_argument("after", type=dataset_place, metavar="AFTER", help="dataset after the change")
     parser.add_argument(
         "--fail-over",
         type=share,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import progress_bar
-from tracekit.cli.options import add_force, add_quiet
+from tracekit.cli.options import add_force, add_quiet, dataset_place
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +18,9 @@ _FORMATS = ("perfetto", "chrome", "stacks", "csv", "xlsx", "sql")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("dataset", type=Path, metavar="DATASET", help="dataset, as written by tracekit parse")
+    parser.add_argument(
+        "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
+    )
     parser.add_argument(
         "--format",
         choices=_FORMATS,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
+
+from tracekit.storage.locations import is_url
 
 #: Options that describe the device, by the keyword of the analyses that take them.
 DEVICE_OPTIONS = {"peaks": "--peak", "dtype": "--dtype"}
@@ -36,6 +39,11 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help="roofline, memory: dtype assumed where markers record none, such as bfloat16",
     )
+
+
+def dataset_place(text: str) -> Path | str:
+    """The folder of a dataset, or its URL."""
+    return text if is_url(text) else Path(text)
 
 
 def count(text: str) -> int:

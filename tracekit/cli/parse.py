@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import console, progress_bar
+from tracekit.cli.base import console, progress_bar, say
 from tracekit.cli.options import add_force, add_quiet
 from tracekit.markers.kinds import AUTO, HIERARCHIES
 
@@ -25,18 +25,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reports",
         nargs="+",
-        type=Path,
         metavar="REPORT",
         help="report of Nsight Systems (.nsys-rep, which needs nsys; .sqlite; a folder from nsys export --type "
         "parquetdir or arrowdir), file of nvprof -o, or Chrome trace of torch.profiler (.json, .json.gz); several "
-        "become one dataset",
+        "become one dataset. Also a URL (s3://, gs://, https://, …) or a quoted pattern such as 's3://run/*.sqlite'",
     )
     parser.add_argument(
         "-o",
         "--out",
-        type=Path,
         metavar="DATASET",
-        help="folder to write (default for one report: REPORT with the suffix .tracekit)",
+        help="folder or URL to write (default for one report: REPORT with the suffix .tracekit)",
     )
     parser.add_argument(
         "--by",
@@ -63,6 +61,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786; its "
         "workers must see the reports at the same paths; or here, for this process alone",
     )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="add the reports to DATASET, if it exists. A report that is in it already, unchanged, is skipped; with "
+        "--force, one whose file has changed is replaced",
+    )
     add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_quiet(parser)
@@ -74,27 +78,25 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.without_pandas import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
-    from tracekit.pipeline.parsing import parse
+    from tracekit.pipeline.one import Wishes
+    from tracekit.pipeline.parsing import parse_new
+    from tracekit.pipeline.run import Run
 
     keep_memory()
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
+    wishes = Wishes(by=args.by, graph_captures=tuple(args.graph_captures))
     try:
         with progress_bar(quiet=args.quiet) as progress:
-            dataset = parse(
-                reports,
-                args.out,
-                by=args.by,
-                graph_captures=args.graph_captures,
-                force=args.force,
-                scheduler=args.scheduler,
-                progress=progress,
-            )
+            how = Run(force=args.force, add=args.add, scheduler=args.scheduler, progress=progress)
+            dataset, skipped = parse_new(reports, args.out, wishes, how)
     except ReportsError as error:
         if error.folder is not None:
             _print(load(error.folder), args)
             sys.stdout.flush()
         raise
+    if not args.quiet:
+        say(f"tracekit: {path}: is in {args.out} already; skipped" for path in skipped)
     _print(dataset, args)
     return 0
 

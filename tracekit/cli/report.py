@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import progress_bar
-from tracekit.cli.options import DEVICE_OPTIONS, add_device, add_force, add_quiet
+from tracekit.cli.options import DEVICE_OPTIONS, add_device, add_force, add_quiet, dataset_place
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "datasets",
         nargs="+",
-        type=Path,
+        type=dataset_place,
         metavar="DATASET",
         help="dataset, as written by tracekit parse; of two, BEFORE and AFTER, the page shows the second and what "
         "changed since the first",
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _beside(dataset: Dataset) -> Path:
-    """The default page: beside the dataset, under its name."""
+    """The default page: beside the dataset, under its name; of one at a URL, in the folder of this process."""
     from tracekit.dataset.opening import SUFFIX
 
-    folder = dataset.folder
+    folder = dataset.folder if isinstance(dataset.folder, Path) else Path(dataset.folder.name)
     if folder.name in {"", ".."}:
         folder = folder.resolve()
     return folder.parent / f"{folder.name.removesuffix(SUFFIX)}.html"
@@ -77,5 +77,5 @@ def _refuse_inside(before: list[Dataset], out: Path) -> None:
     from tracekit.errors import ExportError
 
     for dataset in before:
-        if out.resolve().is_relative_to(dataset.folder.resolve()):
+        if isinstance(dataset.folder, Path) and out.resolve().is_relative_to(dataset.folder.resolve()):
             raise ExportError(f"{out}: lies in the dataset itself; choose another place with -o")

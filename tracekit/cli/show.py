@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
 from tracekit.cli.base import console
-from tracekit.cli.options import DEVICE_OPTIONS, add_device, count, share_of_whole
+from tracekit.cli.options import DEVICE_OPTIONS, add_device, count, dataset_place, share_of_whole
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
@@ -23,7 +22,9 @@ HELP = "answer a question about a dataset"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("name", metavar="ANALYSIS", help="question to answer, such as tree; see --list")
-    parser.add_argument("dataset", type=Path, metavar="DATASET", help="dataset, as written by tracekit parse")
+    parser.add_argument(
+        "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
+    )
     parser.add_argument("--list", action=_List, nargs=0, help="list the analyses and exit")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the rows as JSON")

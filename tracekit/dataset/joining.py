@@ -1,7 +1,8 @@
 """Joins the datasets of single reports: ``DATASET/<table>.parquet/report=<name>/part-0.parquet``.
 
 The ids of each report already start at a number of their own; only modules are numbered again, since reports share
-them. A report whose modules keep their ids is moved as it is.
+them. The files of a report whose modules keep their ids are moved as they are; those of a report that is in a dataset
+already are linked, and written again only where ids of its modules change.
 """
 
 from __future__ import annotations
@@ -9,40 +10,42 @@ from __future__ import annotations
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tracekit.causes import LEFT_OUT, LOSSES, REPORT
-from tracekit.causes.reports import MODULES_DIFFER
-from tracekit.dataset import manifest
+from tracekit.dataset import manifest, own_modules
+from tracekit.dataset.joined_manifest import describes_modules_twice, entry_of, manifest_of, with_differing
+from tracekit.dataset.own_modules import Key
+from tracekit.dataset.renumbering import concerns, renumbering, rewrite
 from tracekit.dataset.table_files import id_of, part_of
-from tracekit.dataset.union import Union, united
+from tracekit.dataset.union import united
 from tracekit.dataset.writing import ROW_GROUP, table_writer
+from tracekit.errors import DatasetError
+from tracekit.files import linked, reason_of
 from tracekit.tables import TABLES, coverage, modules
-from tracekit.tables.coverage import Row, table_of
-from tracekit.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tracekit.arrays.types import Ints
+    from tracekit.dataset.own_modules import Hierarchy
+    from tracekit.dataset.renumbering import Renumbering
+    from tracekit.dataset.union import Union
     from tracekit.progress import Progress
     from tracekit.schema import TableSpec
 
 #: The tables that are partitioned by report.
 _PARTED = {table.SPEC.name: table.SPEC for table in TABLES if table.SPEC.name != "modules"}
-#: Fields of a single report's manifest that are the same for all reports of a dataset.
-_COMMON = ("format", "format_version", "tracekit", manifest.ID)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The dataset of one report.
+    """The dataset of one report, which is used up.
 
     Attributes:
         name: The report's name among the others.
@@ -55,146 +58,131 @@ class Part:
     first_id: int
 
 
-def join(folder: Path, parts: list[Part], left_out: list[dict[str, str]], progress: Progress) -> None:
-    """Moves the tables of several datasets into one, each table of each report as a partition; last the manifest.
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A report that is in a dataset of several, whose files stay as they are.
+
+    Attributes:
+        name: The report's name from now on.
+        folder: The dataset.
+        manifest: Its manifest.
+        entry: What that says of the report.
+    """
+
+    name: str
+    folder: Path
+    manifest: Mapping[str, Any]
+    entry: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one report brings into the dataset.
+
+    Attributes:
+        entry: Its entry in the manifest.
+        hierarchy: Its own modules.
+        file: Where the rows of a table are.
+        take: Puts a file at another place, unchanged.
+    """
+
+    entry: dict[str, Any]
+    hierarchy: Hierarchy
+    file: Callable[[str], Path]
+    take: Callable[[Path, Path], object]
+
+
+def join(folder: Path, reports: Sequence[Part | Kept], left_out: list[dict[str, str]], progress: Progress) -> None:
+    """Puts the tables of several reports into one dataset, each table of each as a partition; last the manifest.
 
     A table whose modules get other ids is read and written again: row group by row group, or at once where the new
     ids change the order of its rows, two tables at a time.
 
     Args:
-        folder: Where the dataset shall be.
-        parts: The datasets of single reports on the same file system; they are used up.
+        folder: Where the dataset shall be, on the file system where the reports' datasets are.
+        reports: The reports in the order of their ids.
         left_out: Name and problem of each report that could not be read.
         progress: Called with the share that is done.
+
+    Raises:
+        DatasetError: If files of a dataset that is there already cannot be read.
     """
-    union = _united_modules(parts)
-    with table_writer(folder / "modules.parquet", modules.SPEC) as writer:
-        writer.write_table(union.table, row_group_size=ROW_GROUP)
-    entries = [_entry(part, differing) for part, differing in zip(parts, union.differing, strict=True)]
-    _move_all(folder, parts, union, progress)
-    for part, entry in zip(parts, entries, strict=True):
-        shutil.rmtree(part.folder)
-        entry[manifest.TABLE_IDS] = {name: _file_id(part_of(folder, name, part.name)) for name in _PARTED}
-    manifest.write(folder, _manifest(folder, entries, left_out, union.table.num_rows))
+    shares = _shares(reports)
+    hierarchies = [one for _, one in sorted({share.hierarchy.key: share.hierarchy for share in shares}.items())]
+    place = {one.key: at for at, one in enumerate(hierarchies)}
+    union = united(
+        [one.table for one in hierarchies], frozenset(at for key, at in place.items() if key.contradicts_itself)
+    )
+    _write_modules(folder, hierarchies, union)
+    paths = union.table.column("path").to_pylist()
+    moves: list[Callable[[threading.Event], None]] = []
+    for share in shares:
+        at = place[share.hierarchy.key]
+        counted = with_differing(share.entry, union.differing[at])
+        share.entry["own_modules"] = at if share.hierarchy.table.num_rows else None
+        new = renumbering(share.hierarchy, union.module_id[at], paths)
+        moves += [partial(_move, folder, share, spec, new, counted) for spec in _PARTED.values()]
+    _move_all(moves, progress)
+    for report in reports:
+        if isinstance(report, Part):
+            shutil.rmtree(report.folder)
+    ids = {name: _file_id(folder / f"{name}.parquet") for name in ("modules", own_modules.NAME)}
+    entries = [share.entry for share in shares]
+    manifest.write(folder, manifest_of(entries, left_out, union.table.num_rows, ids))
     progress("joining", 1.0)
 
 
-def _united_modules(parts: list[Part]) -> Union:
-    """The modules of all; those of reports that say the same of them are looked at once."""
-    alike: dict[tuple[str | None, bool], int] = {}
-    numbers = [alike.setdefault(_said_of_modules(part), len(alike)) for part in parts]
-    firsts = [parts[numbers.index(number)] for number in range(len(alike))]
-    union = united(
-        [pq.read_table(part.folder / "modules.parquet") for part in firsts],
-        frozenset(number for number, (_, contradictory) in enumerate(alike) if contradictory),
+def _shares(reports: Sequence[Part | Kept]) -> list[_Share]:
+    known: dict[Key, Hierarchy] = {}
+    kept: dict[int, Hierarchy] = {}
+    shares = []
+    for report in reports:
+        if isinstance(report, Part):
+            shares.append(_share_of_part(report, known))
+        else:
+            kept = kept or own_modules.read(report.folder, report.manifest)
+            shares.append(_share_of_kept(report, kept))
+    return shares
+
+
+def _share_of_part(report: Part, known: dict[Key, Hierarchy]) -> _Share:
+    own = manifest.read(report.folder)
+    key = Key(own[manifest.TABLE_IDS]["modules"], describes_modules_twice(own))
+    hierarchy = known[key] if key in known else own_modules.of_one_report(report.folder, key)
+    known[key] = hierarchy
+    return _Share(
+        entry_of(report.name, report.first_id, own),
+        hierarchy,
+        lambda table: report.folder / f"{table}.parquet",
+        lambda source, target: source.rename(target),
     )
-    return Union(
-        union.table,
-        [union.module_id[number] for number in numbers],
-        [union.differing[number] for number in numbers],
-        [union.renamed[number] for number in numbers],
+
+
+def _share_of_kept(report: Kept, hierarchies: dict[int, Hierarchy]) -> _Share:
+    number = report.entry["own_modules"]
+    return _Share(
+        {**report.entry, "name": report.name, manifest.TABLE_IDS: {**report.entry[manifest.TABLE_IDS]}},
+        own_modules.nothing() if number is None else hierarchies[number],
+        lambda table: part_of(report.folder, table, report.entry["name"]),
+        linked,
     )
 
 
-def _said_of_modules(part: Part) -> tuple[str | None, bool]:
-    """Equal for reports that describe the same modules in the same way: a digest, and whether they contradict it."""
-    return _file_id(part.folder / "modules.parquet"), _contradicts_itself(part)
-
-
-def _contradicts_itself(part: Part) -> bool:
-    """Whether one report describes some module in different ways."""
-    coverage_rows = manifest.read(part.folder)["coverage"]
-    return any(row["cause"] == MODULES_DIFFER.name for row in coverage_rows)
+def _write_modules(folder: Path, hierarchies: list[Hierarchy], union: Union) -> None:
+    with table_writer(folder / "modules.parquet", modules.SPEC) as writer:
+        writer.write_table(union.table, row_group_size=ROW_GROUP)
+    own_modules.write(folder, hierarchies, union.module_id)
 
 
 def _file_id(path: Path) -> str | None:
     return id_of(pq.read_metadata(path))
 
 
-def _manifest(
-    folder: Path, entries: list[dict[str, Any]], left_out: list[dict[str, str]], modules_: int
-) -> dict[str, Any]:
-    """The manifest of the whole dataset."""
-    rows = {name: sum(entry["rows"][name] for entry in entries) for name in entries[0]["rows"]}
-    rows["modules"] = modules_
-    return {
-        "tracekit": __version__,
-        "reports": entries,
-        "left_out": left_out,
-        "rows": rows,
-        manifest.TABLE_IDS: {"modules": _file_id(folder / "modules.parquet")},
-        "coverage": _total_coverage(entries, rows),
-    }
-
-
-def _entry(part: Part, differing: int) -> dict[str, Any]:
-    """One report's entry in the manifest; modules that differ between reports are counted in its coverage."""
-    own = manifest.read(part.folder)
-    if differing:
-        counted = _with_differing(pq.read_table(part.folder / "coverage.parquet"), differing, own["rows"]["modules"])
-        with table_writer(part.folder / "coverage.parquet", coverage.SPEC) as writer:
-            writer.write_table(counted)
-        own["coverage"], own["rows"]["coverage"] = counted.to_pylist(), counted.num_rows
-    about = {name: value for name, value in own.items() if name not in _COMMON}
-    return {"name": part.name, "first_id": part.first_id, **about}
-
-
-def _with_differing(before: pa.Table, differing: int, known: int) -> pa.Table:
-    """The table ``coverage`` of one report with its modules that differ from those of other reports."""
-    is_own = pc.equal(before.column("cause"), MODULES_DIFFER.name)
-    own = pc.sum(before.filter(is_own).column("count")).as_py() or 0
-    # The same module may differ between processes of one report and between reports.
-    number = min(differing + own, known)
-    name = f"modules{LOSSES}"
-    row = Row(name, MODULES_DIFFER.name, known=False, number=number, time_ns=0, share=number / known)
-    return pa.concat_tables([before.filter(pc.invert(is_own)), table_of([row])]).unify_dictionaries()
-
-
-def _total_coverage(entries: list[dict[str, Any]], rows: dict[str, int]) -> list[dict[str, Any]]:
-    """The coverage of all reports together."""
-    totals: dict[tuple[str, str, bool], dict[str, Any]] = {}
-    for row in (row for entry in entries for row in entry["coverage"]):
-        key = (row["what"], row["cause"], row["known"])
-        total = totals.setdefault(key, {**row, "count": 0, "time_ns": 0})
-        total["count"] += row["count"]
-        total["time_ns"] += row["time_ns"]
-    time_ns = sum(row["time_ns"] for row in totals.values() if row["what"] == "kernels")
-    wholes = _wholes(entries, rows)
-    for row in totals.values():
-        if row["what"] == "kernels":
-            row["share"] = row["time_ns"] / time_ns if time_ns else 0.0
-        else:
-            kind = row["what"].removesuffix(LOSSES).removesuffix(LEFT_OUT)
-            row["share"] = min(1.0, row["count"] / max(1, wholes.get(kind, rows["kernels"])))
-    return list(totals.values())
-
-
-def _wholes(entries: list[dict[str, Any]], rows: dict[str, int]) -> dict[str, int]:
-    """How many there are of each kind of thing that coverage counts."""
-    return rows | {
-        "launches": sum(entry["launches"] for entry in entries),
-        "modules": sum(entry["rows"]["modules"] for entry in entries),
-        "processes": sum(len(entry["processes"]) for entry in entries),
-        "events": rows["ranges"],
-        REPORT: len(entries),
-    }
-
-
-def _move_all(folder: Path, parts: list[Part], union: Union, progress: Progress) -> None:
+def _move_all(moves: list[Callable[[threading.Event], None]], progress: Progress) -> None:
+    """Moves all tables, two at a time."""
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = [
-            pool.submit(
-                _move,
-                part.folder / f"{spec.name}.parquet",
-                part_of(folder, spec.name, part.name),
-                spec,
-                new,
-                stop,
-            )
-            for part, new in zip(parts, map(_Renumbering, union.module_id, union.renamed), strict=True)
-            for spec in _PARTED.values()
-        ]
+        futures = [pool.submit(move, stop) for move in moves]
         try:
             for done, future in enumerate(futures, 1):
                 future.result()
@@ -204,67 +192,31 @@ def _move_all(folder: Path, parts: list[Part], union: Union, progress: Progress)
             raise
 
 
-class _Renumbering(NamedTuple):
-    """The new ids and paths of one report's modules.
-
-    Attributes:
-        ids: The new id by the old one.
-        paths: The new path by the old one, where it changed.
-    """
-
-    ids: Ints
-    paths: dict[str, str]
-
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether all modules keep their ids and paths."""
-        return not self.paths and bool((self.ids == np.arange(self.ids.size)).all())
-
-
-def _move(source: Path, target: Path, spec: TableSpec, new: _Renumbering, stop: threading.Event) -> None:
-    """Makes a table of one report a partition, with the modules' new ids and paths."""
+def _move(
+    folder: Path, share: _Share, spec: TableSpec, new: Renumbering, counted: pa.Table | None, stop: threading.Event
+) -> None:
+    """Makes a table of one report a partition, with the modules' new ids and paths; its new id goes into the entry."""
+    if stop.is_set():
+        return
+    source, target = share.file(spec.name), part_of(folder, spec.name, share.entry["name"])
     target.parent.mkdir(parents=True)
-    if new.changes_nothing or all(column.name != "module_id" for column in spec.columns):
-        source.rename(target)
+    if spec.name == coverage.SPEC.name and counted is not None:
+        with table_writer(target, spec) as writer:
+            writer.write_table(counted)
     else:
-        _rewrite(source, target, spec, new, stop)
+        with _readable(source):
+            if new.changes_nothing or not concerns(spec):
+                share.take(source, target)
+                return
+            rewrite(source, target, spec, new, stop)
+    share.entry[manifest.TABLE_IDS][spec.name] = _file_id(target)
 
 
-def _rewrite(source: Path, target: Path, spec: TableSpec, new: _Renumbering, stop: threading.Event) -> None:
-    """Writes a table again; at once if the new ids change the order of its rows."""
-    file = pq.ParquetFile(source)
-    in_order = "module_id" not in spec.sorted_by or bool((np.diff(new.ids) > 0).all())
-    groups = [[group] for group in range(file.num_row_groups)]
-    with table_writer(target, spec) as writer:
-        for batch in groups if in_order else [[*range(file.num_row_groups)]]:
-            if stop.is_set():
-                break
-            table = _renamed(_renumbered(file.read_row_groups(batch), new.ids), new.paths)
-            writer.write_table(table if in_order else _sorted(table, spec), row_group_size=ROW_GROUP)
-        if not groups:
-            writer.write_table(spec.empty())
-
-
-def _renumbered(table: pa.Table, ids: Ints) -> pa.Table:
-    at = table.schema.get_field_index("module_id")
-    new = pa.array(ids).take(table.column(at).combine_chunks())
-    return table.set_column(at, table.schema.field(at), new)
-
-
-def _renamed(table: pa.Table, paths: dict[str, str]) -> pa.Table:
-    """The table with the new paths of modules; each distinct path is looked up once."""
-    at = table.schema.get_field_index("module")
-    if at < 0 or not paths:
-        return table
-    column = table.column(at).unify_dictionaries().combine_chunks()
-    old = column.dictionary.to_pylist()
-    words = pa.array([paths.get(path, path) for path in old], column.dictionary.type)
-    new = pa.DictionaryArray.from_arrays(column.indices, words)
-    return table.set_column(at, table.schema.field(at), new)
-
-
-def _sorted(table: pa.Table, spec: TableSpec) -> pa.Table:
-    """The rows in the promised order, nulls last; equal rows keep their order."""
-    last = np.iinfo(np.int64).max
-    keys = [np.asarray(table.column(name).cast(pa.int64()).fill_null(last)) for name in reversed(spec.sorted_by)]
-    return table.unify_dictionaries().take(pa.array(np.lexsort(keys)))
+@contextmanager
+def _readable(source: Path) -> Iterator[None]:
+    """Turns what is wrong with a file that is read into an error about it."""
+    try:
+        yield
+    except (FileNotFoundError, pa.ArrowException) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else str(error).split("\n", 1)[0]
+        raise DatasetError(source, f"cannot be read ({reason})", "parse all reports again, together") from None

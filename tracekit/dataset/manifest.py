@@ -11,17 +11,24 @@ import hashlib
 import json
 import math
 import reprlib
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracekit.errors import DatasetError
 from tracekit.markers.kinds import HIERARCHIES
 from tracekit.recording.provenance import LATEST_UTC_NS
+from tracekit.storage.failures import reachable
+from tracekit.storage.locations import is_remote, text_of
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
+    from tracekit.storage.locations import Location
+
+#: The field that says how files are named, if not all by their tables alone.
+FILES, NAMED_BY_ID = "files", "named_by_id"
 #: Bumped when a column is renamed or changes its type.
 FORMAT_VERSION = 1
 FORMAT = "tracekit dataset"
@@ -45,10 +52,30 @@ def new_id(start: bytes) -> hashlib.blake2b:
 
 def write(folder: Path, fields: Mapping[str, object]) -> None:
     """Writes the manifest, the last file of a dataset."""
+    (folder / MANIFEST).write_text(as_text(fields), "utf-8")
+
+
+def as_text(fields: Mapping[str, object]) -> str:
+    """The text of a manifest with these fields and its id."""
     whole = {"format": FORMAT, "format_version": FORMAT_VERSION, **fields}
     as_read = json.loads(json.dumps(whole))
-    text = json.dumps({**as_read, ID: _id_of(as_read)}, indent=2, ensure_ascii=False)
-    (folder / MANIFEST).write_text(f"{text}\n", "utf-8")
+    return _indented({**as_read, ID: _id_of(as_read)}) + "\n"
+
+
+def _indented(fields: dict[str, object]) -> str:
+    if "reports" not in fields:
+        return json.dumps(fields, indent=2, ensure_ascii=False)
+    import msgspec  # noqa: PLC0415 - pays where there is much to indent, in which json is slow
+
+    return msgspec.json.format(json.dumps(fields, ensure_ascii=False), indent=2)
+
+
+def is_as_read(folder: Path, fields: Mapping[str, object]) -> bool:
+    """Whether the manifest of a dataset is still the one that was read."""
+    try:
+        return bool(_json(folder) == fields)
+    except DatasetError:
+        return False
 
 
 def is_manifest(path: Path) -> bool:
@@ -59,13 +86,14 @@ def is_manifest(path: Path) -> bool:
         return False
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read(folder: Location) -> dict[str, Any]:
     """The manifest of a dataset.
 
     Raises:
         DatasetError: If the folder is not a dataset, has another format version, or its manifest was changed.
     """
-    fields = _json(folder)
+    with reachable(folder, DatasetError) if is_remote(folder) else nullcontext():
+        fields = _json(folder)
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise DatasetError(
             folder, "its manifest.json was not written by tracekit", "make a dataset with tracekit parse"
@@ -94,18 +122,20 @@ def _as_written(fields: dict[str, Any]) -> bool:
         return False
 
 
-def _json(folder: Path, attempts: int = _ATTEMPTS) -> object:
+def _json(folder: Location, attempts: int = _ATTEMPTS) -> object:
     path = folder / MANIFEST
     try:
-        return json.loads(path.read_text("utf-8"), parse_constant=_no_number)
+        return json.loads(text_of(path), parse_constant=_no_number)
     except NotADirectoryError:
         problem = "is a file, not a dataset"
         remedy = f"if it is a report, read it with tracekit parse {folder}"
     except FileNotFoundError:
         problem, remedy = _missing(folder)
-        if attempts and path.exists():  # a parse has put its dataset there since
+        if attempts and not is_remote(path) and path.exists():  # a parse has put its dataset there since
             return _json(folder, attempts - 1)
     except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, OSError) and is_remote(folder):
+            raise
         reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         problem, remedy = f"its manifest cannot be read ({reason})", _AGAIN
     raise DatasetError(folder, problem, remedy)
@@ -115,8 +145,10 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number")
 
 
-def _missing(folder: Path) -> tuple[str, str]:
+def _missing(folder: Location) -> tuple[str, str]:
     """Why there is no manifest, and what to do."""
+    if not isinstance(folder, Path):
+        return "is not a dataset: it has no manifest.json", "check the URL, or make a dataset there with tracekit parse"
     if folder.exists():
         return "is not a dataset: it has no manifest.json", "make one with tracekit parse"
     place = folder.resolve()
@@ -167,6 +199,10 @@ def _hierarchy(value: object) -> bool:
     return value in HIERARCHIES
 
 
+def _files(value: object) -> bool:
+    return value == NAMED_BY_ID
+
+
 def _or_null(shape: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or shape(value)
 
@@ -203,10 +239,14 @@ _REPORT = {
     "lacks": [{"what": _text, "remedy": _text}],
     "launches": _count,
     "hierarchy?": {"by": _hierarchy, "asked": _hierarchy},
+    "folder?": _text,
+    "own_modules?": _or_null(_count),
+    "modules_differ?": {"itself": _count, "others": _count},
 }
-_SINGLE = {"tracekit": _text, **_REPORT}
+_WHOLE = {"tracekit": _text, "files?": _files}
+_SINGLE = {**_WHOLE, **_REPORT}
 _SEVERAL = {
-    "tracekit": _text,
+    **_WHOLE,
     **_COUNTED,
     "reports": [{"name": _text, "first_id": _count, **_REPORT}],
     "left_out": [{"name": _text, "problem": _text}],

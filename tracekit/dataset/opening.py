@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from typing_extensions import override
 
 from tracekit.dataset import manifest
@@ -19,19 +17,23 @@ from tracekit.dataset.table_files import (
     TableFile,
     between,
     id_of,
+    name_of,
     named,
-    part_of,
+    opened,
     unmarked,
 )
 from tracekit.errors import DatasetError, UsageError
+from tracekit.storage.failures import reachable
+from tracekit.storage.locations import is_remote, listed, location
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Sequence
 
     import pandas as pd
+    import pyarrow.parquet as pq
 
+    from tracekit.storage.locations import Given, Location
 
 SUFFIX = ".tracekit"
 #: The table that is one for all reports.
@@ -50,11 +52,11 @@ class Dataset:
     ``modules`` is one table for all. If another parse replaces the dataset after it was opened, reading is refused.
     """
 
-    def __init__(self, folder: Path, root: str | None = None) -> None:
+    def __init__(self, folder: Location, root: str | None = None) -> None:
         """Opens the dataset.
 
         Args:
-            folder: Its folder.
+            folder: Its folder, or its URL.
             root: Path of a module; tables then hold only the rows of this module and the modules below.
 
         Raises:
@@ -164,10 +166,11 @@ class Dataset:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            raise self._unreadable(name, str(error).split("\n", 1)[0]) from None
+        with reachable(self.folder, DatasetError) if is_remote(self.folder) else nullcontext():
+            try:
+                yield
+            except (OSError, pa.ArrowException) as error:
+                raise self._unreadable(name, str(error).split("\n", 1)[0]) from None
 
     def _unreadable(self, name: str, reason: str) -> DatasetError:
         """The error for a table: the dataset was replaced, or is damaged."""
@@ -191,24 +194,38 @@ class Dataset:
 
     def _files(self, name: str) -> Iterator[TableFile]:
         """The files of a table, one per report, opened one at a time."""
-        whole = self.folder / f"{name}.parquet"
         if not self.reports or name == UNITED:
-            yield self._file(name, whole, None)
+            yield self._file(name, None)
             return
-        folders = [path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")]
-        if sorted(folders) != sorted(f"{REPORT}={report}" for report in self.reports):
-            raise self._unreadable(name, "its folder has other reports than manifest.json")
+        if is_remote(self.folder):
+            listed(self.folder / f"{name}.parquet")
+        else:
+            self._check_folders(name)
         for entry in self.manifest["reports"]:
-            yield self._file(name, part_of(self.folder, name, entry["name"]), entry)
+            yield self._file(name, entry)
 
-    def _file(self, name: str, path: Path, entry: dict[str, Any] | None) -> TableFile:
+    def _check_folders(self, name: str) -> None:
+        """Other programs read whatever is in the folder of a table, so it holds the reports of the manifest alone."""
+        whole = self.folder / f"{name}.parquet"
+        folders = {path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")}
+        expected = {f"{REPORT}={report}" for report in self.reports}
+        # Reports may have been added since; the files of those that were there may be as they were.
+        is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self.manifest)
+        if not is_listed or len(expected) < len(self.reports):
+            raise self._unreadable(name, "its folder has other reports than manifest.json")
+
+    def _file(self, name: str, entry: dict[str, Any] | None) -> TableFile:
         """A file of a table, if it is the one that the manifest lists: another parse may have replaced it."""
         listed = self.manifest if entry is None else entry
-        rows = pq.ParquetFile(path)
+        rows = opened(self._place(name, listed, None if entry is None else entry["name"]))
         expected = listed.get(manifest.TABLE_IDS, {}).get(name), listed["rows"][name]
         if expected != (id_of(rows.metadata), rows.metadata.num_rows):
             raise self._unreadable(name, "its file is from another parse")
         return TableFile(rows, None if entry is None else entry["name"])
+
+    def _place(self, name: str, listed: dict[str, Any], report: str | None) -> Location:
+        named_by_id = self.manifest.get(manifest.FILES) == manifest.NAMED_BY_ID
+        return self.folder / name_of(name, report, listed[manifest.TABLE_IDS][name] if named_by_id else None)
 
     def _part(self, name: str, file: TableFile, columns: Sequence[str] | None) -> pa.Table:
         """The columns of one file, of the subtree if this is one."""
@@ -254,10 +271,11 @@ class Dataset:
         return steps.filter(pa.array(inside, pa.bool_())).select(columns)
 
 
-def load(folder: str | os.PathLike[str]) -> Dataset:
-    """Opens a dataset.
+def load(folder: Given) -> Dataset:
+    """Opens a dataset in a folder or at a URL.
 
     Raises:
-        DatasetError: If the folder is not a dataset.
+        DatasetError: If the folder is not a dataset, or the URL cannot be reached.
+        UsageError: If what is needed for URLs of this kind is not installed.
     """
-    return Dataset(Path(folder))
+    return Dataset(location(folder))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tracekit.arrays.columns import integers
 from tracekit.schema import CATEGORY, Column
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pyarrow.parquet as pq
+    from tracekit.storage.locations import Location
 
 #: Key of a file's id in its metadata.
 FILE_ID = b"tracekit.id"
@@ -31,7 +31,24 @@ class TableFile(NamedTuple):
 
 def part_of(folder: Path, table: str, report: str) -> Path:
     """The file of a table's rows of one of several reports."""
-    return folder / f"{table}.parquet" / f"{REPORT}={report}" / "part-0.parquet"
+    return folder / name_of(table, report)
+
+
+def name_of(table: str, report: str | None, id_: str | None = None) -> str:
+    """Where a file is in a dataset; if files are named by their ids, never two of other rows have one name."""
+    if report is None:
+        return f"{table}.parquet" if id_ is None else f"{table}.parquet/{id_}.parquet"
+    return f"{table}.parquet/{REPORT}={report}/{id_ or 'part-0'}.parquet"
+
+
+def opened(place: Location) -> pq.ParquetFile:
+    """Opens a file of a table; of one at a URL only what is asked for is fetched."""
+    if isinstance(place, Path):
+        return pq.ParquetFile(place)
+    if place.protocol.startswith("http") and not place.fs.info(place.path).get("partial"):
+        return pq.ParquetFile(pa.BufferReader(place.fs.cat_file(place.path)))  # the server gives only whole files
+    # Whatever else is read ahead would be fetched in vain: Arrow knows which bytes it needs.
+    return pq.ParquetFile(place.fs.open(place.path, "rb", cache_type="none"), pre_buffer=True)
 
 
 def id_of(metadata: pq.FileMetaData) -> str | None:

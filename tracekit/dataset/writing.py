@@ -41,12 +41,15 @@ def default_folder(report: Path) -> Path:
 
 
 @contextmanager
-def writing(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
+def writing(
+    folder: Path, *, force: bool = False, successor_of: Mapping[str, object] | None = None
+) -> Iterator[tuple[Path, Path]]:
     """A hidden folder that replaces ``folder`` when the block ends, and is removed when the block raises.
 
     Args:
         folder: Where the dataset shall be.
         force: Whether an existing dataset may be replaced.
+        successor_of: The manifest of the only dataset that may be replaced, if not any.
 
     Yields:
         The hidden folder, and ``folder`` without links.
@@ -54,10 +57,18 @@ def writing(folder: Path, *, force: bool) -> Iterator[tuple[Path, Path]]:
     Raises:
         DatasetError: If something is there that must not be replaced, or the place cannot be written.
     """
+
+    def check(place: Path) -> None:
+        if successor_of is None:
+            check_free(place, force=force)
+        elif not manifest.is_as_read(place, successor_of):
+            problem = "was replaced or added to by another parse meanwhile"
+            raise DatasetError(folder, problem, "nothing was changed; run the command again")
+
     try:
-        check_free(folder, force=force)
+        check(folder)
         place = folder.resolve()
-        taken = whole_folder(place, lambda: check_free(place, force=force))
+        taken = whole_folder(place, lambda: check(place))
         with stopped_once(), parents_made(place), taken as partial:
             yield partial, place
     except OSError as error:

@@ -147,7 +147,7 @@ def _free(dataset: Dataset, target: Target) -> Path:
     place = Path(target.place)
     if place.name in {"", ".."}:
         raise ExportError(f"{place}: is not the name of a file or folder; {_ELSEWHERE}")
-    if place.resolve().is_relative_to(dataset.folder.resolve()):
+    if isinstance(dataset.folder, Path) and place.resolve().is_relative_to(dataset.folder.resolve()):
         raise ExportError(f"{place}: lies in the dataset itself; {_ELSEWHERE}")
     if (place.exists() or place.is_symlink()) and not target.force:
         raise ExportError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")

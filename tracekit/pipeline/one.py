@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from tracekit.dataset.writing import write
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.markers.kinds import AUTO
+from tracekit.readers import reader_for
+from tracekit.storage.local_copies import brought
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
 from tracekit.version import __version__
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
     from tracekit.readers.base import Reader
     from tracekit.recording.tables import Recording
+    from tracekit.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,27 @@ class Wishes:
     by: str = AUTO
     graph_captures: tuple[Path, ...] = ()
     required: bool = True
+
+
+def parse_report(
+    report: Location, folder: Path, progress: Progress, wishes: Wishes, scratch: str | None = None
+) -> None:
+    """Reads one report, wherever it is, and writes its tables and manifest into a folder, which is made or empty.
+
+    Args:
+        report: The report.
+        folder: The folder.
+        progress: Called with each stage and the share of it that is done.
+        wishes: What is asked of the dataset.
+        scratch: Where a copy of a report at a URL goes meanwhile; by default where temporary files go.
+
+    Raises:
+        ReportError: If the report cannot be reached or read.
+    """
+    with brought(report, progress, scratch) as path:
+        reader = reader_for(path)
+        folder.mkdir(exist_ok=True)
+        tables_of(path, reader, folder, progress, wishes)
 
 
 def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, wishes: Wishes) -> None:
@@ -62,7 +87,11 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, wish
     pa.default_memory_pool().release_unused()
     trace = attribute(evidence_of(recording, decode(recording.texts), wishes.by))
     pa.default_memory_pool().release_unused()
-    about = {"hierarchy": {"by": trace.evidence.keyed.by, "asked": wishes.by}, **_about(recording)}
+    about = {
+        "hierarchy": {"by": trace.evidence.keyed.by, "asked": wishes.by},
+        "folder": _folder(path),
+        **_about(recording),
+    }
     write(folder, trace, about, progress, wishes.first_id)
 
 
@@ -72,6 +101,11 @@ def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
     except OSError as error:
         problem = f"cannot be read ({reason_of(error)})"
         raise ReportError(path, problem, "check its disk or network") from None
+
+
+def _folder(path: Path) -> str:
+    """The name of the folder that a report is in: reports of equal names are told apart by it."""
+    return os.fsencode(path.absolute().parent.name).decode("utf-8", "replace")
 
 
 def _about(recording: Recording) -> dict[str, object]:

@@ -15,16 +15,16 @@ from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
 from tracekit.dataset.writing import writing
 from tracekit.errors import ReportsError, UsageError
+from tracekit.pipeline.run import Parsed
 from tracekit.pipeline.side_by_side import Wanted, parsed_side_by_side
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
-    from tracekit.dataset.opening import Dataset
     from tracekit.errors import ReportError
     from tracekit.pipeline.one import Wishes
-    from tracekit.progress import Progress
+    from tracekit.pipeline.run import Run
+    from tracekit.storage.locations import Location
 
 #: Distance between the first ids of reports. No report has so many rows, and with up to 8,000 reports every id is exact
 #: as a floating-point number. ``id >> 40`` is the report's number.
@@ -35,49 +35,39 @@ _LONGEST_NAME = 200
 _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
-def parse_several(
-    paths: Sequence[Path],
-    out: str | os.PathLike[str] | None,
-    wishes: Wishes,
-    *,
-    force: bool,
-    scheduler: str | None,
-    progress: Progress,
-) -> Dataset:
+def parse_several(paths: Sequence[Location], out: Path | None, wishes: Wishes, run: Run) -> Parsed:
     """Reads reports side by side and writes one dataset of all that can be read.
 
     Args:
         paths: The reports.
         out: Folder of the dataset.
         wishes: What is asked of the dataset of each report.
-        force: Whether an existing dataset may be replaced.
-        scheduler: As for :func:`tracekit.engines.opened`.
-        progress: Called with the name of each report and the share of it that is done.
+        run: How they are parsed.
 
     Raises:
         ReportsError: If some cannot be read; if all, nothing was written.
         DatasetError: If the dataset cannot be written.
         UsageError: If there is no report, one is given twice, or the folder is missing.
     """
-    _check(paths)
+    check_given(paths)
     if out is None:
         raise UsageError("several reports become one dataset; name its folder with -o")
-    folder = Path(out)
-    with writing(folder, force=force) as (partial, place):
+    folder = out
+    with writing(folder, force=run.force) as (partial, place):
         parts = _parts(paths, partial)
-        errors = _parse_parts(paths, parts, wishes, scheduler, progress)
+        errors = parse_parts(paths, parts, wishes, run)
         if len(errors) == len(parts):
             raise ReportsError(errors.values(), None)
         readable = [part for part in parts if part.name not in errors]
         left_out = [{"name": name, "problem": error.problem} for name, error in errors.items()]
-        join(partial, readable, left_out, progress)
+        join(partial, readable, left_out, run.progress)
     folder = folder if (folder / MANIFEST).exists() else place
     if errors:
         raise ReportsError(errors.values(), folder)
-    return load(folder)
+    return Parsed(load(folder), [])
 
 
-def _check(paths: Sequence[Path]) -> None:
+def check_given(paths: Sequence[Location]) -> None:
     """Every report must be given once.
 
     Raises:
@@ -85,15 +75,19 @@ def _check(paths: Sequence[Path]) -> None:
     """
     if not paths:
         raise UsageError("there is no report to parse")
-    seen: dict[object, Path] = {}
+    seen: dict[object, Location] = {}
     for path in paths:
-        if (before := seen.setdefault(_identity(path), path)) is not path:
+        identity = _identity(path)
+        if (before := seen.get(identity)) is not None:
             same = "" if before == path else f", the same file as {before}"
             raise UsageError(f"{path} is given twice{same}; name every report once")
+        seen[identity] = path
 
 
-def _identity(path: Path) -> object:
+def _identity(path: Location) -> object:
     """Equal for two paths of one file."""
+    if not isinstance(path, Path):
+        return str(path)
     try:
         status = path.stat()
     except OSError:
@@ -101,28 +95,26 @@ def _identity(path: Path) -> object:
     return (status.st_dev, status.st_ino)
 
 
-def _parts(paths: Sequence[Path], folder: Path) -> list[Part]:
+def _parts(paths: Sequence[Location], folder: Path) -> list[Part]:
     """Where the tables of each report go until they are joined, and from which number their ids are counted."""
     return [Part(name, folder / f".{name}", number * IDS_PER_REPORT) for number, name in enumerate(report_names(paths))]
 
 
-def _parse_parts(
-    paths: Sequence[Path], parts: list[Part], wishes: Wishes, scheduler: str | None, progress: Progress
-) -> dict[str, ReportError]:
+def parse_parts(paths: Sequence[Location], parts: Sequence[Part], wishes: Wishes, run: Run) -> dict[str, ReportError]:
     """Parses the reports side by side; why some cannot be read, by their names."""
     reports = [
         Wanted(part.name, path, part.folder, replace(wishes, first_id=part.first_id))
         for path, part in zip(paths, parts, strict=True)
     ]
     errors: dict[int, ReportError] = {}
-    for number, error in parsed_side_by_side(reports, scheduler, progress):
+    for number, error in parsed_side_by_side(reports, run.scheduler, run.progress):
         if error is not None:
             errors[number] = error
             shutil.rmtree(parts[number].folder, ignore_errors=True)
     return {parts[number].name: errors[number] for number in sorted(errors)}
 
 
-def report_names(paths: Sequence[Path]) -> list[str]:
+def report_names(paths: Sequence[Location]) -> list[str]:
     """A name for every report: usable as a folder's name, and different from all others even if case is ignored.
 
     It is the file's stem. Equal stems are preceded by the name of the file's folder; if they are still equal, a number

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracekit.errors import ReportError
     from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
+    from tracekit.storage.locations import Location
 
 
 #: A terminal shows so many reports one below the other.
@@ -28,7 +29,7 @@ class Wanted(NamedTuple):
     """A report to be parsed: its name in progress, its file, where its tables go, and what is asked of them."""
 
     name: str
-    report: Path
+    report: Location
     folder: Path
     wishes: Wishes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING
 from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
-from tracekit.pipeline.one import tables_of
-from tracekit.readers import reader_for
+from tracekit.pipeline.one import parse_report
+from tracekit.storage.failures import reachable
+from tracekit.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from tracekit.engines.base import Share
     from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
+    from tracekit.storage.locations import Location
 
 #: Parsing 185 MB took 0.8 GB at its peak, 963 MB took 3.2 GB.
 _BASE_BYTES, _BYTES_PER_BYTE = 200_000_000, 4
@@ -26,20 +29,22 @@ _BASE_BYTES, _BYTES_PER_BYTE = 200_000_000, 4
 #: unpacked, took 1.0 GB; others are packed twice as densely.
 _DENSITY = {".nsys-rep": 10, ".qdrep": 14, ".qdstrm": 10, ".parquet": 4, ".gz": 8}
 #: The part of a report's progress that each stage covers.
-_STAGES = {"exporting": (0.0, 0.3), "reading": (0.0, 0.5), "writing": (0.5, 1.0)}
+_STAGES = {"bringing": (0.0, 0.2), "exporting": (0.0, 0.3), "reading": (0.0, 0.5), "writing": (0.5, 1.0)}
 _ALONE = "parse it alone, and free memory if it ran out of memory"
 
 
-def needed_bytes(report: Path) -> int:
+def needed_bytes(report: Location) -> int:
     """Estimate of the memory that parsing a report takes."""
     try:
-        files = [report, *report.iterdir()] if report.is_dir() else [report]
-        return _BASE_BYTES + _BYTES_PER_BYTE * sum(file.stat().st_size * _DENSITY.get(file.suffix, 1) for file in files)
-    except OSError:
+        with reachable(report, ReportError) if is_remote(report) else nullcontext():
+            files = [report, *report.iterdir()] if report.is_dir() else [report]
+            size = sum(file.stat().st_size * _DENSITY.get(file.suffix, 1) for file in files)
+        return _BASE_BYTES + _BYTES_PER_BYTE * size
+    except (OSError, ReportError):
         return 0  # reading it will report the error
 
 
-def parsed_into(folder: Path, report: Path, wishes: Wishes, share: Share) -> ReportError | None:
+def parsed_into(folder: Path, report: Location, wishes: Wishes, share: Share) -> ReportError | None:
     """Parses a report into a folder, which is made or empty.
 
     Args:
@@ -55,9 +60,7 @@ def parsed_into(folder: Path, report: Path, wishes: Wishes, share: Share) -> Rep
         OSError: If the folder cannot be written.
     """
     try:
-        reader = reader_for(report)
-        folder.mkdir(exist_ok=True)
-        tables_of(report, reader, folder, _overall(share), wishes)
+        parse_report(report, folder, _overall(share), wishes, scratch_folder())
     except ReportError as error:
         return error
     except MemoryError:
@@ -71,14 +74,14 @@ def parsed_into(folder: Path, report: Path, wishes: Wishes, share: Share) -> Rep
     return None
 
 
-def parsed_away(report: Path, wishes: Wishes, share: Share) -> ReportError | dict[str, bytes]:
+def parsed_away(report: Location, wishes: Wishes, share: Share) -> ReportError | dict[str, bytes]:
     """Parses a report on a machine that may share no folder for datasets with the one that asks for it.
 
     Returns:
         The files of its dataset by their names, or why it could not be read.
     """
     host = socket.gethostname()
-    if not os.path.lexists(report):
+    if not is_remote(report) and not os.path.lexists(report):
         remedy = "give a path that the workers of the cluster see"
         return ReportError(report, f"does not exist on {host}", remedy)
     try:
@@ -98,7 +101,7 @@ def written(folder: Path, files: dict[str, bytes]) -> None:
         (folder / name).write_bytes(content)
 
 
-def lost(report: Path, how: str) -> ReportError:
+def lost(report: Location, how: str) -> ReportError:
     """Why a report could not be read whose process ended early."""
     return ReportError(report, f"the process that parsed it ended early ({how})", _ALONE)
 

@@ -6,11 +6,16 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
+from tracekit.progress import silent
+from tracekit.readers.folder.files import table_files
 from tracekit.recording.provenance import Source
+from tracekit.storage.local_copies import brought
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from tracekit.storage.locations import Location
 
 
 def source_of_file(path: Path, format_: str) -> Source:
@@ -28,6 +33,14 @@ def source_of_folder(path: Path, files: Iterable[Path], format_: str) -> Source:
         digest.update(f"{source.sha256}  {source.name}\n".encode())
         size += source.size_bytes
     return Source(_name(path), size, digest.hexdigest(), format_)
+
+
+def sha256_of(report: Location) -> str:
+    """The digest by which a report is known, whatever its format."""
+    with brought(report, silent) as path:
+        if path.is_dir():
+            return source_of_folder(path, table_files(path).values(), "").sha256
+        return source_of_file(path, "").sha256
 
 
 def _name(path: Path) -> str:

@@ -1,0 +1,306 @@
+"""Reports and datasets at URLs, over HTTP: a real server of S3's language, and one that only gives files away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tracekit
+from tests.command import command, contents, refusal, separately
+from tests.joined import BY_REPORT
+from tests.pipeline.test_several_reports import RANKS
+from tests.storage.servers import KEYS, file_server, s3_server
+from tests.trace_lines import report
+from tracekit.dataset import publishing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+s3fs = pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+pytest.importorskip("moto", reason="moto[s3], which the extra test brings, is not installed")
+
+TABLES = ("modules", *BY_REPORT)
+
+
+class Store:
+    """A bucket named ``runs``, and the requests that were made to it."""
+
+    def __init__(self, address: str, log: Path) -> None:
+        self.files = s3fs.S3FileSystem(endpoint_url=address, use_listings_cache=False)
+        self._log = log
+
+    def names(self, folder: str) -> list[str]:
+        return [name.removeprefix(f"{folder}/") for name in self.files.find(folder)]
+
+    def requests(self) -> int:
+        return sum("HTTP/1.1" in line for line in self._log.read_text("utf-8").splitlines())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    log = tmp_path_factory.mktemp("s3") / "log"
+    with s3_server(log) as address:
+        yield address, log
+
+
+@pytest.fixture
+def store(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": server[0]}.items():
+        monkeypatch.setenv(name, value)
+    store = Store(*server)
+    store.files.mkdir("runs")
+    yield store
+    store.files.rm("runs", recursive=True)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> list[Path]:
+    return [report(tmp_path / f"rank{at}.sqlite", lines) for at, lines in enumerate(RANKS)]
+
+
+@pytest.fixture
+def uploaded(store: Store, ranks: list[Path]) -> str:
+    """A pattern of reports in the bucket."""
+    for path in ranks:
+        store.files.put_file(str(path), f"runs/job/{path.name}")
+    return "s3://runs/job/*.sqlite"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where copies of reports lie while they are read: nothing is left there."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield folder
+    assert contents(folder) == {}
+
+
+def check_equal(one: Any, other: Any) -> None:
+    for table in TABLES:
+        assert one.table(table).equals(other.table(table)), table
+
+
+def test_reports_in_a_bucket_give_the_rows_of_the_same_reports_here(
+    uploaded: str, ranks: list[Path], tmp_path: Path
+) -> None:
+    here = tracekit.parse(ranks, tmp_path / "here")
+    there = tracekit.parse(uploaded, tmp_path / "there")
+    check_equal(there, here)
+    assert [entry["source"] for entry in there.manifest["reports"]] == [
+        entry["source"] for entry in here.manifest["reports"]
+    ]
+
+
+def test_a_dataset_in_a_bucket_has_the_rows_of_one_here(store: Store, ranks: list[Path], tmp_path: Path) -> None:
+    for number, reports in enumerate((ranks, ranks[0])):
+        here = tracekit.parse(reports, tmp_path / f"here{number}")
+        there = tracekit.parse(reports, f"s3://runs/{number}.tracekit")
+        check_equal(there, here)
+        assert str(there.folder) == f"s3://runs/{number}.tracekit"
+        mlp, net = there.subtree("net.mlp"), here.subtree("net.mlp")
+        assert mlp.table("kernels").equals(net.table("kernels"))
+        assert [piece.num_rows for piece in there.pieces("kernels")] == [p.num_rows for p in here.pieces("kernels")]
+
+
+def test_other_programs_read_the_tables_of_a_bucket_as_they_are(store: Store, ranks: list[Path]) -> None:
+    import pandas as pd
+
+    there = tracekit.parse(ranks, "s3://runs/run.tracekit")
+    kernels = pd.read_parquet("s3://runs/run.tracekit/kernels.parquet")
+    assert kernels["kernel_id"].tolist() == there.kernels()["kernel_id"].tolist()
+    assert kernels["report"].tolist() == there.kernels()["report"].tolist()
+    assert len(pd.read_parquet("s3://runs/run.tracekit/modules.parquet")) == 4
+
+
+def test_a_dataset_is_read_the_same_where_it_was_copied_to(store: Store, ranks: list[Path], tmp_path: Path) -> None:
+    here = tracekit.parse(ranks, tmp_path / "here")
+    store.files.put(f"{here.folder}/", "runs/copied.tracekit/", recursive=True)
+    check_equal(tracekit.load("s3://runs/copied.tracekit"), here)
+    tracekit.parse(ranks, "s3://runs/run.tracekit")
+    store.files.get("runs/run.tracekit/", f"{tmp_path}/back/", recursive=True)
+    check_equal(tracekit.load(tmp_path / "back"), here)
+
+
+def test_only_the_columns_that_are_asked_for_are_fetched(store: Store, ranks: list[Path]) -> None:
+    tracekit.parse(ranks, "s3://runs/run.tracekit")
+    before = store.requests()
+    tracekit.load("s3://runs/run.tracekit").table("kernels", ["dur_ns"])
+    assert store.requests() - before <= 3 + 2 * len(ranks), "manifest, list of files; of each its end and the column"
+
+
+def test_commands_take_urls(store: Store, uploaded: str) -> None:
+    run = "s3://runs/run.tracekit"
+    parsed = separately("parse", uploaded, "-o", run)
+    assert parsed.code == 0, parsed
+    assert f"tracekit show tree {run}" in parsed.out
+    assert "net" in separately("show", "tree", run).out
+    shown = command("show", "kernels", run, "--json")
+    assert {row["name"] for row in json.loads(shown.out)} == {"gather", "gemm", "free"}
+
+
+def test_a_dataset_in_a_bucket_is_replaced_only_by_force_and_nothing_of_it_stays(
+    store: Store, ranks: list[Path]
+) -> None:
+    run = "s3://runs/run.tracekit"
+    tracekit.parse(ranks, run)
+    line = refusal(command("parse", ranks[0], "-o", run), run)  # type: ignore[arg-type]
+    assert "already exists; replace it with --force" in line
+    one = tracekit.parse(ranks[0], run, force=True)
+    assert len(one.kernels()) == 2
+    assert len(store.names("runs/run.tracekit")) == 1 + len(TABLES)
+
+
+@pytest.mark.parametrize("at", [0, 3, len(TABLES), 1 + len(TABLES)])
+def test_a_connection_that_is_lost_leaves_the_old_dataset(
+    at: int, store: Store, ranks: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = "s3://runs/run.tracekit"
+    before = tracekit.parse(ranks, run)
+    names = store.names("runs/run.tracekit")
+    left = [at]
+
+    def lost(call: Any) -> Any:
+        def instead(*args: Any) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise ConnectionResetError("Connection reset by peer")
+            call(*args)
+
+        return instead
+
+    for name in ("_put", "_put_text"):
+        monkeypatch.setattr(publishing, name, lost(getattr(publishing, name)))
+    if at == 1 + len(TABLES):
+        assert len(tracekit.parse(ranks[0], run, force=True).kernels()) == 2
+        return
+    with pytest.raises(tracekit.DatasetError, match="cannot be reached"):
+        tracekit.parse(ranks[0], run, force=True)
+    check_equal(tracekit.load(run), before)
+    assert store.names("runs/run.tracekit") == names
+
+
+KILLED = """
+import os, signal, sys, tracekit
+from tracekit.dataset import publishing
+left, put = [int(sys.argv[3])], publishing._put
+def killed(*args):
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    put(*args)
+publishing._put = killed
+tracekit.parse(sys.argv[1], sys.argv[2], force=True)
+"""
+
+
+def test_a_parse_that_is_killed_while_it_uploads_leaves_the_old_dataset_and_the_next_succeeds(
+    store: Store, ranks: list[Path], temporary: Path
+) -> None:
+    import subprocess
+
+    from tests.command import environment
+
+    before = tracekit.parse(ranks, "s3://runs/run.tracekit")
+    for run in ("s3://runs/run.tracekit", "s3://runs/new.tracekit"):
+        arguments = [sys.executable, "-c", KILLED, str(ranks[0]), run, "3"]
+        assert subprocess.run(arguments, env=environment(), check=False).returncode == -9
+    check_equal(tracekit.load("s3://runs/run.tracekit"), before)
+    with pytest.raises(tracekit.DatasetError, match="it has no manifest"):
+        tracekit.load("s3://runs/new.tracekit")
+    assert len(tracekit.parse(ranks[0], "s3://runs/new.tracekit").kernels()) == 2
+    for left in temporary.iterdir():
+        shutil.rmtree(left)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("s3://runs/none.sqlite", "does not exist; check the path"),
+        ("s3://nobody/none.sqlite", "its bucket does not exist; check the name of the bucket"),
+        ("s3://runs/none*.sqlite", "matches nothing; check the pattern"),
+        ("http://127.0.0.1:1/none.sqlite", "cannot be reached"),
+    ],
+)
+def test_a_report_that_is_not_there_is_one_line(url: str, problem: str, store: Store, tmp_path: Path) -> None:
+    assert problem in refusal(command("parse", url, "-o", tmp_path / "run"), url)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("s3://nobody/run", "its bucket does not exist"),
+        ("s3://runs/job", "already exists and is not a dataset"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_one_line(
+    url: str, problem: str, uploaded: str, ranks: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert problem in refusal(command("parse", ranks[0], "-o", url), url)  # type: ignore[arg-type]
+
+
+def test_missing_credentials_and_nobody_who_answers_are_one_line_each(
+    store: Store, ranks: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "s3://runs/run"
+    gone = separately("show", "tree", url, AWS_ENDPOINT_URL="http://127.0.0.1:1", AWS_MAX_ATTEMPTS="1")
+    assert "cannot be reached" in refusal(gone, url)  # type: ignore[arg-type]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    refused = separately("show", "tree", url)
+    assert "no valid credentials were found" in refusal(refused, url)  # type: ignore[arg-type]
+
+
+def test_nothing_is_written_by_http_and_no_report_is_added_to_a_bucket(store: Store, ranks: list[Path]) -> None:
+    with pytest.raises(tracekit.UsageError, match="nothing can be written by http"):
+        tracekit.parse(ranks[0], "http://127.0.0.1:1/run")
+    with pytest.raises(tracekit.UsageError, match="name it with -o"):
+        tracekit.parse("s3://runs/rank0.sqlite")
+
+
+@pytest.mark.parametrize("url", ["s3://b/x", "gs://b/x", "az://b/x", "ssh://h/x", "https://h/x"])
+def test_a_missing_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "upath", None)
+    with pytest.raises(tracekit.UsageError, match=r"needs the extra \w+; install it with: pip install"):
+        tracekit.load(url)
+
+
+def test_a_url_that_nothing_knows_is_one_line() -> None:
+    with pytest.raises(tracekit.UsageError, match="fsspec does not know nothing://"):
+        tracekit.load("nothing://b/x")
+
+
+def test_file_urls_and_quoted_patterns_are_of_this_machine(ranks: list[Path], tmp_path: Path) -> None:
+    at_url = tracekit.parse(ranks[0].as_uri(), (tmp_path / "one").as_uri())
+    assert at_url.folder == tmp_path / "one"
+    both = tracekit.parse(str(tmp_path / "rank?.sqlite"), tmp_path / "two")
+    assert both.reports == ["rank0", "rank1"]
+
+
+def test_reports_and_datasets_are_read_over_http(ranks: list[Path], tmp_path: Path) -> None:
+    here = tracekit.parse(ranks[0], tmp_path / "here")
+    with file_server(tmp_path) as address:
+        there = tracekit.parse(f"{address}/rank0.sqlite?signature=1", tmp_path / "there")
+        check_equal(there, here)
+        assert there.manifest["source"] == here.manifest["source"]
+        check_equal(tracekit.load(f"{address}/here"), here)
+
+
+def test_a_report_at_a_url_that_is_damaged_is_named_by_its_url(store: Store, tmp_path: Path) -> None:
+    store.files.pipe_file("runs/bad.sqlite", b"no report")
+    line = refusal(command("parse", "s3://runs/bad.sqlite", "-o", tmp_path / "run"), "s3://runs/bad.sqlite")  # type: ignore[arg-type]
+    assert "is a text file" in line
+
+
+def test_a_report_at_a_url_is_added_and_skipped(uploaded: str, ranks: list[Path], tmp_path: Path) -> None:
+    tracekit.parse(ranks[0], tmp_path / "run")
+    both = tracekit.parse(uploaded, tmp_path / "run", add=True)
+    assert both.reports == ["rank0", "rank1"]
+    check_equal(both, tracekit.parse(ranks, tmp_path / "at once"))
