@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.analyses import (
     classes,
+    clocks,
     communication,
     copies,
     coverage,
@@ -34,6 +35,7 @@ from tracekit.analyses import (
     roofline,
     shapes,
     steps,
+    stragglers,
     tree,
 )
 
@@ -44,6 +46,7 @@ ANALYSES: tuple[Analysis, ...] = (
     tree,
     modules,
     classes,
+    clocks,
     shapes,
     layers,
     roofline,
@@ -57,6 +60,8 @@ ANALYSES: tuple[Analysis, ...] = (
     phases,
     copies,
     communication,
+    stragglers,
+    clocks,
     processes,
     coverage,
 )

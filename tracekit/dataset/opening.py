@@ -61,7 +61,7 @@ class Dataset:
             DatasetError: If the folder is not a dataset, has another format version, or lacks the module.
         """
         self.folder = folder
-        self.manifest = manifest.read(folder)
+        self.manifest = self._as_written = manifest.read(folder)
         self.root: str | None = None
         self._module_ids: tuple[int, int] | None = None
         if root is not None:
@@ -162,6 +162,25 @@ class Dataset:
         vars(whole).pop("_steps_seen", None)
         return whole
 
+    def of_report(self, name: str) -> Dataset:
+        """The part of the dataset that belongs to one of several reports, or the same part of one report.
+
+        Its ``modules`` are those of all reports, its manifest is that of a dataset with one report.
+        """
+        entry = next(entry for entry in self._as_written["reports"] if entry["name"] == name)
+        part = copy(self)
+        vars(part).pop("_steps_seen", None)
+        rows = {**entry["rows"], UNITED: self.manifest["rows"][UNITED]}
+        part.manifest = {**self.manifest, "reports": [entry], "rows": rows, "coverage": entry["coverage"]}
+        return part
+
+    def by_report(self) -> Iterator[Dataset]:
+        """The dataset in its parts, one per report, in their order: what needs only one of them at a time."""
+        if not self.reports:
+            yield self
+        for name in self.reports:
+            yield self.of_report(name)
+
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
         try:
@@ -171,7 +190,7 @@ class Dataset:
 
     def _unreadable(self, name: str, reason: str) -> DatasetError:
         """The error for a table: the dataset was replaced, or is damaged."""
-        if manifest.read(self.folder) != self.manifest:
+        if manifest.read(self.folder) != self._as_written:
             problem = "was replaced by another parse after it was opened"
             return DatasetError(self.folder, problem, "open it again, or run the command again")
         problem = f"its table {name} cannot be read ({reason})"
@@ -195,11 +214,16 @@ class Dataset:
         if not self.reports or name == UNITED:
             yield self._file(name, whole, None)
             return
+        if self.manifest is self._as_written:
+            self._check_parts(name, whole)
+        for entry in self.manifest["reports"]:
+            yield self._file(name, part_of(self.folder, name, entry["name"]), entry)
+
+    def _check_parts(self, name: str, whole: Path) -> None:
+        """Refuses a table that has other reports than the manifest."""
         folders = [path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")]
         if sorted(folders) != sorted(f"{REPORT}={report}" for report in self.reports):
             raise self._unreadable(name, "its folder has other reports than manifest.json")
-        for entry in self.manifest["reports"]:
-            yield self._file(name, part_of(self.folder, name, entry["name"]), entry)
 
     def _file(self, name: str, path: Path, entry: dict[str, Any] | None) -> TableFile:
         """A file of a table, if it is the one that the manifest lists: another parse may have replaced it."""
