@@ -182,7 +182,7 @@ def _lines(run: Run, rank: int) -> list[str]:
         by_step.setdefault(run.meetings[event.meeting].step, []).append(event)
     for step, events in by_step.items():
         first, last = events[0].start - 9_000, events[-1].start + 9_000
-        lines.append(f"range 1 {first} {last} step {step}")
+        lines.append(f"range 1 {first} {last} ProfilerStep#{step}")
         lines.append(f'range 1 {first + 1} {last - 1} {{"Module": "net"}}')
         for event in events:
             number += 1

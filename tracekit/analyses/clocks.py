@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 NAME = "clocks"
+COMPARES_REPORTS = True
 
 _PER_MILLION = 1e6
 _MEASURED = ("reference", "offset_ns", "drift_ppm", "error_ns")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 NAME = "stragglers"
+COMPARES_REPORTS = True
 
 _KEYS = ["lane", "step_id", "module", "name"]
 _LEAST = np.iinfo(np.int64).min

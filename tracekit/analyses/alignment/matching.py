@@ -302,4 +302,7 @@ def _bounded(one: Lane, other: Lane, match: Match) -> Line | None:
     """The line between the clocks, within what the collectives allow."""
     first, second = match.one, match.other
     near = one.end[first] - other.end[second]
-    return bounded(other.end[second], one.start[first] - other.end[second], one.end[first] - other.start[second], near)
+    # No rank ends before the other began, nor long before or after it.
+    lower = np.maximum(one.start[first] - other.end[second], near - _LONGEST_APART_NS)
+    upper = np.minimum(one.end[first] - other.start[second], near + _LONGEST_APART_NS)
+    return bounded(other.end[second], lower, upper, near)
