@@ -172,6 +172,7 @@ def _lanes(run: Run, rank: int) -> list[Lane]:
 
 def reports(run: Run, folder: Path) -> list[Path]:
     """A report of Nsight Systems for each rank, in which steps and layers are marked."""
+    folder.mkdir(exist_ok=True)
     return [report(folder / f"rank{rank}.sqlite", "\n".join(_lines(run, rank))) for rank in range(run.job.ranks)]
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.each_report import places
 from tracekit.analyses.spread import ratio, share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
+    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.dataset.opening import Dataset
 
 NAME = "copies"
 
 _KEYS = ["kind", "direction", "module"]
+_MERGED = {"size": ("size", "sum"), "ns": ("ns", "sum"), "moved": ("moved", "sum"), "unsized": ("unsized", "any")}
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -30,30 +33,49 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``moved_bytes`` (null if the size of any of them was not recorded) and ``gb_per_s`` (10^9 bytes per second of
         their own time).
     """
+    modules, words, whole_ns = hierarchy(dataset), _Words({}, {}), 0
+    parts = []
+    for part in dataset.by_report():
+        sums, time_ns = _of_one(part, modules, words)
+        parts.append(sums)
+        whole_ns += time_ns
+    groups = pd.concat(parts).groupby(_KEYS).agg(**_MERGED).reset_index()
+    kinds, directions = ([*known, None] for known in words)
+    answer = pd.DataFrame(
+        {
+            "kind": [kinds[code] for code in groups["kind"].tolist()],
+            "copy_kind": [directions[code] for code in groups["direction"].tolist()],
+            "path": modules.paths(groups["module"].to_numpy()),
+            "copies": groups["size"].to_numpy(),
+            **_figures(groups, whole_ns),
+        }
+    )
+    return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+class _Words(NamedTuple):
+    """The kinds and directions of copies in all reports, with their places."""
+
+    kinds: dict[str, int]
+    directions: dict[str, int]
+
+
+def _of_one(dataset: Dataset, modules: Hierarchy, words: _Words) -> tuple[pd.DataFrame, int]:
+    """The sums of one report by kind, direction and module, and the time of all its work."""
     table = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
-    modules, kinds, directions = hierarchy(dataset), labels(table, "kind"), labels(table, "copy_kind")
+    kinds, directions = labels(table, "kind"), labels(table, "copy_kind")
     rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
     copies = pd.DataFrame(
         {
-            "kind": kinds.code[rows],
-            "direction": directions.code[rows],
+            "kind": np.array([*places(words.kinds, kinds.words), -1], np.int64)[kinds.code[rows]],
+            "direction": np.array([*places(words.directions, directions.words), -1], np.int64)[directions.code[rows]],
             "module": modules.rows(table)[rows],
             "ns": integers(table, "dur_ns")[rows],
             "moved": integers(table, "bytes", null=0)[rows],
             "unsized": np.asarray(table.column("bytes").is_null())[rows],
         }
     )
-    groups = _grouped(copies)
-    answer = pd.DataFrame(
-        {
-            "kind": kinds.named(groups["kind"]),
-            "copy_kind": directions.named(groups["direction"]),
-            "path": modules.paths(groups["module"].to_numpy()),
-            "copies": groups["size"].to_numpy(),
-            **_figures(groups, int(integers(table, "dur_ns").sum())),
-        }
-    )
-    return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
+    return _grouped(copies), int(integers(table, "dur_ns").sum())
 
 
 def _grouped(copies: pd.DataFrame) -> pd.DataFrame:

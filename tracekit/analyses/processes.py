@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tracekit.analyses.communication import communication
+from tracekit.analyses.each_report import rows_of_each
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
 
@@ -32,6 +33,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         attributed to modules), ``communication_ns`` (the part of it spent in NCCL kernels; the rank that the others
         wait for has the least) and ``exposed_ns`` (the part of that in which nothing else ran on the device).
     """
+    return rows_of_each(dataset, _of_one)
+
+
+def _of_one(dataset: Dataset) -> pd.DataFrame:
+    """The rows of one report."""
     sums = (
         _work(dataset)
         .group_by(_KEYS, use_threads=False)
