@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.clocks import aligned
 from tracekit.analyses.alignment.collectives import collectives
+from tracekit.analyses.alignment.reports import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracekit.analyses.alignment.clocks import Clock
     from tracekit.analyses.alignment.collectives import Lane
+    from tracekit.analyses.alignment.reports import Clock
     from tracekit.arrays.types import Ints
     from tracekit.dataset.opening import Dataset
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 NAME = "copies"
 
 _KEYS = ["kind", "direction", "module"]
-_MERGED = {"size": ("size", "sum"), "ns": ("ns", "sum"), "moved": ("moved", "sum"), "unsized": ("unsized", "any")}
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -39,7 +38,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         sums, time_ns = _of_one(part, modules, words)
         parts.append(sums)
         whole_ns += time_ns
-    groups = pd.concat(parts).groupby(_KEYS).agg(**_MERGED).reset_index()
+    groups = _grouped(pd.concat(parts))
     kinds, directions = ([*known, None] for known in words)
     answer = pd.DataFrame(
         {
@@ -72,21 +71,22 @@ def _of_one(dataset: Dataset, modules: Hierarchy, words: _Words) -> tuple[pd.Dat
             "module": modules.rows(table)[rows],
             "ns": integers(table, "dur_ns")[rows],
             "moved": integers(table, "bytes", null=0)[rows],
-            "unsized": np.asarray(table.column("bytes").is_null())[rows],
+            "size": 1,
+            "unsized": np.asarray(table.column("bytes").is_null())[rows].astype(np.int64),
         }
     )
-    return _grouped(copies), int(integers(table, "dur_ns").sum())
+    # Grouping costs more than reading where there is nothing.
+    return _grouped(copies) if rows.size else copies, int(integers(table, "dur_ns").sum())
 
 
 def _grouped(copies: pd.DataFrame) -> pd.DataFrame:
     """Number, time and bytes of the copies of each kind, direction and module."""
-    sums = {"size": ("ns", "size"), "ns": ("ns", "sum"), "moved": ("moved", "sum"), "unsized": ("unsized", "any")}
-    return copies.groupby(_KEYS).agg(**sums).reset_index()
+    return copies.groupby(_KEYS, as_index=False).sum()
 
 
 def _figures(groups: pd.DataFrame, whole_ns: int) -> dict[str, object]:
     """Time, bytes and bandwidth of each group."""
-    moved = groups["moved"].astype("Int64").mask(groups["unsized"])
+    moved = groups["moved"].astype("Int64").mask(groups["unsized"] > 0)
     time = np.asarray(groups["ns"], np.int64)
     return {
         "gpu_time_ns": time,

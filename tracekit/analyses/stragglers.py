@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.clocks import aligned
 from tracekit.analyses.alignment.collectives import collectives
 from tracekit.analyses.alignment.groups import met
 from tracekit.analyses.alignment.lines import TIMES_EXACT_TO_NS
-from tracekit.analyses.alignment.matching import ends_apart
+from tracekit.analyses.alignment.pairs import ends_apart
+from tracekit.analyses.alignment.reports import aligned
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers

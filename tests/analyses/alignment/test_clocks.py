@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.simulator.ranks import Job, simulated
-from tracekit.analyses.alignment.clocks import FEW_COLLECTIVES, NO_COLLECTIVES, NOT_CERTAIN, aligned
 from tracekit.analyses.alignment.groups import met
+from tracekit.analyses.alignment.reports import FEW_COLLECTIVES, NO_COLLECTIVES, NOT_CERTAIN, aligned
 
 if TYPE_CHECKING:
     from tests.simulator.ranks import Run
-    from tracekit.analyses.alignment.clocks import Clock
+    from tracekit.analyses.alignment.reports import Clock
 
 
 def clocks_of(run: Run) -> list[Clock]:

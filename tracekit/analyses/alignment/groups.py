@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.analyses.alignment.matching import LEAST, same
+from tracekit.analyses.alignment.matching import LEAST
+from tracekit.analyses.alignment.pairs import same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracekit.analyses.alignment.clocks import Clock
     from tracekit.analyses.alignment.collectives import Lane
+    from tracekit.analyses.alignment.reports import Clock
     from tracekit.arrays.types import Flags, Ints, Rows
 
 #: The share of the collectives of two streams that must end together for these to be of one communicator; others may

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from tracekit.analyses.alignment.lines import bounded, fitted
+from tracekit.analyses.alignment.pairs import ENDS_APART_NS, LONGEST_APART_NS, Exactness, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracekit.analyses.alignment.collectives import Lane
     from tracekit.analyses.alignment.lines import Line
-    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.analyses.alignment.pairs import Match
+    from tracekit.arrays.types import Ints
 
-#: How far apart ranks end a collective: a ring of many hops takes longer, and so does much data.
-#: The narrower is tried first: steps that are alike to some microseconds are told apart by it, if rings are small.
-ENDS_APART_NS = (5_000, 15_000)
-_LONGEST_APART_NS, _PART_OF_DURATION = 50_000, 8
 #: So few collectives could fall together by chance.
 LEAST = 8
 #: The share of the collectives of both streams, in the time that both cover, that must be matched.
@@ -42,43 +40,9 @@ _LOOKS, _MORE = 16, 0.15
 #: The least part of the shorter stream that must be matched.
 _OF_SHORTER = 0.25
 _FURTHER = 4
-#: One in so many pairs may end too far apart; what is nearer than so small a part of the usual distance is a pair.
-_SELDOM, _PART_OF_DISTANCE = 50, 4
 
 
 Alike: TypeAlias = tuple[float, ...]
-
-
-class Match(NamedTuple):
-    """Collectives of two streams that are the same.
-
-    Attributes:
-        one: Their places in the first stream.
-        other: Their places in the second.
-        overlapping: How many collectives both streams have in the time that both cover, added up.
-        contradicted: How many others are each other's nearest, and end too far apart to be the same though nearer than
-            successive collectives: as they do in communicators that run side by side.
-    """
-
-    one: Rows
-    other: Rows
-    overlapping: int
-    contradicted: int
-
-    @property
-    def unmatched(self) -> int:
-        """How many collectives in that time have no counterpart."""
-        return self.overlapping - 2 * self.one.size
-
-    @property
-    def matched_share(self) -> float:
-        """The share of the collectives in that time that have one."""
-        return 2 * self.one.size / max(1, self.overlapping)
-
-    @property
-    def contradicts_itself(self) -> bool:
-        """Whether the streams are of two communicators."""
-        return self.contradicted > self.one.size // _SELDOM
 
 
 def line_between(one: Lane, other: Lane, alike: Alike) -> tuple[Line, Match] | None:
@@ -134,11 +98,6 @@ def _best_shift(one: Lane, other: Lane, apart: int, share: float) -> _Answer | N
     return None
 
 
-def same(one: Lane, other: Lane, ends: tuple[Ints, Ints]) -> Match:
-    """The collectives of two streams that end together, by their ends on one clock."""
-    return _together(one, other, ends, _Exactness(max(ENDS_APART_NS), 0))
-
-
 def _comparable(one: Lane, other: Lane) -> bool:
     """Whether two streams may be of one communicator."""
     if one.communicator is not None and other.communicator is not None and one.communicator != other.communicator:
@@ -180,13 +139,6 @@ def _densest(values: Ints, width: int, least: int) -> Iterator[int]:
             return
         yield int(np.median(values[at : at + count[at]]))
         count[np.searchsorted(values, values[at] - width) : np.searchsorted(values, values[at] + width, "right")] = 0
-
-
-class _Exactness(NamedTuple):
-    """How far apart ends may be: ends of one collective, and by what is not known of the clocks."""
-
-    apart: int
-    doubt: int
 
 
 class _Shift(NamedTuple):
@@ -238,7 +190,7 @@ def _followed(one: Lane, other: Lane, start: tuple[int, int], apart: int) -> _An
     doubt = apart + int(reach * _DRIFT)
     while True:
         near = np.abs(other.end - time) <= reach
-        match = _together(one, other, (one.end, line.of(other.end)), _Exactness(apart, doubt), near)
+        match = together(one, other, (one.end, line.of(other.end)), Exactness(apart, doubt), near)
         if match.one.size < LEAST // 2:
             return None
         at = other.end[match.other]
@@ -246,56 +198,8 @@ def _followed(one: Lane, other: Lane, start: tuple[int, int], apart: int) -> _An
         if reach >= max(last - time, time - first):
             break
         reach, doubt = _FURTHER * reach, _FURTHER * apart
-    final = _together(one, other, (one.end, line.of(other.end)), _Exactness(apart, 0))
+    final = together(one, other, (one.end, line.of(other.end)), Exactness(apart, 0))
     return _Answer(line, final)
-
-
-def _together(one: Lane, other: Lane, ends: tuple[Ints, Ints], exact: _Exactness, chosen: Flags | None = None) -> Match:
-    """Collectives of one name that end together, each the nearest to the other."""
-    first = min(int(ends[0].min()), int(ends[1].min()))
-    far = max(int(ends[0].max()), int(ends[1].max())) - first + 1
-    one_key, other_key = (lane.name * (2 * far) + (end - first) for lane, end in zip((one, other), ends, strict=True))
-    order = np.argsort(one_key, kind="stable")
-    to_one = order[_nearest(one_key[order], other_key)]
-    back_order = np.argsort(other_key, kind="stable")
-    to_other = back_order[_nearest(other_key[back_order], one_key)]
-    mutual = to_other[to_one] == np.arange(other_key.size)
-    lasting = np.minimum((other.end - other.start), (one.end - one.start)[to_one])
-    # Within its duration, so that neither ends before the other begins.
-    apart = np.minimum(ends_apart(lasting, exact.apart), lasting)
-    distance = np.abs(ends[0][to_one] - ends[1])
-    pairs = mutual & (one.name[to_one] == other.name)
-    fits = pairs & (distance <= np.maximum(apart, exact.doubt))
-    if chosen is not None:
-        fits &= chosen
-    rows = np.flatnonzero(fits)
-    near = pairs & ~fits & (distance <= np.maximum(apart, _usual_distance(ends) // _PART_OF_DISTANCE))
-    return Match(to_one[rows], rows, _overlapping(ends), int(near.sum()))
-
-
-def ends_apart(lasting: Ints, least: int = max(ENDS_APART_NS)) -> Ints:
-    """How far apart ranks may end a collective that lasts so long for the last of them."""
-    apart: Ints = np.minimum(least + lasting // _PART_OF_DURATION, _LONGEST_APART_NS)
-    return apart
-
-
-def _nearest(values: Ints, wanted: Ints) -> Rows:
-    """The place of the nearest of sorted values."""
-    right = np.clip(np.searchsorted(values, wanted), 0, values.size - 1)
-    left = np.maximum(right - 1, 0)
-    return np.where(np.abs(values[left] - wanted) <= np.abs(values[right] - wanted), left, right)
-
-
-def _usual_distance(ends: tuple[Ints, Ints]) -> int:
-    """How far apart successive collectives are, usually."""
-    return min(int(np.median(np.diff(np.sort(end)))) if end.size > 1 else 0 for end in ends)
-
-
-def _overlapping(ends: tuple[Ints, Ints]) -> int:
-    """How many ends lie in the time that both cover."""
-    low = max(int(end.min()) for end in ends) - _LONGEST_APART_NS
-    high = min(int(end.max()) for end in ends) + _LONGEST_APART_NS
-    return sum(int(((end >= low) & (end <= high)).sum()) for end in ends)
 
 
 def _bounded(one: Lane, other: Lane, match: Match) -> Line | None:
@@ -303,6 +207,6 @@ def _bounded(one: Lane, other: Lane, match: Match) -> Line | None:
     first, second = match.one, match.other
     near = one.end[first] - other.end[second]
     # No rank ends before the other began, nor long before or after it.
-    lower = np.maximum(one.start[first] - other.end[second], near - _LONGEST_APART_NS)
-    upper = np.minimum(one.end[first] - other.start[second], near + _LONGEST_APART_NS)
+    lower = np.maximum(one.start[first] - other.end[second], near - LONGEST_APART_NS)
+    upper = np.minimum(one.end[first] - other.start[second], near + LONGEST_APART_NS)
     return bounded(other.end[second], lower, upper, near)
