@@ -17,8 +17,8 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     said    1   10  10  CUDA injection …      what the profiler said of itself and the process
     named   2    0   0  pt_autograd_0         the name of a thread
 
-``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel!9`` (``memcpy!9``, ``memset!9``) is
-node 9 of a graph.
+``#-`` is no correlation id; ``kernel:3`` runs on device 3, ``kernel+20`` on stream 20 (else 7); ``kernel!9``
+(``memcpy!9``, ``memset!9``) is node 9 of a graph.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (timestamp INTEGER NOT NULL, timesta
   source INTEGER NOT NULL, severity INTEGER NOT NULL, text TEXT NOT NULL, globalPid INTEGER)
 """
 _LINE = re.compile(
-    r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
+    r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(\+(?P<stream>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
     r"\s+(?P<start>-?\d+)\s+(?P<end>-?\d+|-)(\s+#(?P<id>-?\d+|-))?(\s(?P<rest>.*))?"
 )
 
@@ -212,7 +212,7 @@ class _Writer:
             end=line["end"],
             deviceId=int(line["device"] or 0),
             contextId=1,
-            streamId=7,
+            streamId=int(line["stream"] or 7),
             correlationId=line["id"],
             globalPid=line["pid"],
             **columns,

@@ -177,7 +177,7 @@ def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> 
 
 
 WRONG = {
-    "no such analysis": (["colours", "DIR"], 2, "there is no analysis colours; expected one of tree, "),
+    "no such analysis": (["weather", "DIR"], 2, "there is no analysis weather; expected one of tree, "),
     "a name misspelt": (["clases", "DIR"], 2, "there is no analysis clases; did you mean classes?"),
     "a name that is nearly one": (["class", "DIR"], 2, "did you mean classes?"),
     "the wrong way round": (["run.tracekit", "tree"], 2, "did you mean tracekit show tree run."),

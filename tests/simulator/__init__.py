@@ -15,6 +15,8 @@ with everything in it but captures of CUDA graphs, ``capturing(seed)`` one with 
 
 ``compiled.program(seed)`` is one, too: compiled graphs with kernel maps, and the modules that each kernel serves.
 
+``ranks.simulated(ranks.Job(seed=7))`` is one, too: ranks that meet in collectives, each with a clock of its own.
+
 Reading order: ``plan`` (what there is to choose), ``events`` (what can happen), ``models``, ``markers`` and ``device``
 (what it happens to), ``threads`` (the clock and the open ranges), ``graphs``, ``script``, ``loops`` and ``captures``
 (who does what), ``run``, ``faults``, ``lineage`` and ``truth``, and for the file ``generations`` and ``report``.

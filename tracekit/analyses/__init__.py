@@ -7,7 +7,8 @@ answer to the tests. ``OPTIONS`` names the keywords of ``frame`` that the comman
 Several analyses share ``nodes`` (what the hierarchy holds, and why), ``subtrees`` (sums along it), ``series`` (numbered
 siblings), ``phase_times`` (forward, backward and so on side by side), ``devices`` (work on one axis of time),
 ``spread`` (quantiles of groups), ``portions`` and ``fused`` (kernels that serve several modules), ``certainty`` (how
-sure attribution is) and ``costs`` (FLOPs and bytes).
+sure attribution is), ``costs`` (FLOPs and bytes), ``each_report`` (one report in memory at a time), ``side_by_side``
+(the same question to every report) and ``alignment`` (clocks of ranks, and which collectives they share).
 ``difference`` compares two datasets, with ``comparable``, ``step_times``, ``step_kinds``, ``medians`` and
 ``difference_notes``.
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.analyses import (
     classes,
+    clocks,
     communication,
     copies,
     coverage,
@@ -34,6 +36,7 @@ from tracekit.analyses import (
     roofline,
     shapes,
     steps,
+    stragglers,
     tree,
 )
 
@@ -57,6 +60,8 @@ ANALYSES: tuple[Analysis, ...] = (
     phases,
     copies,
     communication,
+    stragglers,
+    clocks,
     processes,
     coverage,
 )

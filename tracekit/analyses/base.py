@@ -17,6 +17,7 @@ class Analysis(Protocol):
     #: Its name on the command line.
     NAME: str
 
+    # ``COMPARES_REPORTS``, where a module has it and it is true, says that it cannot be asked of one report alone.
     # ``OPTIONS``, where a module has it, names the keywords of ``frame`` that the command line passes on.
 
     def frame(self, dataset: Dataset, /) -> pd.DataFrame:

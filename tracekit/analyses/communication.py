@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import DEVICE_TIMES, axis, covered, kernels
+from tracekit.analyses.each_report import places
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.analyses.devices import Axis
+    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.labels import Labels
     from tracekit.arrays.types import Flags, Ints
     from tracekit.dataset.opening import Dataset
@@ -37,26 +39,39 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_time_ns``, ``share`` (of all GPU time), ``exposed_ns`` (the part of that time in which the device ran no
         other kernel; copies and NCCL's own kernels do not count) and ``overlapped_ns`` (the rest).
     """
-    table, is_nccl, exposed = communication(dataset, ["name", "module_id", "dur_ns"])
-    modules, names = hierarchy(dataset), labels(table, "name")
-    owner, time = modules.rows(table), integers(table, "dur_ns")
-    in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
-    rows = np.flatnonzero(is_nccl & in_root)
-    columns = {"name": names.code[rows], "module": owner[rows], "ns": time[rows], "exposed": exposed[rows]}
-    groups = pd.DataFrame(columns).groupby(_KEYS)
-    totals = groups.agg(kernels=("ns", "size"), ns=("ns", "sum"), exposed=("exposed", "sum")).reset_index()
+    modules, names, whole_ns = hierarchy(dataset), dict[str, int](), 0
+    parts = []
+    for part in dataset.by_report():
+        sums, time_ns = _of_one(part, modules, names)
+        parts.append(sums)
+        whole_ns += time_ns
+    totals = pd.concat(parts).groupby(_KEYS).sum().reset_index()
+    words: list[str | None] = [*names, None]
     answer = pd.DataFrame(
         {
-            "name": names.named(totals["name"]),
+            "name": [words[code] for code in totals["name"].tolist()],
             "path": modules.paths(totals["module"].to_numpy()),
             "kernels": totals["kernels"],
             "gpu_time_ns": totals["ns"],
-            "share": share(totals["ns"].to_numpy(), int(time[in_root].sum())),
+            "share": share(totals["ns"].to_numpy(), whole_ns),
             "exposed_ns": totals["exposed"],
             "overlapped_ns": totals["ns"] - totals["exposed"],
         }
     )
     return answer.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _of_one(dataset: Dataset, modules: Hierarchy, words: dict[str, int]) -> tuple[pd.DataFrame, int]:
+    """The sums of one report by name and module, and the time of all its work."""
+    table, is_nccl, exposed = communication(dataset, ["name", "module_id", "dur_ns"])
+    names, owner, time = labels(table, "name"), modules.rows(table), integers(table, "dur_ns")
+    in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
+    rows = np.flatnonzero(is_nccl & in_root)
+    name = np.array([*places(words, names.words), -1], np.int64)[names.code[rows]]
+    columns = {"name": name, "module": owner[rows], "ns": time[rows], "exposed": exposed[rows]}
+    sums = pd.DataFrame(columns).assign(kernels=1)
+    # Grouping costs more than reading where there is nothing.
+    return sums.groupby(_KEYS, as_index=False).sum() if rows.size else sums, int(time[in_root].sum())
 
 
 class Communication(NamedTuple):

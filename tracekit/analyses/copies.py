@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.each_report import places
 from tracekit.analyses.spread import ratio, share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
+    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.dataset.opening import Dataset
 
 NAME = "copies"
@@ -30,41 +32,61 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``moved_bytes`` (null if the size of any of them was not recorded) and ``gb_per_s`` (10^9 bytes per second of
         their own time).
     """
-    table = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
-    modules, kinds, directions = hierarchy(dataset), labels(table, "kind"), labels(table, "copy_kind")
-    rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
-    copies = pd.DataFrame(
-        {
-            "kind": kinds.code[rows],
-            "direction": directions.code[rows],
-            "module": modules.rows(table)[rows],
-            "ns": integers(table, "dur_ns")[rows],
-            "moved": integers(table, "bytes", null=0)[rows],
-            "unsized": np.asarray(table.column("bytes").is_null())[rows],
-        }
-    )
-    groups = _grouped(copies)
+    modules, words, whole_ns = hierarchy(dataset), _Words({}, {}), 0
+    parts = []
+    for part in dataset.by_report():
+        sums, time_ns = _of_one(part, modules, words)
+        parts.append(sums)
+        whole_ns += time_ns
+    groups = _grouped(pd.concat(parts))
+    kinds, directions = ([*known, None] for known in words)
     answer = pd.DataFrame(
         {
-            "kind": kinds.named(groups["kind"]),
-            "copy_kind": directions.named(groups["direction"]),
+            "kind": [kinds[code] for code in groups["kind"].tolist()],
+            "copy_kind": [directions[code] for code in groups["direction"].tolist()],
             "path": modules.paths(groups["module"].to_numpy()),
             "copies": groups["size"].to_numpy(),
-            **_figures(groups, int(integers(table, "dur_ns").sum())),
+            **_figures(groups, whole_ns),
         }
     )
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
+class _Words(NamedTuple):
+    """The kinds and directions of copies in all reports, with their places."""
+
+    kinds: dict[str, int]
+    directions: dict[str, int]
+
+
+def _of_one(dataset: Dataset, modules: Hierarchy, words: _Words) -> tuple[pd.DataFrame, int]:
+    """The sums of one report by kind, direction and module, and the time of all its work."""
+    table = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
+    kinds, directions = labels(table, "kind"), labels(table, "copy_kind")
+    rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
+    copies = pd.DataFrame(
+        {
+            "kind": np.array([*places(words.kinds, kinds.words), -1], np.int64)[kinds.code[rows]],
+            "direction": np.array([*places(words.directions, directions.words), -1], np.int64)[directions.code[rows]],
+            "module": modules.rows(table)[rows],
+            "ns": integers(table, "dur_ns")[rows],
+            "moved": integers(table, "bytes", null=0)[rows],
+            "size": 1,
+            "unsized": np.asarray(table.column("bytes").is_null())[rows].astype(np.int64),
+        }
+    )
+    # Grouping costs more than reading where there is nothing.
+    return _grouped(copies) if rows.size else copies, int(integers(table, "dur_ns").sum())
+
+
 def _grouped(copies: pd.DataFrame) -> pd.DataFrame:
     """Number, time and bytes of the copies of each kind, direction and module."""
-    sums = {"size": ("ns", "size"), "ns": ("ns", "sum"), "moved": ("moved", "sum"), "unsized": ("unsized", "any")}
-    return copies.groupby(_KEYS).agg(**sums).reset_index()
+    return copies.groupby(_KEYS, as_index=False).sum()
 
 
 def _figures(groups: pd.DataFrame, whole_ns: int) -> dict[str, object]:
     """Time, bytes and bandwidth of each group."""
-    moved = groups["moved"].astype("Int64").mask(groups["unsized"])
+    moved = groups["moved"].astype("Int64").mask(groups["unsized"] > 0)
     time = np.asarray(groups["ns"], np.int64)
     return {
         "gpu_time_ns": time,

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels
+from tracekit.analyses.each_report import rows_of_each
 from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.groups import maxima, minima
@@ -46,11 +47,17 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """
     if dataset.root is not None:
         raise UsageError(f"{NAME} are measured on whole devices; ask the whole dataset, without --path")
+    answer = rows_of_each(dataset, _of_one)
+    return answer.sort_values("idle_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _of_one(dataset: Dataset) -> pd.DataFrame:
+    """The rows of one report, by device and modules."""
     table, modules = kernels(dataset, ["module_id", *DEVICE_TIMES]), hierarchy(dataset)
     work = axis(dataset, table)
     pairs = _by_pair(idle_times(work), modules.rows(table))
     line, idle_ns = pairs["line"].to_numpy(), pairs["idle_ns"].to_numpy()
-    answer = pd.DataFrame(
+    return pd.DataFrame(
         {
             "report": pd.array([work.lines[row][0] for row in line.tolist()], dtype=object),
             "device": pd.array([work.lines[row][1] for row in line.tolist()], dtype="Int64"),
@@ -63,7 +70,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             "longest_ns": pairs["longest_ns"],
         }
     )
-    return answer.sort_values("idle_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 def _by_pair(idle: Idle, owner: Rows) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels, steps_of, union
+from tracekit.analyses.each_report import rows_of_each
 from tracekit.analyses.spread import ratio
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
@@ -38,6 +39,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_ns_per_token`` (NaN if its tokens are unknown), ``kernels``, ``compile_ns`` (host time in which its
         process compiled models); ``rank``, ``pid``, ``name``.
     """
+    return rows_of_each(dataset, _of_one)
+
+
+def _of_one(dataset: Dataset) -> pd.DataFrame:
+    """The rows of one report."""
     size = (REPORT, *_SIZE) if dataset.reports else _SIZE
     steps = dataset.whole.table("steps", [*size, *_ORIGIN, "start_ns", "end_ns", "compile_ns"])
     answer = pd.DataFrame({**_columns(steps, size), **_figures(dataset, steps), **_columns(steps, _ORIGIN)})

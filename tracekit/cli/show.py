@@ -39,6 +39,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="only rows with at least this share, such as 1%% or 0.01",
     )
+    parser.add_argument(
+        "--by", choices=("rank", "report"), help="ask every report by itself, and list the answers side by side"
+    )
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
     parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")
     add_device(parser)
@@ -104,11 +107,12 @@ def _print(
     choice: Choice,
     args: argparse.Namespace,
 ) -> None:
-    from tracekit.analyses import tree
+    from tracekit.analyses import side_by_side, tree
     from tracekit.views import answers
 
-    answer = frame = analysis.frame(dataset, **options)
-    if analysis is tree:
+    answer = frame = side_by_side.frame(dataset, analysis, args.by, **options)
+    is_tree = analysis is tree and args.by is None
+    if is_tree:
         frame = answers.chosen(analysis.NAME, frame, choice._replace(top=None), dataset)
         # Keeps what is above the largest rows, so that the tree stays connected.
         frame = frame if choice.top is None else tree.largest(frame, choice.top)
@@ -125,7 +129,7 @@ def _print(
     from tracekit.views.wording import nouns
 
     terminal, words = console(), nouns(dataset)
-    if analysis is tree and len(frame):
+    if is_tree and len(frame):
         lines = tree_view.of_dataset(dataset, frame, terminal.width, top=choice.top, min_share=choice.min_share)
         terminal.print(lines)
     elif answer.empty:

@@ -63,7 +63,7 @@ class Dataset:
             DatasetError: If the folder is not a dataset, has another format version, or lacks the module.
         """
         self.folder = folder
-        self.manifest = manifest.read(folder)
+        self.manifest = self._as_written = manifest.read(folder)
         self.root: str | None = None
         self._module_ids: tuple[int, int] | None = None
         if root is not None:
@@ -164,6 +164,22 @@ class Dataset:
         vars(whole).pop("_steps_seen", None)
         return whole
 
+    def of_report(self, name: str) -> Dataset:
+        """The part of the dataset that belongs to one of several reports, or the same part of one report.
+
+        Its ``modules`` are those of all reports, its manifest is that of a dataset with one report.
+        """
+        entry = next(entry for entry in self._as_written["reports"] if entry["name"] == name)
+        part = copy(self)
+        vars(part).pop("_steps_seen", None)
+        rows = {**entry["rows"], UNITED: self.manifest["rows"][UNITED]}
+        part.manifest = {**self.manifest, "reports": [entry], "rows": rows, "coverage": entry["coverage"]}
+        return part
+
+    def by_report(self) -> Iterator[Dataset]:
+        """The dataset in its parts, one per report, in their order: what needs only one of them at a time."""
+        yield from map(self.of_report, self.reports) if self.reports else [self]
+
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
         with reachable(self.folder, DatasetError) if is_remote(self.folder) else nullcontext():
@@ -174,7 +190,7 @@ class Dataset:
 
     def _unreadable(self, name: str, reason: str) -> DatasetError:
         """The error for a table: the dataset was replaced, or is damaged."""
-        if manifest.read(self.folder) != self.manifest:
+        if manifest.read(self.folder) != self._as_written:
             problem = "was replaced by another parse after it was opened"
             return DatasetError(self.folder, problem, "open it again, or run the command again")
         problem = f"its table {name} cannot be read ({reason})"
@@ -197,9 +213,7 @@ class Dataset:
         if not self.reports or name == UNITED:
             yield self._file(name, None)
             return
-        if is_remote(self.folder):
-            listed(self.folder / f"{name}.parquet")
-        else:
+        if self.manifest is self._as_written:
             self._check_folders(name)
         for entry in self.manifest["reports"]:
             yield self._file(name, entry)
@@ -207,10 +221,13 @@ class Dataset:
     def _check_folders(self, name: str) -> None:
         """Other programs read whatever is in the folder of a table, so it holds the reports of the manifest alone."""
         whole = self.folder / f"{name}.parquet"
+        if is_remote(whole):
+            listed(whole)  # files that are named by their ids are never those of others
+            return
         folders = {path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")}
         expected = {f"{REPORT}={report}" for report in self.reports}
         # Reports may have been added since; the files of those that were there may be as they were.
-        is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self.manifest)
+        is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self._as_written)
         if not is_listed or len(expected) < len(self.reports):
             raise self._unreadable(name, "its folder has other reports than manifest.json")
 

@@ -44,6 +44,7 @@ _EMPTY = {
     ),
     "copies": "no copies or memory sets were recorded",
     "communication": "no NCCL kernels were recorded",
+    "stragglers": "no two ranks are known to have run the same collective of NCCL",
     "fusions": "no kernel is known to serve several modules",
 }
 _EMPTY["phases"] = _EMPTY["steps"]

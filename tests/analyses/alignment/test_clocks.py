@@ -1,0 +1,139 @@
+"""Clocks of ranks that never agreed, aligned by what the ranks did together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tests.simulator.ranks import Job, simulated
+from tracekit.analyses.alignment.groups import met
+from tracekit.analyses.alignment.reports import FEW_COLLECTIVES, NO_COLLECTIVES, NOT_CERTAIN, aligned
+
+if TYPE_CHECKING:
+    from tests.simulator.ranks import Run
+    from tracekit.analyses.alignment.reports import Clock
+
+
+def clocks_of(run: Run) -> list[Clock]:
+    """The clocks, none of which is farther from the truth than it says."""
+    clocks = aligned(run.lanes)
+    for rank, clock in enumerate(clocks):
+        if clock.why is None:
+            time = np.concatenate([lane.end for lane in run.lanes[rank]])
+            true = [run.true_offset(rank, clock.reference, at) for at in time.tolist()]
+            assert (np.abs(clock.at(time) - time - true) <= clock.error(time)).all()
+    return clocks
+
+
+def certain(run: Run, clocks: list[Clock]) -> int:
+    """How many meetings are known; none is mixed with another, unless of other ranks at the same moment."""
+    rows = met(run.lanes, clocks)
+    kinds = {0: "tp", 1: "dp", 2: "world"}
+    truth = {}
+    for rank, events in enumerate(run.events):
+        for event in events:
+            meeting = run.meetings[event.meeting]
+            truth[rank, meeting.kind, event.end] = (meeting.kind, meeting.step, meeting.layer)
+    of_row = [
+        truth[lane.rank, kinds[int(lane.name[event])], int(lane.end[event])]
+        for lane, event in ((rows.lanes[at], event) for at, event in zip(rows.lane, rows.event, strict=True))
+    ]
+    by_meeting: dict[int, set[tuple[str, int, int]]] = {}
+    for number, true in zip(rows.meeting.tolist(), of_row, strict=True):
+        by_meeting.setdefault(number, set()).add(true)
+    assert all(len(true) == 1 for true in by_meeting.values())
+    return len(by_meeting)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clocks_are_known_to_microseconds_and_no_worse_than_told(seed: int) -> None:
+    run = simulated(Job(seed=seed, steps=10))
+    clocks = clocks_of(run)
+    assert [clock.why for clock in clocks] == [None] * 4
+    for rank, clock in enumerate(clocks):
+        time = run.lanes[rank][0].end
+        true = run.true_offset(rank, clock.reference, int(time[0]))
+        assert abs(int(clock.at(time)[0] - time[0]) - true) < 5_000
+    assert int(clocks[1].error(run.lanes[1][0].end).max()) < 100_000
+    assert certain(run, clocks) == 10 * (6 * 2 + 2 + 1)
+
+
+def test_reports_that_lost_kernels_or_began_later_are_aligned() -> None:
+    run = simulated(Job(seed=1, steps=20, lost=0.1, late={1: 8, 2: 12}))
+    clocks = clocks_of(run)
+    assert [clock.why for clock in clocks] == [None] * 4
+    assert certain(run, clocks) > 100
+
+
+def test_ranks_that_never_meet_are_aligned_over_others() -> None:
+    run = simulated(Job(seed=3, ranks=8, steps=20, meets_all=False))
+    clocks = clocks_of(run)
+    assert {clock.reference for clock in clocks} == {0}
+    assert certain(run, clocks) == 20 * (6 * 4 + 2)
+
+
+def test_a_drift_of_a_hundred_parts_in_a_million_is_followed() -> None:
+    clocks_of(simulated(Job(seed=4, steps=60, layers=20, drift_ppm=100)))
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.01])
+def test_steps_that_are_alike_to_the_microsecond_leave_clocks_apart(jitter: float) -> None:
+    clocks = clocks_of(simulated(Job(seed=2, steps=20, jitter=jitter, lost=0.04)))
+    assert {clock.why for clock in clocks} == {NOT_CERTAIN}
+
+
+def test_ranks_of_different_jobs_stay_apart() -> None:
+    one, other = simulated(Job(seed=1, ranks=2, steps=12)), simulated(Job(seed=2, ranks=2, steps=12))
+    lanes = [*one.lanes, *[[lane._replace(report=lane.report + 2) for lane in own] for own in other.lanes]]
+    assert [clock.reference for clock in aligned(lanes)] == [0, 0, 2, 2]
+
+
+def test_a_clock_that_jumps_stays_apart() -> None:
+    run = simulated(Job(seed=5, steps=12))
+    lanes = run.lanes
+    for at, lane in enumerate(lanes[3]):
+        jump = np.where(np.arange(lane.end.size) * 2 > lane.end.size, 4_000_000, 0)
+        lanes[3][at] = lane._replace(start=lane.start + jump, end=lane.end + jump)
+    assert aligned(lanes)[3].why == NOT_CERTAIN
+
+
+def test_it_is_said_why_a_clock_stays_apart() -> None:
+    run = simulated(Job(seed=6, steps=12))
+    few = [lane._replace(**{name: getattr(lane, name)[:3] for name in lane._fields[5:]}) for lane in run.lanes[1]]
+    clocks = aligned([run.lanes[0], few, [], run.lanes[3]])
+    assert [clock.why for clock in clocks] == [None, FEW_COLLECTIVES, NO_COLLECTIVES, None]
+
+
+def test_streams_of_communicators_that_are_told_apart_are_never_taken_for_one() -> None:
+    run = simulated(Job(seed=3, ranks=8, steps=20, meets_all=False, told=True))
+    clocks = clocks_of(run)
+    assert certain(run, clocks) == 20 * (6 * 4 + 2)
+    lanes = [
+        [lane._replace(communicator=(rank, lane.communicator)) for lane in own] for rank, own in enumerate(run.lanes)
+    ]
+    assert {clock.why for clock in aligned(lanes)} == {NOT_CERTAIN}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    job=st.builds(
+        Job,
+        seed=st.integers(0, 1_000),
+        ranks=st.sampled_from([2, 4, 6]),
+        steps=st.integers(1, 15),
+        layers=st.integers(1, 6),
+        meets_all=st.booleans(),
+        jitter=st.sampled_from([0.0, 0.02, 0.05, 0.3]),
+        lost=st.sampled_from([0.0, 0.05, 0.3]),
+        drift_ppm=st.sampled_from([0.0, 50.0]),
+        transfer_ns=st.sampled_from([6_000, 40_000]),
+    ),
+    late=st.dictionaries(st.integers(0, 5), st.integers(0, 10), max_size=3),
+)
+def test_no_clock_is_farther_from_the_truth_than_told(job: Job, late: dict[int, int]) -> None:
+    run = simulated(replace(job, late=late))
+    certain(run, clocks_of(run))

@@ -1,0 +1,91 @@
+"""A question asked of every report by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.joined import joined_here
+from tests.simulator import eventful, simulate, write_report
+from tests.simulator.ranks import Job, reports, simulated
+from tests.trace_lines import report
+from tracekit.analyses import ANALYSES, kernels, side_by_side, stragglers, tree
+from tracekit.cli import main
+from tracekit.errors import UsageError
+from tracekit.views.wording import records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from tracekit.analyses.base import Analysis
+    from tracekit.dataset.opening import Dataset
+
+#: Only questions that can be asked of one report.
+OF_ONE = [analysis for analysis in ANALYSES if not getattr(analysis, "COMPARES_REPORTS", False)]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("several")
+    files = [
+        write_report(simulate(eventful(seed, actions=40, same_model=False)), folder / f"rank{rank}.sqlite")
+        for rank, seed in ((1, 3), (0, 4))
+    ]
+    return joined_here(files, folder / "run.tracekit")
+
+
+def comparable(frame: pd.DataFrame) -> list[str]:
+    """The rows without what names reports and without ids, in any order."""
+    kept = frame.drop(columns=["report", "rank", "step_id"], errors="ignore")
+    return sorted(str(row) for row in records(kept))
+
+
+@pytest.mark.parametrize("analysis", OF_ONE, ids=lambda analysis: analysis.NAME)
+def test_each_report_has_the_rows_that_it_has_alone(several: Dataset, analysis: Analysis) -> None:
+    whole = side_by_side.frame(several, analysis, "report")
+    for name in several.reports:
+        alone = analysis.frame(several.of_report(name))
+        assert comparable(whole[whole["report"] == name]) == comparable(alone)
+
+
+def test_a_report_among_several_answers_as_its_own_dataset_does(tmp_path: Path) -> None:
+    files = reports(simulated(Job(seed=1, steps=6)), tmp_path)
+    whole = joined_here(files, tmp_path / "run.tracekit")
+    for path in files:
+        alone = tracekit.parse(path, tmp_path / f"{path.stem}.tracekit")
+        part = whole.of_report(path.stem)
+        for analysis in OF_ONE:
+            assert comparable(analysis.frame(part)) == comparable(analysis.frame(alone)), analysis.NAME
+
+
+def test_rows_about_the_same_thing_follow_one_another_by_rank(tmp_path: Path) -> None:
+    files = reports(simulated(Job(seed=1, steps=6)), tmp_path)
+    dataset = joined_here(files[::-1], tmp_path / "run.tracekit")
+    answer = side_by_side.frame(dataset, tree, "rank")
+    assert answer["rank"].tolist()[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert answer["path"].tolist()[:8] == ["net"] * 4 + [answer["path"][4]] * 4
+
+
+def test_reports_of_several_ranks_are_refused_by_rank(tmp_path: Path) -> None:
+    lines = "".join(
+        f"range {rank}/1 0 100 rank{rank}\nlaunch {rank}/1 10 20 #1\nkernel {rank}/1 30 40 #1 gemm\n" for rank in (1, 2)
+    )
+    dataset = joined_here([report(tmp_path / "node.sqlite", lines)], tmp_path / "node.tracekit")
+    with pytest.raises(UsageError, match="holds ranks 1, 2: use --by report"):
+        side_by_side.frame(dataset, kernels, "rank")
+
+
+def test_what_compares_reports_is_not_asked_of_one(several: Dataset) -> None:
+    with pytest.raises(UsageError, match="compares reports itself"):
+        side_by_side.frame(several, stragglers, "report")
+
+
+def test_show_lists_ranks_side_by_side(several: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "modules", str(several.folder), "--by", "rank", "--csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("rank,report,path")
+    assert {line.split(",")[1] for line in lines[1:]} == {"rank0", "rank1"}

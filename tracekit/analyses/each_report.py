@@ -1,0 +1,36 @@
+"""Answers that are put together from those about each report, so that only one report is in memory at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracekit.dataset.opening import Dataset
+
+
+def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) -> pd.DataFrame:
+    """The rows about each report, in the order of the reports.
+
+    Args:
+        dataset: The dataset, or a subtree of one.
+        of_one: The answer about one report.
+    """
+    first: pd.DataFrame | None = None
+    answers = []
+    for part in dataset.by_report():
+        answer = of_one(part)
+        first = answer if first is None else first
+        if len(answer):
+            answers.append(answer)
+    if not answers and first is not None:
+        return first
+    return pd.concat(answers, ignore_index=True)
+
+
+def places(known: dict[str, int], words: list[str]) -> list[int]:
+    """The places of a report's words among those of all reports so far, to which new ones are added."""
+    return [known.setdefault(word, len(known)) for word in words]

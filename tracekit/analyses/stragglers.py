@@ -1,0 +1,187 @@
+"""Which rank did the others wait for: in which step, module and collective, and how long?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses.alignment.collectives import collectives
+from tracekit.analyses.alignment.groups import met
+from tracekit.analyses.alignment.lines import TIMES_EXACT_TO_NS
+from tracekit.analyses.alignment.pairs import ends_apart
+from tracekit.analyses.alignment.reports import aligned
+from tracekit.analyses.spread import share
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.arrays.columns import integers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracekit.analyses.alignment.groups import Met
+    from tracekit.arrays.types import Flags, Floats, Ints, Rows
+    from tracekit.dataset.opening import Dataset
+
+NAME = "stragglers"
+COMPARES_REPORTS = True
+
+_KEYS = ["lane", "step_id", "module", "name"]
+_LEAST = np.iinfo(np.int64).min
+
+
+def frame(dataset: Dataset) -> pd.DataFrame:
+    """The last ranks of collectives (all-reduce, all-gather, reduce-scatter of NCCL), those that cost most time first.
+
+    Ranks of one report have one clock; clocks of reports are aligned by the collectives themselves: see ``clocks``.
+    A rank without a report is not known of.
+
+    Returns:
+        A row per rank that was last, step, module and collective: ``rank``, ``report`` (null for a dataset of one
+        report), ``pid``, ``device`` and ``gpu`` of the last rank (null where it is not certain who was last: two were
+        too close for the clocks, or one left no record), ``step``, ``step_index``, ``path`` (module) and ``collective``
+        (kernel), as that rank tells them, ``collectives`` (how many), ``ranks`` (how many are known to have met),
+        ``waited_ns`` (from the start of each other rank to that of the last, added up), ``share`` (of all such
+        waiting), ``longest_ns`` (the most that one rank waited) and ``error_ns`` (how far from the truth the time that
+        one rank waited for one collective may be).
+    """
+    whole = dataset.whole
+    read = collectives(whole)
+    rows = met(read.lanes, aligned(read.lanes))
+    last = _last(rows)
+    modules = hierarchy(dataset)
+    event = _events(rows, last.shown)
+    table = pd.DataFrame(
+        {
+            "lane": np.where(last.certain, rows.lane[last.row], -1),
+            "step_id": event["step_id"],
+            "module": _inside(event["module_id"], modules.first, len(modules.path)),
+            "name": event["name"],
+            "ranks": last.ranks,
+            "waited_ns": last.waited_ns,
+            "longest_ns": last.longest_ns,
+            "error_ns": last.error_ns,
+        }
+    )
+    if dataset.root is not None:
+        table = table[table["module"] >= 0]
+    return _answer(dataset, table, rows, read.names)
+
+
+class _Last(NamedTuple):
+    """For each collective its last rank."""
+
+    row: Rows
+    shown: Rows
+    certain: Flags
+    ranks: Ints
+    waited_ns: Ints
+    longest_ns: Ints
+    error_ns: Ints
+
+
+def _last(rows: Met) -> _Last:
+    """Who was last in each collective, and how long the others waited for that."""
+    order = np.lexsort((rows.start, rows.meeting))
+    meeting, start, error = rows.meeting[order], rows.start[order], rows.error[order]
+    first = np.flatnonzero(np.diff(meeting, prepend=-1))
+    ranks = np.diff(first, append=meeting.size)
+    final = first + ranks - 1
+    report = np.array([lane.report for lane in rows.lanes], np.int64)[rows.lane[order]] if order.size else meeting
+    of_last = np.repeat(final, ranks)
+    apart = start[of_last] - start
+    # Clocks within one report are one; the exactness of times remains.
+    doubt = np.where(report == report[of_last], 0, error + error[of_last]) + TIMES_EXACT_TO_NS
+    doubt += _side_by_side(rows, order)[of_last]
+    close = (apart <= doubt) & (np.arange(meeting.size) != of_last)
+    certain = (np.add.reduceat(close, first) == 0) & (rows.missing == 0) if first.size else np.zeros(0, bool)
+    sums = np.add.reduceat(apart, first) if first.size else apart
+    worst = np.maximum.reduceat(doubt, first) if first.size else doubt
+    return _Last(order[final], order[final], certain, ranks, sums, start[final] - start[first], worst)
+
+
+def _side_by_side(rows: Met, order: Rows) -> Ints:
+    """What ends of communicators that run side by side can differ by without being told apart; 0 where ids tell them.
+
+    Ranks of two of them that end together have waited for two ranks, which came that close to each other.
+    """
+    told = np.array([lane.communicator is not None for lane in rows.lanes], bool)[rows.lane[order]]
+    return np.where(told, 0, ends_apart((rows.end - rows.start)[order]))
+
+
+def _events(rows: Met, chosen: Rows) -> dict[str, Ints]:
+    """The name, module and step of collectives, as some rank tells them."""
+    lane, event = rows.lane[chosen], rows.event[chosen]
+    columns = {name: np.full(chosen.size, -1, np.int64) for name in ("name", "module_id", "step_id")}
+    for at in np.unique(lane).tolist():
+        own = np.flatnonzero(lane == at)
+        for name, column in columns.items():
+            column[own] = getattr(rows.lanes[at], name)[event[own]]
+    return columns
+
+
+def _inside(module_id: Ints, first: int, count: int) -> Rows:
+    inside = (module_id >= first) & (module_id < first + count)
+    return np.where(inside, module_id - first, -1)
+
+
+def _answer(dataset: Dataset, table: pd.DataFrame, rows: Met, names: list[str]) -> pd.DataFrame:
+    """The collectives added up, in words."""
+    groups = table.groupby(_KEYS, sort=False)
+    totals = groups.agg(
+        collectives=("ranks", "size"),
+        ranks=("ranks", "max"),
+        waited_ns=("waited_ns", "sum"),
+        longest_ns=("longest_ns", "max"),
+        error_ns=("error_ns", "max"),
+    ).reset_index()
+    totals = totals.sort_values("waited_ns", ascending=False, kind="stable", ignore_index=True)
+    steps = _steps(dataset.whole, totals["step_id"].to_numpy())
+    modules = hierarchy(dataset)
+    answer = pd.DataFrame(_ranks(dataset.whole, rows, totals["lane"].tolist()), columns=_WHO, dtype=object)
+    answer["step"] = [steps.get(step, (None, None))[0] for step in totals["step_id"].tolist()]
+    answer["step_index"] = pd.array([steps.get(step, (None, None))[1] for step in totals["step_id"].tolist()], "Int64")
+    answer["path"] = modules.paths(totals["module"].to_numpy())
+    answer["collective"] = [names[name] for name in totals["name"].tolist()]
+    for name in ("collectives", "ranks", "waited_ns"):
+        answer[name] = totals[name]
+    answer["share"] = _share(totals["waited_ns"].to_numpy())
+    return answer.assign(longest_ns=totals["longest_ns"], error_ns=totals["error_ns"])
+
+
+_WHO = ["rank", "report", "pid", "device", "gpu"]
+
+
+def _share(waited_ns: Ints) -> Floats:
+    return share(waited_ns, int(waited_ns.sum()))
+
+
+def _ranks(dataset: Dataset, rows: Met, lanes: list[int]) -> list[tuple[object, ...]]:
+    """Rank, report, process, device and GPU of some streams; nothing for -1."""
+    names: list[str | None] = [*dataset.reports] or [None]
+    gpus = [_gpus(entry) for entry in dataset.manifest.get("reports", [dataset.manifest])]
+    who: list[tuple[object, ...]] = []
+    for at in lanes:
+        if at < 0:
+            who.append((None,) * len(_WHO))
+            continue
+        lane = rows.lanes[at]
+        ids = [None if value < 0 else value for value in (lane.rank, lane.pid, lane.device)]
+        who.append((ids[0], names[lane.report], *ids[1:], gpus[lane.report].get(lane.device)))
+    return who
+
+
+def _gpus(entry: dict[str, object]) -> dict[int, object]:
+    devices = entry.get("devices")
+    return {gpu["device"]: gpu.get("name") for gpu in devices} if isinstance(devices, list) else {}
+
+
+def _steps(dataset: Dataset, wanted: Iterable[int]) -> dict[int, tuple[str, int]]:
+    """Name and number of some steps."""
+    ids = np.unique(np.fromiter(wanted, np.int64))
+    known: dict[int, tuple[str, int]] = {}
+    for piece in dataset.pieces("steps", ["step_id", "name", "index"]) if ids.size else ():
+        chosen = piece.filter(np.isin(integers(piece, "step_id"), ids))
+        for step_id, name, index in zip(*(chosen.column(at).to_pylist() for at in range(3)), strict=True):
+            known[step_id] = (name, index)
+    return known
