@@ -23,7 +23,7 @@ from tracekit.trace.decoding import decode
 from tracekit.trace.launching import launched
 
 FEW = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
 )
 
 

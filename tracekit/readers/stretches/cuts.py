@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Ints
     from tracekit.readers.stretches.survey import Process
 
-BEFORE_ALL = np.iinfo(np.int64).min
+BEFORE_ALL, AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,14 @@ class Cuts:
             return BEFORE_ALL
         times = self.times[row][: stretch - int(self.first[row])]
         return int(times[-1]) if times.size else BEFORE_ALL
+
+    def end(self, process: int, stretch: int) -> int:
+        """When the part of a process in some stretch ends."""
+        row = int(np.searchsorted(self.processes, process))
+        if row == self.processes.size or self.processes[row] != process:
+            return AFTER_ALL
+        times = self.times[row][max(0, stretch - int(self.first[row])) :]
+        return int(times[0]) if times.size else AFTER_ALL
 
 
 def chosen(processes: Mapping[int, Process], most: int) -> Cuts:

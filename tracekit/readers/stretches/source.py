@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.columns import integers
-from tracekit.readers.nsight.ids import global_threads
+from tracekit.nsight import tables as nsight
+from tracekit.readers.nsight.ids import GlobalIds, global_threads
 from tracekit.readers.nsight.work import WORK_TABLES
 from tracekit.readers.stretches.cuts import BEFORE_ALL
 from tracekit.readers.stretches.dealing import ROW, file_of
@@ -23,25 +25,43 @@ if TYPE_CHECKING:
     from tracekit.readers.stretches.cuts import Cuts
 
 
+#: Tables whose rows are counted: each once.
+_COUNTED = (nsight.DIAGNOSTICS.name, nsight.RECORDER.name)
+
+
 class StretchSource:
     """A stretch, as :class:`~tracekit.readers.source.TableSource` wants it.
 
     Attributes:
-        begin_ns: When it begins, for every process of its recording.
+        ids: Global ids of the threads and processes of its recording.
+        begin_ns: When it begins, for each of these processes.
+        end_ns: When it ends, for each of these processes.
         work_row: Number of every piece of its device work among that of the report.
     """
 
     def __init__(self, whole: TableSource, strings: pa.Table, folder: Path, cuts: Cuts, stretch: int) -> None:
         self.path = whole.path
         self.tables = whole.tables
-        self.values = whole.values
         self.beyond = 0
-        self.begin_ns: Ints = np.empty(0, dtype=np.int64)
-        self.work_row: Ints = np.empty(0, dtype=np.int64)
+        none: Ints = np.empty(0, dtype=np.int64)
+        self.ids = GlobalIds(none, none)
+        self.begin_ns, self.end_ns = none, none
+        self.work_row = none
+        self._whole = whole
         self._strings = strings
         self._folder = folder
         self._cuts = cuts
         self._stretch = stretch
+
+    def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
+        """The rows of a small table; what the recorder counted for the whole report is in the first stretch."""
+        if self._stretch and table in _COUNTED:
+            return []
+        return self._whole.values(table, columns)
+
+    def remove(self) -> None:
+        """Removes its rows from the disk."""
+        shutil.rmtree(self._folder / str(self._stretch), ignore_errors=True)
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
         """Its rows of the large tables."""
@@ -51,8 +71,10 @@ class StretchSource:
         tables = {
             name: table.drop_columns([ROW]) if ROW in table.column_names else table for name, table in tables.items()
         }
-        begin = (self._cuts.begin(process, self._stretch) for process in global_threads(tables)[1].pids.tolist())
-        self.begin_ns = np.array([*begin], dtype=np.int64)
+        self.ids = global_threads(tables)[1]
+        pids = self.ids.pids.tolist()
+        self.begin_ns = np.array([self._cuts.begin(process, self._stretch) for process in pids], dtype=np.int64)
+        self.end_ns = np.array([self._cuts.end(process, self._stretch) for process in pids], dtype=np.int64)
         progress(1.0)
         return tables
 
