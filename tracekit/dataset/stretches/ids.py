@@ -99,6 +99,7 @@ def number_kernels(parts: Sequence[Part]) -> None:
             np.concatenate([run[key][rows] for run, rows in zip(runs, slices, strict=True)]) for key in (0, 1)
         )
         at = _number(ids, slices, np.lexsort((row, start)), at)
+        release(parts)
 
 
 def number_calls(parts: Sequence[Part], module_id: Sequence[Ints]) -> None:
@@ -121,6 +122,7 @@ def number_calls(parts: Sequence[Part], module_id: Sequence[Ints]) -> None:
         ]
         own = [part.array("call_order")[rows] for part, rows in zip(parts, slices, strict=True)]
         at = _number(ids, own, np.lexsort(keys_of_batch), at)
+        release(parts)
 
 
 def _number(ids: list[Ints], rows: Sequence[slice | Ints], order: Ints, first: int) -> int:
@@ -133,6 +135,12 @@ def _number(ids: list[Ints], rows: Sequence[slice | Ints], order: Ints, first: i
         own[at] = new[begin : begin + size]
         begin += size
     return first + order.size
+
+
+def release(parts: Sequence[Part]) -> None:
+    """Frees the memory of arrays that are on disk anyway."""
+    for part in parts:
+        part.release()
 
 
 def number_steps(parts: Sequence[Part]) -> list[Ints]:

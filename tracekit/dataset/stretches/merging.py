@@ -22,6 +22,7 @@ from tracekit.dataset.stretches.ids import (
     number_ranges,
     number_steps,
     range_slices,
+    release,
 )
 from tracekit.dataset.stretches.order import batches
 from tracekit.dataset.table_files import id_of
@@ -104,8 +105,10 @@ def _in_turn(parts: Sequence[Part], new: Renumbering, table: str, taken: Iterato
             for number, (part, own) in enumerate(zip(parts, rows, strict=True))
             if own.size
         ]
+        release(parts)
         if pieces:
             yield pa.concat_tables(pieces).unify_dictionaries()
+            pa.default_memory_pool().release_unused()
 
 
 def _by_keys(runs: list[tuple[Ints, Ints]], orders: list[Ints]) -> Iterator[list[Ints]]:
@@ -158,6 +161,7 @@ def _ranges(parts: Sequence[Part], new: Renumbering) -> Iterator[pa.Table]:
             if sum(piece.num_rows for piece in waiting) >= MOST_ROWS:
                 yield pa.concat_tables(waiting).unify_dictionaries()
                 waiting = []
+                release(parts)
     if waiting:
         yield pa.concat_tables(waiting).unify_dictionaries()
 

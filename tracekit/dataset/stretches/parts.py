@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Rows of a row group: few, since rows are taken out again in another order.
 GROUP = 16_384
+_INTEGER = np.dtype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Part:
     advice: dict[str, str]
     about: dict[str, Any]
     files: dict[str, pq.ParquetFile] = field(default_factory=dict)
+    maps: dict[str, _Mapped] = field(default_factory=dict)
 
     def file(self, table: str) -> pq.ParquetFile:
         """The file of one table, which stays open."""
@@ -56,10 +59,11 @@ class Part:
         return self.files[table]
 
     def close(self) -> None:
-        """Closes its files."""
+        """Closes its files and arrays."""
         for file in self.files.values():
             file.close()
         self.files.clear()
+        self.maps.clear()
 
     def rows(self, table: str) -> int:
         """How many rows a table has."""
@@ -83,13 +87,38 @@ class Part:
 
     def array(self, name: str) -> Ints:
         """An array from its folder, which stays on disk."""
-        return np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="r"))
+        if name not in self.maps:
+            self.maps[name] = _mapped(self.folder / name)
+        return self.maps[name].array
 
     def fresh(self, name: str, size: int) -> Ints:
         """A new array in its folder."""
-        path = self.folder / f"{name}.npy"
-        if not size:
-            np.save(path, np.empty(0, dtype=np.int64))
-            return np.empty(0, dtype=np.int64)
-        new: Ints = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(size,))
-        return new
+        with (self.folder / name).open("wb") as file:
+            file.truncate(size * _INTEGER.itemsize)
+        self.maps.pop(name, None)
+        return self.array(name)
+
+    def release(self) -> None:
+        """Frees the memory that holds arrays which are on disk anyway."""
+        for one in self.maps.values():
+            one.release()
+
+
+class _Mapped(NamedTuple):
+    """A file as an array."""
+
+    array: Ints
+    memory: mmap.mmap | None
+
+    def release(self) -> None:
+        """Leaves the array to the disk until it is used again."""
+        if self.memory is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.memory.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapped(path: Path) -> _Mapped:
+    if not path.stat().st_size:  # which cannot be mapped
+        return _Mapped(np.empty(0, dtype=_INTEGER), None)
+    with path.open("r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0)
+    return _Mapped(np.frombuffer(memory, dtype=_INTEGER), memory)
