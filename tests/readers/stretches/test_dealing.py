@@ -16,6 +16,7 @@ from tracekit.progress import silent
 from tracekit.readers import reader_for
 from tracekit.readers.digests import source_of_file
 from tracekit.readers.nsight.report import recording_of
+from tracekit.readers.stretches import dealing
 from tracekit.readers.stretches.report import stretches_of
 from tracekit.readers.stretches.source import repeated
 from tracekit.readers.stretches.survey import NotCuttable, nothing_covered
@@ -135,3 +136,16 @@ def test_covered_times_are_the_union_of_all_ranges(pieces) -> None:
         assert head == start + max(length for begin, length in ranges if begin == start)
         inside = [begin for begin, _ in ranges if start <= begin < head]
         assert holds == (len(inside) > 1)
+
+
+def test_a_report_whose_ranges_are_open_everywhere_stays_whole(tmp_path, monkeypatch) -> None:
+    path = write_report(simulate(Plan(seed=3, iterations=30)), tmp_path / "loop.sqlite")
+    with sqlite3.connect(path) as db:
+        for _ in range(3):
+            db.execute(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, text) "
+                "SELECT min(start) - 10, max(end) + 10, 59, min(globalTid), 'everything' FROM NVTX_EVENTS"
+            )
+    monkeypatch.setattr(dealing, "MOST_REPEATED", 5)
+    with pytest.raises(NotCuttable, match="open wherever"):
+        next(stretches(path, tmp_path / "parts", 60))

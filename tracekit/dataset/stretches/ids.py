@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tracekit.dataset.stretches.parts import Part
 
 #: About so many rows are in memory at once.
-MOST_ROWS = 1 << 19
+MOST_ROWS = 1 << 18
 LAST = np.iinfo(np.int64).max
 
 

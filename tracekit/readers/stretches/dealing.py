@@ -29,6 +29,8 @@ _BATCH_ROWS, _MOST_WAITING = 1 << 16, 1 << 21
 #: Ids that leave out more numbers than this for each call are not looked up in a table.
 _SPARSEST, _ALWAYS = 8, 1 << 20
 _NOWHERE = -1
+#: More rows than these in stretches after their own would be most of what there is.
+MOST_REPEATED = 1 << 20
 
 
 class Files:
@@ -120,6 +122,7 @@ class Dealing:
         types = integers(rows, "eventType")
         everywhere = np.isin(types, (nsight.DOMAIN_CREATED, nsight.THREAD_NAMED))
         if everywhere.any():
+            self._count(int(everywhere.sum()) * (self._cuts.stretches - 1))
             for each in range(self._cuts.stretches):
                 self._files.add(each, "nvtx", rows.filter(pa.array(everywhere)))
             rows, types = rows.filter(pa.array(~everywhere)), types[~everywhere]
@@ -133,10 +136,15 @@ class Dealing:
     def _repeat(self, rows: pa.Table, stretch: Ints, last: Ints) -> None:
         """Adds ranges to the stretches after their own that they reach."""
         at = np.flatnonzero(last > stretch)
-        self.repeated += int((last - stretch)[at].sum())
+        self._count(int((last - stretch)[at].sum()))
         for row in at.tolist():
             for later in range(int(stretch[row]) + 1, int(last[row]) + 1):
                 self._files.add(later, "nvtx", rows.slice(row, 1))
+
+    def _count(self, repeated: int) -> None:
+        self.repeated += repeated
+        if self.repeated > MOST_REPEATED:
+            raise NotCuttable("too many ranges that are open wherever it is cut")
 
     def calls(self, rows: pa.Table) -> None:
         """Deals out rows of the runtime table.
