@@ -94,7 +94,19 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
     ),
     "readers": (
         readers.READERS,
-        {"base", "digests", "folder", "foreign", "nsight", "packed", "requests", "rows", "source", "sqlite"},
+        {
+            "base",
+            "digests",
+            "folder",
+            "foreign",
+            "nsight",
+            "packed",
+            "requests",
+            "rows",
+            "source",
+            "sqlite",
+            "stretches",
+        },
     ),
     "tables": (tables.TABLES, {"base", "compiled_graphs", "memory", "operators"}),
 }

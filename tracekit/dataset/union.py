@@ -97,7 +97,7 @@ def _roots(rows: list[dict[str, Any]], source: int, missing: str | None) -> list
     roots: list[Tree] = []
     for number, row in enumerate(rows):
         name = _own_name(row["name"], row["alias_of"])
-        tree = Tree(name, source, number, _facts(row, missing), kind=row["kind"])
+        tree = Tree(name, source, number, facts_in(row, missing), kind=row["kind"])
         trees.append(tree)
         (roots if row["parent_id"] is None else trees[row["parent_id"]].below).append(tree)
     return roots
@@ -110,7 +110,8 @@ def _own_name(name: str, alias: str | None) -> str:
     return plain if alias is not None and alias.rpartition(".")[2] == plain else name
 
 
-def _facts(row: dict[str, Any], missing: str | None) -> Facts:
+def facts_in(row: dict[str, Any], missing: str | None) -> Facts:
+    """What a row of ``modules`` states; a class or settings that it does not record become ``missing``."""
     params = (
         Param(param["name"], None if param["shape"] is None else tuple(param["shape"]), param["dtype"])
         for param in row["params"]

@@ -96,6 +96,7 @@ def write(
     about: Mapping[str, object],
     progress: Progress,
     first_id: int = 0,
+    row_group: int = ROW_GROUP,
 ) -> None:
     """Writes all tables, two at a time, and last the manifest.
 
@@ -105,11 +106,12 @@ def write(
         about: Fields of the manifest that describe the report.
         progress: Called with the share that is done.
         first_id: The id of the first row of every table, from which the others are counted.
+        row_group: How many rows are in a row group.
     """
     *others, coverage = TABLES
-    rows = _write_side_by_side(others, trace, folder, progress, first_id)
+    rows = _write_side_by_side(others, trace, folder, progress, (first_id, row_group))
     # Building the other tables may count more losses, so coverage comes last.
-    rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, first_id, threading.Event())
+    rows[coverage.SPEC.name] = _write_table(coverage, trace, folder, (first_id, row_group), threading.Event())
     covered = pq.ParquetFile(folder / f"{coverage.SPEC.name}.parquet").read().to_pylist()
     ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
     manifest.write(folder, {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": covered})
@@ -117,13 +119,13 @@ def write(
 
 
 def _write_side_by_side(
-    tables: Sequence[Table], trace: Trace, folder: Path, progress: Progress, first_id: int
+    tables: Sequence[Table], trace: Trace, folder: Path, progress: Progress, how: tuple[int, int]
 ) -> dict[str, int]:
     """Writes tables, two at a time; returns the number of rows of each."""
     rows: dict[str, int] = {}
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = {table.SPEC.name: pool.submit(_write_table, table, trace, folder, first_id, stop) for table in tables}
+        futures = {table.SPEC.name: pool.submit(_write_table, table, trace, folder, how, stop) for table in tables}
         try:
             for done, (name, future) in enumerate(futures.items(), 1):
                 rows[name] = future.result()
@@ -176,14 +178,15 @@ class _Digested:
         return self._digest.hexdigest()
 
 
-def _write_table(table: Table, trace: Trace, folder: Path, first_id: int, stop: threading.Event) -> int:
-    """Writes one table piece by piece; returns how many rows it has."""
+def _write_table(table: Table, trace: Trace, folder: Path, how: tuple[int, int], stop: threading.Event) -> int:
+    """Writes one table piece by piece, with its first id and rows per row group; returns how many rows it has."""
+    first_id, row_group = how
     rows = 0
     with table_writer(folder / f"{table.SPEC.name}.parquet", table.SPEC) as writer:
         for piece in _one_ahead(table.build(trace)):
             if stop.is_set():
                 break
-            writer.write_table(_numbered(piece, first_id), row_group_size=ROW_GROUP)
+            writer.write_table(numbered(piece, first_id), row_group_size=row_group)
             rows += piece.num_rows
     return rows
 
@@ -197,7 +200,7 @@ def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
             yield piece
 
 
-def _numbered(table: pa.Table, first_id: int) -> pa.Table:
+def numbered(table: pa.Table, first_id: int) -> pa.Table:
     """The table with its ids counted from ``first_id`` instead of 0."""
     for at, field in enumerate(table.schema if first_id else ()):
         if field.name.endswith(_ROW_IDS):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,11 +12,11 @@ from tracekit.dataset.writing import write
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.markers.kinds import AUTO
+from tracekit.pipeline.about import about, folder_of
 from tracekit.readers import reader_for
 from tracekit.storage.local_copies import brought
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
-from tracekit.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,12 +86,12 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, wish
     pa.default_memory_pool().release_unused()
     trace = attribute(evidence_of(recording, decode(recording.texts), wishes.by))
     pa.default_memory_pool().release_unused()
-    about = {
+    described = {
         "hierarchy": {"by": trace.evidence.keyed.by, "asked": wishes.by},
-        "folder": _folder(path),
-        **_about(recording),
+        "folder": folder_of(path),
+        **about(recording),
     }
-    write(folder, trace, about, progress, wishes.first_id)
+    write(folder, trace, described, progress, wishes.first_id)
 
 
 def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
@@ -101,24 +100,3 @@ def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
     except OSError as error:
         problem = f"cannot be read ({reason_of(error)})"
         raise ReportError(path, problem, "check its disk or network") from None
-
-
-def _folder(path: Path) -> str:
-    """The name of the folder that a report is in: reports of equal names are told apart by it."""
-    return os.fsencode(path.absolute().parent.name).decode("utf-8", "replace")
-
-
-def _about(recording: Recording) -> dict[str, object]:
-    """Fields of the manifest that describe the report."""
-    pids = recording.threads.process_pid.tolist()
-    return {
-        "tracekit": __version__,
-        "source": asdict(recording.source),
-        "processes": [{"pid": pid, "name": recording.process_names.get(pid)} for pid in sorted(set(pids))],
-        "processes_share_ids": len(set(pids)) < len(pids),
-        "devices": [{"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())],
-        "ranks": [{"pid": rank.pid, "rank": rank.rank, "source": rank.source} for rank in recording.ranks],
-        "lacks": [asdict(lack) for lack in recording.lacks],
-        "launches": recording.launches.num_rows,
-        "graph_captures": [asdict(source) for source in recording.graph_captures],
-    }

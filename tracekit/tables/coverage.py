@@ -82,7 +82,7 @@ class Row(NamedTuple):
 def build(trace: Trace) -> Iterator[pa.Table]:
     """Counts of kernels, of ranges, and of everything that was lost or corrected on the way."""
     rows = [*_kernels(trace), *_ranges(trace), *_compiling(trace), *_compiled_graphs(trace), *_losses(trace)]
-    yield table_of(rows, ADVICE | _advice_on(trace))
+    yield table_of(rows, ADVICE | advice_on(trace))
 
 
 def table_of(rows: list[Row], advice: Mapping[str, str] = ADVICE) -> pa.Table:
@@ -107,7 +107,7 @@ def _advice(row: Row, advice: Mapping[str, str]) -> str:
     return row.advice or advice.get(row.cause, "")
 
 
-def _advice_on(trace: Trace) -> dict[str, str]:
+def advice_on(trace: Trace) -> dict[str, str]:
     """What to do where the advice of causes is followed already, or would not help."""
     evidence = trace.evidence
     marked = (evidence.phase_of_calls == phases.BACKWARD) & ~evidence.calls.unmarked

@@ -125,7 +125,7 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
     with ThreadPoolExecutor(max_workers=1) as beside:
         source = beside.submit(report)
         _check_essentials(tables)
-        requests = _requests()
+        requests = requests_of_report()
         rows = tables.read(requests, lambda share: progress("reading", share))
         pa.default_memory_pool().release_unused()
         tally = Tally()
@@ -148,7 +148,8 @@ def _check_essentials(source: TableSource) -> None:
             raise ReportError(source.path, problem, "expected an unmodified nsys export; export the report again")
 
 
-def _requests() -> dict[str, Request]:
+def requests_of_report() -> dict[str, Request]:
+    """What to read of the large tables, by the names that :func:`recording_of` gives them."""
     return {
         "nvtx": Request(nsight.NVTX, _NVTX_COLUMNS | _RARE_NVTX_COLUMNS, rare=tuple(_RARE_NVTX_COLUMNS)),
         "runtime": Request(nsight.RUNTIME, _RUNTIME_COLUMNS, rare=("returnValue",)),

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tracekit.recording.tally import Tally
 
 #: Larger than any true time, even since 1970: 73 years.
-_LAST_NS = 1 << 61
+LAST_NS = 1 << 61
 #: Longer than any session: 104 days.
-_FARTHEST_NS = 1 << 53
+FARTHEST_NS = 1 << 53
 
 
 class Naming(NamedTuple):
@@ -64,7 +64,7 @@ def credible(
         DamagedRows: If it holds for all rows of a table that has several.
     """
     bounds = [bound for table in tables.values() for bound in _bounds(table)]
-    if not bounds or (max(bounds) - min(bounds) <= _FARTHEST_NS and max(map(abs, bounds)) < _LAST_NS):
+    if not bounds or (max(bounds) - min(bounds) <= FARTHEST_NS and max(map(abs, bounds)) < LAST_NS):
         return tables
     middle = _middle([_starts(table, timed(name, table)) for name, table in tables.items()])
     kept = {}
@@ -90,7 +90,7 @@ def _absurd(table: pa.Table, timed: Flags, middle: int) -> Flags:
 def _far(table: pa.Table, middle: int) -> Flags:
     """Which rows have a time too far from the middle for one session."""
     far = np.zeros(table.num_rows, dtype=bool)
-    low, high = max(middle - _FARTHEST_NS, 1 - _LAST_NS), min(middle + _FARTHEST_NS, _LAST_NS - 1)
+    low, high = max(middle - FARTHEST_NS, 1 - LAST_NS), min(middle + FARTHEST_NS, LAST_NS - 1)
     for column in _columns(table):
         times = integers(table, column, null=middle)
         far |= (times < low) | (times > high)
@@ -100,7 +100,7 @@ def _far(table: pa.Table, middle: int) -> Flags:
 def _middle(starts: list[Ints]) -> int:
     """The median of the times that may be true; of two in the middle, the one nearer to 0."""
     times = np.concatenate(starts)
-    times = times[(times > -_LAST_NS) & (times < _LAST_NS)]
+    times = times[(times > -LAST_NS) & (times < LAST_NS)]
     if not times.size:
         return 0
     at = (times.size - 1) // 2, times.size // 2
@@ -110,7 +110,7 @@ def _middle(starts: list[Ints]) -> int:
 def _starts(table: pa.Table, timed: Flags) -> Ints:
     if "start" not in table.column_names:
         return np.empty(0, dtype=np.int64)
-    return integers(table, "start", null=_LAST_NS)[timed]
+    return integers(table, "start", null=LAST_NS)[timed]
 
 
 def _columns(table: pa.Table) -> list[str]:

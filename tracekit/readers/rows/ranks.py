@@ -26,7 +26,7 @@ MPI, PROCESS_NAME, RANGE, FILE_NAME = "mpi", "process_name", "range", "file_name
 #: In order of precedence as the source of a rank.
 _SOURCES = (MPI, PROCESS_NAME, RANGE, FILE_NAME)
 #: A whole name, or a whole word of one: rank0, Rank 3, RANK=12; but not local_rank=3.
-_NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
+RANK_NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
 _WORDS = re.compile(r"[\s,:;|/()\[\]]+")
 #: A part of a file's name: rank0.sqlite, report_rank_3.sqlite, trace.rank-12.sqlite; but not of local_rank3.sqlite.
 _IN_FILE_NAME = re.compile(r"(?:^|(?P<of>[a-z]*)[._ -])rank[._ =-]?(?P<rank>\d{1,6})(?=$|[._ -])", re.IGNORECASE)
@@ -81,7 +81,7 @@ def _of_process_names(recording: Recording) -> Iterator[Claim]:
     for process, pid in enumerate(pids):
         name = recording.process_names.get(pid, "") if pids.count(pid) == 1 else ""
         for word in {name, *_WORDS.split(name)}:
-            if match := _NAME.fullmatch(word):
+            if match := RANK_NAME.fullmatch(word):
                 yield process, int(match[1])
 
 
@@ -91,7 +91,7 @@ def _of_ranges(recording: Recording) -> Iterator[Claim]:
     Others may name a peer: ``rank1`` around sends to it.
     """
     rank_of = {
-        row: int(match[1]) for row, text in enumerate(recording.texts) if (match := _NAME.fullmatch(text.strip()))
+        row: int(match[1]) for row, text in enumerate(recording.texts) if (match := RANK_NAME.fullmatch(text.strip()))
     }
     if not rank_of:
         return

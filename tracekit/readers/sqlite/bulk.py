@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from tracekit.readers.sqlite.file import Layout, SqliteFile
     from tracekit.readers.sqlite.pages import Pages
 
-_PART_PAGES = 2_048
+#: So many pages of rows are decoded at a time.
+PART_PAGES = 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """Some rows of a table.
 
     Attributes:
@@ -94,7 +95,7 @@ class BulkReader:
                 raise
         return tables
 
-    def _begun(self, request: Request, stack: ExitStack) -> list[Future[_Part]] | None:
+    def _begun(self, request: Request, stack: ExitStack) -> list[Future[Part]] | None:
         """Starts to read a table from its pages; None if that is not possible."""
         name = request.table.name
         layout = self.file.layout(name) if name in self.file.tables else None
@@ -105,35 +106,15 @@ class BulkReader:
             leaf = leaves(pages, layout.root)
         except NotPlain:
             return None
-        parts = [leaf[at : at + _PART_PAGES] for at in range(0, leaf.size, _PART_PAGES)]
+        parts = [leaf[at : at + PART_PAGES] for at in range(0, leaf.size, PART_PAGES)]
         return [self._pool.submit(self._paged, pages, part, request, layout) for part in parts]
 
-    def _paged(self, pages: Pages, leaf: Ints, request: Request, layout: Layout) -> _Part:
+    def _paged(self, pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
         if self._stop.is_set():
             raise NotPlain
-        present = [name for name in request.columns if name in layout.positions]
-        integers, texts, others, blobs = (
-            [name for name in present if _how(request.columns[name]) == how]
-            for how in ("integers", "texts", "others", "blobs")
-        )
-        at = layout.positions.__getitem__
-        decoded = columns(
-            pages,
-            leaf,
-            Asked(*(tuple(map(at, names)) for names in (integers, texts, others, blobs))),
-        )
-        arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
-        beyond = 0
-        for name, (value, null) in zip(integers, decoded.integers, strict=True):
-            if value is not None:
-                arrays[name], too_large = as_type(pa.array(value, mask=null), request.columns[name])
-                beyond += too_large
-        for names, encoded in ((texts, decoded.texts), (blobs, decoded.blobs)):
-            arrays |= {name: value for name, value in zip(names, encoded, strict=True) if value is not None}
-        elsewhere = frozenset(name for name, filled in zip(others, decoded.others, strict=True) if filled)
-        return _Part(arrays, decoded.rowid, elsewhere, beyond)
+        return part_of(pages, leaf, request, layout)
 
-    def _finished(self, request: Request, begun: list[Future[_Part]] | None) -> pa.Table:
+    def _finished(self, request: Request, begun: list[Future[Part]] | None) -> pa.Table:
         name = request.table.name
         if name not in self.file.tables:
             return pa.table({})
@@ -144,7 +125,7 @@ class BulkReader:
             table, _ = self._queried(request, present)
         return request.without_empty(table)
 
-    def _from_pages(self, request: Request, present: list[str], begun: list[Future[_Part]] | None) -> pa.Table:
+    def _from_pages(self, request: Request, present: list[str], begun: list[Future[Part]] | None) -> pa.Table:
         if begun is None:
             raise NotPlain
         parts = [future.result() for future in begun]
@@ -154,7 +135,7 @@ class BulkReader:
             raise NotPlain
         filled = [name for name in present if any(name in part.arrays for part in parts)]
         kept = [name for name in present if name in filled or name not in (*elsewhere, *request.rare)]
-        table = _joined([_with_nulls(part, kept, request.columns) for part in parts])
+        table = _joined([with_nulls(part, kept, request.columns) for part in parts])
         if elsewhere:
             rest, same_rowid = self._queried(request, elsewhere)
             if not np.array_equal(rowid, same_rowid):
@@ -187,7 +168,7 @@ class BulkReader:
             raise ReportError(self.file.path, problem, DAMAGED) from None
 
 
-def _watched(begun: Mapping[str, list[Future[_Part]] | None], progress: Callable[[float], None]) -> None:
+def _watched(begun: Mapping[str, list[Future[Part]] | None], progress: Callable[[float], None]) -> None:
     """Waits for all parts and reports progress; errors are raised later, when the parts are used."""
     parts = [future for futures in begun.values() for future in futures or ()]
     for done, future in enumerate(parts, 1):
@@ -202,7 +183,32 @@ def _how(type_: pa.DataType) -> str:
     return "integers" if type_ == ENCODED or pa.types.is_integer(type_) else "others"
 
 
-def _with_nulls(part: _Part, names: list[str], types: Mapping[str, pa.DataType]) -> pa.Table:
+def part_of(pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
+    """Decodes some leaf pages of a table.
+
+    Raises:
+        NotPlain: If they hold something that only SQLite itself should read.
+    """
+    present = [name for name in request.columns if name in layout.positions]
+    integers, texts, others, blobs = (
+        [name for name in present if _how(request.columns[name]) == how]
+        for how in ("integers", "texts", "others", "blobs")
+    )
+    at = layout.positions.__getitem__
+    decoded = columns(pages, leaf, Asked(*(tuple(map(at, names)) for names in (integers, texts, others, blobs))))
+    arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
+    beyond = 0
+    for name, (value, null) in zip(integers, decoded.integers, strict=True):
+        if value is not None:
+            arrays[name], too_large = as_type(pa.array(value, mask=null), request.columns[name])
+            beyond += too_large
+    for names, encoded in ((texts, decoded.texts), (blobs, decoded.blobs)):
+        arrays |= {name: value for name, value in zip(names, encoded, strict=True) if value is not None}
+    elsewhere = frozenset(name for name, filled in zip(others, decoded.others, strict=True) if filled)
+    return Part(arrays, decoded.rowid, elsewhere, beyond)
+
+
+def with_nulls(part: Part, names: list[str], types: Mapping[str, pa.DataType]) -> pa.Table:
     """A part with nulls for the columns that only other parts fill."""
     nulls = {name: pa.nulls(part.rowid.size, types[name]) for name in names if name not in part.arrays}
     return pa.table({name: part.arrays.get(name, nulls.get(name)) for name in names})

@@ -123,9 +123,11 @@ def calls_of(
     if not keyed.with_modules:
         marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
     spans = spans_of(recording, decoded, axis, endings, marker, works)
-    seconds = second_ranges(spans, decoded)
+    seconds = second_ranges(spans, decoded, recording.tally)
     recording.tally.add("ranges", ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
-    calls, forest = once_each(with_outputs(spans, seconds, decoded.markers), spans, seconds.second, decoded.markers)
+    calls, forest = once_each(
+        with_outputs(spans, seconds, decoded.markers), spans, seconds.second, decoded.markers, recording.tally
+    )
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & ~axis.ends_here)
     again = runs_again(decoded.markers, calls.marker, forest.parent)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracekit.causes.base import Cause
     from tracekit.markers.base import Marker
     from tracekit.recording.axis import ThreadAxis
+    from tracekit.recording.tally import Tally
     from tracekit.trace.calls.endings import Endings
     from tracekit.trace.calls.second_ranges import SecondRanges
     from tracekit.trace.calls.spans import Spans
@@ -61,7 +62,13 @@ def with_outputs(spans: Spans, seconds: SecondRanges, markers: list[Marker]) -> 
     return CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, cause)
 
 
-def once_each(calls: CallColumns, spans: Spans, second: Flags, markers: list[Marker]) -> tuple[CallColumns, Forest]:
+#: A look at the whole recording, as ``Tally.looks`` names it.
+DOUBLED = "calls marked twice"
+
+
+def once_each(
+    calls: CallColumns, spans: Spans, second: Flags, markers: list[Marker], tally: Tally
+) -> tuple[CallColumns, Forest]:
     """Leaves out second ranges, and the inner ranges of calls that are marked twice.
 
     Args:
@@ -69,6 +76,7 @@ def once_each(calls: CallColumns, spans: Spans, second: Flags, markers: list[Mar
         spans: The spans.
         second: Which of them are second ranges.
         markers: The decoded markers.
+        tally: Where looks at the whole recording are noted.
     """
     kept = ~second
     row = np.append(np.cumsum(kept) - 1, -1)
@@ -86,6 +94,7 @@ def once_each(calls: CallColumns, spans: Spans, second: Flags, markers: list[Mar
             launches=(spans.launched_until - spans.launched_before)[kept],
         )
     )
+    tally.look(DOUBLED, decides=bool(inner.any()))
     return _without(inner, calls, forest) if inner.any() else (calls, forest)
 
 

@@ -69,6 +69,7 @@ def endings_of(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> Endi
     end_ns = integers(recording.ranges, "end_ns")
     none = np.empty(0, dtype=np.int64)
     recorded = Endings(axis.range_end, end_ns, as_recorded=True, doubts=(none, none, none))
+    recording.tally.look(LEFT_OPEN.name, decides=bool(suspects.size))
     if not suspects.size:
         return recorded
     threads = [_Thread.of(recording, axis, pushes, names, thread) for thread in suspects.tolist()]

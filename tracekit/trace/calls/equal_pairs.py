@@ -14,6 +14,7 @@ from tracekit.arrays.intervals import depths, firsts
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.recording.tally import Tally
     from tracekit.trace.calls.spans import Spans
     from tracekit.trace.calls.wording import Wording
 
@@ -41,7 +42,14 @@ class _Runs(NamedTuple):
         return np.asarray(np.bincount(self.first[rows], minlength=self.first.size)[self.first] == 0)
 
 
-def with_equal_pairs(spans: Spans, wording: Wording, before: Rows, seconds: tuple[Flags, Rows]) -> tuple[Flags, Rows]:
+#: Looks at the whole recording, as ``Tally.looks`` names them.
+PAIRED, UNPAIRED = "equal pairs of ranges", "calls without a second range"
+REFUSED, FIRST_CLOSES = "too few equal pairs", "a second range before all calls"
+
+
+def with_equal_pairs(
+    spans: Spans, wording: Wording, before: Rows, seconds: tuple[Flags, Rows], tally: Tally
+) -> tuple[Flags, Rows]:
     """Adds second ranges that are equal to their calls.
 
     Args:
@@ -49,6 +57,7 @@ def with_equal_pairs(spans: Spans, wording: Wording, before: Rows, seconds: tupl
         wording: What their markers say.
         before: For spans that tell no tensors the last call of the same path, or -1.
         seconds: Which spans are second ranges so far, and for each the call that it closes, or -1.
+        tally: Where looks at the whole recording are noted.
     """
     second, call = seconds
     ended = _ended(call)
@@ -61,7 +70,11 @@ def with_equal_pairs(spans: Spans, wording: Wording, before: Rows, seconds: tupl
     closing_first = pending & leading & ~even & runs.none_in(busy & ~runs.odd)
     in_turn = pending & even & runs.none_in(busy & runs.odd)
     unpaired = wording.placed & ~second & ~ended & ~(in_turn | closing_first | spans.excused)
+    tally.look(PAIRED, decides=bool(in_turn.any()))
+    tally.look(UNPAIRED, decides=bool(unpaired.any()))
+    tally.look(FIRST_CLOSES, decides=bool(closing_first.any()))
     always = _with_a_second_range_each(spans, call, in_turn, unpaired)
+    tally.look(REFUSED, decides=bool((in_turn & ~always[spans.process]).any()))
     closes = always[spans.process] & ((in_turn & runs.odd) | (closing_first & ~runs.odd))
     return second | closes, np.where(closes, before, call)
 

@@ -17,6 +17,7 @@ from tracekit.trace.calls.wording import Wording
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Rows
+    from tracekit.recording.tally import Tally
     from tracekit.trace.calls.spans import Spans
     from tracekit.trace.decoding import Decoded
 
@@ -35,13 +36,19 @@ class SecondRanges(NamedTuple):
     marker: Rows
 
 
-def second_ranges(spans: Spans, decoded: Decoded) -> SecondRanges:
-    """Tells the spans that only end a call from the calls themselves."""
+def second_ranges(spans: Spans, decoded: Decoded, tally: Tally) -> SecondRanges:
+    """Tells the spans that only end a call from the calls themselves.
+
+    Args:
+        spans: The spans.
+        decoded: The markers.
+        tally: Where looks at the whole recording are noted.
+    """
     wording = Wording.of(spans, decoded)
     before = previous_sibling(spans.parent, spans.thread)
     unreadable = decoded.rows(Unreadable)[spans.marker]
     loud = _with_outputs(spans, wording, before, unreadable)
-    second, call = with_silent(spans, wording, before, loud, decoded.markers)
+    second, call = with_silent(spans, wording, before, loud, decoded.markers, tally)
     call = _first_claims(call)
     named = np.flatnonzero((call >= 0) & unreadable[call])
     marker = spans.marker.copy()

@@ -6,19 +6,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.trace.calls.equal_pairs import with_equal_pairs
+from tracekit.trace.calls.equal_pairs import UNPAIRED, with_equal_pairs
 from tracekit.trace.calls.neighbours import after_other_work, last_call_of_path
 from tracekit.trace.calls.wording import says_less
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Rows
     from tracekit.markers.base import Marker
+    from tracekit.recording.tally import Tally
     from tracekit.trace.calls.spans import Spans
     from tracekit.trace.calls.wording import Wording
 
 
+#: Looks at the whole recording, as ``Tally.looks`` names them.
+BRIEF, MOSTLY_OPEN = "brief second ranges", "most calls without a second range"
+
+
 def with_silent(
-    spans: Spans, wording: Wording, before: Rows, seconds: tuple[Flags, Rows], markers: list[Marker]
+    spans: Spans,
+    wording: Wording,
+    before: Rows,
+    seconds: tuple[Flags, Rows],
+    markers: list[Marker],
+    tally: Tally,
 ) -> tuple[Flags, Rows]:
     """Adds second ranges that tell no outputs.
 
@@ -28,6 +38,7 @@ def with_silent(
         before: For every span the sibling before it, or -1.
         seconds: Which spans are second ranges by their outputs, and for each the call that it closes, or -1.
         markers: The decoded markers.
+        tally: Where looks at the whole recording are noted.
     """
     second, call = seconds
     closed = np.zeros(call.size + 1, dtype=bool)
@@ -35,15 +46,27 @@ def with_silent(
     # A span that has a second range of its own is a call.
     silent = np.flatnonzero(wording.quiet & ~spans.encloses & ~closed[:-1])
     if not silent.size:
+        tally.look(MOSTLY_OPEN, decides=not _mostly_closed(spans, wording, second, call).all())
+        tally.look(UNPAIRED, decides=_some_unpaired(spans, wording, second, call))
         return second, call
     candidate = _candidates(spans, wording, before, second, silent)
     candidate[closed[candidate]] = -1
     brief = np.zeros(call.size, dtype=bool)
     followed = silent[candidate[silent] >= 0]
     brief[followed] = says_less(spans.marker[followed], spans.marker[candidate[followed]], markers)
-    brief &= _mostly_closed(spans, wording, second | brief, np.where(brief, candidate, call))
+    closed_mostly = _mostly_closed(spans, wording, second | brief, np.where(brief, candidate, call))
+    tally.look(BRIEF, decides=bool(brief.any()))
+    tally.look(MOSTLY_OPEN, decides=not closed_mostly.all())
+    brief &= closed_mostly
     seconds = second | brief, np.where(brief, candidate, call)
-    return with_equal_pairs(spans, wording, candidate, seconds)
+    return with_equal_pairs(spans, wording, candidate, seconds, tally)
+
+
+def _some_unpaired(spans: Spans, wording: Wording, second: Flags, call: Rows) -> bool:
+    """Whether a call has no second range, though its forward did not raise."""
+    closed = np.zeros(call.size + 1, dtype=bool)
+    closed[call] = True
+    return bool((wording.placed & ~second & ~closed[:-1] & ~spans.excused).any())
 
 
 def _candidates(spans: Spans, wording: Wording, before: Rows, second: Flags, silent: Rows) -> Rows:
