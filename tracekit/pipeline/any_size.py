@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from tracekit.storage.locations import Location
 
 _LOG = logging.getLogger("tracekit.pipeline")
-#: What a report may take on every machine that tracekit is for, and what it may take if there is that much.
-_LITTLE_BYTES, _MOST_BYTES = 500_000_000, 2_000_000_000
+#: What a report may take on any machine; and what one may take as a whole, which is done in half the CPU time that
+#: stretches take, if that is no more than this part of the memory that is available.
+_LITTLE_BYTES, _MOST_BYTES, _MOST_OF_AVAILABLE = 500_000_000, 4_000_000_000, 0.5
 #: Parsing 185 MB took 0.8 GB at its peak, 963 MB took 3.2 GB.
 _BASE_BYTES, _BYTES_PER_BYTE = 200_000_000, 4
 #: How much larger a report would be as SQLite, if it is stored more densely. Of a Chrome trace, 49 MB as .gz, 525 MB
@@ -71,7 +72,7 @@ def tables_of_any_size(path: Path, reader: Reader, folder: Path, progress: Progr
 
         available = available_bytes()
         reason = "it has another format than SQLite"
-        if needed > min(_MOST_BYTES, available) and reader is nsight_sqlite:
+        if needed > min(_MOST_BYTES, _MOST_OF_AVAILABLE * available) and reader is nsight_sqlite:
             reason = _why_not_cut(path, folder, progress, wishes)
             if not reason:
                 return
