@@ -65,7 +65,7 @@ def test_rows_of_a_subtree_are_those_of_all_reports_at_once(
 
 def test_a_part_is_refused_once_another_parse_replaced_the_dataset(tmp_path: Path) -> None:
     files = reports(simulated(Job(seed=1, ranks=2, steps=2)), tmp_path)
-    part = joined_here(files, tmp_path / "run.tracekit").of_report("rank1")
+    part = joined_here(files, tmp_path / "run.tracekit").of_reports("rank1")
     (tmp_path / "run.tracekit").rename(tmp_path / "before")
     joined_here(files[::-1], tmp_path / "run.tracekit")
     with pytest.raises(DatasetError, match="was replaced"):
