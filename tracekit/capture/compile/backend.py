@@ -19,6 +19,7 @@ from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.cudagraph import graphs_for
 from tracekit.capture.compile.facts import facts_of, moving_inputs
 from tracekit.capture.compile.inputs import StaticInputs
+from tracekit.capture.compile.layouts import laid_out
 from tracekit.capture.compile.piece import Codes, GraphCapturePlan, Piece, Place, RangeCode
 from tracekit.capture.compile.ranges import ranged
 from tracekit.capture.compile.sizes import (
@@ -259,7 +260,7 @@ class PiecewiseBackend:
 
 def _uncompiled(graph: fx.GraphModule, traced: Traced | None, facts: GraphFacts) -> Callable[..., Any]:
     run = real_forward(graph)
-    return run if traced is None else running_uncompiled(run, graph, traced, grad=facts.grad)
+    return laid_out(run if traced is None else running_uncompiled(run, graph, traced, grad=facts.grad), graph)
 
 
 def _stock(graph: fx.GraphModule, inputs: Sequence[Any], config: CompileConfig) -> Callable[..., Any]:

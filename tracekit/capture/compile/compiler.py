@@ -10,6 +10,7 @@ import torch
 
 from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.keys import holds_for_all_sizes
+from tracekit.capture.compile.layouts import laid_out
 from tracekit.capture.compile.sizes import value_of
 from tracekit.capture.maps.runs import running_as
 from tracekit.capture.maps.stand_ins import at_hand
@@ -102,7 +103,7 @@ class Compiler:
                 return real_forward(graph)
             settings = _settings(self.config.inductor_config, inputs, tuned=tuned)
             run = self._shared_or_new(graph, inputs, settings, concrete=concrete)
-            return run if traced is None else running_as(run, traced)
+            return laid_out(run if traced is None else running_as(run, traced), graph)
 
     def _shared_or_new(
         self,

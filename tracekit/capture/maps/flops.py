@@ -8,6 +8,7 @@ Where sizes are symbols, FLOPs are a polynomial of the numbers that a run is giv
 from __future__ import annotations
 
 import sys
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -252,6 +253,9 @@ def _may_multiply(target: Any) -> bool:  # noqa: ANN401
     """Whether a node without a formula may multiply matrices. Python's own functions compute sizes."""
     if isinstance(target, torch._ops.HigherOrderOperator):
         return True
+    if isinstance(target, partial):
+        # What Inductor puts in the place of several operators, as the sum of two products.
+        return may_multiply(_operator(target))
     if not isinstance(target, torch._ops.OpOverload):
         return False
     if target.namespace not in _KNOWN:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMPILER = stand_ins.COMPILER
 KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
-CACHE_TAG = "tracekit kernel maps 7"
+CACHE_TAG = "tracekit kernel maps 8"
 _PROVENANCE = "set_kernel_post_grad_provenance_tracing"
 #: The parameters that the functions of known releases begin with.
 _PARAMETERS = {

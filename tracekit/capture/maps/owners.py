@@ -31,6 +31,9 @@ _FACTORS = {
     "mkldnn._convolution_pointwise": (0, 1),
     "mkl._mkl_linear": (0, 1),
 }
+#: The factors of the two products that Inductor has one call of a library add up.
+_SUM_OF_PRODUCTS = "mm_plus_mm"
+_FACTORS_OF_SUM = (("mat1", "mat2"), ("mat3", "mat4"))
 #: Operators that give the same numbers another shape or dtype.
 _VIEWS = {
     *("aten.permute", "aten.t", "aten.transpose", "aten.view", "aten.reshape", "aten._unsafe_view", "aten.expand"),
@@ -99,15 +102,21 @@ class Owners:
         """The nodes that each kernel computes."""
         called = {id(node) for kernel in kernels for node in _called(kernel)}
         # An operator's own kernel passes for its inputs' work, too, and theirs for the operator's.
-        return [_called(kernel) or _without(called, kernel.nodes) for kernel in kernels]
+        found: list[list[fx.Node]] = []
+        before: set[fx.Node] = set()
+        for kernel in kernels:
+            found.append(_called(kernel) or _without(called, before, kernel.nodes))
+            before.update(found[-1])
+        return found
 
     def _weights(self, nodes: Sequence[fx.Node]) -> dict[str | None, int]:
         """Weights by module: a node counts once, a product more than all other nodes of its kernel."""
         weights: Counter[str | None] = Counter()
         for node in nodes:
-            known, text = self.owner(node)
-            if known:
-                weights[text] += len(nodes) if _factors(node) else 1
+            products = [self._of_product(node, factors) for factors in _products(node)]
+            for known, text in products or [self.owner(node)]:
+                if known:
+                    weights[text] += len(nodes) if products else 1
         return dict(weights) or dict.fromkeys(_around(nodes), 1)
 
     def owner(self, node: fx.Node) -> tuple[bool, str | None]:
@@ -130,14 +139,30 @@ class Owners:
 
 
 def _called(kernel: Kernel) -> list[fx.Node]:
-    """The nodes of the operator that a kernel is a call of."""
-    return [] if kernel.generated else [node for node in kernel.nodes if f"torch.ops.{node.target}" == kernel.name]
+    """The nodes of the operator that a kernel is a call of; a node may leave open which overload it calls."""
+    if kernel.generated:
+        return []
+    overload = kernel.name.removeprefix("torch.ops.")
+    return [node for node in kernel.nodes if str(node.target) in (overload, overload.rpartition(".")[0])]
 
 
-def _without(called: set[int], nodes: Iterable[fx.Node]) -> list[fx.Node]:
-    """The nodes that compute, but for those that kernels of their own compute, if others are left."""
+def _without(called: set[int], before: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    """The nodes that compute, but for those that kernels of their own compute, if others are left.
+
+    Where only work of kernels before is left, which is input here, a kernel finishes what an operator began.
+    """
     computing = [node for node in nodes if node.op == "call_function"]
-    return [node for node in computing if id(node) not in called] or computing
+    left = [node for node in computing if id(node) not in called] or computing
+    finished = [node for node in computing if id(node) in called]
+    return finished if finished and before.issuperset(left) else left
+
+
+def _products(node: fx.Node) -> list[tuple[fx.Node, ...]]:
+    """The factors of each product that a node computes."""
+    if _name(node) != _SUM_OF_PRODUCTS:
+        return list(filter(None, [_factors(node)]))
+    pairs = ([node.kwargs.get(name) for name in names] for names in _FACTORS_OF_SUM)
+    return [tuple(item for item in pair if isinstance(item, fx.Node)) for pair in pairs]
 
 
 def _factors(node: fx.Node) -> tuple[fx.Node, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 import threading
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("tracekit.capture")
 COMPILER = "torch._inductor.compile_fx"
 _KEPT = "_tracekit_kernels"
+#: How generated C++ calls a kernel of a library: with the device, and without the ``_out`` that Python leaves out, too.
+_IN_CPP = re.compile(r"aoti_torch_[a-z]+_(addmm|mm|bmm|baddbmm)_out")
 
 
 class _Thread(threading.local):
@@ -141,6 +144,8 @@ def _note(schedule: Any, name: str, *, extern: bool) -> None:  # noqa: ANN401
         # A branch or a loop: which kernels run, and how often, only the run itself decides.
         _thread.kernels[-1] = None
         return
+    library = _IN_CPP.fullmatch(name) if extern else None
+    name = f"extern_kernels.{library[1]}" if library else name
     kernels.append(Kernel(name, not extern, tuple(_origins(schedule, extern=extern))))
 
 
