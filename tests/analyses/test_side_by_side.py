@@ -119,3 +119,14 @@ def test_show_lists_ranks_side_by_side(several: Dataset, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("rank,report,path")
     assert {line.split(",")[1] for line in lines[1:]} == {"rank0", "rank1"}
+
+
+@pytest.mark.parametrize("asked", [["modules", "--by", "rank"], ["tree", "--by", "report"]])
+def test_a_narrow_terminal_shows_whose_answer_it_is_about_what_and_the_figures(
+    several: Dataset, capsys: pytest.CaptureFixture[str], asked: list[str]
+) -> None:
+    assert main(["show", asked[0], str(several.folder), *asked[1:]]) == 0
+    heading = capsys.readouterr().out.splitlines()[1].split()
+    assert heading[0] in ("rank", "report")
+    assert heading[1] == "path" or heading[2] == "path"
+    assert "share" in heading

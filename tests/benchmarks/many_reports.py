@@ -1,9 +1,10 @@
 """What many small reports in one dataset cost each, beside what SQLite takes merely to add up their columns.
 
-``python -m tests.benchmarks.many_reports [--reports 2000] [--kernels 2000] [--apart 20]``. The floor is one process
-that scans report after report; it is measured in the same run, before and after. ``--apart`` says how many are also
-parsed by a command each, as before processes lived on. Peak memory is of all processes together, pages that they share
-counted once.
+``python -m tests.benchmarks.many_reports [--reports 2000] [--kernels 2000] [--apart 20] [--nsys NSYS]``. The floor is
+one process that scans report after report; it is measured in the same run, before and after. ``--apart`` says how many
+are also parsed by a command each, as before processes lived on; with ``--nsys``, NVIDIA's ``nsys stats`` sums their
+kernels by range, too, which is one of the questions that the tables answer. Peak memory is of all processes together,
+pages that they share counted once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import NamedTuple
 import psutil
 
 from tests.benchmarks.parse_speed import parse_figures, scan_seconds
+from tests.benchmarks.peers import nsys_stats
 from tests.benchmarks.serving_report import write_report
 
 
@@ -70,6 +72,7 @@ def main() -> None:
     parser.add_argument("--reports", type=int, default=2000)
     parser.add_argument("--kernels", type=int, default=2000)
     parser.add_argument("--apart", type=int, default=20)
+    parser.add_argument("--nsys", type=Path, help="NVIDIA's nsys, for nsys stats")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -79,6 +82,7 @@ def main() -> None:
         together = figures_of([sys.executable, "-m", "tracekit", "parse", *paths, "-o", folder / "run", "--quiet"])
         floor = (floor + sum(map(scan_seconds, paths))) / 2
         apart = [parse_figures([path], folder / "one") for path in paths[: args.apart]]
+        summed = [figures_of(nsys_stats(args.nsys, path)) for path in paths[: args.apart] if args.nsys]
     each = 1000 / args.reports
     alone = [1000 * statistics.mean(figures) for figures in zip(*apart, strict=True)]
     print(
@@ -87,6 +91,9 @@ def main() -> None:
         f"SQLite's sums, {each * floor:.1f} ms), peak of all processes {together.megabytes:.0f} MB; "
         f"a command for each takes {alone[0]:.0f} ms ({alone[1]:.0f} ms of CPU)"
     )
+    if summed:
+        wall, cpu = (1000 * statistics.mean(figures) for figures in list(zip(*summed, strict=True))[:2])
+        print(f"nsys stats takes {wall:.0f} ms ({cpu:.0f} ms of CPU) for each")
 
 
 if __name__ == "__main__":

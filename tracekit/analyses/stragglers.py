@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracekit.analyses.alignment.groups import Met
-    from tracekit.arrays.types import Flags, Floats, Ints, Rows
+    from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.dataset.opening import Dataset
 
 NAME = "stragglers"
@@ -37,13 +37,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     A rank without a report is not known of.
 
     Returns:
-        A row per rank that was last, step, module and collective: ``rank``, ``report`` (null for a dataset of one
-        report), ``pid``, ``device`` and ``gpu`` of the last rank (null where it is not certain who was last: two were
-        too close for the clocks, or one left no record), ``step``, ``step_index``, ``path`` (module) and ``collective``
-        (kernel), as that rank tells them, ``collectives`` (how many), ``ranks`` (how many are known to have met),
-        ``waited_ns`` (from the start of each other rank to that of the last, added up), ``share`` (of all such
-        waiting), ``longest_ns`` (the most that one rank waited) and ``error_ns`` (how far from the truth the time that
-        one rank waited for one collective may be).
+        A row per rank that was last, step, module and collective: ``rank`` and ``report`` of the last rank (null where
+        it is not certain who was last: two were too close for the clocks, or one left no record; ``report`` also for a
+        dataset of one), ``path`` (module) and ``step_index`` as that rank tells them, ``waited_ns`` (from the start of
+        each other rank to that of the last, added up), ``share`` (of all such waiting), ``collective`` (kernel),
+        ``collectives`` (how many), ``ranks`` (how many are known to have met), ``longest_ns`` (the most that one rank
+        waited), ``error_ns`` (how far from the truth the time that one rank waited for one collective may be), ``step``
+        (its name), and ``pid``, ``device`` and ``gpu`` of the last rank.
     """
     whole = dataset.whole
     read = collectives(whole)
@@ -139,21 +139,22 @@ def _answer(dataset: Dataset, table: pd.DataFrame, rows: Met, names: list[str]) 
     steps = _steps(dataset.whole, totals["step_id"].to_numpy())
     modules = hierarchy(dataset)
     answer = pd.DataFrame(_ranks(dataset.whole, rows, totals["lane"].tolist()), columns=_WHO, dtype=object)
-    answer["step"] = [steps.get(step, (None, None))[0] for step in totals["step_id"].tolist()]
-    answer["step_index"] = pd.array([steps.get(step, (None, None))[1] for step in totals["step_id"].tolist()], "Int64")
     answer["path"] = modules.paths(totals["module"].to_numpy())
+    found = [steps.get(step, (None, None)) for step in totals["step_id"].tolist()]
+    answer["step"] = [name for name, _ in found]
+    answer["step_index"] = pd.array([index for _, index in found], "Int64")
     answer["collective"] = [names[name] for name in totals["name"].tolist()]
-    for name in ("collectives", "ranks", "waited_ns"):
-        answer[name] = totals[name]
-    answer["share"] = _share(totals["waited_ns"].to_numpy())
-    return answer.assign(longest_ns=totals["longest_ns"], error_ns=totals["error_ns"])
+    answer["share"] = share(totals["waited_ns"].to_numpy(), int(totals["waited_ns"].sum()))
+    return answer.assign(**{name: totals[name] for name in _FIGURES})[_ORDER]
 
 
 _WHO = ["rank", "report", "pid", "device", "gpu"]
-
-
-def _share(waited_ns: Ints) -> Floats:
-    return share(waited_ns, int(waited_ns.sum()))
+_FIGURES = ["waited_ns", "collectives", "ranks", "longest_ns", "error_ns"]
+#: What was asked for comes first: a narrow terminal shows the columns that fit.
+_ORDER = [
+    *("rank", "report", "path", "step_index", "waited_ns", "share", "collective", "collectives", "ranks"),
+    *("longest_ns", "error_ns", "step", "pid", "device", "gpu"),
+]
 
 
 def _ranks(dataset: Dataset, rows: Met, lanes: list[int]) -> list[tuple[object, ...]]:

@@ -138,7 +138,8 @@ def _print(
     elif answer.empty:
         terminal.print(answers.nothing(analysis.NAME, answer, dataset))
     else:
-        terminal.print(answers.as_text(frame, words, terminal.width, choice))
+        shown = frame if args.by is None else answers.side_by_side(frame)
+        terminal.print(answers.as_text(shown, words, terminal.width, choice))
 
 
 class _List(argparse.Action):

@@ -48,6 +48,7 @@ _EMPTY = {
     "fusions": "no kernel is known to serve several modules",
 }
 _EMPTY["phases"] = _EMPTY["steps"]
+_TOLD_BY_PATH = ("label", "pattern", "class_name", "depth", "copies", "modules")
 #: The least width of a column of texts.
 _LEAST = 8
 _LINE_END = "\r\n"
@@ -179,6 +180,23 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
     table.caption = _caption(len(frame) - len(shown), columns[len(fitting) :])
     table.caption_justify = "left"
     return table
+
+
+def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
+    """Answers about several reports, with what is compared in the columns that a narrow terminal shows.
+
+    The rank tells reports apart where it is known. Of modules, the path says what their names and depths say.
+    """
+    first, last = ["rank"], []
+    if "rank" in frame.columns and frame["rank"].notna().all():
+        last.append("report")
+    else:
+        first.append("report")
+    if "path" in frame.columns:
+        first += ["path", "share", "inclusive_ns", "self_ns"]
+        last += _TOLD_BY_PATH
+    between = [name for name in frame.columns if name not in last]
+    return frame[[name for name in dict.fromkeys([*first, *between, *last]) if name in frame.columns]]
 
 
 def nothing(name: str, frame: pd.DataFrame, dataset: Dataset) -> Text:
