@@ -58,6 +58,7 @@ def number_ranges(parts: Sequence[Part]) -> None:
     for number, part in enumerate(parts):
         reach = reaching_into(parts, number)
         ids[number][part.repeated] = [ids[home][row] for home, row in reach]
+    release(parts)
 
 
 def reaching_into(parts: Sequence[Part], number: int) -> list[tuple[int, int]]:
@@ -114,6 +115,7 @@ def number_calls(parts: Sequence[Part], module_id: Sequence[Ints]) -> None:
         for name, key in keys:
             part.fresh(name, order.size)[:] = key[order]
         runs.append([part.array(name) for name, _ in keys])
+        part.release()
     ids = [part.fresh("call_ids", run[0].size) for part, run in zip(parts, runs, strict=True)]
     at = 0
     for slices in batches([(run[0], run[1]) for run in runs], MOST_ROWS):

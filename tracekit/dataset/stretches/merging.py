@@ -134,6 +134,7 @@ def _kernels(parts: Sequence[Part], new: Renumbering) -> Iterator[pa.Table]:
             part.fresh(name, order.size)[:] = key
         runs.append((part.array("kernel_module"), part.array("kernel_new")))
         orders.append(part.array("kernel_order"))
+        part.release()
     for piece in _in_turn(parts, new, "kernels", _by_keys(runs, orders)):
         module = np.asarray(piece.column("module_id").cast(pa.int64()).fill_null(LAST))
         yield piece.take(pa.array(np.lexsort((np.asarray(piece.column("kernel_id")), module))))
@@ -144,8 +145,10 @@ def _kernel_modules(parts: Sequence[Part], new: Renumbering) -> Iterator[pa.Tabl
     for part in parts:
         kernel = part.array("kernel_ids")[part.column("kernel_modules", "kernel_id")]
         part.fresh("served", kernel.size)[:] = kernel
+        part.fresh("served_order", kernel.size)[:] = np.arange(kernel.size)
         runs.append((part.array("served"), part.array("served")))
-        orders.append(np.arange(kernel.size))
+        orders.append(part.array("served_order"))
+        part.release()
     for piece in _in_turn(parts, new, "kernel_modules", _by_keys(runs, orders)):
         keys = (np.asarray(piece.column(name)) for name in ("module_id", "kernel_id"))
         yield piece.take(pa.array(np.lexsort([*keys])))
