@@ -6,23 +6,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.groups import counts
+from tracekit.arrays.groups import counts, sums, sums_by
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from tracekit.arrays.types import Floats, Ints, Rows
 
-
 _ONE_KEY = 2**62
+#: Values of single reports that wait to be counted together; more cost memory, fewer cost time.
+_MOST_WAITING = 1 << 20
 
 
 class Spread(NamedTuple):
-    """The values of each of some groups, sorted by (group, value)."""
+    """The values of each of some groups, sorted by (group, value).
+
+    Attributes:
+        start: How many values are before the group.
+        size: How many it has.
+        value: The values; each once, if ``until`` is given.
+        until: How many there are up to each value of a group, if equal ones were counted.
+    """
 
     start: Ints
     size: Ints
     value: Ints
+    until: Ints | None = None
 
     def quantile(self, share: float) -> Floats:
         """A quantile of each group, interpolated linearly as pandas does; NaN for empty groups."""
@@ -30,15 +41,70 @@ class Spread(NamedTuple):
         low = np.floor(at).astype(np.int64)
         high = np.minimum(low + 1, self.start + np.maximum(self.size, 1) - 1)
         padded = np.append(self.value, 0).astype(np.float64)
-        low, high = np.minimum(low, self.value.size), np.minimum(high, self.value.size)
-        between = padded[low] + (padded[high] - padded[low]) * (at - low)
-        return np.where(self.size > 0, between, np.nan)
+        below, above = (padded[np.minimum(self._rows(place), self.value.size)] for place in (low, high))
+        return np.where(self.size > 0, below + (above - below) * (at - low), np.nan)
 
     def mean(self) -> Floats:
         """The mean of each group, NaN for empty groups."""
-        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.value)))
-        total = running[self.start + self.size] - running[self.start]
-        return ratio(total, self.size)
+        times = 1 if self.until is None else np.diff(self.until, prepend=0)
+        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.value * times)))
+        return ratio(running[self._rows(self.start + self.size)] - running[self._rows(self.start)], self.size)
+
+    def _rows(self, places: Ints) -> Rows:
+        """Where the values of some places are."""
+        return places if self.until is None else np.searchsorted(self.until, places, side="right")
+
+
+class Values:
+    """Values of groups, report by report. Equal ones are counted: memory grows with the different ones alone."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Counted] = []
+        self._waiting = 0
+
+    def add(self, group: Rows, value: Ints) -> None:
+        """Adds the values of a report; group -1 is ignored."""
+        kept = group >= 0
+        if len(self._parts) == 1:
+            self._parts = [_counted(self._parts)]
+        one = _Counted(group[kept], value[kept], np.ones(int(np.count_nonzero(kept)), np.int64))
+        # Those of a single report are needed as they are.
+        self._parts.append(_counted([one]) if self._parts else one)
+        self._waiting += self._parts[-1].group.size
+        if self._waiting > max(_MOST_WAITING, 2 * self._parts[0].group.size):
+            self._parts, self._waiting = [_counted(self._parts)], 0
+
+    def spread(self, groups: int, number: Rows | None = None) -> Spread:
+        """The values by group.
+
+        Args:
+            groups: The number of groups.
+            number: Another number for each group.
+        """
+        if not self._parts:
+            return spread(np.empty(0, np.int64), np.empty(0, np.int64), groups)
+        if number is not None:
+            self._parts = [part._replace(group=number[part.group]) for part in self._parts]
+        if len(self._parts) == 1 and (self._parts[0].times == 1).all():
+            return spread(*self._parts[0][:2], groups)
+        group, value, times = _counted(self._parts)
+        size = sums(group, times, groups)
+        return Spread(np.cumsum(size) - size, size, value, np.cumsum(times))
+
+
+class _Counted(NamedTuple):
+    """How often each value occurs in each group."""
+
+    group: Rows
+    value: Ints
+    times: Ints
+
+
+def _counted(parts: Sequence[_Counted]) -> _Counted:
+    """The same values, each once in its group, sorted by (group, value)."""
+    group, value, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    (group, value), (times,) = sums_by((group, value), (times,))
+    return _Counted(group, value, times)
 
 
 def spread(group: Rows, value: Ints, groups: int) -> Spread:
