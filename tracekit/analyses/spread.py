@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.groups import counts, sums, sums_by
+from tracekit.analyses.counted import Counted
+from tracekit.arrays.groups import counts, sums
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from tracekit.arrays.types import Floats, Ints, Rows
 
 _ONE_KEY = 2**62
-#: Values of single reports that wait to be counted together; more cost memory, fewer cost time.
-_MOST_WAITING = 1 << 20
 
 
 class Spread(NamedTuple):
@@ -56,23 +53,16 @@ class Spread(NamedTuple):
 
 
 class Values:
-    """Values of groups, report by report. Equal ones are counted: memory grows with the different ones alone."""
+    """Values of groups, report by report; equal ones are counted (:class:`~tracekit.analyses.counted.Counted`)."""
 
     def __init__(self) -> None:
-        self._parts: list[_Counted] = []
-        self._waiting = 0
+        """No values yet."""
+        self._rows = Counted(2)
 
     def add(self, group: Rows, value: Ints) -> None:
         """Adds the values of a report; group -1 is ignored."""
         kept = group >= 0
-        if len(self._parts) == 1:
-            self._parts = [_counted(self._parts)]
-        one = _Counted(group[kept], value[kept], np.ones(int(np.count_nonzero(kept)), np.int64))
-        # Those of a single report are needed as they are.
-        self._parts.append(_counted([one]) if self._parts else one)
-        self._waiting += self._parts[-1].group.size
-        if self._waiting > max(_MOST_WAITING, 2 * self._parts[0].group.size):
-            self._parts, self._waiting = [_counted(self._parts)], 0
+        self._rows.add(group[kept], value[kept])
 
     def spread(self, groups: int, number: Rows | None = None) -> Spread:
         """The values by group.
@@ -81,30 +71,15 @@ class Values:
             groups: The number of groups.
             number: Another number for each group.
         """
-        if not self._parts:
-            return spread(np.empty(0, np.int64), np.empty(0, np.int64), groups)
+        group, value, times = self._rows.columns()
+        group = group if number is None else number[group]
+        if self._rows.is_one_report:
+            return spread(group, value, groups)
         if number is not None:
-            self._parts = [part._replace(group=number[part.group]) for part in self._parts]
-        if len(self._parts) == 1 and (self._parts[0].times == 1).all():
-            return spread(*self._parts[0][:2], groups)
-        group, value, times = _counted(self._parts)
+            order = np.argsort(group, kind="stable")
+            group, value, times = group[order], value[order], times[order]
         size = sums(group, times, groups)
         return Spread(np.cumsum(size) - size, size, value, np.cumsum(times))
-
-
-class _Counted(NamedTuple):
-    """How often each value occurs in each group."""
-
-    group: Rows
-    value: Ints
-    times: Ints
-
-
-def _counted(parts: Sequence[_Counted]) -> _Counted:
-    """The same values, each once in its group, sorted by (group, value)."""
-    group, value, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    (group, value), (times,) = sums_by((group, value), (times,))
-    return _Counted(group, value, times)
 
 
 def spread(group: Rows, value: Ints, groups: int) -> Spread:
