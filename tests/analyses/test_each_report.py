@@ -11,7 +11,18 @@ from tests.joined import joined_here
 from tests.simulator import eventful, simulate, write_report
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
-from tracekit.analyses import communication, copies, gaps, processes, steps
+from tracekit.analyses import (
+    classes,
+    communication,
+    copies,
+    gaps,
+    layers,
+    modules,
+    phases,
+    processes,
+    steps,
+    tree,
+)
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 
@@ -21,7 +32,7 @@ if TYPE_CHECKING:
 
     from tracekit.analyses.base import Analysis
 
-BY_REPORT = [communication, copies, gaps, processes, steps]
+BY_REPORT = [classes, communication, copies, gaps, layers, modules, phases, processes, steps, tree]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +63,7 @@ def test_rows_are_those_of_all_reports_at_once(
     pd.testing.assert_frame_equal(found, expected)
 
 
-@pytest.mark.parametrize("analysis", [communication, copies, processes, steps], ids=lambda analysis: analysis.NAME)
+@pytest.mark.parametrize("analysis", [one for one in BY_REPORT if one is not gaps], ids=lambda analysis: analysis.NAME)
 def test_rows_of_a_subtree_are_those_of_all_reports_at_once(
     several: Dataset, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

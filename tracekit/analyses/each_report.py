@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from tracekit.arrays.types import Ints
     from tracekit.dataset.opening import Dataset
 
 
@@ -29,6 +30,15 @@ def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) ->
     if not answers and first is not None:
         return first
     return pd.concat(answers, ignore_index=True)
+
+
+def added(parts: Iterable[dict[str, Ints]]) -> dict[str, Ints]:
+    """The sums of arrays of the same names and sizes, of which one set at a time is in memory."""
+    totals: dict[str, Ints] = {}
+    for part in parts:
+        for name, values in part.items():
+            totals[name] = totals[name] + values if name in totals else values
+    return totals
 
 
 def places(known: dict[str, int], words: list[str]) -> list[int]:

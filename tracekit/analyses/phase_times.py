@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.each_report import added
 from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
@@ -23,7 +24,6 @@ from tracekit.arrays.labels import labels
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
 
@@ -49,19 +49,9 @@ class PhaseTimes(NamedTuple):
 
 def phase_times(dataset: Dataset) -> PhaseTimes:
     """The time of every module of a dataset by phase."""
-    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
-    return times_of(modules, work, modules.rows(work))
-
-
-def times_of(modules: Hierarchy, work: pa.Table, owner: Rows) -> PhaseTimes:
-    """The time of every module by phase.
-
-    Args:
-        modules: The hierarchy.
-        work: Device work with ``dur_ns`` and ``phase``.
-        owner: The module of each piece of it.
-    """
-    own = by_phase(owner, work, len(modules.path))
+    modules = hierarchy(dataset)
+    parts = (portions(part, ["module_id", "dur_ns", "phase"]) for part in dataset.by_report())
+    own = added(by_phase(modules.rows(work), work, len(modules.path)) for work in parts)
     return PhaseTimes(own, {name: modules.inclusive(time) for name, time in own.items()})
 
 
