@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.analyses.devices import kernels, report_codes
+from tracekit.analyses.devices import kernels
 from tracekit.analyses.portions import shared_kernels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
 
     from tracekit.arrays.types import Rows
@@ -48,21 +50,18 @@ class Certainty(NamedTuple):
 
 def certainties(dataset: Dataset) -> list[Certainty]:
     """What is attributed, report by report, by how sure that is; kinds that no work has are left out."""
+    return [row for at, part in enumerate(dataset.by_report()) for row in _of_one(part, at)]
+
+
+def _of_one(dataset: Dataset, report: int) -> Iterator[Certainty]:
+    """What is attributed in one report."""
     work = kernels(dataset, ["kernel_id", "module_id", "method", "dur_ns"])
-    kind, report = _kinds(dataset, work), report_codes(dataset, work)
-    time, reports = integers(work, "dur_ns"), max(len(dataset.reports), 1)
-    group = np.where(kind >= 0, report * len(KINDS) + kind, -1)
-    number, spent = (
-        column.reshape(reports, len(KINDS)).tolist()
-        for column in (counts(group, reports * len(KINDS)), sums(group, time, reports * len(KINDS)))
-    )
-    whole = sums(report, time, reports).tolist()
-    return [
-        Certainty(at, KINDS[kind], number[at][kind], spent[at][kind], spent[at][kind] / whole[at] if whole[at] else 0.0)
-        for at in range(reports)
-        for kind in range(len(KINDS))
-        if number[at][kind]
-    ]
+    kind, time = _kinds(dataset, work), integers(work, "dur_ns")
+    number, spent = counts(kind, len(KINDS)).tolist(), sums(kind, time, len(KINDS)).tolist()
+    whole = int(time.sum())
+    for at, name in enumerate(KINDS):
+        if number[at]:
+            yield Certainty(report, name, number[at], spent[at], spent[at] / whole if whole else 0.0)
 
 
 def of_all(dataset: Dataset) -> dict[str, int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tracekit.arrays.types import Ints
+    from tracekit.arrays.labels import Labels
+    from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
 
 
@@ -44,3 +46,14 @@ def added(parts: Iterable[dict[str, Ints]]) -> dict[str, Ints]:
 def places(known: dict[str, int], words: list[str]) -> list[int]:
     """The places of a report's words among those of all reports so far, to which new ones are added."""
     return [known.setdefault(word, len(known)) for word in words]
+
+
+def placed(known: dict[str, int], own: Labels) -> Rows:
+    """The place of each row's word among those of all reports so far, to which new ones are added; -1 for null."""
+    return np.array([*places(known, own.words), -1], np.int64)[own.code]
+
+
+def words_at(known: dict[str, int], at: Rows) -> list[str | None]:
+    """The words at some places, None for -1."""
+    words = [*known, None]
+    return [words[place] for place in at.tolist()]

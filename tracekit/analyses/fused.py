@@ -18,6 +18,7 @@ from tracekit.arrays.groups import counts, sums_by
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
+    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Rows
     from tracekit.dataset.opening import Dataset
 
@@ -47,6 +48,22 @@ class Fused(NamedTuple):
 
 def fused(dataset: Dataset) -> list[Fused]:
     """The fused kernels of a whole dataset, by name, kind, phase and the modules that they serve."""
+    modules, known = hierarchy(dataset), dict[tuple[Named, int, tuple[int, ...]], Fused]()
+    for row in (row for part in dataset.by_report() for row in _of_one(part, modules)):
+        key = row.kernel, row.phase, row.modules
+        before = known.get(key)
+        known[key] = row if before is None else _together(before, row)
+    return list(known.values())
+
+
+def _together(one: Fused, other: Fused) -> Fused:
+    """The same fused kernels in two reports."""
+    time_ns = tuple(map(sum, zip(one.time_ns, other.time_ns, strict=True)))
+    return one._replace(time_ns=time_ns, kernels=one.kernels + other.kernels)
+
+
+def _of_one(dataset: Dataset, modules: Hierarchy) -> list[Fused]:
+    """The fused kernels of one report."""
     shared = shared_kernels(dataset)
     if not shared.num_rows:
         return []
@@ -56,7 +73,7 @@ def fused(dataset: Dataset) -> list[Fused]:
     kernel = integers(work, "kernel_id")
     first = np.flatnonzero(first_portions(kernel))
     names, kinds = labels(work, "name"), labels(work, "kind")
-    module, phase = hierarchy(dataset).rows(work), phase_rows(work)[first]
+    module, phase = modules.rows(work), phase_rows(work)[first]
     alike = joint((names.code[first] + 1, kinds.code[first] + 1, phase, _sets(module, first)))
     _, example, group = np.unique(alike, return_index=True, return_inverse=True)
     number = counts(group, example.size)

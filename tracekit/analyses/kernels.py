@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.each_report import placed, words_at
 from tracekit.analyses.fused import whom_they_serve
 from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import ratio, share, spread
@@ -16,9 +17,11 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tracekit.analyses.spread import Spread
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.labels import Labels
+    from tracekit.arrays.types import Rows
     from tracekit.dataset.opening import Dataset
 
 NAME = "kernels"
@@ -36,35 +39,46 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``module_share`` (the share of the kernel's time that this module spent) and ``serves`` (of fused kernels the
         modules that they serve, with ``*`` for the numbers of layers, and their shares; null of all others).
     """
-    table = kernels(dataset, ["name", "kind", "module_id", "dur_ns"])
-    modules, names, kinds = hierarchy(dataset), labels(table, "name"), labels(table, "kind")
-    time = integers(table, "dur_ns")
-    work = pd.DataFrame({"name": names.code, "kind": kinds.code, "ns": time})
-    by_name = work.groupby(_KEYS, sort=False)
+    modules, words = hierarchy(dataset), _Words({}, {})
+    parts, times_of_modules = [], []
+    for part in dataset.by_report():
+        table = kernels(part, [*_KEYS, "dur_ns"])
+        parts.append(pd.DataFrame({**words.placed(table), "ns": integers(table, "dur_ns")}))
+        times_of_modules.append(_by_module(part, modules, words))
+    work = pd.concat(parts, ignore_index=True)
+    by_name, time = work.groupby(_KEYS, sort=False), work["ns"].to_numpy()
     totals = by_name.agg(kernels=("ns", "size"), gpu_time_ns=("ns", "sum"), max_ns=("ns", "max"))
-    name, kind = (known.named(totals.index.get_level_values(at)) for at, known in enumerate((names, kinds)))
+    name, kind = (words_at(known, totals.index.get_level_values(at).to_numpy()) for at, known in enumerate(words))
     serves = whom_they_serve(dataset)
     answer = pd.DataFrame(
         {
             "name": name,
             "kind": kind,
             **_times(totals, spread(np.asarray(by_name.ngroup(), np.int64), time, len(totals))),
-            **_users(_by_module(dataset, modules, {"name": names, "kind": kinds}), totals, modules),
+            **_users(pd.concat(times_of_modules, ignore_index=True), totals, modules),
             "serves": [serves.get(key) for key in zip(name, kind, strict=True)],
         }
     )
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _by_module(dataset: Dataset, modules: Hierarchy, keys: dict[str, Labels]) -> pd.DataFrame:
-    """The time of names and kinds, which have codes, in each module that their kernels serve."""
-    work = portions(dataset, ["name", "kind", "module_id", "dur_ns"])
-    codes = {}
-    for key, known in keys.items():
-        place = {word: code for code, word in enumerate(known.words)}
-        own = labels(work, key)
-        codes[key] = np.array([*(place[word] for word in own.words), -1], dtype=np.int64)[own.code]
-    return pd.DataFrame({**codes, "module": modules.rows(work), "ns": integers(work, "dur_ns")})
+class _Words(NamedTuple):
+    """The names and kinds of work in all reports, with their places."""
+
+    names: dict[str, int]
+    kinds: dict[str, int]
+
+    def placed(self, table: pa.Table) -> dict[str, Rows]:
+        """Small numbers for the names and kinds of some work; -1 for null."""
+        return {key: placed(known, labels(table, key)).astype(np.int32) for key, known in zip(_KEYS, self, strict=True)}
+
+
+def _by_module(dataset: Dataset, modules: Hierarchy, words: _Words) -> pd.DataFrame:
+    """The time of names and kinds in each module that their kernels serve, in one report."""
+    table = portions(dataset, [*_KEYS, "module_id", "dur_ns"])
+    columns = {**words.placed(table), "module": modules.rows(table), "ns": integers(table, "dur_ns")}
+    work = pd.DataFrame(columns)
+    return work.groupby([*_KEYS, "module"], as_index=False).sum() if len(work) else work
 
 
 def _times(totals: pd.DataFrame, times: Spread) -> dict[str, object]:

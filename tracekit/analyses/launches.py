@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import DEVICE_TIMES, axis, from_graph, kernels, report_codes
+from tracekit.analyses.each_report import added
 from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -74,24 +75,44 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         and ``queue_p95_ns`` (from the return of the launch to the start of the work; negative if it started earlier)
         and ``replayed_ns``; then the sums of the whole subtree, named ``inclusive_…``.
     """
-    whole = dataset.whole
-    table, modules = kernels(whole, _COLUMNS), hierarchy(dataset)
-    owner = modules.rows(table)
-    in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
-    replayed = _replayed(table)
-    launched = in_root & ~replayed & np.asarray(table.column("launch_end_ns").is_valid())
+    modules = hierarchy(dataset)
     count = len(modules.path)
-    row = np.where(owner < 0, count, owner)
-    by_work = _figures(whole, table, launched, replayed & in_root)
-    own = {name: sums(row, by_work[name], count + 1) for name in _SUMS}
-    delay = integers(table, "start_ns") - integers(table, "launch_end_ns", null=0)
-    delays = spread(row[launched], delay[launched], count + 1)
+    own: dict[str, Ints] = {}
+    delayed: list[_Delays] = []
+    for part in dataset.by_report():
+        sums_of_one, delays_of_one = _of_one(part, modules)
+        own = added((own, sums_of_one))
+        delayed.append(delays_of_one)
+    row, delay = (np.concatenate(columns) for columns in zip(*delayed, strict=True))
+    delays = spread(row, delay, count + 1)
     answer = pd.DataFrame(
         {"path": [*modules.path, None], "class_name": [*modules.class_name, None], **_columns(modules, own, delays)}
     )
     unattributed = own["launches"][count] > 0 or own["replayed_ns"][count] > 0
     answer = answer if unattributed else answer.iloc[:count]
     return answer.sort_values("launch_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+class _Delays(NamedTuple):
+    """How long work waited after its launch had returned, by the row of its module."""
+
+    row: Rows
+    delay: Ints
+
+
+def _of_one(dataset: Dataset, modules: Hierarchy) -> tuple[dict[str, Ints], _Delays]:
+    """Sums and delays of one report; the last row is that of work without a module."""
+    whole, count = dataset.whole, len(modules.path)
+    table = kernels(whole, _COLUMNS)
+    owner = modules.rows(table)
+    in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
+    replayed = _replayed(table)
+    launched = in_root & ~replayed & np.asarray(table.column("launch_end_ns").is_valid())
+    row = np.where(owner < 0, count, owner)
+    by_work = _figures(whole, table, launched, replayed & in_root)
+    delay = integers(table, "start_ns") - integers(table, "launch_end_ns", null=0)
+    own = {name: sums(row, by_work[name], count + 1) for name in _SUMS}
+    return own, _Delays(row[launched], delay[launched])
 
 
 def _columns(modules: Hierarchy, own: dict[str, Ints], delays: Spread) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.each_report import placed, words_at
 from tracekit.analyses.fused import whom_they_serve
 from tracekit.analyses.phase_times import PHASES, phase_rows
 from tracekit.analyses.portions import portions
@@ -38,16 +39,23 @@ def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
         With ``phases`` a row per pair and phase: ``phase`` is one of
         :data:`~tracekit.analyses.phase_times.PHASES`.
     """
-    table = portions(dataset, ["name", "kind", "module_id", "dur_ns", "phase"])
-    modules, names, kinds = hierarchy(dataset), labels(table, "name"), labels(table, "kind")
-    columns = {"module": modules.rows(table), "name": names.code, "kind": kinds.code, "ns": integers(table, "dur_ns")}
-    if phases:
-        columns["phase"] = phase_rows(table)
+    modules, names, kinds = hierarchy(dataset), dict[str, int](), dict[str, int]()
     keys = [*_KEYS, "phase"] if phases else _KEYS
-    pairs = pd.DataFrame(columns).groupby(keys)["ns"].agg(["size", "sum"]).reset_index()
+    parts = []
+    for part in dataset.by_report():
+        table = portions(part, ["name", "kind", "module_id", "dur_ns", "phase"])
+        columns = {
+            "module": modules.rows(table),
+            "name": placed(names, labels(table, "name")),
+            "kind": placed(kinds, labels(table, "kind")),
+            "phase": phase_rows(table),
+        }
+        work = pd.DataFrame({key: columns[key] for key in keys} | {"size": 1, "sum": integers(table, "dur_ns")})
+        parts.append(work.groupby(keys, as_index=False).sum() if len(work) else work)
+    pairs = pd.concat(parts).groupby(keys, as_index=False).sum()
     time, count, rows = (pairs[name].to_numpy() for name in ("sum", "size", "module"))
     classes = [*modules.class_name, None]
-    name, kind = names.named(pairs["name"]), kinds.named(pairs["kind"])
+    name, kind = words_at(names, pairs["name"].to_numpy()), words_at(kinds, pairs["kind"].to_numpy())
     serves = whom_they_serve(dataset)
     answer = pd.DataFrame(
         {
