@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.analyses.test_fusions import KERNELS, recorded
 from tests.joined import joined_here
 from tests.simulator import capturing, eventful, simulate, write_report
 from tests.simulator.compiled.program import program
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES, coverage, gaps, kernels
+from tracekit.analyses import ANALYSES, coverage, fusions, gaps, kernels, module_kernels, modules, tree
 from tracekit.analyses.certainty import INFERRING
 from tracekit.analyses.phase_times import outside, phase_times, trains
 from tracekit.analyses.spread import Values, spread
@@ -59,12 +60,12 @@ def at_once(dataset: Dataset) -> Iterator[Dataset]:
     yield dataset
 
 
-@pytest.mark.parametrize("analysis", BY_REPORT, ids=lambda analysis: analysis.NAME)
+@pytest.mark.parametrize(
+    "analysis", [one for one in BY_REPORT if one is not coverage], ids=lambda analysis: analysis.NAME
+)
 def test_rows_are_those_of_all_reports_at_once(
     several: Dataset, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if analysis is coverage:
-        pytest.skip("it has rows of each report")
     found = analysis.frame(several)
     monkeypatch.setattr(Dataset, "by_report", at_once)
     expected = analysis.frame(several)
@@ -152,9 +153,44 @@ def test_values_that_come_report_by_report_have_the_quantiles_of_all(parts: list
         np.testing.assert_array_equal(found.quantile(share), expected.quantile(share))
 
 
+@pytest.mark.parametrize("analysis", [fusions, kernels, module_kernels, modules, tree], ids=lambda one: one.NAME)
+def test_fused_kernels_of_several_reports_are_put_together(
+    analysis: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = of_fused_kernels(tmp_path)
+    found = analysis.frame(dataset)
+    monkeypatch.setattr(Dataset, "by_report", at_once)
+    same(found, analysis.frame(dataset))
+
+
+def test_certainty_is_that_of_each_report(tmp_path: Path) -> None:
+    dataset = of_fused_kernels(tmp_path)
+    rows = coverage.frame(dataset)
+    told = rows[rows["what"] == "certainty"][["report", "cause", "count", "time_ns"]].to_numpy().tolist()
+    first, second, third = dataset.reports
+    assert told == [
+        [first, "exact", 1, 40],
+        [first, "weighted", 6, 240],
+        [second, "exact", 1, 40],
+        [second, "weighted", 4, 160],
+        [third, "exact", 1, 40],
+    ]
+
+
+def of_fused_kernels(folder: Path) -> Dataset:
+    """A dataset of three reports whose fused kernels are the same in part."""
+    files = []
+    for number, kernels_of in enumerate((KERNELS, KERNELS[2:], KERNELS[6:])):
+        place = folder / f"job{number}"
+        place.mkdir()
+        recorded(place, kernels_of)
+        files.append((place / "a.sqlite").rename(place / f"rank{number}.sqlite"))
+    return joined_here(files, folder / "run.tracekit")
+
+
 def test_a_part_is_refused_once_another_parse_replaced_the_dataset(tmp_path: Path) -> None:
     files = reports(simulated(Job(seed=1, ranks=2, steps=2)), tmp_path)
-    part = joined_here(files, tmp_path / "run.tracekit").of_report("rank1")
+    part = joined_here(files, tmp_path / "run.tracekit").of_reports("rank1")
     (tmp_path / "run.tracekit").rename(tmp_path / "before")
     joined_here(files[::-1], tmp_path / "run.tracekit")
     with pytest.raises(DatasetError, match="was replaced"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,7 +50,7 @@ def comparable(frame: pd.DataFrame) -> list[str]:
 def test_each_report_has_the_rows_that_it_has_alone(several: Dataset, analysis: Analysis) -> None:
     whole = side_by_side.frame(several, analysis, "report")
     for name in several.reports:
-        alone = analysis.frame(several.of_report(name))
+        alone = analysis.frame(several.of_reports(name))
         assert comparable(whole[whole["report"] == name]) == comparable(alone)
 
 
@@ -57,7 +59,7 @@ def test_a_report_among_several_answers_as_its_own_dataset_does(tmp_path: Path) 
     whole = joined_here(files, tmp_path / "run.tracekit")
     for path in files:
         alone = tracekit.parse(path, tmp_path / f"{path.stem}.tracekit")
-        part = whole.of_report(path.stem)
+        part = whole.of_reports(path.stem)
         for analysis in OF_ONE:
             assert comparable(analysis.frame(part)) == comparable(analysis.frame(alone)), analysis.NAME
 
@@ -77,6 +79,34 @@ def test_reports_of_several_ranks_are_refused_by_rank(tmp_path: Path) -> None:
     dataset = joined_here([report(tmp_path / "node.sqlite", lines)], tmp_path / "node.tracekit")
     with pytest.raises(UsageError, match="holds ranks 1, 2: use --by report"):
         side_by_side.frame(dataset, kernels, "rank")
+
+
+def on_host(path: Path, *names: str) -> Path:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE IF NOT EXISTS TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, name TEXT, value TEXT)")
+        db.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, 'Hostname', ?)", [(name,) for name in names])
+    return path
+
+
+def test_reports_of_one_host_are_asked_together_and_those_of_unknown_hosts_last(tmp_path: Path) -> None:
+    hosts = [(), ("node2",), ("node1", "node1"), ("node2",), ("node1", "node2")]
+    files = [
+        on_host(write_report(simulate(eventful(4, actions=20)), tmp_path / f"r{at}.sqlite"), *names)
+        for at, names in enumerate(hosts)
+    ]
+    dataset = joined_here(files, tmp_path / "run.tracekit")
+    told = [entry["source"]["host"] for entry in dataset.manifest["reports"]]
+    assert told == [None, "node2", "node1", "node2", None]
+    for analysis in OF_ONE:
+        whole = side_by_side.frame(dataset, analysis, "host").astype({"host": object})
+        for host, names in {"node1": ["r2"], "node2": ["r1", "r3"], None: ["r0", "r4"]}.items():
+            own = whole[whole["host"].isna() if host is None else whole["host"] == host]
+            expected = analysis.frame(dataset.of_reports(*names))
+            assert comparable(own.drop(columns="host")) == comparable(expected), analysis.NAME
+    kernels_of = side_by_side.frame(dataset, kernels, "host")
+    assert kernels_of["host"].tolist()[:3] == ["node1", "node2", None]
+    one = joined_here(files[1:2], tmp_path / "one.tracekit")
+    assert set(side_by_side.frame(one, kernels, "host")["host"]) == {"node2"}
 
 
 def test_what_compares_reports_is_not_asked_of_one(several: Dataset) -> None:

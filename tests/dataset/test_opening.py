@@ -96,6 +96,7 @@ def test_the_manifest_tells_the_source_and_what_was_written(small: Dataset) -> N
         "started_utc_ns": None,
         "trace_id": None,
         "world_size": None,
+        "host": None,
     }
     assert manifest["rows"] == {name: small.table(name).num_rows for name in SPECS}
     assert manifest["coverage"] == small.table("coverage").to_pylist()

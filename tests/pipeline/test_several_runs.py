@@ -20,7 +20,7 @@ from tests.benchmarks.serving_report import write_report
 from tests.cli.test_terminal import on_a_terminal
 from tests.command import LINES, arguments, command, contents, environment, separately
 from tests.trace_lines import report
-from tracekit.pipeline import work
+from tracekit.pipeline import any_size
 from tracekit.pipeline.several import report_names
 
 
@@ -441,7 +441,7 @@ def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_pat
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(bytes(1_000_000))
-    needed = {name: work.needed_bytes(tmp_path / name) for name in (*names[:4], "run_pqtdir")}
+    needed = {name: any_size.needed_bytes(tmp_path / name) for name in (*names[:4], "run_pqtdir")}
     megabytes = {name: round((count - 200_000_000) / 1_000_000) for name, count in needed.items()}
     assert megabytes == {
         "run.sqlite": 4,

@@ -1,4 +1,4 @@
-"""One question asked of every report by itself: the same figures side by side, with one report in memory at a time."""
+"""One question asked of every report or host by itself: the same figures side by side, one at a time in memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Rows
     from tracekit.dataset.opening import Dataset
 
-REPORT, RANK = "report", "rank"
+REPORT, RANK, HOST = "report", "rank", "host"
 #: What reports are told apart by.
-BY = (RANK, REPORT)
-_NO_RANK = 1 << 31
+BY = (RANK, REPORT, HOST)
 
 
 def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) -> pd.DataFrame:  # noqa: ANN401
-    """The answers about each report, rows that are about the same thing together; shares are of the report's own time.
+    """The answers about each report or host, rows about the same thing together; shares are of its own time.
 
     Args:
         dataset: A dataset, or a subtree of one.
@@ -33,7 +32,8 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
         options: Keywords of the question.
 
     Returns:
-        The rows of all answers, with ``report`` (in a dataset of several), after ``rank`` if that is what is asked for.
+        The rows of all answers, with ``report`` (in a dataset of several), after ``rank`` if that is what is asked for;
+        or with ``host``, of all reports of a machine together (null for reports that do not tell theirs).
 
     Raises:
         UsageError: If the question compares reports itself, or a report holds several ranks.
@@ -42,20 +42,40 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
         return analysis.frame(dataset, **options)
     if getattr(analysis, "COMPARES_REPORTS", False):
         raise UsageError(f"{analysis.NAME} compares reports itself; ask it without --by")
-    answers = [_keyed(part, analysis.frame(part, **options), rank) for part, rank in _parts(dataset, by)]
+    answers = [_keyed(analysis.frame(part, **options), keys) for part, keys in _parts(dataset, by)]
     whole = pd.concat([answer for answer in answers if len(answer)] or answers[:1], ignore_index=True)
     return whole.iloc[_together(whole)].reset_index(drop=True)
 
 
-def _parts(dataset: Dataset, by: str) -> Iterator[tuple[Dataset, int | None]]:
-    """The reports in the order of their rank, or their own; with their rank if that is asked for."""
-    parts = [*dataset.by_report()]
-    if by == REPORT:
-        yield from ((part, _NO_RANK) for part in parts)
+#: What tells a part from the others: the columns in front of its answer.
+_Keys = dict[str, str | int | None]
+
+
+def _parts(dataset: Dataset, by: str) -> Iterator[tuple[Dataset, _Keys]]:
+    """What is asked by itself, in its order: that of the reports, or by rank or host with those unknown last."""
+    if by == HOST:
+        yield from _hosts(dataset)
         return
-    ranks = [_rank(part) for part in parts]
+    parts = [(part, part.reports[0] if part.reports else None) for part in dataset.by_report()]
+    if by == REPORT:
+        for part, name in parts:
+            yield part, {REPORT: name}
+        return
+    ranks = [_rank(part) for part, _ in parts]
     for at in sorted(range(len(parts)), key=lambda at: (ranks[at] is None, ranks[at] or 0)):
-        yield parts[at], ranks[at]
+        part, name = parts[at]
+        yield part, {RANK: ranks[at], REPORT: name}
+
+
+def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
+    """The reports of each machine together."""
+    reports: dict[str | None, list[str]] = {}
+    for entry in dataset.manifest.get("reports", ()):
+        reports.setdefault(entry["source"].get(HOST), []).append(entry["name"])
+    if not reports:
+        yield dataset, {HOST: dataset.manifest["source"].get(HOST)}
+    for host in sorted(reports, key=lambda host: (host is None, host or "")):
+        yield dataset.of_reports(*reports[host]), {HOST: host}
 
 
 def _rank(part: Dataset) -> int | None:
@@ -69,13 +89,13 @@ def _rank(part: Dataset) -> int | None:
     return ranks[0] if ranks else None
 
 
-def _keyed(part: Dataset, answer: pd.DataFrame, rank: int | None) -> pd.DataFrame:
-    """An answer with its report and rank in front."""
-    answer = answer.drop(columns=[REPORT] + [RANK] * (rank != _NO_RANK), errors="ignore")
-    if part.reports:
-        answer.insert(0, REPORT, pd.Series([part.reports[0]] * len(answer), answer.index, dtype=object))
-    if rank != _NO_RANK:
-        answer.insert(0, RANK, pd.Series([rank] * len(answer), answer.index, dtype="Int64"))
+def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
+    """An answer with what tells it from the others in front; a dataset of one report needs no name of that."""
+    answer = answer.drop(columns=[*keys], errors="ignore")
+    for name, value in reversed(keys.items()):
+        if name != REPORT or value is not None:
+            dtype = "Int64" if name == RANK else object
+            answer.insert(0, name, pd.Series([value] * len(answer), answer.index, dtype=dtype))
     return answer
 
 

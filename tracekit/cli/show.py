@@ -40,7 +40,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="only rows with at least this share, such as 1%% or 0.01",
     )
     parser.add_argument(
-        "--by", choices=("rank", "report"), help="ask every report by itself, and list the answers side by side"
+        "--by",
+        choices=("rank", "report", "host"),
+        metavar="rank|report|host",
+        help="ask every report, or all reports of a host, by themselves, and list the answers side by side",
     )
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
     parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")

@@ -89,6 +89,14 @@ def manifest_of(
     }
 
 
+def manifest_of_some(whole: Mapping[str, Any], entries: list[dict[str, Any]], modules: int) -> dict[str, Any]:
+    """The manifest of a dataset as if it had only some of its reports; ``modules`` are those of all."""
+    [first, *others] = entries
+    rows = {name: sum(entry["rows"][name] for entry in entries) for name in first["rows"]} | {"modules": modules}
+    coverage = _total_coverage(entries, rows) if others else first["coverage"]
+    return {**whole, "reports": entries, "rows": rows, "coverage": coverage}
+
+
 def _total_coverage(entries: list[dict[str, Any]], rows: dict[str, int]) -> list[dict[str, Any]]:
     """The coverage of all reports together."""
     totals: dict[tuple[str, str, bool], dict[str, Any]] = {}

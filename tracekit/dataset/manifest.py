@@ -231,6 +231,7 @@ _REPORT = {
         "exporter": _or_null(_text),
         "schema_version": _or_null(_text),
         "started_utc_ns": _or_null(_time),
+        "host?": _or_null(_text),
     },
     "processes": [{"pid": _number, "name": _or_null(_text)}],
     "processes_share_ids?": _flag,

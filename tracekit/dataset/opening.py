@@ -11,6 +11,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from tracekit.dataset import manifest
+from tracekit.dataset.joined_manifest import manifest_of_some
 from tracekit.dataset.table_files import (
     REPORT as REPORT,
     REPORT_COLUMN as REPORT_COLUMN,
@@ -164,21 +165,20 @@ class Dataset:
         vars(whole).pop("_steps_seen", None)
         return whole
 
-    def of_report(self, name: str) -> Dataset:
-        """The part of the dataset that belongs to one of several reports, or the same part of one report.
+    def of_reports(self, *names: str) -> Dataset:
+        """The part of the dataset, or of a subtree, that belongs to one or more of several reports.
 
-        Its ``modules`` are those of all reports, its manifest is that of a dataset with one report.
+        Its ``modules`` are those of all reports, its manifest is that of a dataset with these reports.
         """
-        entry = next(entry for entry in self._as_written["reports"] if entry["name"] == name)
+        entries = [entry for entry in self._as_written["reports"] if entry["name"] in names]
         part = copy(self)
         vars(part).pop("_steps_seen", None)
-        rows = {**entry["rows"], UNITED: self.manifest["rows"][UNITED]}
-        part.manifest = {**self.manifest, "reports": [entry], "rows": rows, "coverage": entry["coverage"]}
+        part.manifest = manifest_of_some(self.manifest, entries, self.manifest["rows"][UNITED])
         return part
 
     def by_report(self) -> Iterator[Dataset]:
         """The dataset in its parts, one per report, in their order: what needs only one of them at a time."""
-        yield from map(self.of_report, self.reports) if self.reports else [self]
+        yield from map(self.of_reports, self.reports) if self.reports else [self]
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:

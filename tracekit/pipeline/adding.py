@@ -17,7 +17,7 @@ from tracekit.dataset.opening import load
 from tracekit.dataset.writing import writing
 from tracekit.errors import DatasetError, ReportError, ReportsError
 from tracekit.files import linked
-from tracekit.pipeline.one import parse_report
+from tracekit.pipeline.any_size import parse_report
 from tracekit.pipeline.run import Parsed
 from tracekit.pipeline.several import IDS_PER_REPORT, check_given, parse_parts, report_names
 from tracekit.readers.digests import sha256_of

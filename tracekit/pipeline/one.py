@@ -13,8 +13,6 @@ from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.markers.kinds import AUTO
 from tracekit.pipeline.about import about, folder_of
-from tracekit.readers import reader_for
-from tracekit.storage.local_copies import brought
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
     from tracekit.readers.base import Reader
     from tracekit.recording.tables import Recording
-    from tracekit.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,27 +39,6 @@ class Wishes:
     by: str = AUTO
     graph_captures: tuple[Path, ...] = ()
     required: bool = True
-
-
-def parse_report(
-    report: Location, folder: Path, progress: Progress, wishes: Wishes, scratch: str | None = None
-) -> None:
-    """Reads one report, wherever it is, and writes its tables and manifest into a folder, which is made or empty.
-
-    Args:
-        report: The report.
-        folder: The folder.
-        progress: Called with each stage and the share of it that is done.
-        wishes: What is asked of the dataset.
-        scratch: Where a copy of a report at a URL goes meanwhile; by default where temporary files go.
-
-    Raises:
-        ReportError: If the report cannot be reached or read.
-    """
-    with brought(report, progress, scratch) as path:
-        reader = reader_for(path)
-        folder.mkdir(exist_ok=True)
-        tables_of(path, reader, folder, progress, wishes)
 
 
 def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, wishes: Wishes) -> None:

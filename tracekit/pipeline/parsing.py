@@ -13,7 +13,8 @@ from tracekit.dataset.publishing import published
 from tracekit.dataset.writing import default_folder, writing
 from tracekit.errors import DatasetError, ReportError, UsageError
 from tracekit.markers.kinds import AUTO, HIERARCHIES
-from tracekit.pipeline.one import Wishes, tables_of
+from tracekit.pipeline.any_size import tables_of_any_size
+from tracekit.pipeline.one import Wishes
 from tracekit.pipeline.run import Parsed, Run
 from tracekit.progress import silent
 from tracekit.readers import reader_for
@@ -120,7 +121,7 @@ def _parsed_here(report: Location, out: Path | None, wishes: Wishes, run: Run) -
         reader = reader_for(path)
         folder = out or default_folder(path)
         with writing(folder, force=run.force) as (partial, place):
-            tables_of(path, reader, partial, run.progress, wishes)
+            tables_of_any_size(path, reader, partial, run.progress, wishes)
     return _loaded(folder, place)
 
 

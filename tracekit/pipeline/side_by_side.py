@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.engines import Outcome, Task, opened
-from tracekit.pipeline.work import lost, needed_bytes, parsed_away, parsed_into, written
+from tracekit.pipeline.any_size import needed_bytes
+from tracekit.pipeline.work import lost, parsed_away, parsed_into, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

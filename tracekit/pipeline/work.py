@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import traceback
-from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING
 from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
-from tracekit.pipeline.one import parse_report
-from tracekit.storage.failures import reachable
+from tracekit.pipeline.any_size import parse_report
 from tracekit.storage.locations import is_remote
 
 if TYPE_CHECKING:
@@ -23,25 +21,16 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
     from tracekit.storage.locations import Location
 
-#: Parsing 185 MB took 0.8 GB at its peak, 963 MB took 3.2 GB.
-_BASE_BYTES, _BYTES_PER_BYTE = 200_000_000, 4
-#: How much larger a report would be as SQLite, if it is stored more densely. Of a Chrome trace, 49 MB as .gz, 525 MB
-#: unpacked, took 1.0 GB; others are packed twice as densely.
-_DENSITY = {".nsys-rep": 10, ".qdrep": 14, ".qdstrm": 10, ".parquet": 4, ".gz": 8}
 #: The part of a report's progress that each stage covers.
-_STAGES = {"bringing": (0.0, 0.2), "exporting": (0.0, 0.3), "reading": (0.0, 0.5), "writing": (0.5, 1.0)}
+_STAGES = {
+    "bringing": (0.0, 0.2),
+    "exporting": (0.0, 0.3),
+    "reading": (0.0, 0.5),
+    "cutting": (0.0, 0.3),
+    "stretches": (0.3, 0.9),
+    "writing": (0.5, 1.0),
+}
 _ALONE = "parse it alone, and free memory if it ran out of memory"
-
-
-def needed_bytes(report: Location) -> int:
-    """Estimate of the memory that parsing a report takes."""
-    try:
-        with reachable(report, ReportError) if is_remote(report) else nullcontext():
-            files = [report, *report.iterdir()] if report.is_dir() else [report]
-            size = sum(file.stat().st_size * _DENSITY.get(file.suffix, 1) for file in files)
-        return _BASE_BYTES + _BYTES_PER_BYTE * size
-    except (OSError, ReportError):
-        return 0  # reading it will report the error
 
 
 def parsed_into(folder: Path, report: Location, wishes: Wishes, share: Share) -> ReportError | None:

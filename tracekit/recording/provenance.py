@@ -22,6 +22,7 @@ class Source:
         started_utc_ns: Start of the session, nanoseconds since 1970, if recorded and before ``LATEST_UTC_NS``.
         trace_id: The id that torch.profiler gave to the trace, if recorded.
         world_size: How many ranks its job has, if recorded.
+        host: Name of the machine that was recorded, if recorded and only one.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Source:
     started_utc_ns: int | None = None
     trace_id: str | None = None
     world_size: int | None = None
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ def test_a_large_table_read_in_parts_is_the_same(
     rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch, registered: bool
 ) -> None:
     whole = rows(rewritten(registered=registered))
-    monkeypatch.setattr(bulk, "_PART_PAGES", 1)
+    monkeypatch.setattr(bulk, "PART_PAGES", 1)
     monkeypatch.setattr(sqlite_records, "_CHUNK_PAGES", 1)
     assert rows(rewritten(registered=registered)) == whole
 

@@ -67,6 +67,8 @@ _NSIGHT_TABLES = {
     "ThreadNames",
     *nsight.ESSENTIAL,
 }
+#: What POSIX promises for the name of a machine.
+_LONGEST_HOST = 255
 #: nvprof's files have tables of the same names, and this one for strings.
 _NVPROF_STRINGS = "StringTable"
 
@@ -246,7 +248,14 @@ def _described(source: TableSource, report: Source) -> Source:
         exporter=versions.get("EXPORT_PRODUCT_VERSION"),
         schema_version=versions.get("EXPORT_SCHEMA_VERSION"),
         started_utc_ns=next((at for (at,) in started[:1] if 0 <= at < LATEST_UTC_NS), None),
+        host=_host(source),
     )
+
+
+def _host(source: TableSource) -> str | None:
+    """The name of the machine; a report of several has none."""
+    names = {value for name, value in typed(source, nsight.SYSTEM, "name", "value") if name == "Hostname" and value}
+    return names.pop()[:_LONGEST_HOST] if len(names) == 1 else None
 
 
 def _process_names(source: TableSource, threads: Threads) -> dict[int, str]:
