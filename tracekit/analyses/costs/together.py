@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 _WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "graph_node_id"]
+_OUTPUTS = "outputs"
 _UNATTRIBUTED = ["module_id", "range_id", "graph_id", "graph_node_id"]
 
 
@@ -55,30 +56,40 @@ def of_tables(
     Args:
         dataset: The dataset, or a subtree of one.
         modules: The hierarchy of all reports.
-        calls: Its calls, with ``module_id`` and ``outputs``.
+        calls: Its calls, with ``module_id`` and, where the dataset has them, ``outputs``.
         unattributed: What :func:`unattributed_work` gives.
         shared: What :func:`shared_work` gives.
     """
-    module, outputs = integers(calls, "module_id"), calls.column("outputs")
-    returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
+    returned, told = _outputs(calls)
     return Together(
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
         replays_unplaced=bool(from_graph(unattributed).any()) or shared.num_rows > 0,
         loses_work=_loses_work(dataset, modules, unattributed, shared),
         shared=np.unique(integers(shared, "module_id")),
-        returned=np.unique(module[returned]),
-        told=np.unique(module[np.asarray(outputs.is_valid())]),
+        returned=returned,
+        told=told,
     )
+
+
+def _outputs(calls: pa.Table) -> tuple[Ints, Ints]:
+    """Ids of the modules of which a call returned tensors, and of which a call tells what it returned."""
+    module = integers(calls, "module_id")
+    if _OUTPUTS not in calls.column_names:
+        return module[:0], module[:0]
+    outputs = calls.column(_OUTPUTS)
+    returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
+    return np.unique(module[returned]), np.unique(module[np.asarray(outputs.is_valid())])
 
 
 def of_reports(parts: Sequence[Dataset], modules: Hierarchy) -> Together:
     """What the calls of several reports tell together, with one report in memory at a time."""
-    return reduce(_both, (_of_report(part, modules) for part in parts))
+    outputs = [_OUTPUTS] if _OUTPUTS in parts[0].schema("calls").names else []
+    return reduce(_both, (_of_report(part, modules, ["module_id", *outputs]) for part in parts))
 
 
-def _of_report(part: Dataset, modules: Hierarchy) -> Together:
-    work, calls = part.table("kernels", _WORK), part.table("calls", ["module_id", "outputs"])
+def _of_report(part: Dataset, modules: Hierarchy, columns: list[str]) -> Together:
+    work, calls = part.table("kernels", _WORK), part.table("calls", columns)
     return of_tables(part, modules, calls, unattributed_work(part, work), shared_work(work))
 
 
