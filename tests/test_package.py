@@ -58,6 +58,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
             "nodes",
             "phase_times",
             "portions",
+            "counted",
             "each_report",
             "side_by_side",
             "alignment",

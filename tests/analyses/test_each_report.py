@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, strategies as st
 
+from tests.analyses.test_fusions import KERNELS, recorded
 from tests.joined import joined_here
-from tests.simulator import eventful, simulate, write_report
+from tests.simulator import capturing, eventful, simulate, write_report
+from tests.simulator.compiled.program import program
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
-from tracekit.analyses import communication, copies, gaps, processes, steps
+from tracekit.analyses import ANALYSES, coverage, fusions, gaps, kernels, module_kernels, modules, tree
+from tracekit.analyses.certainty import INFERRING
+from tracekit.analyses.phase_times import outside, phase_times, trains
+from tracekit.analyses.spread import Values, spread
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
     from tracekit.analyses.base import Analysis
 
-BY_REPORT = [communication, copies, gaps, processes, steps]
+BY_REPORT = [one for one in ANALYSES if not getattr(one, "COMPARES_REPORTS", False)]
+#: Analyses of single devices or whole reports.
+OF_NO_SUBTREE = [gaps, coverage]
+#: Tables of which rows are in the answer, or one for all reports.
+SMALL = {"modules", "coverage"}
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +44,12 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         write_report(simulate(eventful(seed, actions=60, same_model=seed % 2 == 0)), folder / f"job{seed}.sqlite")
         for seed in range(3)
     ]
+    files += [write_report(simulate(capturing(seed)), folder / f"graphs{seed}.sqlite") for seed in range(2)]
+    whole = simulate(capturing(7, graph_traces=True))
+    files.append(write_report(whole, folder / "whole.sqlite"))
+    for seed in range(2):
+        lines = "".join(line if line.endswith("\n") else f"{line}\n" for line in program(seed).lines)
+        files.append(report(folder / f"compiled{seed}.sqlite", lines))
     files += reports(simulated(Job(seed=1, ranks=2, steps=3)), folder / "ranks")
     files.append(report(folder / "empty.sqlite", "range 1 0 10 nothing ran\n"))
     return joined_here(files, folder / "run.tracekit")
@@ -41,7 +60,9 @@ def at_once(dataset: Dataset) -> Iterator[Dataset]:
     yield dataset
 
 
-@pytest.mark.parametrize("analysis", BY_REPORT, ids=lambda analysis: analysis.NAME)
+@pytest.mark.parametrize(
+    "analysis", [one for one in BY_REPORT if one is not coverage], ids=lambda analysis: analysis.NAME
+)
 def test_rows_are_those_of_all_reports_at_once(
     several: Dataset, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,18 +70,122 @@ def test_rows_are_those_of_all_reports_at_once(
     monkeypatch.setattr(Dataset, "by_report", at_once)
     expected = analysis.frame(several)
     assert len(expected)
-    pd.testing.assert_frame_equal(found, expected)
+    same(found, expected)
 
 
-@pytest.mark.parametrize("analysis", [communication, copies, processes, steps], ids=lambda analysis: analysis.NAME)
+@pytest.mark.parametrize(
+    "analysis", [one for one in BY_REPORT if one not in OF_NO_SUBTREE], ids=lambda analysis: analysis.NAME
+)
 def test_rows_of_a_subtree_are_those_of_all_reports_at_once(
     several: Dataset, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = several.modules(["path", "depth"])
-    path = str(paths[paths["depth"] == 1]["path"].iloc[0])
-    found = analysis.frame(several.subtree(path))
+    for path in paths[paths["depth"] <= 1]["path"].iloc[[0, 1, -1]]:
+        with monkeypatch.context() as patched:
+            found = analysis.frame(several.subtree(path))
+            patched.setattr(Dataset, "by_report", at_once)
+            same(found, analysis.frame(several.subtree(path)))
+
+
+def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """To the last digit, except where floats of calls are added up, which depends on their order."""
+    rounded = [name for name in ("roof_share",) if name in found]
+    pd.testing.assert_frame_equal(found.drop(columns=rounded), expected.drop(columns=rounded), check_exact=True)
+    pd.testing.assert_frame_equal(found[rounded], expected[rounded], rtol=1e-12)
+
+
+def test_what_the_tree_shows_beside_it_is_that_of_all_reports_at_once(
+    several: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, times, training = outside(several), phase_times(several), trains(several)
     monkeypatch.setattr(Dataset, "by_report", at_once)
-    pd.testing.assert_frame_equal(found, analysis.frame(several.subtree(path)))
+    same(found, outside(several))
+    same(pd.DataFrame(times.inclusive), pd.DataFrame(phase_times(several).inclusive))
+    assert training == trains(several)
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
+def test_rows_of_several_reports_are_never_in_memory_together(
+    several: Dataset, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def table(self: Dataset, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        assert len(self.reports) <= 1 or name in SMALL, name
+        return read(self, name, columns)
+
+    read = Dataset.table
+    monkeypatch.setattr(Dataset, "table", table)
+    analysis.frame(several)
+
+
+def test_certainty_is_that_of_the_work_of_each_report(several: Dataset) -> None:
+    work, portions = several.kernels(), several.kernel_modules()
+    work = work[work["module_id"].notna()]
+    shared = portions[portions["weight"] < 1]["kernel_id"]
+    kind = np.where(work["method"].isin(INFERRING), "inferred", "exact")
+    kind = np.where(work["kernel_id"].isin(shared) & (kind == "exact"), "weighted", kind)
+    expected = work.assign(cause=kind, report=work["report"].astype(str)).groupby(["report", "cause"])["dur_ns"]
+    found = coverage.frame(several)
+    found = found[found["what"] == coverage.CERTAINTY].set_index(["report", "cause"])
+    assert found["count"].to_dict() == expected.size().to_dict()
+    assert found["time_ns"].to_dict() == expected.sum().to_dict()
+
+
+def test_kernels_of_a_subtree_with_portions_of_kernels_of_other_modules_have_an_answer(several: Dataset) -> None:
+    for path in several.modules(["path"])["path"]:
+        assert kernels.frame(several.subtree(path))["kernels"].ge(1).all()
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(-1, 3), st.integers(-5, 5) | st.integers(-(2**62), 2**62)), max_size=20),
+        max_size=5,
+    )
+)
+def test_values_that_come_report_by_report_have_the_quantiles_of_all(parts: list[list[tuple[int, int]]]) -> None:
+    gathered = Values()
+    for part in parts:
+        gathered.add(*np.array(part, np.int64).reshape(-1, 2).T)
+    found = gathered.spread(4)
+    expected = spread(*np.array([row for part in parts for row in part], np.int64).reshape(-1, 2).T, 4)
+    np.testing.assert_array_equal(found.size, expected.size)
+    np.testing.assert_array_equal(found.mean(), expected.mean())
+    for share in (0.0, 0.5, 0.95, 1.0):
+        np.testing.assert_array_equal(found.quantile(share), expected.quantile(share))
+
+
+@pytest.mark.parametrize("analysis", [fusions, kernels, module_kernels, modules, tree], ids=lambda one: one.NAME)
+def test_fused_kernels_of_several_reports_are_put_together(
+    analysis: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = of_fused_kernels(tmp_path)
+    found = analysis.frame(dataset)
+    monkeypatch.setattr(Dataset, "by_report", at_once)
+    same(found, analysis.frame(dataset))
+
+
+def test_certainty_is_that_of_each_report(tmp_path: Path) -> None:
+    dataset = of_fused_kernels(tmp_path)
+    rows = coverage.frame(dataset)
+    told = rows[rows["what"] == "certainty"][["report", "cause", "count", "time_ns"]].to_numpy().tolist()
+    first, second, third = dataset.reports
+    assert told == [
+        [first, "exact", 1, 40],
+        [first, "weighted", 6, 240],
+        [second, "exact", 1, 40],
+        [second, "weighted", 4, 160],
+        [third, "exact", 1, 40],
+    ]
+
+
+def of_fused_kernels(folder: Path) -> Dataset:
+    """A dataset of three reports whose fused kernels are the same in part."""
+    files = []
+    for number, kernels_of in enumerate((KERNELS, KERNELS[2:], KERNELS[6:])):
+        place = folder / f"job{number}"
+        place.mkdir()
+        recorded(place, kernels_of)
+        files.append((place / "a.sqlite").rename(place / f"rank{number}.sqlite"))
+    return joined_here(files, folder / "run.tracekit")
 
 
 def test_a_part_is_refused_once_another_parse_replaced_the_dataset(tmp_path: Path) -> None:

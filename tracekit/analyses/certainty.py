@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.analyses.devices import kernels, report_codes
+from tracekit.analyses.devices import kernels
 from tracekit.analyses.portions import shared_kernels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
@@ -48,20 +48,19 @@ class Certainty(NamedTuple):
 
 def certainties(dataset: Dataset) -> list[Certainty]:
     """What is attributed, report by report, by how sure that is; kinds that no work has are left out."""
+    return [row for at, part in enumerate(dataset.by_report()) for row in _of_report(part, at)]
+
+
+def _of_report(dataset: Dataset, report: int) -> list[Certainty]:
+    """What is attributed of the work of one report."""
     work = kernels(dataset, ["kernel_id", "module_id", "method", "dur_ns"])
-    kind, report = _kinds(dataset, work), report_codes(dataset, work)
-    time, reports = integers(work, "dur_ns"), max(len(dataset.reports), 1)
-    group = np.where(kind >= 0, report * len(KINDS) + kind, -1)
-    number, spent = (
-        column.reshape(reports, len(KINDS)).tolist()
-        for column in (counts(group, reports * len(KINDS)), sums(group, time, reports * len(KINDS)))
-    )
-    whole = sums(report, time, reports).tolist()
+    kind, time = _kinds(dataset, work), integers(work, "dur_ns")
+    number, spent = counts(kind, len(KINDS)).tolist(), sums(kind, time, len(KINDS)).tolist()
+    whole = int(time.sum())
     return [
-        Certainty(at, KINDS[kind], number[at][kind], spent[at][kind], spent[at][kind] / whole[at] if whole[at] else 0.0)
-        for at in range(reports)
-        for kind in range(len(KINDS))
-        if number[at][kind]
+        Certainty(report, name, number[at], spent[at], spent[at] / whole if whole else 0.0)
+        for at, name in enumerate(KINDS)
+        if number[at]
     ]
 
 

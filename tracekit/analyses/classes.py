@@ -9,11 +9,9 @@ import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.phase_times import COLUMNS
-from tracekit.analyses.portions import portions
 from tracekit.analyses.series import series
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 
 if TYPE_CHECKING:
@@ -35,10 +33,10 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         (``forward_ns``, ``backward_ns``, ``recompute_ns``, ``optimizer_ns`` and ``other_ns`` add up to it) and
         ``share``. Both shares are of all GPU time.
     """
-    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
-    times = modules_by_time.times(dataset, modules, work, modules.rows(work))
+    modules = hierarchy(dataset)
+    gathered = modules_by_time.gathered(dataset, modules)
+    times, whole = gathered.columns(), gathered.whole_ns
     kinds, code = layer_types(modules)
-    whole = int(integers(work, "dur_ns").sum())
     outermost = _outermost(code, modules.end)
     own = {name: sums(code, np.asarray(times[name]), len(kinds)) for name in ("calls", "kernels", "self_ns")}
     total = {

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import DEVICE_TIMES, axis, covered, kernels
-from tracekit.analyses.each_report import places
+from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -39,17 +39,16 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_time_ns``, ``share`` (of all GPU time), ``exposed_ns`` (the part of that time in which the device ran no
         other kernel; copies and NCCL's own kernels do not count) and ``overlapped_ns`` (the rest).
     """
-    modules, names, whole_ns = hierarchy(dataset), dict[str, int](), 0
-    parts = []
+    modules, names, whole_ns = hierarchy(dataset), Words(), 0
+    sums = Totals(_KEYS, dict.fromkeys(("ns", "exposed", "kernels"), "sum"))
     for part in dataset.by_report():
-        sums, time_ns = _of_one(part, modules, names)
-        parts.append(sums)
+        columns, time_ns = _of_one(part, modules, names)
+        sums.add(columns)
         whole_ns += time_ns
-    totals = pd.concat(parts).groupby(_KEYS).sum().reset_index()
-    words: list[str | None] = [*names, None]
+    totals = sums.frame()
     answer = pd.DataFrame(
         {
-            "name": [words[code] for code in totals["name"].tolist()],
+            "name": names.named(totals["name"]),
             "path": modules.paths(totals["module"].to_numpy()),
             "kernels": totals["kernels"],
             "gpu_time_ns": totals["ns"],
@@ -61,17 +60,20 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     return answer.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _of_one(dataset: Dataset, modules: Hierarchy, words: dict[str, int]) -> tuple[pd.DataFrame, int]:
-    """The sums of one report by name and module, and the time of all its work."""
+def _of_one(dataset: Dataset, modules: Hierarchy, words: Words) -> tuple[dict[str, Ints], int]:
+    """The work of NCCL in one report, and the time of all its work."""
     table, is_nccl, exposed = communication(dataset, ["name", "module_id", "dur_ns"])
     names, owner, time = labels(table, "name"), modules.rows(table), integers(table, "dur_ns")
     in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
     rows = np.flatnonzero(is_nccl & in_root)
-    name = np.array([*places(words, names.words), -1], np.int64)[names.code[rows]]
-    columns = {"name": name, "module": owner[rows], "ns": time[rows], "exposed": exposed[rows]}
-    sums = pd.DataFrame(columns).assign(kernels=1)
-    # Grouping costs more than reading where there is nothing.
-    return sums.groupby(_KEYS, as_index=False).sum() if rows.size else sums, int(time[in_root].sum())
+    columns = {
+        "name": words.codes(names)[rows],
+        "module": owner[rows],
+        "ns": time[rows],
+        "exposed": exposed[rows],
+        "kernels": np.ones(rows.size, np.int64),
+    }
+    return columns, int(time[in_root].sum())
 
 
 class Communication(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
-from tracekit.analyses.each_report import places
+from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.spread import ratio, share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -16,6 +16,7 @@ from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
     from tracekit.analyses.subtrees import Hierarchy
+    from tracekit.arrays.types import Ints
     from tracekit.dataset.opening import Dataset
 
 NAME = "copies"
@@ -32,18 +33,17 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``moved_bytes`` (null if the size of any of them was not recorded) and ``gb_per_s`` (10^9 bytes per second of
         their own time).
     """
-    modules, words, whole_ns = hierarchy(dataset), _Words({}, {}), 0
-    parts = []
+    modules, words, whole_ns = hierarchy(dataset), _Words(Words(), Words()), 0
+    sums = Totals(_KEYS, dict.fromkeys(("ns", "moved", "size", "unsized"), "sum"))
     for part in dataset.by_report():
-        sums, time_ns = _of_one(part, modules, words)
-        parts.append(sums)
+        columns, time_ns = _of_one(part, modules, words)
+        sums.add(columns)
         whole_ns += time_ns
-    groups = _grouped(pd.concat(parts))
-    kinds, directions = ([*known, None] for known in words)
+    groups = sums.frame()
     answer = pd.DataFrame(
         {
-            "kind": [kinds[code] for code in groups["kind"].tolist()],
-            "copy_kind": [directions[code] for code in groups["direction"].tolist()],
+            "kind": words.kinds.named(groups["kind"]),
+            "copy_kind": words.directions.named(groups["direction"]),
             "path": modules.paths(groups["module"].to_numpy()),
             "copies": groups["size"].to_numpy(),
             **_figures(groups, whole_ns),
@@ -53,35 +53,27 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 class _Words(NamedTuple):
-    """The kinds and directions of copies in all reports, with their places."""
+    """The kinds and directions of copies in all reports."""
 
-    kinds: dict[str, int]
-    directions: dict[str, int]
+    kinds: Words
+    directions: Words
 
 
-def _of_one(dataset: Dataset, modules: Hierarchy, words: _Words) -> tuple[pd.DataFrame, int]:
-    """The sums of one report by kind, direction and module, and the time of all its work."""
+def _of_one(dataset: Dataset, modules: Hierarchy, words: _Words) -> tuple[dict[str, Ints], int]:
+    """The copies of one report, and the time of all its work."""
     table = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
     kinds, directions = labels(table, "kind"), labels(table, "copy_kind")
     rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
-    copies = pd.DataFrame(
-        {
-            "kind": np.array([*places(words.kinds, kinds.words), -1], np.int64)[kinds.code[rows]],
-            "direction": np.array([*places(words.directions, directions.words), -1], np.int64)[directions.code[rows]],
-            "module": modules.rows(table)[rows],
-            "ns": integers(table, "dur_ns")[rows],
-            "moved": integers(table, "bytes", null=0)[rows],
-            "size": 1,
-            "unsized": np.asarray(table.column("bytes").is_null())[rows].astype(np.int64),
-        }
-    )
-    # Grouping costs more than reading where there is nothing.
-    return _grouped(copies) if rows.size else copies, int(integers(table, "dur_ns").sum())
-
-
-def _grouped(copies: pd.DataFrame) -> pd.DataFrame:
-    """Number, time and bytes of the copies of each kind, direction and module."""
-    return copies.groupby(_KEYS, as_index=False).sum()
+    columns = {
+        "kind": words.kinds.codes(kinds)[rows],
+        "direction": words.directions.codes(directions)[rows],
+        "module": modules.rows(table)[rows],
+        "ns": integers(table, "dur_ns")[rows],
+        "moved": integers(table, "bytes", null=0)[rows],
+        "size": np.ones(rows.size, np.int64),
+        "unsized": np.asarray(table.column("bytes").is_null())[rows].astype(np.int64),
+    }
+    return columns, int(integers(table, "dur_ns").sum())
 
 
 def _figures(groups: pd.DataFrame, whole_ns: int) -> dict[str, object]:

@@ -1,15 +1,26 @@
-"""Answers that are put together from those about each report, so that only one report is in memory at a time."""
+"""Answers that are put together from those about each report, so that only one report is in memory at a time.
+
+Every analysis takes :meth:`Dataset.by_report <tracekit.dataset.opening.Dataset.by_report>` and keeps small sums of each
+report: arrays by module that are added to, rows by key (:class:`Totals`) and how often each value occurs
+(:class:`~tracekit.analyses.spread.Values`). Codes mean the same in all reports (:class:`Words`).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
+    from tracekit.arrays.labels import Labels
+    from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
+
+#: Rows of single reports that wait to be put together; more cost memory, fewer cost time.
+_MOST_WAITING = 1 << 18
 
 
 def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) -> pd.DataFrame:
@@ -31,6 +42,55 @@ def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) ->
     return pd.concat(answers, ignore_index=True)
 
 
-def places(known: dict[str, int], words: list[str]) -> list[int]:
-    """The places of a report's words among those of all reports so far, to which new ones are added."""
-    return [known.setdefault(word, len(known)) for word in words]
+class Words:
+    """The words of a column in all reports so far, numbered in the order in which they were met."""
+
+    def __init__(self) -> None:
+        self._place: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def codes(self, known: Labels) -> Rows:
+        """The number of each row's word, -1 for null."""
+        place = [self._place.setdefault(word, len(self._place)) for word in known.words]
+        return np.array([*place, -1], np.int64)[known.code]
+
+    def named(self, codes: Iterable[int] | Ints) -> list[str | None]:
+        """The words of some numbers, None for -1."""
+        words = [*self._place, None]
+        return [words[code] for code in np.asarray(codes, np.int64).tolist()]
+
+
+class Totals:
+    """Figures by key, added up over reports: what is kept is a row for each key.
+
+    Args:
+        keys: Columns of integers that name a row.
+        figures: How each of the other columns is put together: ``sum`` or ``max``.
+        sort: Whether rows are sorted by their keys, else they are in the order in which keys were met.
+    """
+
+    def __init__(self, keys: list[str], figures: Mapping[str, str], *, sort: bool = True) -> None:
+        self._keys, self._figures, self._sort = keys, dict(figures), sort
+        self._parts: list[pd.DataFrame] = []
+        self._waiting = 0
+
+    def add(self, columns: Mapping[str, Ints]) -> None:
+        """Adds the rows of a report, of which many can have one key."""
+        rows = pd.DataFrame(columns)
+        # Grouping costs more than reading where there is nothing.
+        self._parts.append(self._grouped(rows) if len(rows) else rows)
+        self._waiting += len(self._parts[-1])
+        if self._waiting > max(_MOST_WAITING, 2 * len(self._parts[0])):
+            self._parts, self._waiting = [self.frame()], 0
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each key."""
+        if len(self._parts) > 1:
+            self._parts = [self._grouped(pd.concat(self._parts))]
+        return self._parts[0]
+
+    def _grouped(self, rows: pd.DataFrame) -> pd.DataFrame:
+        groups = rows.groupby(self._keys, as_index=False, sort=self._sort)
+        return groups.agg(self._figures)

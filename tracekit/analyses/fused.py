@@ -18,6 +18,7 @@ from tracekit.arrays.groups import counts, sums_by
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
+    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Rows
     from tracekit.dataset.opening import Dataset
 
@@ -47,16 +48,33 @@ class Fused(NamedTuple):
 
 def fused(dataset: Dataset) -> list[Fused]:
     """The fused kernels of a whole dataset, by name, kind, phase and the modules that they serve."""
-    shared = shared_kernels(dataset)
-    if not shared.num_rows:
-        return []
+    modules: Hierarchy | None = None
+    found: dict[tuple[Named, int, tuple[int, ...]], Fused] = {}
+    for part in dataset.by_report():
+        shared = shared_kernels(part)
+        if shared.num_rows:
+            modules = hierarchy(dataset) if modules is None else modules
+            for row in _of_report(part, shared, modules):
+                key = row.kernel, row.phase, row.modules
+                found[key] = _together(found[key], row) if key in found else row
+    return [*found.values()]
+
+
+def _together(one: Fused, other: Fused) -> Fused:
+    """Kernels of two reports, of one name and phase, that serve the same modules."""
+    time_ns = tuple(map(sum, zip(one.time_ns, other.time_ns, strict=True)))
+    return one._replace(time_ns=time_ns, kernels=one.kernels + other.kernels)
+
+
+def _of_report(dataset: Dataset, shared: pa.Table, modules: Hierarchy) -> list[Fused]:
+    """The fused kernels of one report, in the order in which they first ran."""
     work = kernels(dataset, ["kernel_id", "name", "kind", "module_id", "dur_ns", "phase"])
     inside = np.isin(integers(work, "kernel_id"), integers(shared, "kernel_id"))
     work = divided(work.filter(pa.array(inside)), shared)
     kernel = integers(work, "kernel_id")
     first = np.flatnonzero(first_portions(kernel))
     names, kinds = labels(work, "name"), labels(work, "kind")
-    module, phase = hierarchy(dataset).rows(work), phase_rows(work)[first]
+    module, phase = modules.rows(work), phase_rows(work)[first]
     alike = joint((names.code[first] + 1, kinds.code[first] + 1, phase, _sets(module, first)))
     _, example, group = np.unique(alike, return_index=True, return_inverse=True)
     number = counts(group, example.size)

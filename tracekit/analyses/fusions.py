@@ -26,6 +26,7 @@ _ITSELF = "(itself)"
 #: What is crossed: numbered siblings, other siblings or roots, a module and what is inside it.
 _LAYERS, _SIBLINGS, _INSIDE = "layers", "siblings", "inside"
 _SEVERAL = 2
+_TIMES = ("module_id", "dur_ns")
 _COLUMNS = (
     *("within", "fused", "share", "crosses", "gpu_time_ns", "kernels", "name", "mean_ns"),
     *("kind", "sets", "example"),
@@ -59,7 +60,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     answer = pd.DataFrame([borders.line(key, rows) for key, rows in lines.items()], columns=_COLUMNS)
     time = answer["gpu_time_ns"] = answer["gpu_time_ns"].astype("int64")
     number = answer["kernels"] = answer["kernels"].astype("int64")
-    whole = int(integers(portions(dataset, ["module_id", "dur_ns"]), "dur_ns").sum())
+    whole = sum(int(integers(portions(part, _TIMES), "dur_ns").sum()) for part in dataset.by_report())
     answer["share"] = share(np.asarray(time, np.int64), whole)
     answer["mean_ns"] = ratio(np.asarray(time), np.asarray(number))
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)

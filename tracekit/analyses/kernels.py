@@ -8,17 +8,21 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.fused import whom_they_serve
 from tracekit.analyses.portions import portions
-from tracekit.analyses.spread import ratio, share, spread
+from tracekit.analyses.spread import Values, ratio, share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import distinct
 from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tracekit.analyses.spread import Spread
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.labels import Labels
+    from tracekit.arrays.types import Rows
     from tracekit.dataset.opening import Dataset
 
 NAME = "kernels"
@@ -36,35 +40,64 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``module_share`` (the share of the kernel's time that this module spent) and ``serves`` (of fused kernels the
         modules that they serve, with ``*`` for the numbers of layers, and their shares; null of all others).
     """
-    table = kernels(dataset, ["name", "kind", "module_id", "dur_ns"])
-    modules, names, kinds = hierarchy(dataset), labels(table, "name"), labels(table, "kind")
-    time = integers(table, "dur_ns")
-    work = pd.DataFrame({"name": names.code, "kind": kinds.code, "ns": time})
-    by_name = work.groupby(_KEYS, sort=False)
-    totals = by_name.agg(kernels=("ns", "size"), gpu_time_ns=("ns", "sum"), max_ns=("ns", "max"))
-    name, kind = (known.named(totals.index.get_level_values(at)) for at, known in enumerate((names, kinds)))
+    modules, work = hierarchy(dataset), _Work()
+    for part in dataset.by_report():
+        work.add(part, modules)
+    totals = work.totals.frame()
+    name, kind = work.names.named(totals["name"]), work.kinds.named(totals["kind"])
     serves = whom_they_serve(dataset)
     answer = pd.DataFrame(
         {
             "name": name,
             "kind": kind,
-            **_times(totals, spread(np.asarray(by_name.ngroup(), np.int64), time, len(totals))),
-            **_users(_by_module(dataset, modules, {"name": names, "kind": kinds}), totals, modules),
+            **_times(totals, work.spread()),
+            **_users(work.by_module.frame(), totals.set_index(_KEYS), modules),
             "serves": [serves.get(key) for key in zip(name, kind, strict=True)],
         }
     )
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _by_module(dataset: Dataset, modules: Hierarchy, keys: dict[str, Labels]) -> pd.DataFrame:
-    """The time of names and kinds, which have codes, in each module that their kernels serve."""
-    work = portions(dataset, ["name", "kind", "module_id", "dur_ns"])
-    codes = {}
-    for key, known in keys.items():
-        place = {word: code for code, word in enumerate(known.words)}
-        own = labels(work, key)
-        codes[key] = np.array([*(place[word] for word in own.words), -1], dtype=np.int64)[own.code]
-    return pd.DataFrame({**codes, "module": modules.rows(work), "ns": integers(work, "dur_ns")})
+class _Work:
+    """The work of all reports so far, by name and kind."""
+
+    def __init__(self) -> None:
+        self.names, self.kinds = Words(), Words()
+        self.totals = Totals(_KEYS, {"kernels": "sum", "gpu_time_ns": "sum", "max_ns": "max"}, sort=False)
+        self.by_module = Totals([*_KEYS, "module"], {"ns": "sum"})
+        self._durations, self._groups = Values(), dict[tuple[int, int], int]()
+
+    def add(self, dataset: Dataset, modules: Hierarchy) -> None:
+        """Adds that of a report."""
+        table = kernels(dataset, ["name", "kind", "dur_ns"])
+        keys, time = self._keys(table), integers(table, "dur_ns")
+        ones = np.ones(time.size, np.int64)
+        self.totals.add({**keys, "kernels": ones, "gpu_time_ns": time, "max_ns": time})
+        self._durations.add(self._group(keys), time)
+        work = portions(dataset, ["name", "kind", "module_id", "dur_ns"])
+        owner = modules.rows(work)
+        attributed = np.flatnonzero(owner >= 0)
+        rows = {**self._keys(work), "module": owner, "ns": integers(work, "dur_ns")}
+        self.by_module.add({name: values[attributed] for name, values in rows.items()})
+
+    def spread(self) -> Spread:
+        """The durations of each name and kind, in the order of the totals."""
+        return self._durations.spread(len(self._groups))
+
+    def _keys(self, table: pa.Table) -> dict[str, Rows]:
+        return {"name": self.names.codes(labels(table, "name")), "kind": self.kinds.codes(labels(table, "kind"))}
+
+    def _group(self, keys: dict[str, Rows]) -> Rows:
+        """The number of each row's name and kind, in the order in which they were met."""
+        name, kind = keys["name"], keys["kind"]
+        pairs, pair = distinct((name + 1) * (len(self.kinds) + 1) + kind + 1)
+        first = np.empty(pairs.size, np.int64)
+        first[pair[::-1]] = np.arange(pair.size)[::-1]
+        number = np.empty(pairs.size, np.int64)
+        for at in np.argsort(first).tolist():
+            key = int(name[first[at]]), int(kind[first[at]])
+            number[at] = self._groups.setdefault(key, len(self._groups))
+        return number[pair]
 
 
 def _times(totals: pd.DataFrame, times: Spread) -> dict[str, object]:
@@ -80,10 +113,8 @@ def _times(totals: pd.DataFrame, times: Spread) -> dict[str, object]:
     }
 
 
-def _users(work: pd.DataFrame, totals: pd.DataFrame, modules: Hierarchy) -> dict[str, object]:
+def _users(times: pd.DataFrame, totals: pd.DataFrame, modules: Hierarchy) -> dict[str, object]:
     """How many modules ran the kernels of each name, and which of them spent the most time on it."""
-    attributed = work[work["module"] >= 0]
-    times = attributed.groupby([*_KEYS, "module"])["ns"].sum().reset_index()
     main = times.sort_values("ns", ascending=False, kind="stable").drop_duplicates(_KEYS).set_index(_KEYS)
     users = times.groupby(_KEYS).agg(modules=("module", "size")).join(main).reindex(totals.index)
     spent = users["ns"].to_numpy("float64", na_value=float("nan"))

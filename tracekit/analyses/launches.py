@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import DEVICE_TIMES, axis, from_graph, kernels, report_codes
-from tracekit.analyses.spread import ratio, spread
+from tracekit.analyses.spread import Values, ratio
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import sums
@@ -74,24 +74,32 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         and ``queue_p95_ns`` (from the return of the launch to the start of the work; negative if it started earlier)
         and ``replayed_ns``; then the sums of the whole subtree, named ``inclusive_…``.
     """
+    modules, delays = hierarchy(dataset), Values()
+    count = len(modules.path)
+    own = {name: np.zeros(count + 1, np.int64) for name in _SUMS}
+    for part in dataset.by_report():
+        _add(part, modules, own, delays)
+    columns = _columns(modules, own, delays.spread(count + 1))
+    answer = pd.DataFrame({"path": [*modules.path, None], "class_name": [*modules.class_name, None], **columns})
+    unattributed = own["launches"][count] > 0 or own["replayed_ns"][count] > 0
+    answer = answer if unattributed else answer.iloc[:count]
+    return answer.sort_values("launch_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _add(dataset: Dataset, modules: Hierarchy, own: dict[str, Ints], delays: Values) -> None:
+    """Adds the figures of a report to those of modules, the last of which is no module."""
     whole = dataset.whole
-    table, modules = kernels(whole, _COLUMNS), hierarchy(dataset)
+    table = kernels(whole, _COLUMNS)
     owner = modules.rows(table)
     in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
     replayed = _replayed(table)
     launched = in_root & ~replayed & np.asarray(table.column("launch_end_ns").is_valid())
-    count = len(modules.path)
-    row = np.where(owner < 0, count, owner)
+    row = np.where(owner < 0, len(modules.path), owner)
     by_work = _figures(whole, table, launched, replayed & in_root)
-    own = {name: sums(row, by_work[name], count + 1) for name in _SUMS}
+    for name in _SUMS:
+        own[name] += sums(row, by_work[name], own[name].size)
     delay = integers(table, "start_ns") - integers(table, "launch_end_ns", null=0)
-    delays = spread(row[launched], delay[launched], count + 1)
-    answer = pd.DataFrame(
-        {"path": [*modules.path, None], "class_name": [*modules.class_name, None], **_columns(modules, own, delays)}
-    )
-    unattributed = own["launches"][count] > 0 or own["replayed_ns"][count] > 0
-    answer = answer if unattributed else answer.iloc[:count]
-    return answer.sort_values("launch_ns", ascending=False, kind="stable", ignore_index=True)
+    delays.add(row[launched], delay[launched])
 
 
 def _columns(modules: Hierarchy, own: dict[str, Ints], delays: Spread) -> dict[str, object]:

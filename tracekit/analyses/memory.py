@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.costs.calls import costs
-from tracekit.analyses.costs.modules import Sum, totals
+from tracekit.analyses.costs.sums import Sum, totals
 from tracekit.analyses.spread import ratio
+from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, sums
 from tracekit.arrays.labels import labels
@@ -19,6 +20,8 @@ from tracekit.markers.kinds import MODULE
 
 if TYPE_CHECKING:
     from tracekit.analyses.costs.calls import Costs
+    from tracekit.analyses.subtrees import Hierarchy
+    from tracekit.arrays.types import Ints
     from tracekit.dataset.opening import Dataset
 
 NAME = "memory"
@@ -46,59 +49,87 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
     Raises:
         UsageError: If there is no such dtype.
     """
-    calls = costs(dataset, dtypes_stated(dtype))
-    count = len(calls.modules.path)
-    params = _params(dataset, calls)
-    inclusive_params = params.inclusive(calls.modules)
-    compiled, called = calls.compiled, counts(calls.owner, count) > 0
-    # Kernel maps tell no tensors, and not how often a module ran.
-    untold = compiled.served(count) & ~called
-    moved = {name: totals(calls.owner, calls.column(name), calls.runs, count) for name in _FIGURES}
-    moved = {name: total._replace(known=total.known & ~untold) for name, total in moved.items()}
-    runs = totals(calls.owner, np.ones_like(calls.runs), calls.runs, count)
-    own_ns = sums(calls.owner, integers(calls.table, "gpu_self_time_ns") - compiled.of_call, count)
-    own_ns += sums(compiled.module, compiled.ns, count)
-    mixed, _ = calls.work.hidden.mixed(calls.modules, calls.owner)
+    modules = hierarchy(dataset)
+    gathered = _Gathered(len(modules.path))
+    for calls in costs(dataset, dtypes_stated(dtype), modules):
+        gathered.add(calls)
+    params = _params(dataset, modules, gathered.param_bytes)
+    inclusive_params = params.inclusive(modules)
     answer = pd.DataFrame(
         {
-            "path": pd.array(calls.modules.path, dtype=object),
-            "class_name": pd.array(calls.modules.class_name, dtype=object),
-            "runs": runs._replace(known=runs.known & ~untold).column(),
-            "self_ns": own_ns,
-            "param_bytes": params.column(),
-            "inclusive_param_bytes": inclusive_params.column(),
-            **{name: total.column() for name, total in moved.items()},
-            "gb_per_s": np.where(mixed, np.nan, ratio(moved["bytes"].floats(), own_ns)),
-            **_copied(calls),
+            "path": pd.array(modules.path, dtype=object),
+            "class_name": pd.array(modules.class_name, dtype=object),
+            **gathered.columns(params, inclusive_params),
         }
     )
     order = np.argsort(-np.where(inclusive_params.known, inclusive_params.value, -1), kind="stable")
     return answer.iloc[order].reset_index(drop=True)
 
 
-def _params(dataset: Dataset, calls: Costs) -> Sum:
+class _Gathered:
+    """Bytes, runs and times of modules, added up over reports; ``param_bytes`` is the most that any call tells."""
+
+    def __init__(self, modules: int) -> None:
+        self._sums = dict.fromkeys(("runs", *_FIGURES, "copied_bytes"), Sum.zero(modules))
+        self._own_ns, self._copied_ns = np.zeros((2, modules), np.int64)
+        self._called, self._served, self._mixed = np.zeros((3, modules), bool)
+        self.param_bytes = np.full(modules, np.iinfo(np.int64).min)
+
+    def add(self, calls: Costs) -> None:
+        """Adds the calls of a report."""
+        compiled, count = calls.compiled, self._own_ns.size
+        runs = totals(calls.owner, np.ones_like(calls.runs), calls.runs, count)
+        moved = {name: totals(calls.owner, calls.column(name), calls.runs, count) for name in _FIGURES}
+        copied, copied_ns = _copied(calls)
+        for name, more in {"runs": runs, **moved, "copied_bytes": copied}.items():
+            self._sums[name] = self._sums[name].plus(more)
+        self._own_ns += sums(calls.owner, integers(calls.table, "gpu_self_time_ns") - compiled.of_call, count)
+        self._own_ns += sums(compiled.module, compiled.ns, count)
+        self._copied_ns += copied_ns
+        self._called |= counts(calls.owner, count) > 0
+        self._served |= compiled.served(count)
+        self._mixed |= calls.work.hidden.mixed(calls.modules, calls.owner)[0]
+        of_calls = maxima(calls.owner, calls.column("param_bytes"), count)
+        self.param_bytes = np.maximum(self.param_bytes, of_calls)
+
+    def columns(self, params: Sum, inclusive_params: Sum) -> dict[str, object]:
+        """The columns after path and class."""
+        # Kernel maps tell no tensors, and not how often a module ran.
+        untold = self._served & ~self._called
+        moved = {name: self._sums[name].unless(untold) for name in _FIGURES}
+        return {
+            "runs": self._sums["runs"].unless(untold).column(),
+            "self_ns": self._own_ns,
+            "param_bytes": params.column(),
+            "inclusive_param_bytes": inclusive_params.column(),
+            **{name: total.column() for name, total in moved.items()},
+            "gb_per_s": np.where(self._mixed, np.nan, ratio(moved["bytes"].floats(), self._own_ns)),
+            "copied_bytes": self._sums["copied_bytes"].column(),
+            "copied_ns": self._copied_ns,
+        }
+
+
+def _params(dataset: Dataset, modules: Hierarchy, of_calls: Ints) -> Sum:
     """Bytes of each module's own parameters: from its markers, else from the costs of its calls.
 
     Parameters belong to modules: where the hierarchy has none, those of its ranges and operators are not known.
     """
-    if MODULE not in calls.modules.kind:
-        return Sum(np.zeros(len(calls.modules.path), np.int64), np.zeros(len(calls.modules.path), bool))
-    of_calls = maxima(calls.owner, calls.column("param_bytes"), len(calls.modules.path))
+    if MODULE not in modules.kind:
+        return Sum.of(np.zeros(of_calls.size, np.int64), np.zeros(of_calls.size, bool))
     params = dataset.table("modules", ["params"]).column("params").to_pylist()
     sizes = [param_bytes([(param["shape"], param["dtype"]) for param in of_module]) for of_module in params]
     of_markers = np.array([-1 if size is None else size for size in sizes], dtype=np.int64)
     value = np.where(of_markers < 0, of_calls, of_markers)
-    return Sum(value, value >= 0)
+    return Sum.of(value, value >= 0)
 
 
-def _copied(calls: Costs) -> dict[str, object]:
+def _copied(calls: Costs) -> tuple[Sum, Ints]:
     """Bytes and time of the copies of each module itself."""
     table, count = calls.work.table, len(calls.modules.path)
     kinds = labels(table, "kind")
     rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
     owner, moved = calls.modules.rows(table)[rows], integers(table, "bytes", null=0)[rows]
     unsized = owner[np.asarray(table.column("bytes").is_null())[rows]]
-    return {
-        "copied_bytes": Sum(sums(owner, moved, count), counts(unsized, count) == 0).column(),
-        "copied_ns": sums(owner, integers(table, "dur_ns")[rows], count),
-    }
+    total = sums(owner, moved, count)
+    copied = Sum(total, counts(unsized, count), np.zeros(count))
+    return copied, sums(owner, integers(table, "dur_ns")[rows], count)

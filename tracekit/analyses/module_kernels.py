@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.fused import whom_they_serve
 from tracekit.analyses.phase_times import PHASES, phase_rows
 from tracekit.analyses.portions import portions
@@ -38,14 +39,17 @@ def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
         With ``phases`` a row per pair and phase: ``phase`` is one of
         :data:`~tracekit.analyses.phase_times.PHASES`.
     """
-    table = portions(dataset, ["name", "kind", "module_id", "dur_ns", "phase"])
-    modules, names, kinds = hierarchy(dataset), labels(table, "name"), labels(table, "kind")
-    columns = {"module": modules.rows(table), "name": names.code, "kind": kinds.code, "ns": integers(table, "dur_ns")}
-    if phases:
-        columns["phase"] = phase_rows(table)
-    keys = [*_KEYS, "phase"] if phases else _KEYS
-    pairs = pd.DataFrame(columns).groupby(keys)["ns"].agg(["size", "sum"]).reset_index()
-    time, count, rows = (pairs[name].to_numpy() for name in ("sum", "size", "module"))
+    modules, names, kinds = hierarchy(dataset), Words(), Words()
+    totals = Totals([*_KEYS, "phase"] if phases else _KEYS, {"kernels": "sum", "ns": "sum"})
+    for part in dataset.by_report():
+        table = portions(part, ["name", "kind", "module_id", "dur_ns", "phase"])
+        words = {"name": names.codes(labels(table, "name")), "kind": kinds.codes(labels(table, "kind"))}
+        if phases:
+            words["phase"] = phase_rows(table)
+        ones = np.ones(table.num_rows, np.int64)
+        totals.add({"module": modules.rows(table), **words, "kernels": ones, "ns": integers(table, "dur_ns")})
+    pairs = totals.frame()
+    time, count, rows = (pairs[name].to_numpy() for name in ("ns", "kernels", "module"))
     classes = [*modules.class_name, None]
     name, kind = names.named(pairs["name"]), kinds.named(pairs["kind"])
     serves = whom_they_serve(dataset)

@@ -9,22 +9,17 @@ import pandas as pd
 import pyarrow as pa
 
 from tracekit.analyses.devices import DEVICE_TIMES, axis, steps_of
-from tracekit.analyses.phase_times import times_of
+from tracekit.analyses.phase_times import add, by_phase, no_times
 from tracekit.analyses.portions import portions
-from tracekit.analyses.spread import share, spread
-from tracekit.analyses.subtrees import (
-    Pairs,
-    hierarchy,
-    inclusive_pairs,
-)
+from tracekit.analyses.spread import Values, share
+from tracekit.analyses.subtrees import Pairs, hierarchy, inclusive_pairs
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.unions import union_within
 
 if TYPE_CHECKING:
-    from tracekit.analyses.subtrees import (
-        Hierarchy,
-    )
+    from tracekit.analyses.spread import Spread
+    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
 
@@ -44,23 +39,22 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where there are
         no steps.
     """
-    work = portions(dataset, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
-    modules = hierarchy(dataset)
-    owner = modules.rows(work)
-    rows = pd.DataFrame(
-        {
-            **times(dataset, modules, work, owner),
-            "busy_ns": _busy(dataset, modules, work, owner),
-            **_per_step(dataset, modules, work, owner),
-        }
-    )
+    modules, by_step = hierarchy(dataset), Values()
+    times, busy = Times(modules), np.zeros(len(modules.path), np.int64)
+    for part in dataset.by_report():
+        work = portions(part, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
+        owner = modules.rows(work)
+        times.add(part, work, owner)
+        busy += _busy(part, modules, work, owner)
+        pairs = _per_step(part, modules, work, owner)
+        by_step.add(pairs.node, pairs.value)
+    rows = pd.DataFrame({**times.columns(), "busy_ns": busy, **_of_steps(by_step.spread(busy.size))})
     return rows.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 def totals(dataset: Dataset, most: int) -> dict[str, np.ndarray[Any, Any]]:
     """The first rows of it, without pandas and only with the columns up to ``kind``: half the work."""
-    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
-    columns = times(dataset, modules, work, modules.rows(work))
+    columns = gathered(dataset, hierarchy(dataset)).columns()
     first = np.argsort(-np.asarray(columns["inclusive_ns"]), kind="stable")[:most]
     return {
         name: np.asarray(values, dtype=object if isinstance(values, list) else None)[first]
@@ -68,33 +62,55 @@ def totals(dataset: Dataset, most: int) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def times(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> dict[str, object]:
-    """The columns up to ``kind``, a row per module in pre-order.
+class Times:
+    """Calls, kernels and times of modules, added up over reports; ``whole_ns`` is the time of all work."""
 
-    Args:
-        dataset: The dataset.
-        modules: Its hierarchy.
-        work: All device work with ``dur_ns`` and ``phase``.
-        owner: The module of each piece of it.
-    """
-    count = len(modules.path)
-    duration = integers(work, "dur_ns")
-    calls = modules.rows(dataset.table("calls", ["module_id"]))
-    own = sums(owner, duration, count)
-    inclusive = modules.inclusive(own)
-    by_phase = times_of(modules, work, owner).inclusive
-    return {
-        "path": modules.path,
-        "class_name": modules.class_name,
-        "depth": modules.depth,
-        "calls": counts(calls, count),
-        "kernels": counts(owner, count),
-        "self_ns": own,
-        "inclusive_ns": inclusive,
-        **by_phase,
-        "share": share(inclusive, int(duration.sum())),
-        "kind": modules.kind,
-    }
+    def __init__(self, modules: Hierarchy) -> None:
+        self._modules = modules
+        self._calls, self._kernels, self._own = np.zeros((3, len(modules.path)), np.int64)
+        self._by_phase = no_times(len(modules.path))
+        self.whole_ns = 0
+
+    def add(self, dataset: Dataset, work: pa.Table, owner: Rows) -> None:
+        """Adds a report.
+
+        Args:
+            dataset: The part of it that is about the report.
+            work: All its device work with ``dur_ns`` and ``phase``.
+            owner: The module of each piece of it.
+        """
+        duration, count = integers(work, "dur_ns"), self._own.size
+        self._calls += counts(self._modules.rows(dataset.table("calls", ["module_id"])), count)
+        self._kernels += counts(owner, count)
+        self._own += sums(owner, duration, count)
+        add(self._by_phase, by_phase(owner, work, count))
+        self.whole_ns += int(duration.sum())
+
+    def columns(self) -> dict[str, object]:
+        """The columns of :func:`frame` up to ``kind``, a row per module in pre-order."""
+        modules = self._modules
+        inclusive = modules.inclusive(self._own)
+        return {
+            "path": modules.path,
+            "class_name": modules.class_name,
+            "depth": modules.depth,
+            "calls": self._calls,
+            "kernels": self._kernels,
+            "self_ns": self._own,
+            "inclusive_ns": inclusive,
+            **{name: modules.inclusive(time) for name, time in self._by_phase.items()},
+            "share": share(inclusive, self.whole_ns),
+            "kind": modules.kind,
+        }
+
+
+def gathered(dataset: Dataset, modules: Hierarchy) -> Times:
+    """Calls, kernels and times of the modules of a dataset's hierarchy."""
+    times = Times(modules)
+    for part in dataset.by_report():
+        work = portions(part, ["module_id", "dur_ns", "phase"])
+        times.add(part, work, modules.rows(work))
+    return times
 
 
 def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Ints:
@@ -107,13 +123,16 @@ def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> 
     return union_within(owner, forest, on_axis.start, on_axis.end)
 
 
-def _per_step(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> dict[str, object]:
-    """The time of each subtree over the steps in which it had work."""
+def _per_step(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Pairs:
+    """The time of each subtree in each of the steps in which it had work."""
     step = steps_of(dataset, work)
     in_step = np.flatnonzero((owner >= 0) & (step >= 0))
     own = Pairs(owner[in_step], step[in_step], integers(work, "dur_ns")[in_step])
-    pairs = inclusive_pairs(modules.parent, modules.depth, own)
-    by_step = spread(pairs.node, pairs.value, len(modules.path))
+    return inclusive_pairs(modules.parent, modules.depth, own)
+
+
+def _of_steps(by_step: Spread) -> dict[str, object]:
+    """The time of each subtree over steps."""
     return {
         "steps": by_step.size,
         "step_mean_ns": by_step.mean(),

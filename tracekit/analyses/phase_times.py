@@ -13,17 +13,17 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.devices import kernels
+from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
-from tracekit.arrays.labels import labels
+from tracekit.arrays.labels import Labels, labels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Ints, Rows
     from tracekit.dataset.opening import Dataset
 
@@ -49,20 +49,23 @@ class PhaseTimes(NamedTuple):
 
 def phase_times(dataset: Dataset) -> PhaseTimes:
     """The time of every module of a dataset by phase."""
-    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
-    return times_of(modules, work, modules.rows(work))
-
-
-def times_of(modules: Hierarchy, work: pa.Table, owner: Rows) -> PhaseTimes:
-    """The time of every module by phase.
-
-    Args:
-        modules: The hierarchy.
-        work: Device work with ``dur_ns`` and ``phase``.
-        owner: The module of each piece of it.
-    """
-    own = by_phase(owner, work, len(modules.path))
+    modules = hierarchy(dataset)
+    own = no_times(len(modules.path))
+    for part in dataset.by_report():
+        work = portions(part, ["module_id", "dur_ns", "phase"])
+        add(own, by_phase(modules.rows(work), work, len(modules.path)))
     return PhaseTimes(own, {name: modules.inclusive(time) for name, time in own.items()})
+
+
+def no_times(groups: int) -> dict[str, Ints]:
+    """No time in any phase."""
+    return {name: np.zeros(groups, np.int64) for name in COLUMNS}
+
+
+def add(times: dict[str, Ints], more: dict[str, Ints]) -> None:
+    """Adds times by phase to others."""
+    for name in COLUMNS:
+        times[name] += more[name]
 
 
 def by_phase(group: Rows, work: pa.Table, groups: int) -> dict[str, Ints]:
@@ -88,8 +91,9 @@ def phase_rows(work: pa.Table) -> Rows:
 
 def trains(dataset: Dataset) -> bool:
     """Whether any work of a dataset is of a phase of training other than forward."""
-    phase = labels(dataset.table("kernels", ["phase"]), "phase")
-    return bool(np.isin(phase.code, phase.of(*(name.removesuffix("_ns") for name in TRAINING))).any())
+    training = [name.removesuffix("_ns") for name in TRAINING]
+    phases = (labels(part.table("kernels", ["phase"]), "phase") for part in dataset.by_report())
+    return any(bool(np.isin(phase.code, phase.of(*training)).any()) for phase in phases)
 
 
 def outside(dataset: Dataset) -> pd.DataFrame:
@@ -99,19 +103,19 @@ def outside(dataset: Dataset) -> pd.DataFrame:
         A row per cause: ``cause``, ``kernels``, ``self_ns``, its time by phase (:data:`COLUMNS`), and ``share`` (of all
         GPU time). A subtree has none.
     """
-    work = kernels(dataset, ["module_id", "dur_ns", "phase", "cause"])
-    cause, nobody = labels(work, "cause"), integers(work, "module_id") < 0
-    group, count = np.where(nobody, cause.code, -1), len(cause.words)
-    time = integers(work, "dur_ns")
-    own = sums(group, time, count)
-    rows = pd.DataFrame(
-        {
-            "cause": pd.array(cause.words, dtype=object),
-            "kernels": counts(group, count),
-            "self_ns": own,
-            **by_phase(group, work, count),
-            "share": share(own, int(time.sum())),
-        }
-    )
-    rows = rows[rows["kernels"] > 0]
+    causes, whole_ns = Words(), 0
+    totals = Totals(["cause"], dict.fromkeys(("kernels", "self_ns", *COLUMNS), "sum"))
+    for part in dataset.by_report():
+        work = kernels(part, ["module_id", "dur_ns", "phase", "cause"])
+        cause, nobody, time = labels(work, "cause"), integers(work, "module_id") < 0, integers(work, "dur_ns")
+        group, count = np.where(nobody, cause.code, -1), len(cause.words)
+        used = np.flatnonzero(counts(group, count))
+        figures = {"kernels": counts(group, count), "self_ns": sums(group, time, count), **by_phase(group, work, count)}
+        of_words = causes.codes(Labels(used, cause.words))
+        totals.add({"cause": of_words, **{name: values[used] for name, values in figures.items()}})
+        whole_ns += int(time.sum())
+    rows = totals.frame()
+    own = rows["self_ns"].to_numpy("int64")
+    named = pd.array(causes.named(rows["cause"]), dtype=object)
+    rows = rows.assign(cause=named, share=share(own, whole_ns))
     return rows.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)

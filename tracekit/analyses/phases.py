@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses import steps as steps_by_time
-from tracekit.analyses.spread import ratio, share, spread
-from tracekit.arrays.groups import sums
+from tracekit.analyses.each_report import Totals
+from tracekit.analyses.spread import Values, ratio, share
 
 if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
@@ -28,25 +28,67 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_ns_per_token`` (NaN without tokens), and over the steps ``gpu_median_ns``, ``gpu_mean_ns``,
         ``gpu_p95_ns``, ``busy_median_ns`` and ``host_median_ns``.
     """
-    steps = steps_by_time.frame(dataset)
-    groups = steps.groupby(_KEYS, dropna=False, sort=True)
-    answer = groups.size().reset_index(name="steps")
-    group, count = np.asarray(groups.ngroup(), np.int64), len(answer)
-    time = np.asarray(steps["gpu_time_ns"], np.int64)
-    total, gpu = sums(group, time, count), spread(group, time, count)
-    no_tokens = sums(group, np.asarray(steps["tokens"].isna(), np.int64), count) > 0
-    tokens = sums(group, np.asarray(steps["tokens"].fillna(0), np.int64), count)
-    medians = {
-        name: spread(group, np.asarray(steps[f"{name}_ns"], np.int64), count).quantile(0.5) for name in ("busy", "host")
-    }
-    return answer.assign(
-        tokens=pd.arrays.IntegerArray(tokens, no_tokens),
-        gpu_time_ns=total,
-        share=share(total, int(total.sum())),
-        gpu_ns_per_token=ratio(total, np.where(no_tokens, 0, tokens)),
-        gpu_median_ns=gpu.quantile(0.5),
-        gpu_mean_ns=gpu.mean(),
-        gpu_p95_ns=gpu.quantile(0.95),
-        busy_median_ns=medians["busy"],
-        host_median_ns=medians["host"],
-    )
+    gathered = _Steps()
+    for part in dataset.by_report():
+        gathered.add(steps_by_time.of_report(part))
+    return gathered.frame()
+
+
+class _Steps:
+    """The steps of all reports so far, by kind and batch size."""
+
+    def __init__(self) -> None:
+        self._number: dict[tuple[Any, Any], int] = {}
+        self._keys: pd.DataFrame | None = None
+        self._totals = Totals(["group"], dict.fromkeys(("steps", "gpu_time_ns", "tokens", "untold"), "sum"))
+        self._times = {name: Values() for name in ("gpu_time_ns", "busy_ns", "host_ns")}
+
+    def add(self, steps: pd.DataFrame) -> None:
+        """Adds those of a report."""
+        groups = steps.groupby(_KEYS, dropna=False, sort=True)
+        keys = groups.size().reset_index()[_KEYS]
+        known = [self._number.setdefault(_key(*row), len(self._number)) for row in keys.itertuples(index=False)]
+        group = np.array(known, np.int64)[np.asarray(groups.ngroup(), np.int64)]
+        of_all = keys if self._keys is None else pd.concat([self._keys, keys])
+        self._keys = of_all.drop_duplicates(ignore_index=True)
+        for name, values in self._times.items():
+            values.add(group, np.asarray(steps[name], np.int64))
+        self._totals.add(
+            {
+                "group": group,
+                "steps": np.ones(group.size, np.int64),
+                "gpu_time_ns": np.asarray(steps["gpu_time_ns"], np.int64),
+                "tokens": np.asarray(steps["tokens"].fillna(0), np.int64),
+                "untold": np.asarray(steps["tokens"].isna(), np.int64),
+            }
+        )
+
+    def frame(self) -> pd.DataFrame:
+        """The answer: groups in the order of their kind and batch size."""
+        assert self._keys is not None
+        sorted_ = self._keys.groupby(_KEYS, dropna=False, sort=True)
+        answer = sorted_.size().reset_index()[_KEYS]
+        place, count = np.asarray(sorted_.ngroup(), np.int64), len(answer)
+        totals = self._totals.frame().iloc[np.argsort(place)]
+        total, tokens, untold = (totals[name].to_numpy("int64") for name in ("gpu_time_ns", "tokens", "untold"))
+        gpu, busy, host = (values.spread(count, place) for values in self._times.values())
+        return pd.DataFrame(
+            {
+                **{name: answer[name] for name in _KEYS},
+                "steps": totals["steps"].to_numpy("int64"),
+                "tokens": pd.arrays.IntegerArray(tokens, untold > 0),
+                "gpu_time_ns": total,
+                "share": share(total, int(total.sum())),
+                "gpu_ns_per_token": ratio(total, np.where(untold > 0, 0, tokens)),
+                "gpu_median_ns": gpu.quantile(0.5),
+                "gpu_mean_ns": gpu.mean(),
+                "gpu_p95_ns": gpu.quantile(0.95),
+                "busy_median_ns": busy.quantile(0.5),
+                "host_median_ns": host.quantile(0.5),
+            }
+        )
+
+
+def _key(kind: Any, batch_size: Any) -> tuple[Any, Any]:  # noqa: ANN401 - pandas gives them no type
+    """A key that equals itself, also where something is missing."""
+    return (None if pd.isna(kind) else kind), (None if pd.isna(batch_size) else batch_size)

@@ -1,7 +1,7 @@
 """How close does each module come to the limits of its device: FLOP/s and memory bandwidth?
 
-``frame`` reads like the calculation: what calls cost (``costs``), what modules cost by themselves (``own_costs``),
-what their devices can do (``_device_limits``), how long the calls would take at those limits (``_roof``).
+``frame`` reads like the calculation: what calls cost (``costs``), what modules cost by themselves (``Gathered``),
+what their devices can do (``_RanOn``), how long the calls would take at those limits (``_roof``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.costs.calls import costs
-from tracekit.analyses.costs.modules import own_costs, reasons, sources
+from tracekit.analyses.costs.modules import Gathered
+from tracekit.analyses.counted import Counted
 from tracekit.analyses.devices import report_codes
 from tracekit.analyses.spread import ratio
+from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import agreed, counts, grouped
+from tracekit.arrays.groups import agreed, grouped
 from tracekit.arrays.lookups import lookup
 from tracekit.arrays.slices import maxima, minima
 from tracekit.flops.peaks import dtypes_stated, stated
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from tracekit.analyses.costs.calls import Costs
     from tracekit.analyses.costs.modules import Own
     from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Floats
+    from tracekit.arrays.types import Flags, Floats, Ints
     from tracekit.dataset.opening import Dataset
     from tracekit.flops.peaks import Peaks, Stated
 
@@ -83,24 +85,29 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         UsageError: If a peak or a dtype is not understood.
     """
     user_peaks, user_dtype = stated(peaks), dtypes_stated(dtype)
-    calls = costs(dataset, user_dtype)
-    own = own_costs(calls)
-    limits = _device_limits(dataset, calls, own, user_peaks)
+    modules = hierarchy(dataset)
+    gathered, ran_on, runs = Gathered(modules), _RanOn(), Counted(4)
+    for calls in costs(dataset, user_dtype, modules):
+        gathered.add(calls)
+        ran_on.add(calls)
+        runs.add(*_runs(calls))
+    own = gathered.own()
+    limits = ran_on.limits(own, user_peaks)
     answer = pd.DataFrame(
         {
-            "path": pd.array(calls.modules.path, dtype=object),
-            "class_name": pd.array(calls.modules.class_name, dtype=object),
-            **_at_the_roof(calls, own, limits),
+            "path": pd.array(modules.path, dtype=object),
+            "class_name": pd.array(modules.class_name, dtype=object),
+            **_at_the_roof(runs, own, limits),
             **_rates(own, limits),
             "dtype": pd.array(own.dtype, dtype=object),
             "runs": own.runs.column(),
-            **_inclusive(calls, own, limits),
-            "source": pd.array(sources(calls, own), dtype=object),
-            "unknown": pd.array(reasons(calls, own), dtype=object),
+            **_inclusive(modules, own, limits),
+            "source": pd.array(gathered.sources(own), dtype=object),
+            "unknown": pd.array(gathered.reasons(own), dtype=object),
         }
     )
-    called = (counts(calls.owner, len(answer)) > 0) | calls.compiled.reached(calls.modules)
-    return answer[called].sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
+    answer = answer[gathered.called]
+    return answer.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 class _Limits(NamedTuple):
@@ -110,23 +117,42 @@ class _Limits(NamedTuple):
     gb: Floats
 
 
-def _device_limits(dataset: Dataset, calls: Costs, own: Own, user_peaks: Stated) -> _Limits:
-    """The limits of the devices on which each module's own work ran."""
-    devices = _devices(dataset, user_peaks)
-    work, compiled = calls.work.table, calls.compiled
-    owners = (lookup(calls.owner, calls.work.call), work), (compiled.module, compiled.table)
-    columns = [(owner, report_codes(dataset, table), integers(table, "device")) for owner, table in owners]
-    keys = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-    first = grouped(keys).first
-    modules: list[int] = []
-    limits: list[tuple[float, float]] = []
-    for module, report, device in zip(*(key[first].tolist() for key in keys), strict=True):
-        if module >= 0:
-            peaks = devices.get((report, device)) or user_peaks.of(None, None)
+class _RanOn:
+    """On which kinds of devices the own work of each module ran, in all reports so far."""
+
+    def __init__(self) -> None:
+        """On none."""
+        self._pairs: set[tuple[int, _Device]] = set()
+
+    def add(self, calls: Costs) -> None:
+        """Adds the work of a report."""
+        devices = _devices(calls.report)
+        work, compiled = calls.work.table, calls.compiled
+        owners = (lookup(calls.owner, calls.work.call), work), (compiled.module, compiled.table)
+        columns = [(owner, report_codes(calls.report, table), integers(table, "device")) for owner, table in owners]
+        keys = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
+        first = grouped(keys).first
+        for module, report, device in zip(*(key[first].tolist() for key in keys), strict=True):
+            if module >= 0:
+                self._pairs.add((module, devices.get((report, device), _Device(None, None))))
+
+    def limits(self, own: Own, user_peaks: Stated) -> _Limits:
+        """The limits of the devices on which each module's own work ran."""
+        modules: list[int] = []
+        limits: list[tuple[float, float]] = []
+        for module, device in self._pairs:
+            peaks = user_peaks.of(*device)
             doubtful = bool(own.doubtful[module]) and "float32" not in user_peaks.tflops
             modules.append(module)
             limits.append((_tflops(peaks, own.dtype[module], doubtful=doubtful), peaks.gb_per_s or _UNKNOWN))
-    return _common_limits(modules, limits, len(calls.modules.path))
+        return _common_limits(modules, limits, own.ns.size)
+
+
+class _Device(NamedTuple):
+    """What tells the limits of a device; None if it is unknown."""
+
+    name: str | None
+    bytes_per_s: int | None
 
 
 def _common_limits(modules: list[int], limits: list[tuple[float, float]], count: int) -> _Limits:
@@ -146,11 +172,11 @@ def _tflops(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
     return peaks.tflops.get(dtype, _UNKNOWN)
 
 
-def _devices(dataset: Dataset, user_peaks: Stated) -> dict[tuple[int, int], Peaks]:
-    """The peaks of each device of each report."""
+def _devices(dataset: Dataset) -> dict[tuple[int, int], _Device]:
+    """The devices of each report."""
     reports = dataset.manifest.get("reports") or [dataset.manifest]
     return {
-        (at, device["device"]): user_peaks.of(device["name"], device.get("memory_bytes_per_s"))
+        (at, device["device"]): _Device(device["name"], device.get("memory_bytes_per_s"))
         for at, report in enumerate(reports)
         for device in report["devices"]
     }
@@ -174,9 +200,9 @@ def _rates(own: Own, limits: _Limits) -> dict[str, object]:
     }
 
 
-def _at_the_roof(calls: Costs, own: Own, limits: _Limits) -> dict[str, object]:
+def _at_the_roof(runs: Counted, own: Own, limits: _Limits) -> dict[str, object]:
     """The own time of each module, and the share of it that its calls would take at their limits."""
-    roof = _roof(calls, own, limits)
+    roof = _roof(runs, own, limits)
     return {
         "self_ns": own.ns,
         "roof_share": ratio(roof.compute_bound_ns + roof.memory_bound_ns, own.ns),
@@ -197,19 +223,24 @@ class _Roof(NamedTuple):
         return [names.get(both) for both in zip(compute, memory, strict=True)]
 
 
-def _roof(calls: Costs, own: Own, limits: _Limits) -> _Roof:
+def _runs(calls: Costs) -> tuple[Ints, ...]:
+    """Module, FLOPs, bytes and runs of each call of a report."""
+    flops, size = np.maximum(calls.flops, 0), np.maximum(calls.column("bytes"), 0)
+    return calls.owner, flops, size, np.maximum(calls.runs, 0)
+
+
+def _roof(calls: Counted, own: Own, limits: _Limits) -> _Roof:
     """Adds up call by call: a module can be memory-bound in a decode step and compute-bound in a prefill."""
-    runs = np.maximum(calls.runs, 0)
-    flops = np.where(calls.flops > 0, calls.flops, 0).astype(np.float64) * runs
-    size = np.maximum(calls.column("bytes"), 0).astype(np.float64) * runs
-    tflops, gb = (limit[calls.owner] for limit in limits)
+    owner, flops_of_one, bytes_of_one, runs, times = calls.columns()
+    flops, size = (figure.astype(np.float64) * runs for figure in (flops_of_one, bytes_of_one))
+    tflops, gb = (limit[owner] for limit in limits)
     # Without FLOPs memory is the only limit, whatever the device could multiply.
     compute_ns = np.where(flops > 0, flops / (tflops * _GIGA_IN_TERA), 0.0)
     memory_ns = size / gb
     memory_bound = memory_ns >= compute_ns
     known = _has_roof(own, limits)
     totals = (
-        np.bincount(calls.owner, np.where(rows, ns, 0.0), minlength=known.size)
+        np.bincount(owner, np.where(rows, ns * times, 0.0), minlength=known.size)
         for rows, ns in ((~memory_bound, compute_ns), (memory_bound, memory_ns))
     )
     return _Roof(*(np.where(known, ns, np.nan) for ns in totals))
@@ -224,9 +255,8 @@ def _has_roof(own: Own, limits: _Limits) -> Flags:
     return has_roof
 
 
-def _inclusive(calls: Costs, own: Own, limits: _Limits) -> dict[str, object]:
+def _inclusive(modules: Hierarchy, own: Own, limits: _Limits) -> dict[str, object]:
     """Time, FLOPs and rates with all modules below."""
-    modules = calls.modules
     ns, flops = modules.inclusive(own.ns), own.flops.inclusive(modules)
     tflops = np.where(own.inclusive_mixed, np.nan, ratio(flops.floats(), ns) / _GIGA_IN_TERA)
     return {

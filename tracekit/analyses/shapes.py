@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from tracekit.analyses.costs.calls import costs
 from tracekit.analyses.costs.modules import inclusive_flops
 from tracekit.analyses.devices import from_graph, steps_of
 from tracekit.analyses.phase_times import by_phase
-from tracekit.analyses.spread import ratio, spread
-from tracekit.analyses.subtrees import Pairs, inclusive_pairs, united
-from tracekit.arrays.codes import codes, joint
+from tracekit.analyses.spread import Values, ratio
+from tracekit.analyses.subtrees import Pairs, hierarchy, inclusive_pairs, united
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import agreed, counts, sums
+from tracekit.arrays.groups import counts, maxima, minima, sums
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
     from tracekit.analyses.costs.calls import Costs
-    from tracekit.arrays.types import Flags, Floats, Ints, Rows
+    from tracekit.analyses.costs.kinds import CallKinds
+    from tracekit.analyses.subtrees import Hierarchy
+    from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.dataset.opening import Dataset
 
 NAME = "shapes"
 
+Number = TypeVar("Number", np.int64, np.float64)
+
 #: What is null where it is not known which calls were replayed: whole numbers, and others.
 _COUNTED = ["gpu_time_ns", "forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns", "steps"]
+_PER_TOKEN = ("spent_ns", "tokens")
 _RATES = ["gpu_ns_per_token", "step_median_ns", "step_mean_ns", "tflops_per_s"]
 
 
@@ -48,74 +54,105 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         one run with all modules below; null where unknown, or where calls differ). ``tflops_per_s`` is over all their
         runs. :func:`tracekit.analyses.roofline.frame` says which FLOPs count.
     """
-    cost = costs(dataset)
-    calls, phases = cost.table, labels(cost.table, "phase")
-    group, first = _groups(cost, phases.code)
-    time, count = integers(calls, "gpu_time_ns"), first.size
-    gpu_time_ns = sums(group, time, count)
-    called = _called(dataset, calls)
-    by_step, replayed = _by_step(dataset, called)
-    several_runs = replayed | np.isin(phases.code, phases.of("capture"))
-    each = spread(np.where(several_runs, -1, group), time, count)
-    answer = pd.DataFrame(
-        {
-            **_what_was_called(cost, first),
-            "calls": counts(group, count),
-            "gpu_time_ns": gpu_time_ns,
-            **{name: sums(group, time, count) for name, time in _by_phase(called).items()},
-            **_per_step(dataset, by_step, group, count),
-            "median_ns": each.quantile(0.5),
-            "mean_ns": each.mean(),
-            **_speed(cost, group, gpu_time_ns),
-        }
-    )
-    untold = _replays_untold(cost)[cost.owner[first]] & np.isin(phases.code[first], phases.of("capture"))
+    modules = hierarchy(dataset)
+    gathered = _Gathered(len(modules.path))
+    for cost in costs(dataset, modules=modules):
+        gathered.add(cost)
+    owner, phases, shapes = gathered.what_was_called()
+    answer = pd.DataFrame({**_what_was_called(modules, owner, phases, shapes), **gathered.figures()})
+    in_graph_capture = np.array([phase == "capture" for phase in phases], bool)
+    untold = (modules.inclusive(gathered.shared) > 0)[owner] & in_graph_capture
     if untold.any():
         answer[_COUNTED] = answer[_COUNTED].astype("Int64")
         answer.loc[untold, _COUNTED + _RATES] = pd.NA
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _replays_untold(cost: Costs) -> Flags:
-    """Of each module whether replays are known to be its, or of one below, but not of which of several calls."""
-    work = cost.work.shared
-    replays: Flags = cost.modules.inclusive(counts(cost.modules.rows(work), len(cost.modules.path))) > 0
-    return replays
-
-
-def _groups(cost: Costs, phase: Rows) -> tuple[Rows, Rows]:
-    """The group of each call by module, phase and shapes, and the first call of each group."""
-    of_kinds = cost.table.select(["inputs", "kwargs"]).take(pa.array(cost.first))
-    shapes = [codes(column.combine_chunks()) for column in of_kinds.columns]
-    code = joint((cost.owner[cost.first], phase[cost.first] + 1, *shapes))
-    _, first, group = np.unique(code, return_index=True, return_inverse=True)
-    return group[cost.kind], cost.first[first]
-
-
-def _what_was_called(cost: Costs, first: Rows) -> dict[str, object]:
-    """Module, phase and shapes of some calls."""
-    calls, modules, owner = cost.table, cost.modules, cost.owner[first].tolist()
-    phases, shapes = labels(calls, "phase"), calls.select(["inputs", "kwargs"]).take(pa.array(first))
+def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], shapes: pa.Table) -> dict[str, object]:
+    """Module, phase and shapes of each row."""
     kwargs = [None if pairs is None else dict(pairs) for pairs in shapes.column("kwargs").to_pylist()]
     return {
-        "path": modules.paths(cost.owner[first]),
-        "class_name": [modules.class_name[row] for row in owner],
-        "phase": phases.named(phases.code[first]),
+        "path": modules.paths(owner),
+        "class_name": [modules.class_name[row] for row in owner.tolist()],
+        "phase": phases,
         "inputs": pd.Series(shapes.column("inputs").to_pylist(), dtype=object),
         "kwargs": pd.Series(kwargs, dtype=object),
     }
 
 
-def _speed(cost: Costs, group: Rows, time: Ints) -> dict[str, object]:
-    """FLOPs of one call of each group, and the rate of all of them."""
-    one_run, all_runs = inclusive_flops(cost)
-    per_call = agreed(group, one_run, time.size)
-    total = np.bincount(group, all_runs, minlength=time.size)
-    return {
-        "flops_per_call": pd.arrays.IntegerArray(per_call, per_call < 0),
-        # A FLOP in a nanosecond is 10^9 in a second.
-        "tflops_per_s": ratio(total, time) / 1e3,
-    }
+class _Gathered:
+    """Calls by module, phase and shapes, added up over reports.
+
+    Attributes:
+        shared: Of each module, how much replayed work is known to be its, but not of which of its calls.
+    """
+
+    def __init__(self, modules: int) -> None:
+        self.shared = np.zeros(modules, np.int64)
+        self._kinds: CallKinds | None = None
+        self._sums: dict[str, Ints] = {}
+        self._flops, self._flops_least, self._flops_most = (np.empty(0, dtype) for dtype in (float, int, int))
+        self._calls, self._steps = Values(), Values()
+
+    def add(self, cost: Costs) -> None:
+        """Adds the calls of a report."""
+        self._kinds = cost.kinds
+        groups = cost.kinds.groups()
+        group, count = groups[cost.kind], int(groups.max(initial=-1)) + 1
+        calls, phases = cost.table, labels(cost.table, "phase")
+        time, called = integers(calls, "gpu_time_ns"), _called(cost.report, calls)
+        by_step, replayed = _by_step(cost.report, called)
+        several_runs = replayed | np.isin(phases.code, phases.of("capture"))
+        self._calls.add(np.where(several_runs, -1, group), time)
+        pairs = united(Pairs(group[by_step.node], by_step.group, by_step.value))
+        self._steps.add(pairs.node, pairs.value)
+        figures = {
+            "calls": counts(group, count),
+            "gpu_time_ns": sums(group, time, count),
+            **{name: sums(group, spent, count) for name, spent in _by_phase(called).items()},
+            **_by_token(cost.report, pairs, count),
+        }
+        for name, more in figures.items():
+            self._sums[name] = _longer(self._sums.get(name, more[:0]), count, 0) + more
+        self._add_flops(cost, group, count)
+        self.shared += counts(cost.modules.rows(cost.work.shared), self.shared.size)
+
+    def _add_flops(self, cost: Costs, group: Rows, count: int) -> None:
+        one_run, all_runs = inclusive_flops(cost)
+        largest = np.iinfo(np.int64).max
+        self._flops_least = np.minimum(_longer(self._flops_least, count, largest), minima(group, one_run, count))
+        self._flops_most = np.maximum(_longer(self._flops_most, count, -largest), maxima(group, one_run, count))
+        self._flops = _longer(self._flops, count, 0)
+        np.add.at(self._flops, group, all_runs)
+
+    def what_was_called(self) -> tuple[Rows, list[str | None], pa.Table]:
+        """Modules, phases and shapes of the rows."""
+        assert self._kinds is not None
+        return self._kinds.called(np.unique(self._kinds.groups(), return_index=True)[1])
+
+    def figures(self) -> dict[str, object]:
+        """The columns after what was called."""
+        found = dict(self._sums)
+        spent, tokens = (found.pop(name) for name in _PER_TOKEN)
+        each, steps = (values.spread(spent.size) for values in (self._calls, self._steps))
+        per_call = np.where(self._flops_least == self._flops_most, self._flops_most, -1)
+        return {
+            **found,
+            "gpu_ns_per_token": ratio(spent, tokens),
+            "steps": steps.size,
+            "step_median_ns": steps.quantile(0.5),
+            "step_mean_ns": steps.mean(),
+            "median_ns": each.quantile(0.5),
+            "mean_ns": each.mean(),
+            "flops_per_call": pd.arrays.IntegerArray(per_call, per_call < 0),
+            # A FLOP in a nanosecond is 10^9 in a second.
+            "tflops_per_s": ratio(self._flops, found["gpu_time_ns"]) / 1e3,
+        }
+
+
+def _longer(column: NDArray[Number], size: int, empty: int) -> NDArray[Number]:
+    """A column with more rows, of groups that were not met before."""
+    return np.concatenate((column, np.full(size - column.size, empty, column.dtype)))
 
 
 class _Called(NamedTuple):
@@ -163,23 +200,9 @@ def _by_step(dataset: Dataset, called: _Called) -> tuple[Pairs, Flags]:
     return by_step, replayed
 
 
-def _per_step(dataset: Dataset, by_step: Pairs, group: Rows, count: int) -> dict[str, object]:
-    """The time of each group in each step in which it had work."""
-    pairs = united(Pairs(group[by_step.node], by_step.group, by_step.value))
-    each = spread(pairs.node, pairs.value, count)
-    return {
-        "gpu_ns_per_token": _per_token(dataset, pairs, count),
-        "steps": each.size,
-        "step_median_ns": each.quantile(0.5),
-        "step_mean_ns": each.mean(),
-    }
-
-
-def _per_token(dataset: Dataset, pairs: Pairs, count: int) -> Floats:
-    """The time of each group by token, over the steps whose tokens are known."""
-    tokens = integers(dataset.whole.table("steps", ["tokens"]), "tokens", null=0)
-    if not tokens.size:
-        return np.full(count, np.nan)
+def _by_token(dataset: Dataset, pairs: Pairs, count: int) -> dict[str, Ints]:
+    """The time of each group over the steps whose tokens are known, and these tokens."""
+    tokens = np.append(integers(dataset.whole.table("steps", ["tokens"]), "tokens", null=0), 0)
     of_pairs = np.maximum(tokens[pairs.group], 0)
     spent = sums(pairs.node, np.where(of_pairs > 0, pairs.value, 0), count)
-    return ratio(spent, sums(pairs.node, of_pairs, count))
+    return dict(zip(_PER_TOKEN, (spent, sums(pairs.node, of_pairs, count)), strict=True))

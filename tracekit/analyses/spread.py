@@ -6,23 +6,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.groups import counts
+from tracekit.analyses.counted import Counted
+from tracekit.arrays.groups import counts, sums
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracekit.arrays.types import Floats, Ints, Rows
 
-
 _ONE_KEY = 2**62
 
 
 class Spread(NamedTuple):
-    """The values of each of some groups, sorted by (group, value)."""
+    """The values of each of some groups, sorted by (group, value).
+
+    Attributes:
+        start: How many values are before the group.
+        size: How many it has.
+        value: The values; each once, if ``until`` is given.
+        until: How many there are up to each value of a group, if equal ones were counted.
+    """
 
     start: Ints
     size: Ints
     value: Ints
+    until: Ints | None = None
 
     def quantile(self, share: float) -> Floats:
         """A quantile of each group, interpolated linearly as pandas does; NaN for empty groups."""
@@ -30,15 +38,48 @@ class Spread(NamedTuple):
         low = np.floor(at).astype(np.int64)
         high = np.minimum(low + 1, self.start + np.maximum(self.size, 1) - 1)
         padded = np.append(self.value, 0).astype(np.float64)
-        low, high = np.minimum(low, self.value.size), np.minimum(high, self.value.size)
-        between = padded[low] + (padded[high] - padded[low]) * (at - low)
-        return np.where(self.size > 0, between, np.nan)
+        below, above = (padded[np.minimum(self._rows(place), self.value.size)] for place in (low, high))
+        return np.where(self.size > 0, below + (above - below) * (at - low), np.nan)
 
     def mean(self) -> Floats:
         """The mean of each group, NaN for empty groups."""
-        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.value)))
-        total = running[self.start + self.size] - running[self.start]
-        return ratio(total, self.size)
+        times = 1 if self.until is None else np.diff(self.until, prepend=0)
+        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.value * times)))
+        return ratio(running[self._rows(self.start + self.size)] - running[self._rows(self.start)], self.size)
+
+    def _rows(self, places: Ints) -> Rows:
+        """Where the values of some places are."""
+        return places if self.until is None else np.searchsorted(self.until, places, side="right")
+
+
+class Values:
+    """Values of groups, report by report; equal ones are counted (:class:`~tracekit.analyses.counted.Counted`)."""
+
+    def __init__(self) -> None:
+        """No values yet."""
+        self._rows = Counted(2)
+
+    def add(self, group: Rows, value: Ints) -> None:
+        """Adds the values of a report; group -1 is ignored."""
+        kept = group >= 0
+        self._rows.add(group[kept], value[kept])
+
+    def spread(self, groups: int, number: Rows | None = None) -> Spread:
+        """The values by group.
+
+        Args:
+            groups: The number of groups.
+            number: Another number for each group.
+        """
+        group, value, times = self._rows.columns()
+        group = group if number is None else number[group]
+        if self._rows.is_one_report:
+            return spread(group, value, groups)
+        if number is not None:
+            order = np.argsort(group, kind="stable")
+            group, value, times = group[order], value[order], times[order]
+        size = sums(group, times, groups)
+        return Spread(np.cumsum(size) - size, size, value, np.cumsum(times))
 
 
 def spread(group: Rows, value: Ints, groups: int) -> Spread:

@@ -39,11 +39,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_ns_per_token`` (NaN if its tokens are unknown), ``kernels``, ``compile_ns`` (host time in which its
         process compiled models); ``rank``, ``pid``, ``name``.
     """
-    return rows_of_each(dataset, _of_one)
+    return rows_of_each(dataset, of_report)
 
 
-def _of_one(dataset: Dataset) -> pd.DataFrame:
-    """The rows of one report."""
+def of_report(dataset: Dataset) -> pd.DataFrame:
+    """The rows of :func:`frame` about one report."""
     size = (REPORT, *_SIZE) if dataset.reports else _SIZE
     steps = dataset.whole.table("steps", [*size, *_ORIGIN, "start_ns", "end_ns", "compile_ns"])
     answer = pd.DataFrame({**_columns(steps, size), **_figures(dataset, steps), **_columns(steps, _ORIGIN)})

@@ -9,7 +9,6 @@ import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.phase_times import COLUMNS
-from tracekit.analyses.portions import portions
 from tracekit.analyses.series import series
 from tracekit.analyses.spread import spread
 from tracekit.analyses.subtrees import hierarchy
@@ -91,9 +90,9 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
 
 def columns(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
     """The columns of :func:`frame`, siblings in their order, made without pandas."""
-    work, modules = portions(dataset, ["module_id", "dur_ns", "phase"]), hierarchy(dataset)
+    modules = hierarchy(dataset)
     lines = list(_Folding(modules).lines())
-    times = modules_by_time.times(dataset, modules, work, modules.rows(work))
+    times = modules_by_time.gathered(dataset, modules).columns()
     return {**_names(lines, modules), **_figures(lines, times)}
 
 

@@ -87,7 +87,8 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
 
 def total_ns(dataset: Dataset) -> int:
     """The time of all work, attributed or not."""
-    return pc.sum(dataset.table("kernels", ["dur_ns"]).column("dur_ns")).as_py() or 0
+    times = (part.table("kernels", ["dur_ns"]).column("dur_ns") for part in dataset.by_report())
+    return sum(pc.sum(time).as_py() or 0 for time in times)
 
 
 def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) -> Text:

@@ -50,8 +50,12 @@ ON_CPU = Nouns("operator", "operators", "CPU")
 
 def nouns(dataset: Dataset) -> Nouns:
     """Kernels on the GPU, or operators on the CPU where the dataset holds only these; and what the hierarchy holds."""
-    kinds = dataset.table("kernels", ["kind"]).column("kind").unique().to_pylist()
-    return (ON_CPU if kinds == ["cpu_op"] else ON_GPU)._replace(node=nodes.noun(dataset))
+    kinds = {
+        kind
+        for part in dataset.by_report()
+        for kind in part.table("kernels", ["kind"]).column("kind").unique().to_pylist()
+    }
+    return (ON_CPU if kinds == {"cpu_op"} else ON_GPU)._replace(node=nodes.noun(dataset))
 
 
 def records(frame: pd.DataFrame | dict[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]:

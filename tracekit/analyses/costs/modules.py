@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses.costs import own_work
 from tracekit.analyses.costs.compiled import KERNEL_MAP
 from tracekit.analyses.costs.own_work import bits_of_names
+from tracekit.analyses.costs.sums import Sum, totals
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import agreed, counts, sums, sums_by
+from tracekit.arrays.groups import counts, maxima, minima, sums, sums_by
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
 from tracekit.flops.dtypes import MULTIPLIED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracekit.analyses.costs.calls import Costs
     from tracekit.analyses.costs.compiled import Compiled
     from tracekit.analyses.subtrees import Hierarchy
@@ -26,33 +28,6 @@ if TYPE_CHECKING:
 _LARGEST = 2.0**62
 _TOO_LARGE = "a number too large to be true"
 _RUNS = "how often its graph was replayed is unknown"
-
-
-class Sum(NamedTuple):
-    """A number for each module, and which of them are known."""
-
-    value: Ints
-    known: Flags
-
-    def column(self) -> pd.arrays.IntegerArray:
-        """For a DataFrame: null where unknown."""
-        return pd.arrays.IntegerArray(self.value.astype(np.int64), ~self.known)
-
-    def floats(self) -> Floats:
-        """As floats: NaN where unknown."""
-        return np.where(self.known, self.value, np.nan)
-
-    def inclusive(self, modules: Hierarchy) -> Sum:
-        """With all modules below; known if all of them are."""
-        large = modules.inclusive(np.where(self.known, self.value, 0).astype(np.float64))
-        value = modules.inclusive(np.where(self.known, self.value, 0))
-        lacking = modules.inclusive((~self.known).astype(np.int64))
-        return Sum(value, (lacking == 0) & (large < _LARGEST))
-
-    def plus(self, other: Sum) -> Sum:
-        """Both together; known if both are."""
-        large = self.value.astype(np.float64) + other.value
-        return Sum(self.value + other.value, self.known & other.known & (large < _LARGEST))
 
 
 class Own(NamedTuple):
@@ -85,49 +60,112 @@ class Own(NamedTuple):
     inclusive_mixed: Flags
 
 
-def totals(owner: Rows, one_run: Ints, runs: Ints, modules: int) -> Sum:
-    """Adds up the figure of one run over all runs; unknown if any call's is. Zero times anything is zero."""
-    known = (one_run == 0) | ((one_run > 0) & (runs >= 0))
-    counted = np.where(known, one_run, 0)
-    often = np.where(known & (one_run > 0), runs, 0)
-    large = np.bincount(owner, counted.astype(np.float64) * often, minlength=modules)
-    with np.errstate(over="ignore"):
-        value = sums(owner, counted * often, modules)
-    lacking = counts(owner[~known], modules)
-    return Sum(value, (lacking == 0) & (large < _LARGEST))
+class Gathered:
+    """What modules cost by themselves, added up over reports."""
 
+    def __init__(self, modules: Hierarchy) -> None:
+        """Nothing so far."""
+        count = len(modules.path)
+        self._modules = modules
+        self._ns, self._known_ns = np.zeros((2, count), np.int64)
+        self._runs = self._flops = self._bytes = self._known_flops = Sum.zero(count)
+        self._called, self._served, self._reached, self._doubtful = np.zeros((4, count), bool)
+        self._mixed, self._inclusive_mixed = np.zeros((2, count), bool)
+        self._dtypes: dict[str | None, int] = {word: at for at, word in enumerate((*MULTIPLIED, None))}
+        # The least and the largest number of a dtype.
+        self._least, self._most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+        self._sources: set[tuple[int, str]] = set()
+        self._reasons: dict[tuple[int, str], int] = {}
 
-def own_costs(calls: Costs) -> Own:
-    """What each module costs by itself."""
-    modules = len(calls.modules.path)
-    compiled, served = calls.compiled, calls.compiled.served(modules)
-    time = integers(calls.table, "gpu_self_time_ns") - compiled.of_call
-    shared, of_shared = calls.work.shared, calls.modules.rows(calls.work.shared)
-    counted = (calls.flops == 0) | ((calls.flops > 0) & (calls.runs >= 0))
-    known = totals(calls.owner, np.where(counted, calls.flops, 0), calls.runs, modules)
-    in_graphs = _of_compiled(compiled, modules)
-    counted_ns = sums(np.where(compiled.flops >= 0, compiled.module, -1), compiled.ns, modules)
-    called = counts(calls.owner, modules) > 0
-    runs = totals(calls.owner, np.ones_like(calls.runs), calls.runs, modules)
-    size = totals(calls.owner, calls.column("bytes"), calls.runs, modules)
-    known = known.plus(in_graphs._replace(known=np.ones(modules, dtype=bool)))
-    dtype, doubtful = _dtypes(calls)
-    mixed, inclusive_mixed = calls.work.hidden.mixed(calls.modules, calls.owner)
-    return Own(
-        ns=sums(calls.owner, time, modules)
-        + sums(of_shared, integers(shared, "dur_ns"), modules)
-        + sums(compiled.module, compiled.ns, modules),
-        runs=runs._replace(known=runs.known & (called | ~compiled.reached(calls.modules))),
-        flops=totals(calls.owner, calls.flops, calls.runs, modules).plus(in_graphs),
-        bytes=size._replace(known=size.known & ~served),
-        known_flops=known,
-        known_ns=sums(calls.owner, _known_time(calls, counted), modules) + counted_ns,
-        dtype=dtype,
-        doubtful=doubtful,
-        too_large=~known.known,
-        mixed=mixed,
-        inclusive_mixed=inclusive_mixed,
-    )
+    @property
+    def called(self) -> Flags:
+        """Which modules were called, or served by compiled graphs, themselves or below."""
+        called: Flags = self._called | self._reached
+        return called
+
+    def add(self, calls: Costs) -> None:
+        """Adds the calls of a report."""
+        self._add_figures(calls)
+        self._add_dtypes(calls)
+        mixed, inclusive_mixed = calls.work.hidden.mixed(calls.modules, calls.owner)
+        self._mixed |= mixed
+        self._inclusive_mixed |= inclusive_mixed
+        self._sources |= _sources(calls)
+        for module, word, ns in _reasons(calls):
+            self._reasons[module, word] = self._reasons.get((module, word), 0) + ns
+
+    def _add_figures(self, calls: Costs) -> None:
+        compiled, modules = calls.compiled, self._ns.size
+        shared = calls.work.shared
+        self._ns += sums(calls.owner, integers(calls.table, "gpu_self_time_ns") - compiled.of_call, modules)
+        self._ns += sums(calls.modules.rows(shared), integers(shared, "dur_ns"), modules)
+        self._ns += sums(compiled.module, compiled.ns, modules)
+        counted = (calls.flops == 0) | ((calls.flops > 0) & (calls.runs >= 0))
+        self._known_ns += sums(calls.owner, _known_time(calls, counted), modules)
+        self._known_ns += sums(np.where(compiled.flops >= 0, compiled.module, -1), compiled.ns, modules)
+        in_graphs = _of_compiled(compiled, modules)
+        known = totals(calls.owner, np.where(counted, calls.flops, 0), calls.runs, modules)
+        known_in_graphs = in_graphs._replace(lacking=np.zeros_like(in_graphs.lacking))
+        self._known_flops = self._known_flops.plus(known).plus(known_in_graphs)
+        self._flops = self._flops.plus(totals(calls.owner, calls.flops, calls.runs, modules)).plus(in_graphs)
+        self._runs = self._runs.plus(totals(calls.owner, np.ones_like(calls.runs), calls.runs, modules))
+        self._bytes = self._bytes.plus(totals(calls.owner, calls.column("bytes"), calls.runs, modules))
+        self._called |= counts(calls.owner, modules) > 0
+        self._served |= compiled.served(modules)
+        self._reached |= compiled.reached(calls.modules)
+
+    def _add_dtypes(self, calls: Costs) -> None:
+        """Adds the dtypes that calls and compiled work multiply in, and where float32 may have been TF32."""
+        code, words = calls.words("dtype")
+        doubt = calls.column("tf32_possible")
+        multiplies = calls.flops != 0
+        module, dtype, may_be_tf32 = _dtypes_of_compiled(calls.compiled)
+        place = np.array([self._dtypes.setdefault(word, len(self._dtypes)) for word in words], dtype=np.int64)
+        code = np.concatenate((place[code[multiplies]], dtype))
+        owner = np.concatenate((calls.owner[multiplies], module))
+        self._least = np.minimum(self._least, minima(owner, code, self._least.size))
+        self._most = np.maximum(self._most, maxima(owner, code, self._most.size))
+        self._doubtful[calls.owner[multiplies & (doubt > 0)]] = True
+        self._doubtful[module[may_be_tf32]] = True
+
+    def own(self) -> Own:
+        """What each module costs by itself."""
+        words = [*self._dtypes, None]
+        return Own(
+            ns=self._ns,
+            runs=self._runs.unless(self._reached & ~self._called),
+            flops=self._flops,
+            bytes=self._bytes.unless(self._served),
+            known_flops=self._known_flops,
+            known_ns=self._known_ns,
+            dtype=[words[word] for word in np.where(self._least == self._most, self._most, -1).tolist()],
+            doubtful=self._doubtful,
+            too_large=~self._known_flops.known,
+            mixed=self._mixed,
+            inclusive_mixed=self._inclusive_mixed,
+        )
+
+    def sources(self, own: Own) -> list[str | None]:
+        """Where the FLOPs of each module are known from, or None."""
+        words_of: list[set[str]] = [set() for _ in own.dtype]
+        for module, word in self._sources:
+            words_of[module].add(word)
+        for module in np.flatnonzero(self._served).tolist():
+            words_of[module].add(KERNEL_MAP)
+        known = own.flops.known.tolist()
+        return [
+            " and ".join(sorted(of_module)) or None if all_known else None
+            for of_module, all_known in zip(words_of, known, strict=True)
+        ]
+
+    def reasons(self, own: Own) -> list[str | None]:
+        """Why the FLOPs of a module or of its subtree are unknown: the reason with the most time."""
+        why: list[str | None] = [_TOO_LARGE if large else None for large in own.too_large.tolist()]
+        spent = np.full(len(why), -1, dtype=np.int64)
+        for (module, word), ns in self._reasons.items():
+            if (-ns, word) < (-spent[module], why[module] or ""):
+                why[module], spent[module] = word, ns
+        return _from_below(self._modules, why, spent)
 
 
 def _of_compiled(compiled: Compiled, modules: int) -> Sum:
@@ -135,7 +173,7 @@ def _of_compiled(compiled: Compiled, modules: int) -> Sum:
     flops = np.maximum(compiled.flops, 0)
     large = np.bincount(compiled.module + 1, flops, minlength=modules + 1)[1:]
     lacking = counts(np.where(compiled.flops < 0, compiled.module, -1), modules)
-    return Sum(sums(compiled.module, flops, modules), (lacking == 0) & (large < _LARGEST))
+    return Sum(sums(compiled.module, flops, modules), lacking, np.asarray(large, np.float64))
 
 
 def _known_time(calls: Costs, counted: Flags) -> Ints:
@@ -144,25 +182,6 @@ def _known_time(calls: Costs, counted: Flags) -> Ints:
     own = integers(calls.table, "gpu_self_time_ns") - hidden.time_ns - calls.compiled.of_call
     unknown = counts(np.where(counted, -1, hidden.holder), counted.size)
     return np.where(counted, own, 0) + np.where(counted & (unknown == 0), hidden.time_ns, 0)
-
-
-def _dtypes(calls: Costs) -> tuple[list[str | None], Flags]:
-    """The dtype that all calls of a module multiply in, or None; and whether float32 may have been TF32."""
-    code, words = calls.words("dtype")
-    doubt = calls.column("tf32_possible")
-    multiplies = calls.flops != 0
-    module, dtype, may_be_tf32 = _dtypes_of_compiled(calls.compiled)
-    # Words of calls come after those of compiled work.
-    code = np.concatenate((code[multiplies] + len(MULTIPLIED) + 1, dtype))
-    texts = [*MULTIPLIED, None, *words]
-    place = {word: at for at, word in enumerate(texts)}
-    code = np.array([place[word] for word in texts], dtype=np.int64)[code]
-    owner = np.concatenate((calls.owner[multiplies], module))
-    common = agreed(owner, code, len(calls.modules.path))
-    doubtful = np.zeros(common.size, dtype=bool)
-    doubtful[calls.owner[multiplies & (doubt > 0)]] = True
-    doubtful[module[may_be_tf32]] = True
-    return [[*texts, None][word] for word in common.tolist()], doubtful
 
 
 def _dtypes_of_compiled(compiled: Compiled) -> tuple[Rows, Rows, Flags]:
@@ -209,25 +228,16 @@ def inclusive_flops(calls: Costs) -> tuple[Ints, Floats]:
     return np.where(one_run < _LARGEST, exact, -1), np.where(calls.work.hidden.below, np.nan, all_runs)
 
 
-def sources(calls: Costs, own: Own) -> list[str | None]:
-    """Where the FLOPs of each module are known from, or None."""
+def _sources(calls: Costs) -> set[tuple[int, str]]:
+    """The modules of a report, and where FLOPs of calls of them are known from."""
     code, words = calls.words("source")
-    words_of: list[set[str]] = [set() for _ in calls.modules.path]
-    for module, at in _pairs(calls.owner, code, len(words)):
-        if (word := words[at]) is not None:
-            words_of[module].add(word)
-    for module in np.flatnonzero(calls.compiled.served(len(words_of))).tolist():
-        words_of[module].add(KERNEL_MAP)
-    known = own.flops.known.tolist()
-    return [
-        " and ".join(sorted(of_module)) or None if all_known else None
-        for of_module, all_known in zip(words_of, known, strict=True)
-    ]
+    found = ((module, words[at]) for module, at in _pairs(calls.owner, code, len(words)))
+    return {(module, word) for module, word in found if word is not None}
 
 
-def reasons(calls: Costs, own: Own) -> list[str | None]:
-    """Why the FLOPs of a module or of its subtree are unknown: the reason with the most time."""
-    modules, time = calls.modules, integers(calls.table, "gpu_self_time_ns")
+def _reasons(calls: Costs) -> Iterator[tuple[int, str, int]]:
+    """The modules of a report, why FLOPs of calls of them are unknown, and the time of these."""
+    time = integers(calls.table, "gpu_self_time_ns")
     code, words = calls.words("unknown")
     lost = np.flatnonzero((calls.flops > 0) & (calls.runs < 0))
     words = [*words, _RUNS]
@@ -238,14 +248,10 @@ def reasons(calls: Costs, own: Own) -> list[str | None]:
     code = np.concatenate((code, compiled.unknown[inside] + len(words)))
     time = np.concatenate((time - compiled.of_call, compiled.ns[inside]))
     words += compiled.words
-    why: list[str | None] = [_TOO_LARGE if large else None for large in own.too_large.tolist()]
-    spent = np.full(len(why), -1, dtype=np.int64)
     rows = np.flatnonzero(np.array([word is not None for word in words])[code])
     pairs, (spent_ns,) = sums_by((owner[rows], code[rows]), (time[rows],))
     for module, word, ns in zip(*(column.tolist() for column in (*pairs, spent_ns)), strict=True):
-        if (-ns, words[word]) < (-spent[module], why[module] or ""):
-            why[module], spent[module] = words[word], ns
-    return _from_below(modules, why, spent)
+        yield module, words[word] or "", ns
 
 
 def _from_below(modules: Hierarchy, why: list[str | None], spent: Ints) -> list[str | None]:

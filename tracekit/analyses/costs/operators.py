@@ -126,7 +126,7 @@ def _added_up(marked: Marked, table: pa.Table, work: OwnWork) -> OperatorFlops:
     in_doubt = _in_doubt(marked, registered | around.registered, outermost)
     unknown[around.call[inside[in_doubt[inside]]]] = True
     unknown |= _launched_outside(marked, work, calls)
-    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.recorded & ~work.hidden.unseen
+    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.together.recorded & ~work.hidden.unseen
     unknown |= (total > 0) & unrecorded
     dtype = agreed(of_call[flops > 0], _dtypes(kinds)[marked.operator[counted[flops > 0]]], calls)
     return OperatorFlops(has_operators, np.where(has_operators & ~unknown, total, -1), dtype)

@@ -9,9 +9,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tracekit.analyses.costs.compiled import is_compiled
+from tracekit.analyses.costs.together import of_tables, shared_work, unattributed_work
 from tracekit.analyses.costs.whole_graphs import hidden, is_whole_graph
 from tracekit.analyses.devices import from_graph, kernels, report_codes
 from tracekit.arrays.columns import integers
@@ -19,11 +19,14 @@ from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mi
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lookups import positions
-from tracekit.causes.markers import GRAPH_UPDATED
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tracekit.analyses.costs.together import Together
     from tracekit.analyses.costs.whole_graphs import Hidden
+    from tracekit.analyses.subtrees import Hierarchy
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.dataset.opening import Dataset
 
@@ -66,9 +69,8 @@ class OwnWork(NamedTuple):
         example: A piece of each call's work that may multiply matrices, or -1.
         runs: How often each call ran, -1 where unknown.
         hidden: What graphs traced as a whole hide of the calls.
-        recorded: Whether the whole dataset has any work.
-        unattributed: The work of the whole dataset that could not be attributed.
         shared: Replayed work of which the module is known, but not from which of several calls its graph was captured.
+        together: What the calls of all reports tell together.
     """
 
     table: pa.Table
@@ -77,13 +79,19 @@ class OwnWork(NamedTuple):
     example: Rows
     runs: Ints
     hidden: Hidden
-    recorded: bool
-    unattributed: pa.Table
     shared: pa.Table
+    together: Together
 
 
-def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
-    """The work of the calls of a table with ``call_id``, ``parent_call_id``, ``module_id`` and ``phase``."""
+def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Together | None) -> OwnWork:
+    """The work of calls.
+
+    Args:
+        dataset: A report, or a subtree of one.
+        modules: The hierarchy of all reports.
+        calls: Its calls, with ``call_id``, ``parent_call_id``, ``module_id``, ``phase`` and ``outputs``.
+        known: What the calls of all reports tell together; None if there are no others.
+    """
     table = kernels(dataset, _COLUMNS)
     call = positions(integers(table, "call_id"), integers(calls, "call_id"))
     call[is_whole_graph(table)] = -1
@@ -103,33 +111,19 @@ def own_work(dataset: Dataset, calls: pa.Table) -> OwnWork:
     for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one whose name says that it multiplies
         rows = owned[of_work[owned] & bit > 0][::-1]
         example[call[rows]] = rows
-    unattributed, shared = _unattributed(dataset, table), _shared(table)
+    shared = shared_work(table)
+    if known is None:
+        known = of_tables(dataset, modules, calls, unattributed_work(dataset, table), shared)
     return OwnWork(
         table=table,
         call=call,
         bits=bits,
         example=example,
-        runs=_runs(dataset, calls, (table, unattributed, shared), around, unseen),
+        runs=_runs(dataset, calls, table, around, (unseen, known)),
         hidden=unseen,
-        recorded=dataset.manifest["rows"]["kernels"] > 0,
-        unattributed=unattributed,
         shared=shared,
+        together=known,
     )
-
-
-def _unattributed(dataset: Dataset, table: pa.Table) -> pa.Table:
-    """The work without a module, which the tables of a subtree do not have."""
-    columns = ["module_id", "range_id", "graph_id", "graph_node_id"]
-    whole = table if dataset.root is None else dataset.whole.table("kernels", columns)
-    rows = np.flatnonzero(integers(whole, "module_id") < 0)
-    return whole.select(columns).take(pa.array(rows))
-
-
-def _shared(table: pa.Table) -> pa.Table:
-    methods = labels(table, "method")
-    by_node = np.isin(methods.code, methods.of("graph_node", "graph_order"))
-    rows = np.flatnonzero(by_node & (integers(table, "call_id") < 0) & (integers(table, "module_id") >= 0))
-    return table.select(["module_id", "dur_ns"]).take(pa.array(rows))
 
 
 def harmless(table: pa.Table) -> Flags:
@@ -172,9 +166,9 @@ def _bits(kind: str | None, name: str) -> int:
     return sum(bit for bit, is_so in bits.items() if is_so)
 
 
-def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, ...], call: Rows, unseen: Hidden) -> Ints:
+def _runs(dataset: Dataset, calls: pa.Table, table: pa.Table, call: Rows, told: tuple[Hidden, Together]) -> Ints:
     """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
-    table, unattributed, shared = tables
+    unseen, known = told
     phases = labels(calls, "phase")
     in_graph_capture = np.isin(phases.code, phases.of("capture"))
     runs = np.ones(in_graph_capture.size, dtype=np.int64)
@@ -188,11 +182,11 @@ def _runs(dataset: Dataset, calls: pa.Table, tables: tuple[pa.Table, ...], call:
     parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
     _from_below(parent, in_graph_capture, least, most)
     never = most == 0
-    if from_graph(unattributed).any() or shared.num_rows:
+    if known.replays_unplaced:
         never[:] = False  # its replays may be among the work that could not be attributed, or to no single call
     replays = np.where(never, 0, np.where((least == most) & (most > 0), most, -1))
-    replays[np.isin(integers(calls, "module_id"), integers(shared, "module_id"))] = -1
-    if _updated(dataset):
+    replays[np.isin(integers(calls, "module_id"), known.shared)] = -1
+    if known.updated:
         replays[:] = -1
     return np.where(in_graph_capture, replays, runs)
 
@@ -243,8 +237,3 @@ def _from_below(parent: Rows, in_graph_capture: Flags, least: Ints, most: Ints) 
         passed = passed[idle[parent[passed]]]
         np.minimum.at(least, parent[passed], least[passed])
         np.maximum.at(most, parent[passed], most[passed])
-
-
-def _updated(dataset: Dataset) -> bool:
-    """Whether graphs were replayed after they had been updated."""
-    return any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.analyses.costs.own_work import OwnWork
+    from tracekit.analyses.costs.together import Together
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.flops.operators import Operator
 
@@ -71,7 +72,7 @@ def stopped_products(marked: Marked, outermost: Flags, calls: pa.Table, work: Ow
         calls: The calls.
         work: Their work.
     """
-    returned_nothing, tell_nothing = _cut_short(calls)
+    returned_nothing, tell_nothing = _cut_short(calls, work.together)
     never = _last_products(marked, outermost, returned_nothing)
     if not tell_nothing.any():
         return Stopped(never, never[:0])
@@ -90,14 +91,13 @@ def stopped_products(marked: Marked, outermost: Flags, calls: pa.Table, work: Ow
     return Stopped(np.concatenate((never, products[around & ~inside])), products[~around])
 
 
-def _cut_short(calls: pa.Table) -> tuple[Flags, Flags]:
+def _cut_short(calls: pa.Table, known: Together) -> tuple[Flags, Flags]:
     """Which recomputed calls returned no tensors, though other calls of the module do; of which no call tells them."""
     phases, module = labels(calls, "phase"), integers(calls, "module_id")
     outputs = calls.column("outputs")
     again = np.isin(phases.code, phases.of("recompute"))
     returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
-    told = np.isin(module, module[np.asarray(outputs.is_valid())])
-    return again & ~returned & np.isin(module, module[returned]), again & ~told
+    return again & ~returned & np.isin(module, known.returned), again & ~np.isin(module, known.told)
 
 
 def _last_recomputed(marked: Marked, again: Flags) -> Rows:
