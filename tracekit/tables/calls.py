@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays import groups, slices
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import integers, taken
 from tracekit.arrays.intervals import subtree_ends
 from tracekit.arrays.lookups import lookup
 from tracekit.arrays.unions import union_within
@@ -167,7 +167,7 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     """The module, place and time of each call."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
     at = calls.range_row[rows]
-    ranges = recording.ranges.select(["start_ns", "thread"]).take(pa.array(at))
+    ranges = taken(recording.ranges.select(["start_ns", "thread"]), at)
     thread = integers(ranges, "thread")
     return {
         "module_id": calls.module[rows],

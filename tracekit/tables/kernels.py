@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import integers, taken
 from tracekit.arrays.lookups import lookup
 from tracekit.attribution import METHODS
 from tracekit.causes import CAUSES
@@ -170,7 +170,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 def _device(trace: Trace, rows: Rows) -> dict[str, object]:
     """Columns about the work on the device."""
     recording = trace.evidence.recording
-    work = recording.work.take(pa.array(rows))
+    work = taken(recording.work, rows)
     start, end = integers(work, "start_ns"), integers(work, "end_ns")
     kind = integers(work, "kind")
     columns: dict[str, object] = {name: work.column(name) for name in _UNCHANGED}
