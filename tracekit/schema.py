@@ -7,7 +7,7 @@ Knows nothing of traces; the promised tables live in :mod:`tracekit.tables`, the
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -67,10 +67,15 @@ class TableSpec:
     doc: str
     columns: tuple[Column, ...]
     sorted_by: tuple[str, ...] = ()
+    _schema: pa.Schema = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        schema = pa.schema([column.field() for column in self.columns], metadata={"doc": self.doc})
+        object.__setattr__(self, "_schema", schema)
 
     def schema(self) -> pa.Schema:
         """The Arrow schema, with docs and units as metadata."""
-        return pa.schema([column.field() for column in self.columns], metadata={"doc": self.doc})
+        return self._schema
 
     def chosen(self, *names: str) -> tuple[Column, ...]:
         """Some of its columns, for another spec that keeps them as they are."""

@@ -19,8 +19,8 @@ def keep_memory() -> None:
     Every page that is touched for the first time is a fault: without this a fifth of the time of reading a report. For
     a process that reads reports and nothing else; where there is no glibc, nothing changes.
 
-    NumPy, if it is not loaded yet, asks for no pages of 2 MB, which a virtual machine may first have to find (seen: twice
-    the time that the system took for all pages of 4 KB).
+    NumPy, if it is not loaded yet, asks for no pages of 2 MB, which a virtual machine may first have to find (seen:
+    twice the time that the system took for all pages of 4 KB).
     """
     os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
     if sys.platform != "linux":

@@ -145,7 +145,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     shapes, allocated = _Shapes(trace), memory.Allocated(trace.evidence)
     for at in pieces(np.arange(trace.ids.call_order.size)):
         rows = trace.ids.call_order[at]
-        columns = {name: column[rows] for name, column in whole.items()}
+        columns = {name: column.take(rows) for name, column in whole.items()}
         idle = columns["kernel_count"] == 0
         yield SPEC.table(
             {

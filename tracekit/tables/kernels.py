@@ -236,7 +236,7 @@ def _launches(evidence: Evidence) -> _Launches:
 
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
     """Columns from the API call that launched each piece."""
-    launch = evidence.launched.launch[rows]
+    launch = evidence.launched.launch[rows].astype(np.intp)
     # No API call starts an operator.
     kind = integers(evidence.recording.work, "kind")[rows]
     api_call = np.where(kind == CPU_OP, -1, launch)
@@ -252,10 +252,7 @@ def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, ob
 
 def _at(values: Ints, launch: Rows, missing: int = -1) -> Ints:
     """``values[launch]``, with ``missing`` where there was no launch."""
-    if not values.size:
-        return np.full(launch.size, missing, dtype=np.int64)
-    chosen: Ints = np.where(launch < 0, values.dtype.type(missing), values[launch])
-    return chosen
+    return np.append(values, values.dtype.type(missing)).take(launch)
 
 
 class _Captured:
