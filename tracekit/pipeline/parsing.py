@@ -12,8 +12,6 @@ from tracekit.dataset.writing import default_folder, writing
 from tracekit.errors import UsageError
 from tracekit.markers.kinds import AUTO, HIERARCHIES
 from tracekit.pipeline.one import Wishes, tables_of
-from tracekit.pipeline.several import parse_several
-from tracekit.pipeline.side_by_side import Wanted, parsed_side_by_side
 from tracekit.progress import silent
 from tracekit.readers import reader_for
 
@@ -67,6 +65,8 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
     paths = [Path(report)] if isinstance(report, str | os.PathLike) else [*map(Path, report)]
     wishes = Wishes(by=by, graph_captures=tuple(map(Path, graph_captures)), required=len(paths) == 1)
     if len(paths) != 1:
+        from tracekit.pipeline.several import parse_several  # noqa: PLC0415 - one report needs no engines
+
         return parse_several(paths, out, wishes, force=force, scheduler=scheduler, progress=progress)
     [path] = paths
     reader = reader_for(path) if scheduler is None else None
@@ -75,17 +75,20 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         if reader is not None:
             tables_of(path, reader, partial, progress, wishes)
         else:
-            _parse_away(Wanted(path.name, path, partial, wishes), scheduler, progress)
+            _parse_away(path, partial, wishes, scheduler, progress)
     # As the caller named it, unless that path led through the folder which has just been replaced.
     return load(folder if (folder / MANIFEST).exists() else place)
 
 
-def _parse_away(report: Wanted, scheduler: str | None, progress: Progress) -> None:
+def _parse_away(report: Path, folder: Path, wishes: Wishes, scheduler: str | None, progress: Progress) -> None:
     """Lets a cluster parse one report.
 
     Raises:
         ReportError: If the report cannot be read.
     """
-    for _, error in parsed_side_by_side([report], scheduler, progress):
+    from tracekit.pipeline.side_by_side import Wanted, parsed_side_by_side  # noqa: PLC0415 - see above
+
+    wanted = Wanted(report.name, report, folder, wishes)
+    for _, error in parsed_side_by_side([wanted], scheduler, progress):
         if error is not None:
             raise error
