@@ -188,12 +188,13 @@ def _write_table(table: Table, trace: Trace, folder: Path, first_id: int, stop: 
 
 
 def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same pieces; the next one is built while the caller writes the last one."""
+    """The same pieces; the next one is built while the caller writes the last one, if that is worth a thread."""
     with ThreadPoolExecutor(max_workers=1) as beside:
-        following = beside.submit(next, pieces, None)
-        while (piece := following.result()) is not None:
-            following = beside.submit(next, pieces, None)
+        piece = next(pieces, None)
+        while piece is not None:
+            following = beside.submit(next, pieces, None) if piece.num_rows >= ROW_GROUP else None
             yield piece
+            piece = following.result() if following else next(pieces, None)
 
 
 def _numbered(table: pa.Table, first_id: int) -> pa.Table:

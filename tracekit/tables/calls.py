@@ -20,7 +20,7 @@ from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.steps.membership import step_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from numpy.typing import NDArray
 
@@ -232,9 +232,9 @@ class _Shapes:
         markers = trace.evidence.decoded.markers
         self._inputs = _by_marker(markers, lambda marker: marker.inputs, SHAPES)
         self._outputs = _by_marker(markers, lambda marker: marker.outputs, SHAPES)
-        self._kwargs = _by_marker(markers, lambda marker: list(marker.kwargs.items()), _KWARGS)
+        self._kwargs = _by_marker(markers, lambda marker: tuple(marker.kwargs.items()), _KWARGS)
         self._types = _by_marker(markers, lambda marker: marker.types or None, TYPES)
-        self._kwarg_types = _by_marker(markers, lambda marker: list(marker.kwarg_types.items()) or None, _KWARG_TYPES)
+        self._kwarg_types = _by_marker(markers, lambda marker: tuple(marker.kwarg_types.items()) or None, _KWARG_TYPES)
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""
@@ -250,8 +250,13 @@ class _Shapes:
         }
 
 
-def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], object], type_: pa.DataType) -> pa.Array:
-    return pa.array([field(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_)
+def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], Hashable], type_: pa.DataType) -> pa.Array:
+    """What each marker says; many say the same, of which Arrow makes a value once."""
+    values: dict[Hashable, int] = {None: 0}
+    rows = [
+        values.setdefault(field(marker), len(values)) if isinstance(marker, ModuleMarker) else 0 for marker in markers
+    ]
+    return pa.array(values, type_).take(pa.array(rows, pa.int64()))
 
 
 def _device(trace: Trace) -> dict[str, Ints]:
