@@ -6,10 +6,17 @@ Knows nothing of traces; the promised tables live in :mod:`tracekit.tables`, the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sized
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Bytes of the widest values.
+_WIDEST = 8
 #: Few distinct strings, stored once each.
 CATEGORY = pa.dictionary(pa.int32(), pa.string())
 #: The dimensions of one or more tensors: ``[[8, 4096], [8]]``.
@@ -60,18 +67,26 @@ class TableSpec:
     doc: str
     columns: tuple[Column, ...]
     sorted_by: tuple[str, ...] = ()
+    _schema: pa.Schema = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        schema = pa.schema([column.field() for column in self.columns], metadata={"doc": self.doc})
+        object.__setattr__(self, "_schema", schema)
 
     def schema(self) -> pa.Schema:
         """The Arrow schema, with docs and units as metadata."""
-        return pa.schema([column.field() for column in self.columns], metadata={"doc": self.doc})
+        return self._schema
 
     def chosen(self, *names: str) -> tuple[Column, ...]:
         """Some of its columns, for another spec that keeps them as they are."""
         columns = {column.name: column for column in self.columns}
         return tuple(columns[name] for name in names)
 
-    def table(self, columns: dict[str, object]) -> pa.Table:
+    def table(self, columns: Mapping[str, object]) -> pa.Table:
         """Builds the table from an array for each column, and checks it.
+
+        Args:
+            columns: The arrays; None for a column of nothing but nulls. All such columns share their memory.
 
         Raises:
             TypeError: If a column is missing, unknown, of another type, or has nulls that are not allowed.
@@ -79,7 +94,9 @@ class TableSpec:
         promised = [column.name for column in self.columns]
         if sorted(promised) != sorted(columns):
             raise TypeError(f"{self.name}: expected columns {promised}, got {sorted(columns)}")
-        arrays = [_conforming(self.name, column, columns[column.name]) for column in self.columns]
+        rows = next(len(values) for values in columns.values() if isinstance(values, Sized))
+        zeros = pa.py_buffer(bytes(_WIDEST * (rows + 1)))
+        arrays = [_conforming(self.name, column, columns[column.name], zeros) for column in self.columns]
         return pa.Table.from_arrays(arrays, schema=self.schema())
 
     def empty(self) -> pa.Table:
@@ -87,10 +104,24 @@ class TableSpec:
         return self.schema().empty_table()
 
 
-def _conforming(table: str, column: Column, values: object) -> pa.Array | pa.ChunkedArray:
+def _conforming(table: str, column: Column, values: object, zeros: pa.Buffer) -> pa.Array | pa.ChunkedArray:
+    if values is None:
+        values = _nulls(column.type, zeros)
     array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type=column.type)
     if array.type != column.type:
         array = array.cast(column.type)
     if array.null_count and not column.nullable:
         raise TypeError(f"{table}.{column.name}: {array.null_count} nulls in a column that is never null")
-    return array
+    return array if array.null_count < len(array) else _nulls(column.type, zeros)
+
+
+def _nulls(type_: pa.DataType, zeros: pa.Buffer) -> pa.Array:
+    """Nothing but nulls, in memory that is not theirs alone."""
+    rows = zeros.size // _WIDEST - 1
+    if pa.types.is_dictionary(type_):
+        return pa.DictionaryArray.from_arrays(_nulls(type_.index_type, zeros), pa.array([], type_.value_type))
+    if pa.types.is_string(type_):
+        return pa.Array.from_buffers(type_, rows, [zeros, zeros, zeros], rows)
+    if pa.types.is_primitive(type_):
+        return pa.Array.from_buffers(type_, rows, [zeros, zeros], rows)
+    return pa.nulls(rows, type_)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import integers, taken
 
 
 def test_a_column_keeps_its_width_and_nulls_become_a_number() -> None:
@@ -13,3 +13,12 @@ def test_a_column_keeps_its_width_and_nulls_become_a_number() -> None:
     assert integers(table, "id").dtype == np.int32
     assert integers(table, "id").tolist() == [1, -1, 3]
     assert integers(table, "id", null=0).tolist() == [1, 0, 3]
+
+
+def test_rows_are_taken_in_any_order_and_columns_without_values_stay_so() -> None:
+    table = pa.table({"id": [1, 2, 3], "none": pa.nulls(3, pa.int32()), "some": [None, 5, None]})
+    rows = np.array([2, 0, 0])
+    assert taken(table, rows).to_pylist() == table.take(pa.array(rows)).to_pylist()
+    more = np.array([2, 0, 0, 1])
+    assert taken(table, more).to_pylist() == table.take(pa.array(more)).to_pylist()
+    assert taken(table, rows).schema == table.schema

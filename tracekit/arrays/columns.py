@@ -28,4 +28,14 @@ def nullable(values: Ints, type_: pa.DataType) -> pa.Array:
 
 def in_order(table: pa.Table, order: Rows) -> pa.Table:
     """The rows of a table in another order; most tables already have it."""
-    return table if bool((order[1:] > order[:-1]).all()) else table.take(pa.array(order))
+    return table if bool((order[1:] > order[:-1]).all()) else taken(table, order)
+
+
+def taken(table: pa.Table, rows: Rows) -> pa.Table:
+    """Some rows of a table. Columns of nothing but nulls, of which recordings have many, are only cut."""
+    at = pa.array(rows)
+    columns = [
+        column.slice(0, rows.size) if column.null_count == len(column) and rows.size <= len(column) else column.take(at)
+        for column in table.columns
+    ]
+    return pa.table(columns, schema=table.schema)

@@ -41,5 +41,4 @@ def positions(wanted: Ints, ids: Ints) -> Rows:
 
 def lookup(values: NDArray[Any], rows: Rows, missing: int = -1) -> NDArray[Any]:
     """``values[rows]``, with ``missing`` where the row is -1."""
-    taken: NDArray[Any] = np.append(values, missing)[rows]
-    return taken
+    return np.append(values, missing).take(rows)

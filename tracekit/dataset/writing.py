@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Small enough that a module's subtree is found without reading much else.
 ROW_GROUP = 65_536
+_BUFFER_BYTES = 1 << 18
 #: Endings of the columns that hold ids, which are counted from ``first_id``.
 _ROW_IDS = ("kernel_id", "call_id", "range_id", "step_id")
 
@@ -143,18 +144,24 @@ def table_writer(path: Path, spec: TableSpec) -> Iterator[pq.ParquetWriter]:
     numbers = [field.name for field in schema if pa.types.is_int64(field.type)]
     with path.open("wb") as file:
         digested = _Digested(file, schema)
-        with pq.ParquetWriter(
-            digested,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[field.name for field in schema if field.name not in numbers],
-            column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-            # Rows are looked for by ids and times; the least and last of texts take a tenth of the time of writing.
-            write_statistics=[field.name for field in schema if pa.types.is_integer(field.type)],
-            write_batch_size=ROW_GROUP,
-        ) as writer:
+        # Parquet is written in many small pieces, each of which would be a call of Python.
+        pieces = pa.BufferedOutputStream(pa.PythonFile(digested, mode="w"), _BUFFER_BYTES)
+        with (
+            pieces,
+            pq.ParquetWriter(
+                pieces,
+                schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=[field.name for field in schema if field.name not in numbers],
+                column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+                # Rows are looked for by ids and times; the least and last of texts take a tenth of the time of writing.
+                write_statistics=[field.name for field in schema if pa.types.is_integer(field.type)],
+                write_batch_size=ROW_GROUP,
+            ) as writer,
+        ):
             yield writer
+            pieces.flush()
             writer.add_key_value_metadata({FILE_ID: digested.id()})
 
 
@@ -174,6 +181,9 @@ class _Digested:
     def flush(self) -> None:
         self._file.flush()
 
+    def close(self) -> None:
+        """Leaves the file to whoever opened it."""
+
     def id(self) -> str:
         return self._digest.hexdigest()
 
@@ -192,12 +202,13 @@ def _write_table(table: Table, trace: Trace, folder: Path, how: tuple[int, int],
 
 
 def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same pieces; the next one is built while the caller writes the last one."""
+    """The same pieces; the next one is built while the caller writes the last one, if that is worth a thread."""
     with ThreadPoolExecutor(max_workers=1) as beside:
-        following = beside.submit(next, pieces, None)
-        while (piece := following.result()) is not None:
-            following = beside.submit(next, pieces, None)
+        piece = next(pieces, None)
+        while piece is not None:
+            following = beside.submit(next, pieces, None) if piece.num_rows >= ROW_GROUP else None
             yield piece
+            piece = following.result() if following else next(pieces, None)
 
 
 def numbered(table: pa.Table, first_id: int) -> pa.Table:

@@ -54,7 +54,7 @@ def with_edges(recording: Recording, launch: Rows) -> Recording:
             "thread": np.tile(integers(recording.launches, "thread")[first], 2).astype(np.int32),
             "correlation_id": np.zeros(at.size, dtype=np.int64),
             "name": pa.array(name, pa.int32()),
-            "kernel": pa.nulls(at.size, pa.int32()),
+            "kernel": None,
         }
     )
     both = pa.concat_tables([recording.launches, edges]).combine_chunks()

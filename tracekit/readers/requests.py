@@ -50,9 +50,10 @@ def as_type(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
         pa.ArrowInvalid: If they are of another kind.
     """
     if pa.types.is_dictionary(type_):
-        if array.type != type_.value_type:
+        narrower = pa.types.is_integer(array.type) and pa.types.is_integer(type_.value_type)
+        if array.type != type_.value_type and not narrower:
             raise pa.ArrowInvalid(f"found {array.type}")
-        return array.dictionary_encode(), 0
+        return array.dictionary_encode().cast(type_), 0
     try:
         return array.cast(type_), 0
     except pa.ArrowInvalid:

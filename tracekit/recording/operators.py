@@ -56,7 +56,7 @@ def operators_as_work(start: Ints, end: Ints, thread: Ints, process: Ints, name:
     """
     # CUDA's correlation ids are not negative.
     correlation = -1 - np.arange(start.size)
-    work: dict[str, object] = {column.name: pa.nulls(start.size, column.type) for column in WORK.columns}
+    work: dict[str, object] = dict.fromkeys(column.name for column in WORK.columns)
     work |= {"kind": np.full(start.size, CPU_OP, np.int8), "start_ns": start, "end_ns": end}
     work |= {"process": process.astype(np.int32)}
     work |= {"correlation_id": correlation, "name": nullable(name, pa.int32())}
@@ -66,8 +66,8 @@ def operators_as_work(start: Ints, end: Ints, thread: Ints, process: Ints, name:
         "end_ns": end,
         "thread": thread.astype(np.int32),
         "correlation_id": correlation,
-        "name": pa.nulls(start.size, pa.int32()),
-        "kernel": pa.nulls(start.size, pa.int32()),
+        "name": None,
+        "kernel": None,
     }
     return Operators(WORK.table(work), LAUNCHES.table(launches), _inside(start, end, thread))
 

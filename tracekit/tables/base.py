@@ -38,14 +38,18 @@ def pieces(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 def category(row: NDArray[Any], values: Sequence[str]) -> pa.Array:
     """Strings by their row in ``values``; null for -1. Values that do not occur are left out."""
+    row = row.astype(np.intp, copy=False)
     used = np.zeros(len(values) + 1, dtype=bool)
     used[row] = True
+    null = row < 0 if used[-1] else None
     used[-1] = False
-    indices = (np.cumsum(used) - 1).astype(np.int32)[row]
+    indices = (np.cumsum(used) - 1).astype(np.int32).take(row)
     kept = [values[at] for at in np.flatnonzero(used).tolist()]
-    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=row < 0), pa.array(kept, pa.string())).cast(CATEGORY)
+    dictionary = pa.array(kept, pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=null), dictionary, safe=False).cast(CATEGORY)
 
 
 def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:
     """Integers of which one value stands for null."""
-    return pa.array(values, mask=values == null)
+    missing = values == null
+    return pa.array(values, mask=missing if missing.any() else None)

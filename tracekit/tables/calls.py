@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays import groups, slices
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import integers, taken
 from tracekit.arrays.intervals import subtree_ends
 from tracekit.arrays.lookups import lookup
 from tracekit.arrays.unions import union_within
@@ -20,7 +20,7 @@ from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.steps.membership import step_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from numpy.typing import NDArray
 
@@ -145,7 +145,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     shapes, allocated = _Shapes(trace), memory.Allocated(trace.evidence)
     for at in pieces(np.arange(trace.ids.call_order.size)):
         rows = trace.ids.call_order[at]
-        columns = {name: column[rows] for name, column in whole.items()}
+        columns = {name: column.take(rows) for name, column in whole.items()}
         idle = columns["kernel_count"] == 0
         yield SPEC.table(
             {
@@ -167,7 +167,7 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     """The module, place and time of each call."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
     at = calls.range_row[rows]
-    ranges = recording.ranges.select(["start_ns", "thread"]).take(pa.array(at))
+    ranges = taken(recording.ranges.select(["start_ns", "thread"]), at)
     thread = integers(ranges, "thread")
     return {
         "module_id": calls.module[rows],
@@ -232,9 +232,9 @@ class _Shapes:
         markers = trace.evidence.decoded.markers
         self._inputs = _by_marker(markers, lambda marker: marker.inputs, SHAPES)
         self._outputs = _by_marker(markers, lambda marker: marker.outputs, SHAPES)
-        self._kwargs = _by_marker(markers, lambda marker: list(marker.kwargs.items()), _KWARGS)
+        self._kwargs = _by_marker(markers, lambda marker: tuple(marker.kwargs.items()), _KWARGS)
         self._types = _by_marker(markers, lambda marker: marker.types or None, TYPES)
-        self._kwarg_types = _by_marker(markers, lambda marker: list(marker.kwarg_types.items()) or None, _KWARG_TYPES)
+        self._kwarg_types = _by_marker(markers, lambda marker: tuple(marker.kwarg_types.items()) or None, _KWARG_TYPES)
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""
@@ -250,8 +250,13 @@ class _Shapes:
         }
 
 
-def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], object], type_: pa.DataType) -> pa.Array:
-    return pa.array([field(marker) if isinstance(marker, ModuleMarker) else None for marker in markers], type_)
+def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], Hashable], type_: pa.DataType) -> pa.Array:
+    """What each marker says; many say the same, of which Arrow makes a value once."""
+    values: dict[Hashable, int] = {None: 0}
+    rows = [
+        values.setdefault(field(marker), len(values)) if isinstance(marker, ModuleMarker) else 0 for marker in markers
+    ]
+    return pa.array(values, type_).take(pa.array(rows, pa.int64()))
 
 
 def _device(trace: Trace) -> dict[str, Ints]:

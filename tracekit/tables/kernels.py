@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import integers, taken
 from tracekit.arrays.lookups import lookup
 from tracekit.attribution import METHODS
 from tracekit.causes import CAUSES
@@ -170,7 +170,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 def _device(trace: Trace, rows: Rows) -> dict[str, object]:
     """Columns about the work on the device."""
     recording = trace.evidence.recording
-    work = recording.work.take(pa.array(rows))
+    work = taken(recording.work, rows)
     start, end = integers(work, "start_ns"), integers(work, "end_ns")
     kind = integers(work, "kind")
     columns: dict[str, object] = {name: work.column(name) for name in _UNCHANGED}
@@ -236,7 +236,7 @@ def _launches(evidence: Evidence) -> _Launches:
 
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
     """Columns from the API call that launched each piece."""
-    launch = evidence.launched.launch[rows]
+    launch = evidence.launched.launch[rows].astype(np.intp)
     # No API call starts an operator.
     kind = integers(evidence.recording.work, "kind")[rows]
     api_call = np.where(kind == CPU_OP, -1, launch)
@@ -252,10 +252,7 @@ def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, ob
 
 def _at(values: Ints, launch: Rows, missing: int = -1) -> Ints:
     """``values[launch]``, with ``missing`` where there was no launch."""
-    if not values.size:
-        return np.full(launch.size, missing, dtype=np.int64)
-    chosen: Ints = np.where(launch < 0, values.dtype.type(missing), values[launch])
-    return chosen
+    return np.append(values, values.dtype.type(missing)).take(launch)
 
 
 class _Captured:

@@ -87,6 +87,7 @@ SPEC = TableSpec(
 
 _UNCHANGED = ("start_ns", "end_ns", "open", "payload_int", "payload_float", "payload_json")
 _DEEPEST = np.iinfo(np.int16).max
+_MARKERS = sorted(set(MARKER_KINDS.values()))
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
@@ -97,10 +98,11 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     module = _module_around(trace)
     projection = range_projection(evidence)
     recording.tally.add("launches", API_OVERLAP, projection.left_out)
+    marker = _marker_of_text(evidence)
     for rows in pieces(np.arange(parent.size)):
         ranges = recording.ranges.slice(rows[0], rows.size) if rows.size else recording.ranges
         yield SPEC.table(
-            _own_columns(trace, ranges)
+            _own_columns(trace, ranges, marker)
             | {
                 "range_id": rows,
                 "parent_range_id": or_null(parent[rows]),
@@ -113,20 +115,24 @@ def build(trace: Trace) -> Iterator[pa.Table]:
         )
 
 
-def _own_columns(trace: Trace, ranges: pa.Table) -> dict[str, object]:
+def _marker_of_text(evidence: Evidence) -> Ints:
+    """For every text what it marks, as a position in ``_MARKERS``, or -1; one more entry for ranges without a text."""
+    decoded = evidence.decoded
+    kinds = {kind: _MARKERS.index(name) for kind, name in MARKER_KINDS.items()}
+    of_marker = np.array([*map(kinds.get, map(type, decoded.markers), repeat(-1)), -1])
+    marker = of_marker[np.append(decoded.of_text, -1)]
+    return np.where(evidence.operators.of_text >= 0, _MARKERS.index("operator"), marker)
+
+
+def _own_columns(trace: Trace, ranges: pa.Table, marker: Ints) -> dict[str, object]:
     """Columns from the range itself."""
-    recording, decoded = trace.evidence.recording, trace.evidence.decoded
+    recording = trace.evidence.recording
     thread, text = integers(ranges, "thread"), integers(ranges, "text")
-    names = sorted(set(MARKER_KINDS.values()))
-    kinds = {kind: names.index(name) for kind, name in MARKER_KINDS.items()}
-    marker_kind = np.array([*map(kinds.get, map(type, decoded.markers), repeat(-1)), -1])
-    marker = marker_kind[lookup(decoded.of_text, text)]
-    operator = trace.evidence.operators.of_text[text] >= 0
     unchanged: dict[str, object] = {name: ranges.column(name) for name in _UNCHANGED}
     return unchanged | {
         "domain": category(integers(ranges, "domain"), recording.domains),
         "text": category(text, recording.texts),
-        "marker": category(np.where(operator, names.index("operator"), marker), names),
+        "marker": category(marker.take(text), _MARKERS),
         "kind": category(integers(ranges, "kind"), RANGE_KINDS),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),

@@ -127,7 +127,7 @@ def _ranges(events: pa.Table, tracks: Tracks) -> tuple[pa.Table, Ints]:
     """The table ``RANGES``, and the ids of its rows."""
     kind = _rows(events, "kind").fill_null(-1)
     thread = tracks.threads_of(events)
-    columns: dict[str, object] = {column.name: pa.nulls(events.num_rows, column.type) for column in RANGES.columns}
+    columns: dict[str, object] = dict.fromkeys(column.name for column in RANGES.columns)
     columns |= {"start_ns": events.column("start"), "end_ns": events.column("end"), "thread": thread.astype(np.int32)}
     columns |= {"open": np.logical_not(np.asarray(events.column("finished")))}
     columns |= {"kind": _numbers(_words(events, "kind"), RANGE_KINDS)[np.asarray(kind)].astype(np.int8)}
@@ -158,7 +158,7 @@ def _launches(events: pa.Table, tracks: Tracks, names: Texts) -> pa.Table:
         "thread": thread.astype(np.int32),
         "correlation_id": integers(events, "correlation"),
         "name": names.rows(events.column("name")),
-        "kernel": pa.nulls(events.num_rows, pa.int32()),
+        "kernel": None,
     }
     return in_order(LAUNCHES.table(columns), _nested(events, thread))
 

@@ -47,7 +47,7 @@ def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int], t
         tally: Where losses are counted.
     """
     size = rows["start"].size
-    columns: dict[str, object] = {column.name: pa.nulls(size, column.type) for column in WORK.columns}
+    columns: dict[str, object] = dict.fromkeys(column.name for column in WORK.columns)
     columns |= {"kind": np.full(size, _KINDS[kind], dtype=np.int8), "start_ns": rows["start"], "end_ns": rows["end"]}
     columns |= {"process": nullable(process, pa.int32()), "full_name": nullable(rows["name"], pa.int32())}
     shared = _SAME | (_OF_KERNELS if kind == KERNEL else {"bytes": "bytes"})

@@ -38,7 +38,7 @@ def ranges_table(parts: Iterable[Columns], tally: Tally) -> pa.Table:
         np.concatenate([part[name] for part in rows]) for name in ("start", "end", "thread", "text", "open", "made_on")
     )
     tally.add("ranges", NEVER_ENDED, int(never_ended.sum()))
-    columns: dict[str, object] = {column.name: pa.nulls(start.size, column.type) for column in RANGES.columns}
+    columns: dict[str, object] = dict.fromkeys(column.name for column in RANGES.columns)
     columns |= {"start_ns": start, "end_ns": end, "open": never_ended.astype(bool)}
     columns |= {"kind": np.full(start.size, PUSH_POP, dtype=np.int8), "thread": thread.astype(np.int32)}
     columns |= {"text": nullable(text, pa.int32())}

@@ -101,7 +101,7 @@ def _ranges(rows: _Rows, strings: pa.Table, ids: GlobalIds, launches: pa.Table, 
             "payload_int": payload_int,
             "payload_float": payload_float,
             "payload_json": payload_json,
-            "forward_thread": pa.nulls(start.size, pa.int32()),
+            "forward_thread": None,
         }
     )
     return in_order(ranges, nesting_order(*one_axis([thread, thread], [start, end])))
@@ -208,22 +208,18 @@ def _named_domains(
     return names
 
 
-def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Integer, floating-point and JSON payloads of the rows."""
+def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array | None, pa.Array | None, pa.Array | None]:
+    """Integer, floating-point and JSON payloads of the rows; None where no row has one."""
     known: dict[str, int] = {}
     registered = _registered(events, "jsonTextId", strings, known)
     inline = _inline(events, "jsonText", known)
     row = np.where(inline >= 0, inline, registered)
-    json = (
-        pa.array(list(known), pa.string()).take(nullable(row, pa.int32())) if known else pa.nulls(row.size, pa.string())
-    )
-    integer = _first_of(events, ("int64Value", "uint64Value", "int32Value", "uint32Value"), pa.int64())
-    return integer, _first_of(events, ("doubleValue", "floatValue"), pa.float64()), json
+    json = pa.array(list(known), pa.string()).take(nullable(row, pa.int32())) if known else None
+    integer = _first_of(events, ("int64Value", "uint64Value", "int32Value", "uint32Value"))
+    return integer, _first_of(events, ("doubleValue", "floatValue")), json
 
 
-def _first_of(events: pa.Table, columns: tuple[str, ...], type_: pa.DataType) -> pa.Array:
+def _first_of(events: pa.Table, columns: tuple[str, ...]) -> pa.Array | None:
     present = [events.column(name) for name in columns if name in events.column_names]
     filled = [column for column in present if column.null_count < len(column)]
-    if not filled:
-        return pa.nulls(events.num_rows, type_)
-    return pc.coalesce(*filled).combine_chunks()
+    return pc.coalesce(*filled).combine_chunks() if filled else None

@@ -102,7 +102,7 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) 
             "thread": thread.astype(np.int32),
             "correlation_id": calls.column("correlationId"),
             "name": nullable(name, pa.int32()),
-            "kernel": pa.nulls(start.size, pa.int32()),
+            "kernel": None,
         }
     )
     order = nesting_order(*one_axis([thread, thread], [start, end]))
@@ -159,7 +159,7 @@ def work_table(tables: dict[str, pa.Table], ids: GlobalIds, names: Names, tally:
 def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> pa.Table:
     _, kind, own = WORK_TABLES[name]
     start, end = start_and_end(rows, WORK_TABLES[name][0].name, "kernels", tally)
-    columns: dict[str, object] = {column.name: pa.nulls(rows.num_rows, column.type) for column in WORK.columns}
+    columns: dict[str, object] = dict.fromkeys(column.name for column in WORK.columns)
     columns["kind"] = np.full(rows.num_rows, kind, dtype=np.int8)
     columns |= {"start_ns": start, "end_ns": end}
     columns["process"] = nullable(ids.processes(rows.column("globalPid")), pa.int32())

@@ -80,7 +80,7 @@ def _calls(name: str, calls: pa.Table, known: Ints, names: Names, tally: Tally) 
             "thread": thread_rows(call_keys(calls), known),
             "correlation_id": calls.column("correlationId"),
             "name": nullable(called, pa.int32()),
-            "kernel": pa.nulls(start.size, pa.int32()),
+            "kernel": None,
         }
     )
     return launches, _failed(calls, called, names)

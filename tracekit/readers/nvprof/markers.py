@@ -146,8 +146,8 @@ def ranges_table(ranges: pa.Table, texts: Texts, known: Ints, launches: pa.Table
             "text": nullable(_strings(ranges, "name", texts.texts), pa.int32()),
             "payload_int": ranges.column("payload_int"),
             "payload_float": ranges.column("payload_float"),
-            "payload_json": pa.nulls(ranges.num_rows, pa.string()),
-            "forward_thread": pa.nulls(ranges.num_rows, pa.int32()),
+            "payload_json": None,
+            "forward_thread": None,
         }
     )
     return in_order(table, nesting_order(*one_axis([thread, thread], [start, end])))

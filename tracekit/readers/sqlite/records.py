@@ -27,7 +27,7 @@ _CHUNK_PAGES = 256
 _TWO_BYTES = 0x80
 #: Serial types (2.1): NULL; integers of 1, 2, 3, 4, 6, 8 bytes; a float; the constants 0 and 1; from 13 on, odd
 #: numbers are texts, and from 12 on, even ones are bytes.
-_NULL, _FLOAT, _ZERO, _ONE, _FIRST_BLOB, _FIRST_TEXT = 0, 7, 8, 9, 12, 13
+_NULL, _FOUR_BYTES, _FLOAT, _ZERO, _ONE, _FIRST_BLOB, _FIRST_TEXT = 0, 4, 7, 8, 9, 12, 13
 _BYTES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((n - 12) // 2 for n in range(12, 256))])
 _SHIFT = np.array([0, 56, 48, 40, 32, 16, 0, 0, 0, 0])
 _INLINE_BYTES = 12
@@ -50,8 +50,8 @@ class Columns:
 
     Attributes:
         rowid: Their rowids, increasing.
-        integers: Values, 0 where they are null, and where they are; None for values that are all null or flags that
-            are all false.
+        integers: Values, as narrow as these allow, 0 where they are null, and where they are; None for values that are
+            all null or flags that are all false.
         texts: Texts; None if they are all null.
         others: Which of the other columns hold anything.
         blobs: Bytes; None if they are all null.
@@ -91,7 +91,7 @@ def _joined(parts: list[Columns], at: int) -> tuple[Ints | None, Flags | None]:
     pieces = [(*part.integers[at], part.rowid.size) for part in parts]
     if all(values is None for values, _, _ in pieces):
         return None, None
-    whole = np.concatenate([np.zeros(n, np.int64) if v is None else v for v, _, n in pieces])
+    whole = np.concatenate([np.zeros(n, np.int32) if v is None else v for v, _, n in pieces])
     if all(values is not None and null is None for values, null, _ in pieces):
         return whole, None
     return whole, np.concatenate([np.full(n, v is None) if null is None else null for v, null, n in pieces])
@@ -181,13 +181,14 @@ def _integer(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, 
     if most > _ONE or (most >= _FLOAT and bool((kind == _FLOAT).any())):
         raise NotPlain
     if least >= _ZERO:
-        return (kind == _ONE).astype(np.int64), None
-    words = np.ndarray((data.size - 7,), dtype=np.int64, buffer=data, strides=(1,))
-    value = words[body]
+        return (kind == _ONE).astype(np.int32), None
+    word = _word(kind, most)
+    value = np.ndarray((data.size - 7,), dtype=word, buffer=data, strides=(1,))[body]
     if sys.byteorder == "little":
         value.byteswap(inplace=True)
     # Mostly all rows store the column in as many bytes.
-    value >>= _SHIFT[least] if least == most else _SHIFT[kind]
+    shift = (_SHIFT - (64 - 8 * value.itemsize)).astype(word)
+    value >>= shift[least] if least == most else shift[kind]
     if most >= _ZERO:
         value[kind == _ZERO] = 0
         value[kind == _ONE] = 1
@@ -196,6 +197,12 @@ def _integer(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, 
     null = kind == _NULL
     value[null] = 0
     return value, null
+
+
+def _word(kind: Bytes | Ints, most: int) -> type[np.int32 | np.int64]:
+    """The narrowest numbers that hold all integers of a column."""
+    widest = most if most < _ZERO else int(kind[kind < _ZERO].max())
+    return np.int32 if widest <= _FOUR_BYTES else np.int64
 
 
 def _values(

@@ -56,6 +56,8 @@ class Endings:
     def in_doubt(self, at: Ints) -> Flags:
         """Which times on the axis lie in such a stretch, or at its end."""
         since, until, _ = self.doubts
+        if not since.size:
+            return np.zeros(at.size, dtype=bool)
         order = np.argsort(since, kind="stable")
         row = np.searchsorted(since[order], at) - 1
         return np.append(np.maximum.accumulate(until[order]), _BEFORE_ALL)[row] >= at

@@ -1,0 +1,35 @@
+"""Tables that conform to their declaration."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tracekit.schema import CATEGORY, SHAPES, Column, TableSpec
+
+TYPES = {
+    "flag": pa.bool_(),
+    "small": pa.int8(),
+    "number": pa.int64(),
+    "ratio": pa.float64(),
+    "text": pa.string(),
+    "word": CATEGORY,
+    "shapes": SHAPES,
+}
+NULLABLE = [Column(name, type_, "", nullable=True) for name, type_ in TYPES.items()]
+SPEC = TableSpec("things", "", (Column("id", pa.int32(), ""), *NULLABLE))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 1000])
+def test_columns_without_values_are_null_in_every_type(rows: int) -> None:
+    given = {name: pa.nulls(rows, type_) for name, type_ in TYPES.items()}
+    for columns in (dict.fromkeys(TYPES), given):
+        table = SPEC.table({"id": range(rows), **columns})
+        table.validate(full=True)
+        assert table.schema == SPEC.schema()
+        assert table.to_pylist() == [{"id": at, **dict.fromkeys(TYPES)} for at in range(rows)]
+
+
+def test_a_column_that_is_never_null_needs_values() -> None:
+    with pytest.raises(TypeError, match=r"things\.id: 2 nulls in a column that is never null"):
+        SPEC.table({"id": None, **dict.fromkeys(TYPES), "number": [1, 2]})
