@@ -69,13 +69,18 @@ def writing(
     try:
         check(folder)
         place = folder.resolve()
-        remove_left_behind(place.parent, hidden_prefix(place))
+        tidy(place)
         taken = whole_folder(place, lambda: check(place))
         with stopped_once(), parents_made(place), taken as partial:
             yield partial, place
     except OSError as error:
         problem = f"cannot be written ({reason_of(error)})"
         raise DatasetError(folder, problem, remedy_of(error, "choose another folder with -o")) from None
+
+
+def tidy(place: Path) -> None:
+    """Removes what killed parses left beside a dataset."""
+    remove_left_behind(place.parent, hidden_prefix(place))
 
 
 def check_free(folder: Path, *, force: bool) -> None:

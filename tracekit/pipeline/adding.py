@@ -16,7 +16,7 @@ from tracekit.dataset.existing import Here
 from tracekit.dataset.joining import Kept, Part, join
 from tracekit.dataset.opening import load
 from tracekit.dataset.table_files import name_of
-from tracekit.dataset.writing import writing
+from tracekit.dataset.writing import tidy, writing
 from tracekit.errors import DatasetError, ReportError, ReportsError
 from tracekit.files import linked
 from tracekit.pipeline.one import parse_report
@@ -79,6 +79,8 @@ def add(paths: Sequence[Location], folder: Location, wishes: Wishes, run: Run) -
         raise DatasetError(folder, problem, "parse its report again")
     reports, skipped = _with_new(paths, folder, _reports_of(before), wishes.by, force=run.force)
     if len(skipped) == len(paths):
+        if not is_remote(folder):  # there, another parse may be about to use what nobody lists yet
+            tidy(folder.resolve())
         return Parsed(load(folder), skipped)
     with _succeeding(folder, before, run) as (partial, place, files):
         errors = _write(reports, partial, _Old(files, before), wishes, run)
