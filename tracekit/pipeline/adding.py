@@ -6,6 +6,7 @@ when it is complete; until then, and if anything goes wrong, the old one stays.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +33,14 @@ if TYPE_CHECKING:
     from tracekit.dataset.existing import Files
     from tracekit.pipeline.one import Wishes
     from tracekit.pipeline.run import Run
+    from tracekit.progress import Progress
     from tracekit.storage.locations import Location
 
     #: What a manifest says of one report.
     Entry = Mapping[str, Any]
 
+#: Reports that are read for their digest at once: at a URL, each one waits for the network.
+_COMPARED_AT_ONCE = 4
 #: Fields of a manifest that are about where its dataset lies.
 _NOT_OF_ONE = (manifest.ID, manifest.FILES)
 
@@ -77,7 +81,9 @@ def add(paths: Sequence[Location], folder: Location, wishes: Wishes, run: Run) -
     if manifest.ID not in before:
         problem = "was written by an early tracekit, to whose datasets nothing can be added"
         raise DatasetError(folder, problem, "parse its report again")
-    reports, skipped = _with_new(paths, folder, _reports_of(before), wishes.by, force=run.force)
+    there = _reports_of(before)
+    given = _compared(paths, there, run.progress)
+    reports, skipped = _with_new(given, folder, there, wishes.by, force=run.force)
     if len(skipped) == len(paths):
         if not is_remote(folder):  # there, another parse may be about to use what nobody lists yet
             tidy(folder.resolve())
@@ -118,15 +124,26 @@ def _reports_of(before: Entry) -> list[_Numbered]:
     ]
 
 
+def _compared(
+    paths: Sequence[Location], reports: list[_Numbered], progress: Progress
+) -> list[tuple[Location, _Numbered | None]]:
+    """Each given report with the one of the dataset that has the same bytes; several are compared at a time."""
+    given: list[tuple[Location, _Numbered | None]] = []
+    with ThreadPoolExecutor(_COMPARED_AT_ONCE) as pool:
+        for path, same in zip(paths, pool.map(lambda path: _same_report(path, reports), paths), strict=True):
+            given.append((path, same))
+            progress("comparing", len(given) / len(paths))
+    return given
+
+
 def _with_new(
-    paths: Sequence[Location], folder: Location, before: list[_Numbered], by: str, *, force: bool
+    given: list[tuple[Location, _Numbered | None]], folder: Location, before: list[_Numbered], by: str, *, force: bool
 ) -> tuple[list[_Numbered], list[Location]]:
     """All reports of the dataset as it shall be, in the order of their numbers; and those that are in it already."""
     reports = {one.number: one for one in before}
     by_place = {_place(one.path): one for one in before}
     skipped: list[Location] = []
-    for path in paths:
-        same = _same_report(path, before)
+    for path, same in given:
         if same is not None and _asked(same) == by:
             skipped.append(path)
             continue
