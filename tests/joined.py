@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tracekit
 from tracekit.dataset.joining import Part, join
@@ -63,6 +63,27 @@ def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
             assert Counter(ours) == Counter(expected), (name, report)
             check_order(name, by_report[report])
     check_references(whole)
+
+
+def said_of_reports(dataset: Dataset) -> dict[str, Any]:
+    """All rows by table and report, with ids as the report alone has them, and what the manifest says."""
+    said: dict[str, Any] = {"modules": dataset.table("modules").to_pylist()}
+    first = {entry["name"]: entry["first_id"] for entry in dataset.manifest["reports"]}
+    for table in BY_REPORT:
+        rows = defaultdict(list)
+        for row in dataset.table(table).to_pylist():
+            name = row["report"]
+            plain = {key: row[key] - first[name] if key in IDS and row[key] is not None else row[key] for key in row}
+            rows[name].append(plain)
+        said[table] = dict(rows)
+    said["reports"] = {
+        entry["name"]: {key: value for key, value in entry.items() if key not in {"first_id", "table_ids"}}
+        for entry in dataset.manifest["reports"]
+    }
+    said["rows"], said["left_out"] = dataset.manifest["rows"], dataset.manifest["left_out"]
+    key = lambda row: (row["what"], row["cause"], row["known"])  # noqa: E731
+    said["coverage of all"] = sorted(dataset.manifest["coverage"], key=key)
+    return said
 
 
 def spelled(row: dict, paths: dict, first_id: int) -> tuple:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
+import platform
 import shutil
 import signal
 import threading
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
     from types import FrameType
 
     #: Raises the caller's error if something is at the place that must not be replaced.
@@ -49,7 +52,30 @@ def nothing_to_check() -> None:
 
 def hidden_beside(place: Path, state: str = "partial") -> Path:
     """A hidden name in the same folder, different each time: threads, processes and machines may share a folder."""
-    return place.with_name(f".{place.name}.{state}-{os.urandom(4).hex()}")
+    return place.with_name(f"{hidden_prefix(place, state)}{owned()}")
+
+
+def hidden_prefix(place: Path, state: str = "partial") -> str:
+    """How these names begin."""
+    return f".{place.name}.{state}-"
+
+
+def owned() -> str:
+    """The end of a name, different each time, that tells which process it belongs to: its machine, its number."""
+    return f"{this_machine()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+@cache
+def this_machine() -> str:
+    """What all processes have in common that know each other by the same numbers, as long as the machine runs."""
+    with suppress(OSError):
+        running = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+        return _short(running + os.readlink("/proc/self/ns/pid"))  # noqa: PTH115 - what it names is no path
+    return _short(platform.node())
+
+
+def _short(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def reason_of(error: OSError) -> str:

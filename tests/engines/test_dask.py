@@ -18,6 +18,7 @@ import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import LINES, arguments, command, contents, environment
 from tests.engines import tasks as work
+from tests.engines.clusters import dask_cluster
 from tests.joined import BY_REPORT
 from tests.storage.servers import file_server
 from tests.trace_lines import report
@@ -29,18 +30,6 @@ from tracekit.progress import silent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: A cluster that says where it is and lives until its input ends; a task that kills two workers is given up.
-CLUSTER = """
-import sys
-import dask
-from distributed import LocalCluster
-if __name__ == "__main__":
-    dask.config.set({"distributed.scheduler.allowed-failures": 1})
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        print(cluster.scheduler_address, flush=True)
-        sys.stdin.read()
-"""
-
 
 @pytest.fixture(scope="module")
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -50,22 +39,8 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scheduler(temporary: Path) -> Iterator[str]:
-    script = temporary / "cluster.py"
-    script.write_text(CLUSTER)
-    running = subprocess.Popen(
-        [sys.executable, script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=temporary,
-        env=environment(TMPDIR=str(temporary)),
-    )
-    with running:
-        assert running.stdin is not None
-        assert running.stdout is not None
-        yield running.stdout.readline().strip()
-        running.stdin.close()
+    with dask_cluster(temporary) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

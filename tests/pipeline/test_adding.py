@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import defaultdict
 from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +16,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 import tracekit
 from tests.command import command, environment, refusal
-from tests.joined import BY_REPORT, IDS, check_joined, joined_here
+from tests.joined import BY_REPORT, check_joined, joined_here, said_of_reports
 from tests.pipeline.test_several_reports import RANKS
 from tests.simulator import simulate, write_report
 from tests.simulator.strategies import plans
@@ -54,27 +53,6 @@ def added(reports: Sequence[Path], folder: Path) -> Dataset:
     for path in reports:
         tracekit.parse(path, folder, add=True)
     return tracekit.load(folder)
-
-
-def said_of_reports(dataset: Dataset) -> dict[str, Any]:
-    """All rows by table and report, with ids as the report alone has them, and what the manifest says."""
-    said: dict[str, Any] = {"modules": dataset.table("modules").to_pylist()}
-    first = {entry["name"]: entry["first_id"] for entry in dataset.manifest["reports"]}
-    for table in BY_REPORT:
-        rows = defaultdict(list)
-        for row in dataset.table(table).to_pylist():
-            name = row["report"]
-            plain = {key: row[key] - first[name] if key in IDS and row[key] is not None else row[key] for key in row}
-            rows[name].append(plain)
-        said[table] = dict(rows)
-    said["reports"] = {
-        entry["name"]: {key: value for key, value in entry.items() if key not in {"first_id", "table_ids"}}
-        for entry in dataset.manifest["reports"]
-    }
-    said["rows"], said["left_out"] = dataset.manifest["rows"], dataset.manifest["left_out"]
-    key = lambda row: (row["what"], row["cause"], row["known"])  # noqa: E731
-    said["coverage of all"] = sorted(dataset.manifest["coverage"], key=key)
-    return said
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ import pytest
 import tracekit
 from tests.command import arguments, command
 from tests.needs import TRACES
+from tests.pipeline.test_several_runs import check_ended, workers_of
 from tests.readers.files import LINES, lacks, rows, state
 from tests.readers.folders import as_folder
 from tests.trace_lines import report
@@ -378,3 +379,25 @@ def test_a_real_report_that_was_cut_is_refused_in_one_line(tmp_path: Path, monke
     with pytest.raises(tracekit.ReportError, match="is damaged or truncated: its end is missing"):
         tracekit.parse(path)
     assert kept() == []
+
+
+@pytest.mark.parametrize("reports", [1, 2], ids=["run", "worker"])
+def test_nsys_ends_with_a_process_that_is_killed(machine: Machine, tmp_path: Path, reports: int) -> None:
+    machine.install(does='mkdir "$5"; sleep 1000 & echo $! $$ >> {here}/pids; wait')
+    paths = [machine.report.with_name(f"r{number}.nsys-rep") for number in range(reports)]
+    for path in paths:
+        path.write_bytes(REPORT_MAGIC + path.name.encode() + WRITER + REPORT_END)
+    running = subprocess.Popen(
+        arguments("parse", *paths, "-o", tmp_path / "out"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    pids = machine.here / "pids"
+    for _ in range(600):
+        if pids.exists() and len(pids.read_text().split()) == 2 * reports:
+            break
+        time.sleep(0.1)
+    started = {int(pid) for pid in pids.read_text().split()}
+    for pid in workers_of(running.pid) or {running.pid}:
+        os.kill(pid, signal.SIGKILL)
+    _, complained = running.communicate(timeout=60)
+    check_ended(started)
+    assert complained.count(b"ended early (signal 9)") == (reports if reports > 1 else 0)

@@ -187,6 +187,41 @@ def test_a_connection_that_is_lost_leaves_the_old_dataset(
     assert store.names("runs/run.tracekit") == names
 
 
+@pytest.mark.parametrize("first", [None, 0], ids=["new", "added"])
+def test_a_dataset_that_another_parse_put_there_meanwhile_is_not_overwritten(
+    first: int | None, store: Store, ranks: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = "s3://runs/run.tracekit"
+    if first is not None:
+        tracekit.parse(ranks[first], run)
+    put_all = publishing._put_all
+
+    def overtaken(*args: Any) -> None:
+        monkeypatch.setattr(publishing, "_put_all", put_all)
+        tracekit.parse(ranks, run, add=True)
+        put_all(*args)
+
+    monkeypatch.setattr(publishing, "_put_all", overtaken)
+    with pytest.raises(tracekit.DatasetError, match="was replaced or added to by another parse meanwhile; nothing"):
+        tracekit.parse(ranks[::-1], run, add=True)
+    there = tracekit.load(run)
+    assert there.reports == ["rank0", "rank1"]
+    assert sum(there.table(table).num_rows for table in TABLES) > 0
+    assert len(store.names("runs/run.tracekit")) == 2 + len(BY_REPORT) * 2 + 1
+
+
+def test_a_dataset_that_was_copied_to_a_bucket_is_added_to(store: Store, ranks: list[Path], tmp_path: Path) -> None:
+    """Its files are named by their tables alone."""
+    for number, copied in enumerate((ranks[0], ranks)):
+        here, there = tmp_path / f"here{number}", f"runs/copied{number}.tracekit"
+        tracekit.parse(copied, here)
+        store.files.put(f"{here}/", f"{there}/", recursive=True)
+        third = report(tmp_path / f"rank{2 + number}.sqlite", RANKS[0].replace("gather", "scatter"))
+        added = tracekit.parse(third, f"s3://{there}", add=True)
+        check_equal(added, tracekit.parse(third, here, add=True))
+        assert not [name for name in store.names(there) if "part-0" in name]
+
+
 KILLED = """
 import os, signal, sys, tracekit
 from tracekit.dataset import publishing
@@ -258,9 +293,12 @@ def test_missing_credentials_and_nobody_who_answers_are_one_line_each(
     assert "no valid credentials were found" in refusal(refused, url)  # type: ignore[arg-type]
 
 
-def test_nothing_is_written_by_http_and_no_report_is_added_to_a_bucket(store: Store, ranks: list[Path]) -> None:
-    with pytest.raises(tracekit.UsageError, match="nothing can be written by http"):
-        tracekit.parse(ranks[0], "http://127.0.0.1:1/run")
+def test_nothing_is_written_by_http_and_a_report_at_a_url_needs_a_place(ranks: list[Path], tmp_path: Path) -> None:
+    tracekit.parse(ranks[0], tmp_path / "run")
+    with file_server(tmp_path) as address:
+        for add in (False, True):
+            with pytest.raises(tracekit.UsageError, match="nothing can be written by http"):
+                tracekit.parse(ranks[1], f"{address}/run", add=add)
     with pytest.raises(tracekit.UsageError, match="name it with -o"):
         tracekit.parse("s3://runs/rank0.sqlite")
 

@@ -26,18 +26,20 @@ from tracekit.dataset.table_files import id_of, part_of
 from tracekit.dataset.union import united
 from tracekit.dataset.writing import ROW_GROUP, table_writer
 from tracekit.errors import DatasetError
-from tracekit.files import linked, reason_of
+from tracekit.files import reason_of
 from tracekit.tables import TABLES, coverage, modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from tracekit.dataset.existing import Files
     from tracekit.dataset.own_modules import Hierarchy
     from tracekit.dataset.renumbering import Renumbering
     from tracekit.dataset.union import Union
     from tracekit.progress import Progress
     from tracekit.schema import TableSpec
+    from tracekit.storage.locations import Location
 
 #: The tables that are partitioned by report.
 _PARTED = {table.SPEC.name: table.SPEC for table in TABLES if table.SPEC.name != "modules"}
@@ -64,13 +66,13 @@ class Kept:
 
     Attributes:
         name: The report's name from now on.
-        folder: The dataset.
+        files: Those of the dataset.
         manifest: Its manifest.
         entry: What that says of the report.
     """
 
     name: str
-    folder: Path
+    files: Files
     manifest: Mapping[str, Any]
     entry: Mapping[str, Any]
 
@@ -82,14 +84,16 @@ class _Share:
     Attributes:
         entry: Its entry in the manifest.
         hierarchy: Its own modules.
-        file: Where the rows of a table are.
-        take: Puts a file at another place, unchanged.
+        place: The dataset that it was in.
+        file: Where the rows of a table can be read.
+        take: Lets the dataset in a folder have a table as it is.
     """
 
     entry: dict[str, Any]
     hierarchy: Hierarchy
+    place: Location
     file: Callable[[str], Path]
-    take: Callable[[Path, Path], object]
+    take: Callable[[str, Path], object]
 
 
 def join(folder: Path, reports: Sequence[Part | Kept], left_out: list[dict[str, str]], progress: Progress) -> None:
@@ -140,7 +144,7 @@ def _shares(reports: Sequence[Part | Kept]) -> list[_Share]:
         if isinstance(report, Part):
             shares.append(_share_of_part(report, known))
         else:
-            kept = kept or own_modules.read(report.folder, report.manifest)
+            kept = kept or own_modules.read(report.files, report.manifest)
             shares.append(_share_of_kept(report, kept))
     return shares
 
@@ -153,8 +157,9 @@ def _share_of_part(report: Part, known: dict[Key, Hierarchy]) -> _Share:
     return _Share(
         entry_of(report.name, report.first_id, own),
         hierarchy,
+        report.folder,
         lambda table: report.folder / f"{table}.parquet",
-        lambda source, target: source.rename(target),
+        lambda table, folder: (report.folder / f"{table}.parquet").rename(part_of(folder, table, report.name)),
     )
 
 
@@ -163,8 +168,9 @@ def _share_of_kept(report: Kept, hierarchies: dict[int, Hierarchy]) -> _Share:
     return _Share(
         {**report.entry, "name": report.name, manifest.TABLE_IDS: {**report.entry[manifest.TABLE_IDS]}},
         own_modules.nothing() if number is None else hierarchies[number],
-        lambda table: part_of(report.folder, table, report.entry["name"]),
-        linked,
+        report.files.place,
+        lambda table: report.files.readable(table, report.entry["name"]),
+        lambda table, folder: report.files.take((table, report.entry["name"]), folder, report.name),
     )
 
 
@@ -198,25 +204,26 @@ def _move(
     """Makes a table of one report a partition, with the modules' new ids and paths; its new id goes into the entry."""
     if stop.is_set():
         return
-    source, target = share.file(spec.name), part_of(folder, spec.name, share.entry["name"])
+    target = part_of(folder, spec.name, share.entry["name"])
     target.parent.mkdir(parents=True)
     if spec.name == coverage.SPEC.name and counted is not None:
         with table_writer(target, spec) as writer:
             writer.write_table(counted)
     else:
-        with _readable(source):
+        with _readable(spec.name, share.place):
             if new.changes_nothing or not concerns(spec):
-                share.take(source, target)
+                share.take(spec.name, folder)
                 return
-            rewrite(source, target, spec, new, stop)
+            rewrite(share.file(spec.name), target, spec, new, stop)
     share.entry[manifest.TABLE_IDS][spec.name] = _file_id(target)
 
 
 @contextmanager
-def _readable(source: Path) -> Iterator[None]:
-    """Turns what is wrong with a file that is read into an error about it."""
+def _readable(table: str, place: Location) -> Iterator[None]:
+    """Turns what is wrong with a file that is read into an error about its dataset."""
     try:
         yield
     except (FileNotFoundError, pa.ArrowException) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error).split("\n", 1)[0]
-        raise DatasetError(source, f"cannot be read ({reason})", "parse all reports again, together") from None
+        problem = f"its table {table} cannot be read ({reason})"
+        raise DatasetError(place, problem, "parse all reports again, together") from None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracekit.arrays.types import Ints
+    from tracekit.dataset.existing import Files
 
 NAME = "modules_of_reports"
 _SPEC = TableSpec(
@@ -88,11 +89,11 @@ def _alike(table: pa.Table) -> pa.Table:
     return modules.SPEC.table({name: table.column(name) for name in table.column_names} | {"kind": kind})
 
 
-def read(folder: Path, listed: Mapping[str, Any]) -> dict[int, Hierarchy]:
+def read(files: Files, listed: Mapping[str, Any]) -> dict[int, Hierarchy]:
     """The hierarchies of a dataset of several reports, by their numbers.
 
     Args:
-        folder: The dataset.
+        files: The files of the dataset.
         listed: Its manifest.
 
     Raises:
@@ -102,16 +103,16 @@ def read(folder: Path, listed: Mapping[str, Any]) -> dict[int, Hierarchy]:
     expected = listed[manifest.TABLE_IDS].get(NAME)
     if expected is None or any("own_modules" not in entry for entry in listed["reports"]):
         problem = "was written by an older tracekit, which did not keep the modules of each report"
-        raise DatasetError(folder, problem, remedy)
+        raise DatasetError(files.place, problem, remedy)
     try:
-        with pq.ParquetFile(folder / f"{NAME}.parquet") as file:
+        with pq.ParquetFile(files.readable(NAME, None)) as file:
             table, found = file.read(), id_of(file.metadata)
-        united = pq.read_table(folder / "modules.parquet", columns=["path"]).column("path").to_pylist()
+        united = pq.read_table(files.readable("modules", None), columns=["path"]).column("path").to_pylist()
     except (OSError, pa.ArrowException) as error:
         reason = str(error).split("\n", 1)[0]
-        raise DatasetError(folder, f"its table {NAME} cannot be read ({reason})", remedy) from None
+        raise DatasetError(files.place, f"its table {NAME} cannot be read ({reason})", remedy) from None
     if found != expected:
-        raise DatasetError(folder, f"its table {NAME} is from another parse", "run the command again")
+        raise DatasetError(files.place, f"its table {NAME} is from another parse", "run the command again")
     numbers = integers(table, "hierarchy")
     bounds = [0, *(np.flatnonzero(np.diff(numbers, append=-1)) + 1).tolist()]
     return {int(numbers[start]): _hierarchy(table.slice(start, end - start), united) for start, end in pairwise(bounds)}

@@ -6,19 +6,23 @@ be read until the new manifest takes the place of the old one; only then the old
 
 from __future__ import annotations
 
-import tempfile
+import json
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.dataset import manifest
-from tracekit.dataset.table_files import name_of
+from tracekit.dataset import manifest, own_modules
+from tracekit.dataset.existing import AtUrl, is_named_by_id, names
+from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.errors import DatasetError, ReportsError, UsageError
 from tracekit.files import stopped_once
 from tracekit.storage.failures import reachable
+from tracekit.storage.left_behind import passing_folder
+from tracekit.storage.locations import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from upath import UPath
 
@@ -27,6 +31,11 @@ if TYPE_CHECKING:
 _STAGE = "uploading"
 #: Stores that cannot be written to.
 _READ_ONLY = ("http", "https")
+#: Stores of objects in buckets; and all that have no folders which would have to be made.
+_OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs"})
+_OF_OBJECTS = _OF_BUCKETS | {"az", "abfs", "abfss", "adl"}
+#: Requests at once, each of which takes some ten milliseconds: there are seven files per report.
+_AT_ONCE = 16
 
 
 @contextmanager
@@ -43,11 +52,10 @@ def published(place: UPath, *, force: bool, progress: Progress) -> Iterator[Path
         ReportsError: If some reports could not be read; the dataset has the others.
         UsageError: If nothing can be written to URLs of this kind.
     """
-    if place.protocol in _READ_ONLY:
-        raise UsageError(f"{place}: nothing can be written by {place.protocol}; choose another place with -o")
+    _check_writable(place)
     before = _before(place, force=force)
-    with stopped_once(), tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True) as folder:
-        local = Path(folder, "dataset")
+    with stopped_once(), passing_folder() as folder:
+        local = folder / "dataset"
         errors: ReportsError | None = None
         try:
             yield local
@@ -61,6 +69,43 @@ def published(place: UPath, *, force: bool, progress: Progress) -> Iterator[Path
         raise ReportsError(errors.errors, place)
 
 
+@contextmanager
+def succeeding(place: UPath, before: Mapping[str, Any], progress: Progress) -> Iterator[tuple[Path, AtUrl]]:
+    """An empty folder of this machine for the dataset that replaces the one at a URL, and the files of that one.
+
+    Args:
+        place: The URL.
+        before: The manifest of the only dataset that may be replaced.
+        progress: Called with the share that is there.
+
+    Raises:
+        DatasetError: If another parse replaced the dataset meanwhile, or the place cannot be reached.
+        UsageError: If nothing can be written to URLs of this kind.
+    """
+    _check_writable(place)
+    with stopped_once(), passing_folder() as folder:
+        local = folder / "dataset"
+        local.mkdir()
+        yield local, AtUrl(place, before, folder / "before")
+        with reachable(place, DatasetError):
+            _publish(local, place, before, progress)
+
+
+def is_there(place: UPath) -> bool:
+    """Whether there is a dataset at a URL.
+
+    Raises:
+        DatasetError: If the place cannot be reached.
+    """
+    with reachable(place, DatasetError):
+        return _listed_there(place) is not None
+
+
+def _check_writable(place: UPath) -> None:
+    if place.protocol in _READ_ONLY:
+        raise UsageError(f"{place}: nothing can be written by {place.protocol}; choose another place with -o")
+
+
 def _before(place: UPath, *, force: bool) -> Mapping[str, Any] | None:
     """The manifest of the dataset that will be replaced; None if there is none.
 
@@ -69,12 +114,12 @@ def _before(place: UPath, *, force: bool) -> Mapping[str, Any] | None:
     """
     with reachable(place, DatasetError):
         place.fs.invalidate_cache()
-        names = _names(place)
-    if not names:
+        there = _names(place)
+    if not there:
         return None
-    if manifest.MANIFEST not in names:
+    if manifest.MANIFEST not in there:
         # A parse that was killed leaves tables without a manifest; whatever else is there belongs to somebody.
-        if all(name.partition("/")[0].endswith(".parquet") and "/" in name for name in names):
+        if all(_is_of_a_table(name) for name in there):
             return None
         raise DatasetError(place, "already exists and is not a dataset", "choose another place with -o")
     if not force:
@@ -86,7 +131,7 @@ def _names(place: UPath) -> set[str]:
     """Everything below a URL, by the path from there; the bucket must exist."""
     fs, root = place.fs, place.path.rstrip("/")
     bucket = root.partition("/")[0]
-    if place.protocol in {"s3", "s3a", "gs", "gcs"} and not fs.exists(bucket):
+    if place.protocol in _OF_BUCKETS and not fs.exists(bucket):
         raise FileNotFoundError(f"no bucket {bucket}")
     return {name[len(root) + 1 :] for name in fs.find(root)}
 
@@ -94,31 +139,68 @@ def _names(place: UPath) -> set[str]:
 def _publish(local: Path, place: UPath, before: Mapping[str, Any] | None, progress: Progress) -> None:
     fields = manifest.read(local)
     files = _files(local, fields)
-    known = set() if before is None else _named_name_of(before)
+    known = set() if before is None else {name for name in names(before).values() if is_named_by_id(before)}
     text = manifest.as_text(
         {name: value for name, value in fields.items() if name != manifest.ID} | {manifest.FILES: manifest.NAMED_BY_ID}
     )
     fs, root = place.fs, place.path.rstrip("/")
-    done: list[str] = []
+    new = [name for name in files if name not in known]
     try:
-        for name, file in files.items():
-            if name not in known:
-                done.append(name)
-                _put(fs, file, f"{root}/{name}")
-            progress(_STAGE, len(done) / (len(files) + 1))
+        _put_all(fs, [(files[name], f"{root}/{name}") for name in new], progress)
+        if _listed_there(place) != before:
+            problem = "was replaced or added to by another parse meanwhile"
+            raise DatasetError(place, problem, "nothing was changed; run the command again")
         _put_text(fs, text, f"{root}/{manifest.MANIFEST}")
     except BaseException:
-        _remove(fs, root, done)
+        with suppress(Exception):  # without its manifest, nobody knows what belongs to the dataset that is there
+            _remove(fs, root, {*new} - {*names(_listed_there(place) or {}).values()})
         raise
-    _remove(fs, root, sorted(known - files.keys()))
+    # Of parses that were killed too: other programs read whatever is in the folder of a table.
+    _remove(fs, root, {name for name in _names(place) if _is_of_a_table(name)} - files.keys())
     fs.invalidate_cache()
     progress(_STAGE, 1.0)
 
 
+def _listed_there(place: UPath) -> dict[str, Any] | None:
+    """The manifest at a URL as it is now; None if there is none."""
+    try:
+        fields: dict[str, Any] = json.loads(text_of(place / manifest.MANIFEST))
+    except FileNotFoundError:
+        return None
+    return fields
+
+
+def _is_of_a_table(name: str) -> bool:
+    return name.partition("/")[0].removesuffix(".parquet") in {*TABLE_NAMES, own_modules.NAME}
+
+
+def _put_all(fs: Any, files: list[tuple[Path, str]], progress: Progress) -> None:  # noqa: ANN401 - as below
+    """Puts files at their places, several at a time; all have ended when one fails."""
+    with ThreadPoolExecutor(_at_once(fs)) as pool:
+        futures = [pool.submit(_put, fs, file, target) for file, target in files]
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
+                progress(_STAGE, done / (len(files) + 1))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _at_once(fs: Any) -> int:  # noqa: ANN401 - as below
+    """How many requests a file system may have at once; those that wait for each answer need not bear several."""
+    return _AT_ONCE if getattr(fs, "async_impl", False) else 1
+
+
 def _put(fs: Any, file: Path, target: str) -> None:  # noqa: ANN401 - a file system of an optional library
-    with suppress(FileExistsError):
-        fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+    if _OF_OBJECTS.isdisjoint(_protocols(fs)):
+        with suppress(FileExistsError):
+            fs.makedirs(target.rpartition("/")[0], exist_ok=True)
     fs.put_file(str(file), target)
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:  # noqa: ANN401 - as above
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
 def _put_text(fs: Any, text: str, target: str) -> None:  # noqa: ANN401 - as above
@@ -126,26 +208,19 @@ def _put_text(fs: Any, text: str, target: str) -> None:  # noqa: ANN401 - as abo
     fs.pipe_file(target, text.encode())
 
 
-def _remove(fs: Any, root: str, names: list[str]) -> None:  # noqa: ANN401 - as above
+def _remove(fs: Any, root: str, unwanted: Iterable[str]) -> None:  # noqa: ANN401 - as above
     """Removes files as far as they are there and that is possible."""
-    for name in names:
+
+    def remove(name: str) -> None:
         with suppress(Exception):
             fs.rm_file(f"{root}/{name}")
+
+    with ThreadPoolExecutor(_at_once(fs)) as pool:
+        for name in unwanted:
+            pool.submit(remove, name)
 
 
 def _files(local: Path, fields: Mapping[str, Any]) -> dict[str, Path]:
     """The files of a dataset of this machine by their names at a URL."""
-    files = {
-        name_of(table, None, id_): local / name_of(table, None) for table, id_ in fields[manifest.TABLE_IDS].items()
-    }
-    for entry in fields.get("reports", ()):
-        for table, id_ in entry[manifest.TABLE_IDS].items():
-            files[name_of(table, entry["name"], id_)] = local / name_of(table, entry["name"])
-    return files
-
-
-def _named_name_of(fields: Mapping[str, Any]) -> set[str]:
-    """The names of the files of a dataset at a URL."""
-    if fields.get(manifest.FILES) != manifest.NAMED_BY_ID:
-        return set()
-    return set(_files(Path(), fields))
+    here, there = names(fields), names({**fields, manifest.FILES: manifest.NAMED_BY_ID})
+    return {there[file]: local / name for file, name in here.items()}

@@ -15,7 +15,8 @@ from tracekit.dataset import manifest
 from tracekit.dataset.opening import SUFFIX
 from tracekit.dataset.table_files import FILE_ID, id_of
 from tracekit.errors import DatasetError
-from tracekit.files import parents_made, reason_of, remedy_of, stopped_once, whole_folder
+from tracekit.files import hidden_prefix, parents_made, reason_of, remedy_of, stopped_once, whole_folder
+from tracekit.storage.left_behind import remove_left_behind
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
@@ -69,12 +70,18 @@ def writing(
     try:
         check(folder)
         place = folder.resolve()
+        tidy(place)
         taken = whole_folder(place, lambda: check(place))
         with stopped_once(), parents_made(place), taken as partial:
             yield partial, place
     except OSError as error:
         problem = f"cannot be written ({reason_of(error)})"
         raise DatasetError(folder, problem, remedy_of(error, "choose another folder with -o")) from None
+
+
+def tidy(place: Path) -> None:
+    """Removes what killed parses left beside a dataset."""
+    remove_left_behind(place.parent, hidden_prefix(place))
 
 
 def check_free(folder: Path, *, force: bool) -> None:

@@ -33,6 +33,18 @@ _REASONS = (
     re.compile(r"Type: ErrorText\s+Value: \"(?!.*Throw in function)(.+)\""),
     re.compile(r"std::exception::what: (.+)"),
 )
+#: Runs a program until that has ended, or this process, however it ended: then its input is closed, and all are killed.
+_AS_LONG_AS_WE_LIVE = """
+exec 3<&0 </dev/null
+"$@" 3<&- &
+program=$!
+{ read -r _ <&3; kill -9 0; } >/dev/null 2>&1 &
+watcher=$!
+wait $program
+code=$?
+kill -9 $watcher
+exit $code
+"""
 _CHATTER = re.compile(r"^\s*(Processing|Saved report|/|\[|$)")
 _LONGEST_REASON = 300
 
@@ -96,12 +108,13 @@ def _imported(tool: Nsys, raw: Path, place: Path, progress: Callable[[float], No
 def _run(
     command: Sequence[str], place: Path, progress: Callable[[float], None], *, libraries: Path | None = None
 ) -> None:
-    """Runs one of NVIDIA's programs; if this process is stopped, so is the program."""
+    """Runs one of NVIDIA's programs; if this process is stopped or killed, so is the program."""
     environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
     try:
+        os.stat(command[0])  # noqa: PTH116 - the shell would say it in its own way
         running = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
+            ["/bin/sh", "-c", _AS_LONG_AS_WE_LIVE, "sh", *command] if os.name == "posix" else command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=place,
@@ -118,6 +131,8 @@ def _run(
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             running.wait()
+        if running.stdin:
+            running.stdin.close()
     if code:
         raise ExportFailed(_reason(output) or f"exit code {code}")
 

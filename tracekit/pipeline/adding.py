@@ -6,15 +6,18 @@ when it is complete; until then, and if anything goes wrong, the old one stays.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.dataset import manifest
+from tracekit.dataset.existing import Here
 from tracekit.dataset.joining import Kept, Part, join
 from tracekit.dataset.opening import load
-from tracekit.dataset.writing import writing
+from tracekit.dataset.table_files import name_of
+from tracekit.dataset.writing import tidy, writing
 from tracekit.errors import DatasetError, ReportError, ReportsError
 from tracekit.files import linked
 from tracekit.pipeline.any_size import parse_report
@@ -25,14 +28,21 @@ from tracekit.storage.failures import reachable
 from tracekit.storage.locations import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from tracekit.dataset.existing import Files
     from tracekit.pipeline.one import Wishes
     from tracekit.pipeline.run import Run
+    from tracekit.progress import Progress
     from tracekit.storage.locations import Location
 
     #: What a manifest says of one report.
     Entry = Mapping[str, Any]
+
+#: Reports that are read for their digest at once: at a URL, each one waits for the network.
+_COMPARED_AT_ONCE = 4
+#: Fields of a manifest that are about where its dataset lies.
+_NOT_OF_ONE = (manifest.ID, manifest.FILES)
 
 
 class _Numbered(NamedTuple):
@@ -51,12 +61,12 @@ class _Numbered(NamedTuple):
     is_new: bool
 
 
-def add(paths: Sequence[Location], folder: Path, wishes: Wishes, run: Run) -> Parsed:
+def add(paths: Sequence[Location], folder: Location, wishes: Wishes, run: Run) -> Parsed:
     """Adds reports to a dataset.
 
     Args:
         paths: The reports.
-        folder: The dataset.
+        folder: The dataset, on this machine or at a URL.
         wishes: What is asked of the dataset of each report.
         run: How they are parsed.
 
@@ -71,16 +81,33 @@ def add(paths: Sequence[Location], folder: Path, wishes: Wishes, run: Run) -> Pa
     if manifest.ID not in before:
         problem = "was written by an early tracekit, to whose datasets nothing can be added"
         raise DatasetError(folder, problem, "parse its report again")
-    reports, skipped = _with_new(paths, folder, _reports_of(before), wishes.by, force=run.force)
+    there = _reports_of(before)
+    given = _compared(paths, there, run.progress)
+    reports, skipped = _with_new(given, folder, there, wishes.by, force=run.force)
     if len(skipped) == len(paths):
+        if not is_remote(folder):  # there, another parse may be about to use what nobody lists yet
+            tidy(folder.resolve())
         return Parsed(load(folder), skipped)
-    with writing(folder, successor_of=before) as (partial, place):
-        errors = _write(reports, partial, _Old(place, before), wishes, run)
+    with _succeeding(folder, before, run) as (partial, place, files):
+        errors = _write(reports, partial, _Old(files, before), wishes, run)
     # As the caller named it, unless that path led through the folder which has just been replaced.
-    folder = folder if (folder / manifest.MANIFEST).exists() else place
+    folder = folder if is_remote(folder) or (folder / manifest.MANIFEST).exists() else place
     if errors:
         raise ReportsError(errors.values(), folder)
     return Parsed(load(folder), skipped)
+
+
+@contextmanager
+def _succeeding(folder: Location, before: Entry, run: Run) -> Iterator[tuple[Path, Location, Files]]:
+    """An empty folder for the new dataset, where that will be, and the files of the old one."""
+    if is_remote(folder):
+        from tracekit.dataset.publishing import succeeding  # noqa: PLC0415 - for URLs only
+
+        with succeeding(folder, before, run.progress) as (partial, files):
+            yield partial, folder, files
+    else:
+        with writing(folder, successor_of=before) as (partial, place):
+            yield partial, place, Here(place)
 
 
 def _reports_of(before: Entry) -> list[_Numbered]:
@@ -97,15 +124,26 @@ def _reports_of(before: Entry) -> list[_Numbered]:
     ]
 
 
+def _compared(
+    paths: Sequence[Location], reports: list[_Numbered], progress: Progress
+) -> list[tuple[Location, _Numbered | None]]:
+    """Each given report with the one of the dataset that has the same bytes; several are compared at a time."""
+    given: list[tuple[Location, _Numbered | None]] = []
+    with ThreadPoolExecutor(_COMPARED_AT_ONCE) as pool:
+        for path, same in zip(paths, pool.map(lambda path: _same_report(path, reports), paths), strict=True):
+            given.append((path, same))
+            progress("comparing", len(given) / len(paths))
+    return given
+
+
 def _with_new(
-    paths: Sequence[Location], folder: Path, before: list[_Numbered], by: str, *, force: bool
+    given: list[tuple[Location, _Numbered | None]], folder: Location, before: list[_Numbered], by: str, *, force: bool
 ) -> tuple[list[_Numbered], list[Location]]:
     """All reports of the dataset as it shall be, in the order of their numbers; and those that are in it already."""
     reports = {one.number: one for one in before}
     by_place = {_place(one.path): one for one in before}
     skipped: list[Location] = []
-    for path in paths:
-        same = _same_report(path, before)
+    for path, same in given:
         if same is not None and _asked(same) == by:
             skipped.append(path)
             continue
@@ -143,7 +181,7 @@ def _of_same_bytes(path: Location, sources: list[tuple[_Numbered, Entry]]) -> _N
     return next((one for one, source in sources if source.get("sha256") == digest), None)
 
 
-def _differs(folder: Path, path: Location, old: _Numbered, by: str) -> DatasetError:
+def _differs(folder: Location, path: Location, old: _Numbered, by: str) -> DatasetError:
     """The error for a report that is in the dataset, but not as it is asked for now."""
     asked = _asked(old)
     if _same_report(path, [old]) is not None:
@@ -154,9 +192,9 @@ def _differs(folder: Path, path: Location, old: _Numbered, by: str) -> DatasetEr
 
 
 class _Old(NamedTuple):
-    """The dataset as it is: where it lies, and its manifest."""
+    """The dataset as it is: its files, and its manifest."""
 
-    folder: Path
+    files: Files
     manifest: Entry
 
 
@@ -202,9 +240,10 @@ def _parse(paths: list[Location], parts: list[Part], wishes: Wishes, run: Run) -
 def _kept(name: str, entry: Entry | None, partial: Path, old: _Old) -> Part | Kept:
     """A report of the old dataset; the only one of a dataset becomes a part of the new one."""
     if "reports" in old.manifest and entry is not None:
-        return Kept(name, old.folder, old.manifest, entry)
+        return Kept(name, old.files, old.manifest, entry)
     folder = partial / f".{name}"
     folder.mkdir()
-    for file in (manifest.MANIFEST, *(f"{table}.parquet" for table in old.manifest["rows"])):
-        linked(old.folder / file, folder / file)
+    for table in old.manifest["rows"]:
+        linked(old.files.readable(table, None), folder / name_of(table, None))
+    manifest.write(folder, {field: value for field, value in old.manifest.items() if field not in _NOT_OF_ONE})
     return Part(name, folder, 0)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
-from tracekit.dataset.publishing import published
+from tracekit.dataset.publishing import is_there, published
 from tracekit.dataset.writing import default_folder, writing
-from tracekit.errors import DatasetError, ReportError, UsageError
+from tracekit.errors import ReportError, UsageError
 from tracekit.markers.kinds import AUTO, HIERARCHIES
 from tracekit.pipeline.any_size import tables_of_any_size
 from tracekit.pipeline.one import Wishes
@@ -94,8 +94,8 @@ def parse_new(report: Given | Sequence[Given], out: Given | None, wishes: Wishes
     if isinstance(place, Path):
         parse_into = _added if run.add and place.exists() else _parsed
         return parse_into(reports, place, wishes, run)
-    if run.add:
-        raise DatasetError(place, "is at a URL, where no reports can be added", "add them to a copy on this machine")
+    if run.add and is_there(place):
+        return _added(reports, place, wishes, run)
     with published(place, force=run.force, progress=run.progress) as folder:
         _parsed(reports, folder, wishes, replace(run, force=False))
     return Parsed(load(place), [])
@@ -147,7 +147,7 @@ def _loaded(folder: Path, place: Path) -> Dataset:
     return load(folder if (folder / MANIFEST).exists() else place)
 
 
-def _added(reports: Sequence[Location], folder: Path, wishes: Wishes, run: Run) -> Parsed:
+def _added(reports: Sequence[Location], folder: Location, wishes: Wishes, run: Run) -> Parsed:
     """Further reports in a dataset."""
     from tracekit.pipeline.adding import add  # noqa: PLC0415 - as above
 

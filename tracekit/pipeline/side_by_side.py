@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: A terminal shows so many reports one below the other.
 _MOST_NAMED = 16
+#: Sizes that are asked for at once, which at URLs are requests.
+_ASKED_AT_ONCE = 16
 
 
 class Wanted(NamedTuple):
@@ -77,9 +80,11 @@ def _of_all(count: int, progress: Progress) -> Progress:
 
 def _here(engine: Engine, reports: Sequence[Wanted], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
     """By tasks that write where the tables belong."""
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        needed = [*pool.map(needed_bytes, [one.report for one in reports])]
     tasks = [
-        Task(one.name, partial(parsed_into, one.folder, one.report, one.wishes), needed_bytes(one.report))
-        for one in reports
+        Task(one.name, partial(parsed_into, one.folder, one.report, one.wishes), bytes_)
+        for one, bytes_ in zip(reports, needed, strict=True)
     ]
     return engine.outcomes(tasks, progress)
 

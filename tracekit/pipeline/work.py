@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import traceback
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.pipeline.any_size import parse_report
+from tracekit.storage.left_behind import passing_folder
 from tracekit.storage.locations import is_remote
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tracekit.engines.base import Share
     from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
@@ -74,8 +75,8 @@ def parsed_away(report: Location, wishes: Wishes, share: Share) -> ReportError |
         remedy = "give a path that the workers of the cluster see"
         return ReportError(report, f"does not exist on {host}", remedy)
     try:
-        with TemporaryDirectory(prefix="tracekit-", dir=scratch_folder()) as name:
-            folder = Path(name, "part")
+        with passing_folder(parent=scratch_folder()) as scratch:
+            folder = scratch / "part"
             error = parsed_into(folder, report, wishes, share)
             return error or {file.name: file.read_bytes() for file in folder.iterdir()}
     except OSError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import ReportError
 from tracekit.storage.failures import reachable
+from tracekit.storage.left_behind import passing_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +40,8 @@ def brought(report: Location, progress: Progress, scratch: str | None = None) ->
     if isinstance(report, Path):
         yield report
         return
-    temporary = tempfile.TemporaryDirectory(prefix="tracekit-report-", dir=scratch, ignore_cleanup_errors=True)
-    with temporary as folder:
-        copy = Path(folder, report.parent.name or "report", name_of(report))
+    with passing_folder("tracekit-report-", scratch) as folder:
+        copy = folder / (report.parent.name or "report") / name_of(report)
         copy.parent.mkdir(exist_ok=True)
         with reachable(report, ReportError):
             _copy(report, copy, progress)

@@ -1,0 +1,52 @@
+"""A real Dask cluster whose workers are processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tests.command import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Says where it is and lives until its input ends; a task that kills two workers is given up.
+CLUSTER = """
+import sys
+import dask
+from distributed import LocalCluster
+if __name__ == "__main__":
+    dask.config.set({"distributed.scheduler.allowed-failures": 1})
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextmanager
+def dask_cluster(temporary: Path, **variables: str) -> Iterator[str]:
+    """The address of its scheduler.
+
+    Args:
+        temporary: Where its workers put temporary files.
+        variables: Further ones of their environment.
+    """
+    script = temporary / "cluster.py"
+    script.write_text(CLUSTER)
+    running = subprocess.Popen(
+        [sys.executable, script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=temporary,
+        env=environment(TMPDIR=str(temporary), **variables),
+    )
+    with running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        yield running.stdout.readline().strip()
+        running.stdin.close()

@@ -1,0 +1,167 @@
+"""The same dataset, row by row, wherever its reports are worked on, wherever they and it lie, and however they came."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracekit
+from tests.command import separately
+from tests.engines.clusters import dask_cluster
+from tests.joined import BY_REPORT, joined_here, said_of_reports
+from tests.pipeline.test_adding import CONTRADICTING, THIRD
+from tests.pipeline.test_several_reports import RANKS
+from tests.readers.kineto.traces import PID, event, kernel, launch, trace
+from tests.storage.servers import KEYS, s3_server
+from tests.trace_lines import report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+s3fs = pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+pytest.importorskip("moto", reason="moto[s3], which the extra test brings, is not installed")
+pytest.importorskip("distributed", reason="the extra dask is not installed")
+
+PLAIN = """
+range  1   0 1000 forward
+range  1  10  500 attention
+launch 1  20   30 #1
+kernel 1  40  140 #1 gemm
+launch 1 600  630 #2
+kernel 1 700  800 #2 relu
+"""
+NOTHING = "kernel 1 30 40 #4 relu"
+PATTERNS = ("s3://runs/job/*.sqlite", "s3://runs/job/*.json")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Of several kinds: modules that differ or contradict each other, plain ranges, a Chrome trace, nothing."""
+    folder = tmp_path_factory.mktemp("here") / "job"
+    folder.mkdir()
+    ranks = [report(folder / f"rank{at}.sqlite", text) for at, text in enumerate((*RANKS, THIRD, CONTRADICTING))]
+    others = [report(folder / f"{name}.sqlite", text) for name, text in (("none", NOTHING), ("plain", PLAIN))]
+    events = (
+        event("python_function", "nn.Module: Net_0", 0, 100),
+        event("python_function", "nn.Module: Linear_0", 10, 30),
+        launch(20, 1),
+        kernel(200, 1),
+        launch(60, 2),
+        kernel(210, 2, "relu"),
+    )
+    return [*others, *ranks, trace(folder / "torch.json", *events, distributedInfo={"rank": PID})]
+
+
+@pytest.fixture(scope="module")
+def expected(reports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Parsed one after the other in this process."""
+    return joined_here(reports, tmp_path_factory.mktemp("expected") / "run")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "log") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def scheduler(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    temporary = tmp_path_factory.mktemp("temporary")
+    with dask_cluster(temporary, **KEYS, AWS_ENDPOINT_URL=address) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture(autouse=True)
+def bucket(address: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
+    """One named ``runs``, with the reports."""
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": address}.items():
+        monkeypatch.setenv(name, value)
+    files = s3fs.S3FileSystem(endpoint_url=address, use_listings_cache=False)
+    files.mkdir("runs")
+    for path in reports:
+        files.put_file(str(path), f"runs/job/{path.name}")
+    yield files
+    files.rm("runs", recursive=True)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def check_same(one: Dataset, expected: Dataset) -> None:
+    for table in ("modules", *BY_REPORT):
+        assert one.table(table).equals(expected.table(table)), table
+    assert said_of_reports(one) == said_of_reports(expected)
+    assert one.manifest["table_ids"] == expected.manifest["table_ids"]
+
+
+def test_one_process_and_the_pool(reports: list[Path], expected: Dataset, tmp_path: Path) -> None:
+    check_same(tracekit.parse(reports, tmp_path / "here", scheduler="here"), expected)
+    check_same(tracekit.parse(reports, tmp_path / "pool"), expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "pool", "target"),
+    [
+        ("bucket", "processes", "disk"),
+        ("disk", "processes", "bucket"),
+        ("disk", "dask", "disk"),
+        ("disk", "dask", "bucket"),
+    ],
+)
+def test_disk_and_bucket(
+    source: str, pool: str, target: str, scheduler: str, reports: list[Path], expected: Dataset, tmp_path: Path
+) -> None:
+    given = reports if source == "disk" else PATTERNS
+    folder = tmp_path / "run" if target == "disk" else "s3://runs/run.tracekit"
+    check_same(tracekit.parse(given, folder, scheduler=scheduler if pool == "dask" else None), expected)
+
+
+def test_the_command_from_bucket_to_bucket_by_a_cluster(scheduler: str, expected: Dataset) -> None:
+    run = "s3://runs/run.tracekit"
+    parsed = separately("parse", *PATTERNS, "-o", run, "--scheduler", scheduler, "--quiet")
+    assert parsed == (0, "", "")
+    check_same(tracekit.load(run), expected)
+
+
+def in_groups(reports: Sequence[Path], seed: int) -> Iterator[list[Path]]:
+    """The reports in an order by chance, some of them together."""
+    order = random.Random(seed)
+    waiting = order.sample(reports, len(reports))
+    while waiting:
+        count = order.choice((1, 1, 2, 4))
+        yield waiting[:count]
+        waiting = waiting[count:]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_added_in_any_order(seed: int, reports: list[Path], expected: Dataset, tmp_path: Path) -> None:
+    for group in in_groups(reports, seed):
+        tracekit.parse(group, tmp_path / "run", add=True, scheduler="here")
+    assert said_of_reports(tracekit.load(tmp_path / "run")) == said_of_reports(expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_added_in_any_order_to_a_bucket(
+    seed: int, bucket: s3fs.S3FileSystem, reports: list[Path], expected: Dataset, scheduler: str
+) -> None:
+    run = "s3://runs/run.tracekit"
+    for group in in_groups(reports, seed):
+        given = [f"s3://runs/job/{path.name}" for path in group] if seed % 2 else group
+        tracekit.parse(given, run, add=True, scheduler="here" if seed < 2 else scheduler)
+    added = tracekit.load(run)
+    assert said_of_reports(added) == said_of_reports(expected)
+    listed = [entry["table_ids"] for entry in (added.manifest, *added.manifest["reports"])]
+    assert len(bucket.find("runs/run.tracekit")) == 1 + sum(map(len, listed)), "no file that nobody lists"
+
+
+def test_added_by_the_command_from_bucket_to_bucket(reports: list[Path], expected: Dataset, scheduler: str) -> None:
+    run = "s3://runs/run.tracekit"
+    for pattern in PATTERNS[::-1]:
+        parsed = separately("parse", pattern, "-o", run, "--add", "--quiet", "--scheduler", scheduler)
+        assert parsed == (0, "", "")
+    assert said_of_reports(tracekit.load(run)) == said_of_reports(expected)
+    again = separately("parse", PATTERNS[0], "-o", run, "--add")
+    assert again.err.count("is in s3://runs/run.tracekit already; skipped") == len(reports) - 1
