@@ -65,7 +65,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
         },
     ),
     "attribution": (attribution.METHODS, {"base", "capturing", "causes", "recorded"}),
-    "cli": (cli.COMMANDS, {"base", "options", "recording"}),
+    "cli": (cli.COMMANDS, {"base", "options", "proof", "recording"}),
     "exports": (exports.FORMATS, {"about", "base", "members", "sessions", "timeline", "times", "tracks"}),
     "flops": (
         flops.FORMULAS,

@@ -1,0 +1,95 @@
+"""Records a program as users do, with ``tracekit capture``, and collects what the program knows of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import CaptureError
+from tracekit.pipeline.parsing import parse
+from tracekit.proof.machine import last_line, package_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tracekit.dataset.opening import Dataset
+
+#: The variables of ``programs/observed.py``, which imports torch.
+_TRUTH_FOLDER, _RANGES = "TRACEKIT_PROOF_TRUTH", "TRACEKIT_PROOF_RANGES"
+#: The report, torch.profiler's own trace beside it, and the folder with what programs knew of themselves.
+REPORT, TRACE, TRUTH = "run.sqlite", "run.json.gz", "truth"
+_LOG = "recording.log"
+
+
+def record(
+    folder: Path, arguments: Sequence[str], *, trailing: Sequence[str] = (), name: str = REPORT, ranges: bool = False
+) -> None:
+    """Runs ``tracekit capture``; its report goes into the folder.
+
+    Args:
+        folder: Where everything goes.
+        arguments: Target and options.
+        trailing: What follows after ``--``.
+        name: Name of the report.
+        ranges: Whether the program's own hooks are ranges of torch.profiler, too.
+
+    Raises:
+        CaptureError: If it fails.
+    """
+    command = [sys.executable, "-m", "tracekit", "capture", *arguments, "-o", str(folder / name)]
+    command += ["--", *trailing] if trailing else []
+    known = environment(folder, ranges=ranges)
+    (folder / TRUTH).mkdir(exist_ok=True)
+    with (folder / _LOG).open("ab") as log:
+        code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=known)
+    if code:
+        raise CaptureError(f"tracekit capture ended with exit code {code}: {last_line(folder / _LOG)}")
+
+
+def environment(folder: Path, *, ranges: bool = False) -> dict[str, str]:
+    """The environment of a program that leaves its truth in the folder."""
+    truth = {_TRUTH_FOLDER: str((folder / TRUTH).absolute()), _RANGES: str(int(ranges))}
+    return {**os.environ, **package_path(), **truth}
+
+
+def truths(folder: Path) -> list[dict[str, Any]]:
+    """What the processes of the recorded program knew of themselves.
+
+    Raises:
+        CaptureError: If there was none.
+    """
+    files = sorted((folder / TRUTH).glob("*.json"))
+    if not files:
+        raise CaptureError("the recorded program left no truth to compare with, so it did not end by itself")
+    return [json.loads(file.read_text("utf-8")) for file in files]
+
+
+def truth(folder: Path) -> dict[str, Any]:
+    """What the one process of the recorded program knew.
+
+    Raises:
+        CaptureError: If there were several.
+    """
+    known = truths(folder)
+    if len(known) > 1:
+        raise CaptureError(f"{len(known)} processes left their truth; expected one")
+    return known[0]
+
+
+def rows_of(folder: Path, table: str) -> int:
+    """How many rows a table of the report has."""
+    rows: int = dataset(folder).table(table).num_rows
+    return rows
+
+
+def dataset(folder: Path, name: str = REPORT) -> Dataset:
+    """The report's tables.
+
+    Raises:
+        ReportError: If it cannot be read.
+    """
+    return parse(folder / name, force=True)
