@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tracekit.proof.summary import Outcome, Summary
 
 FILE = "summary.md"
+#: Larger figures are shown without a fraction.
+_WHOLE = 1_000
 _SIGNS = {PASSED: "✅ passed", FAILED: "❌ failed", MISSING: "⚪ missing"}
 
 
@@ -60,7 +62,7 @@ def _details(one: Outcome) -> Iterator[str]:
 def _value(value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or "not known"
-    return f"{value:,}" if float(value).is_integer() else f"{value:,.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= _WHOLE else f"{value:,.4g}"
 
 
 def _facts(machine: Machine | None) -> Iterator[list[str]]:

@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import CaptureError
+from tracekit.nsight import nsys
 from tracekit.pipeline.parsing import parse
 from tracekit.proof.machine import last_line, package_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tracekit.dataset.opening import Dataset
@@ -41,17 +43,46 @@ def record(
         CaptureError: If it fails.
     """
     command = [sys.executable, "-m", "tracekit", "capture", *arguments, "-o", str(folder / name)]
-    command += ["--", *trailing] if trailing else []
+    run(folder, [*command, *(["--", *trailing] if trailing else [])], ranges=ranges)
+
+
+def run(folder: Path, command: Sequence[str], *, ranges: bool = False) -> None:
+    """Runs a command whose processes leave what they know of themselves in the folder.
+
+    Raises:
+        CaptureError: If it fails.
+    """
     known = environment(folder, ranges=ranges)
-    (folder / TRUTH).mkdir(exist_ok=True)
     with (folder / _LOG).open("ab") as log:
         code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=known)
     if code:
-        raise CaptureError(f"tracekit capture ended with exit code {code}: {last_line(folder / _LOG)}")
+        name = " ".join(command[1:4])
+        raise CaptureError(f"python {name} ended with exit code {code}: {last_line(folder / _LOG)}")
+
+
+def run_under_nsys(folder: Path, command: Sequence[str], options: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Runs a command that marks itself, under nsys, without a window: everything is recorded.
+
+    Args:
+        folder: Where the report goes, and what the program knows of itself.
+        command: What to run.
+        options: Options of ``nsys profile`` in place of tracekit's own.
+
+    Raises:
+        CaptureError: If it fails, or nothing is exported.
+    """
+    if (tool := nsys.find()) is None:
+        raise CaptureError(f"nsys was not found; {nsys.INSTALL}")
+    report = folder / REPORT
+    recorded = tool.record(command, report, environment=environment(folder), options=options)
+    if recorded.exit_code or not report.exists():
+        reason = "; ".join(recorded.warnings) or "no report was exported"
+        raise CaptureError(f"{tool.path} ended with exit code {recorded.exit_code}: {reason}")
 
 
 def environment(folder: Path, *, ranges: bool = False) -> dict[str, str]:
     """The environment of a program that leaves its truth in the folder."""
+    (folder / TRUTH).mkdir(exist_ok=True)
     truth = {_TRUTH_FOLDER: str((folder / TRUTH).absolute()), _RANGES: str(int(ranges))}
     return {**os.environ, **package_path(), **truth}
 

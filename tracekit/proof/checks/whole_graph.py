@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tracekit.errors import CaptureError
-from tracekit.nsight import nsys
 from tracekit.proof import comparing, recording
 from tracekit.proof.base import Evidence
 from tracekit.proof.machine import NO_GPU
@@ -31,18 +29,8 @@ def missing(machine: Machine) -> str | None:
 
 def record(folder: Path, _machine: Machine) -> None:
     """Runs the program, which marks itself, under an nsys that traces whole graphs."""
-    if (tool := nsys.find()) is None:
-        raise CaptureError(f"nsys was not found; {nsys.INSTALL}")
-    (folder / recording.TRUTH).mkdir(exist_ok=True)
-    recorded = tool.record(
-        [sys.executable, "-m", "tracekit.proof.programs.replayed"],
-        folder / recording.REPORT,
-        environment=recording.environment(folder),
-        options={"--cuda-graph-trace": _GRAPH},
-    )
-    if recorded.exit_code or not (folder / recording.REPORT).exists():
-        reason = "; ".join(recorded.warnings) or "no report was exported"
-        raise CaptureError(f"nsys ended with exit code {recorded.exit_code}: {reason}")
+    command = [sys.executable, "-m", "tracekit.proof.programs.replayed"]
+    recording.run_under_nsys(folder, command, {"--cuda-graph-trace": _GRAPH})
 
 
 def judge(folder: Path, machine: Machine) -> Evidence:

@@ -63,6 +63,11 @@ class Attentive(nn.Module):
         return x
 
 
+def example() -> Tensor:
+    """An input of the model."""
+    return torch.randn(TOKENS, _WIDTH, device=device())
+
+
 def config(*, copy_inputs: bool = True) -> CompileConfig:
     """The settings: CUDA graphs on a GPU; without one, a stand-in that counts them."""
     return CompileConfig(
@@ -85,7 +90,7 @@ def compiled(*, copy_inputs: bool = True) -> tuple[Attentive, CompiledModel]:
 def main() -> None:
     """Compiles in the first step; captures and replays in the later ones, each with an input at another address."""
     plain, model = compiled()
-    inputs = [torch.randn(TOKENS, _WIDTH, device=device()) for _ in range(PIECEWISE)]
+    inputs = [example() for _ in range(PIECEWISE)]
     before = counters.snapshot()
     with step("compile"), without_graph_captures():
         expected = [plain(x) for x in inputs]
