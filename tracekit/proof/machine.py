@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import site
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -78,8 +79,10 @@ def restored(values: Mapping[str, Any]) -> Machine:
 
 
 def package_path() -> dict[str, str]:
-    """The variable by which children find this tracekit, also from a checkout."""
+    """The variable by which children find this tracekit; nothing where it is installed, because they find it anyway."""
     above = str(Path(__file__).parents[2])
+    if above in {*site.getsitepackages(), site.getusersitepackages()}:
+        return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")]))}
 
 

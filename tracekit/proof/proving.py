@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import CaptureError, TracekitError
-from tracekit.files import parents_made, reason_of, remedy_of, whole_folder
+from tracekit.files import parents_made, reason_of, remedy_of, stopped_once, whole_folder
 from tracekit.proof import children, machine as machines, one, page, summary
 from tracekit.proof.summary import FAILED, MISSING, Summary
 
@@ -60,7 +60,8 @@ def prove(place: Path, checks: Sequence[Check], watchers: Watchers, *, force: bo
     check_free(place, force=force)
     place = place.resolve()
     try:
-        with parents_made(place), whole_folder(place, lambda: check_free(place, force=force)) as folder:
+        taken = whole_folder(place, lambda: check_free(place, force=force))
+        with stopped_once(), parents_made(place), taken as folder:
             proof = _Proof(folder, place, watchers)
             stop = proof.run(checks)
             if stop is not None and not proof.anything:

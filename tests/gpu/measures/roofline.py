@@ -20,7 +20,7 @@ NAME = "roofline"
 ABOUT = "roofline's TFLOP/s of a product are those by events of the GPU; product and copy beside NVIDIA's peaks"
 LIMIT_S = 180
 #: How far events and kernel times may be apart: events count the time between kernels, too.
-APART = 0.15
+APART = 0.25
 _DTYPE = "bfloat16"
 
 
