@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 #: Operators that multiply by a weight.
-PRODUCTS = {"aten::addmm", "aten::mm", "aten::bmm", "aten::linear", "aten::_addmm_activation"}
+PRODUCTS = {"aten::addmm", "aten::mm", "aten::_addmm_activation"}
 #: In place of a module, for work that has none.
 NONE = "no module"
 #: At most so many differences of one kind are told one by one.
