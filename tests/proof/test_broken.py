@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import tracekit
 from tests.command import ROOT, environment
 from tests.gpu import data_files
 from tests.gpu.measures import MEASURES, clock_error, marker_cost, replay_speed, roofline
@@ -182,7 +183,7 @@ def test_small_reports_for_data_can_be_parsed_and_tell_nothing_of_the_machine(pr
 
 def tables(path: Path) -> list[Any]:
     """What there is to know of the calls and the work in a report."""
-    dataset = recording.parse(path, path.with_suffix(".tracekit"), force=True)
+    dataset = tracekit.parse(path, path.with_suffix(".tracekit"), force=True)
     found = [dataset.table(name).to_pylist() for name in ("calls", "kernels")]
     shutil.rmtree(dataset.folder)
     return found

@@ -25,6 +25,7 @@ from tests.proof.endings import (
     unproved,
 )
 from tracekit.errors import CaptureError
+from tracekit.nsight.nsys import Nsys
 from tracekit.proof import Watchers, machine, prove, proving, summary
 from tracekit.proof.machine import Machine
 
@@ -218,3 +219,17 @@ def test_a_signal_during_a_check_stops_it_and_leaves_a_whole_folder(number: sign
     assert [one["verdict"] for one in read(tmp_path / "out")["checks"]] == ["passed", "missing"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert ended(tmp_path)
+
+
+def test_options_replace_those_that_tracekit_gives_to_nsys(tmp_path: Path) -> None:
+    """A script stands in for nsys and writes down how it was called."""
+    tool = tmp_path / "nsys"
+    told = tmp_path / "told.txt"
+    tool.write_text(f'#!/bin/sh\necho "$@" >> {told}\necho --cuda-graph-trace --sample\n')
+    tool.chmod(0o755)
+    with pytest.raises(CaptureError, match="nothing was recorded"):
+        Nsys(tool).record(["true"], tmp_path / "run.sqlite", options={"--cuda-graph-trace": "graph"})
+    called = next(line for line in told.read_text().splitlines() if "--trace=" in line)
+    assert "--cuda-graph-trace=graph" in called
+    assert "--sample=none" in called
+    assert "node" not in called

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import CaptureError
 from tracekit.nsight import nsys
-from tracekit.pipeline.parsing import parse
 from tracekit.proof.machine import last_line, package_path
 
 if TYPE_CHECKING:
@@ -123,4 +122,6 @@ def dataset(folder: Path, name: str = REPORT) -> Dataset:
     Raises:
         ReportError: If it cannot be read.
     """
+    from tracekit.pipeline.parsing import parse  # noqa: PLC0415 - takes half a second, which not every process needs
+
     return parse(folder / name, force=True)
