@@ -54,6 +54,11 @@ class Machine:
         return "nsys" if self.gpus and self.nsys_problem is None else "torch"
 
     @property
+    def recorder(self) -> tuple[str, ...]:
+        """Options of ``tracekit capture``. On a GPU torch's engine leaves torch.profiler's own trace, to look into."""
+        return ("--engine", self.engine, *(["--hierarchy"] if self.gpus and self.engine == "torch" else []))
+
+    @property
     def no_gpu(self) -> str | None:
         """What is missing where there is no GPU; None if there is one."""
         return None if self.gpus else NO_GPU

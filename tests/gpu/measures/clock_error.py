@@ -29,7 +29,7 @@ def missing(machine: Machine) -> str | None:
 def record(folder: Path, machine: Machine) -> None:
     """Records an eager model for long enough that clocks may drift."""
     target = ["tracekit.proof.programs.chain:make", "--warmup", "10", "--steps", "200"]
-    recording.record(folder, [*target, "--engine", machine.engine])
+    recording.record(folder, [*target, *machine.recorder])
 
 
 def judge(folder: Path, _machine: Machine) -> Evidence:

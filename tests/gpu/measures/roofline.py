@@ -32,7 +32,7 @@ def record(folder: Path, machine: Machine) -> None:
     """Measures, then records the same product."""
     recording.run(folder, [sys.executable, "-m", "tests.gpu.programs.peaks"])
     steps = ["--warmup", "10", "--steps", "20"]
-    recording.record(folder, ["tests.gpu.programs.peaks:make", *steps, "--engine", machine.engine])
+    recording.record(folder, ["tests.gpu.programs.peaks:make", *steps, *machine.recorder])
 
 
 def judge(folder: Path, machine: Machine) -> Evidence:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NAME = "backward"
 ABOUT = "with --backward, each Linear has as many backward calls as forward ones, and two products in each of them"
-LIMIT_S = 120
+LIMIT_S = 180
 _TARGET = ("tracekit.proof.programs.chain:make", "--backward", "--ops", "--steps", str(STEPS), "--warmup", str(WARMUP))
 #: The gradients of the input and of the weight.
 _PRODUCTS = 2
@@ -28,7 +28,7 @@ def missing(_machine: Machine) -> None:
 
 def record(folder: Path, machine: Machine) -> None:
     """Records forward and backward passes."""
-    recording.record(folder, [*_TARGET, "--engine", machine.engine])
+    recording.record(folder, [*_TARGET, *machine.recorder])
 
 
 def judge(folder: Path, _machine: Machine) -> Evidence:

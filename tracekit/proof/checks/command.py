@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "command"
 ABOUT = "a command's calls are those that hooks counted: tracekit capture -- COMMAND"
-LIMIT_S = 120
+LIMIT_S = 180
 _SCRIPT = Path(programs.__path__[0]) / "script.py"
 
 
@@ -26,7 +26,7 @@ def missing(_machine: Machine) -> None:
 def record(folder: Path, machine: Machine) -> None:
     """Records the command."""
     command = [sys.executable, str(_SCRIPT), str(SCRIPT)]
-    recording.record(folder, ["--engine", machine.engine], trailing=command)
+    recording.record(folder, machine.recorder, trailing=command)
 
 
 def judge(folder: Path, _machine: Machine) -> Evidence:

@@ -26,7 +26,7 @@ def missing(_machine: Machine) -> None:
 def record(folder: Path, machine: Machine) -> None:
     """Records compiled code, with operators, which tell the shapes."""
     steps = ["--warmup", str(WARMUP), "--steps", str(STEPS)]
-    recording.record(folder, [_TARGET, "--ops", *steps, "--engine", machine.engine])
+    recording.record(folder, [_TARGET, "--ops", *steps, *machine.recorder])
 
 
 def judge(folder: Path, _machine: Machine) -> Evidence:

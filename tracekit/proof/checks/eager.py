@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "eager"
 ABOUT = "calls are those that hooks counted; work and time by module are those of torch.profiler's own trace, to the ns"
-LIMIT_S = 120
+LIMIT_S = 180
 _TARGET = ("tracekit.proof.programs.chain:make", "--steps", str(STEPS), "--warmup", str(WARMUP))
 
 

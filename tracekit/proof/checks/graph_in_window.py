@@ -26,7 +26,7 @@ def missing(_machine: Machine) -> None:
 def record(folder: Path, machine: Machine) -> None:
     """Records steps, some of them replayed."""
     steps = ["--warmup", str(len(_BEFORE)), "--steps", str(len(_RECORDED))]
-    recording.record(folder, ["tracekit.proof.programs.replayed:in_window", *steps, "--engine", machine.engine])
+    recording.record(folder, ["tracekit.proof.programs.replayed:in_window", *steps, *machine.recorder])
 
 
 def judge(folder: Path, machine: Machine) -> Evidence:

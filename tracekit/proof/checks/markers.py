@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NAME = "markers"
 ABOUT = "markers under nsys are the calls that hooks counted; every module has as many kernels as torch.profiler sees"
-LIMIT_S = 180
+LIMIT_S = 240
 _TARGET = ("tracekit.proof.programs.chain:make", "--steps", str(STEPS), "--warmup", str(WARMUP))
 #: Where the same model is recorded with torch.profiler, to compare kernels.
 _PROFILED = "profiled"

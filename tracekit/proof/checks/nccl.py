@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "nccl"
 ABOUT = "what a module gathers with NCCL is its own work, in every call (of one rank)"
-LIMIT_S = 180
+LIMIT_S = 240
 _MODULE = "Ranks.gather"
 
 
@@ -29,7 +29,7 @@ def missing(machine: Machine) -> str | None:
 def record(folder: Path, machine: Machine) -> None:
     """Records a model that gathers."""
     command = [sys.executable, "-m", "tracekit.proof.programs.gathering"]
-    recording.record(folder, ["--engine", machine.engine], trailing=command)
+    recording.record(folder, machine.recorder, trailing=command)
 
 
 def judge(folder: Path, machine: Machine) -> Evidence:

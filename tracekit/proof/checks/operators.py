@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "operators"
 ABOUT = "with --ops, every product is of the module whose weight has its shape, and no Linear lacks one"
-LIMIT_S = 120
+LIMIT_S = 180
 _TARGET = ("tracekit.proof.programs.chain:make", "--ops", "--steps", str(STEPS), "--warmup", str(WARMUP))
 
 
@@ -25,7 +25,7 @@ def missing(_machine: Machine) -> None:
 
 def record(folder: Path, machine: Machine) -> None:
     """Records with operators."""
-    recording.record(folder, [*_TARGET, "--engine", machine.engine])
+    recording.record(folder, [*_TARGET, *machine.recorder])
 
 
 def judge(folder: Path, _machine: Machine) -> Evidence:

@@ -40,7 +40,7 @@ def missing(_machine: Machine) -> None:
 def record(folder: Path, machine: Machine) -> None:
     """Records graph captures and replays; compiling comes before."""
     steps = ["--warmup", str(COMPILING), "--steps", str(PIECEWISE)]
-    recording.record(folder, ["tracekit.proof.programs.pieces:main", "--ops", *steps, "--engine", machine.engine])
+    recording.record(folder, ["tracekit.proof.programs.pieces:main", "--ops", *steps, *machine.recorder])
 
 
 def judge(folder: Path, machine: Machine) -> Evidence:

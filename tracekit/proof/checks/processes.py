@@ -20,7 +20,7 @@ NAME = "processes"
 ABOUT = (
     "two processes at once are in one report: the calls of each are those that its hooks counted, its work is its own"
 )
-LIMIT_S = 180
+LIMIT_S = 300
 
 
 def missing(_machine: Machine) -> None:
@@ -30,7 +30,7 @@ def missing(_machine: Machine) -> None:
 def record(folder: Path, machine: Machine) -> None:
     """Records a command that starts two processes."""
     command = [sys.executable, "-m", "tracekit.proof.programs.workers"]
-    recording.record(folder, ["--engine", machine.engine], trailing=command)
+    recording.record(folder, machine.recorder, trailing=command)
 
 
 def judge(folder: Path, _machine: Machine) -> Evidence:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NAME = "script"
 ABOUT = "a script's calls are those that hooks counted: tracekit capture script.py -- ARGUMENTS"
-LIMIT_S = 120
+LIMIT_S = 180
 _SCRIPT = Path(programs.__path__[0]) / "script.py"
 
 
@@ -24,7 +24,7 @@ def missing(_machine: Machine) -> None:
 
 def record(folder: Path, machine: Machine) -> None:
     """Records the script."""
-    recording.record(folder, [str(_SCRIPT), "--engine", machine.engine], trailing=[str(SCRIPT)])
+    recording.record(folder, [str(_SCRIPT), *machine.recorder], trailing=[str(SCRIPT)])
 
 
 def judge(folder: Path, _machine: Machine) -> Evidence:
