@@ -21,7 +21,23 @@ MOST_BYTES = 2_000_000
 #: What a report may say of its system: versions, and nothing that names a person or a place.
 _SYSTEM = ("CpuArchitecture", "CpuCores", "CudaVersion", "CudaDriverVersion", "NvDriverVersion", "TorchVersion")
 #: Columns that hold the number of a string.
-_STRING_COLUMNS = re.compile(r".*(name|text|Name|Text)(Id)?$|nameId|textId")
+_STRING_COLUMNS = re.compile(r".*(name|text)(Id)?", re.IGNORECASE)
+#: What else tells of the machine in tables that tracekit reads: names of files and programs, and of whatever else ran,
+#: because nsys lists all processes and threads. Each with the tables that it needs.
+_TELLING = (
+    (("META_DATA_EXPORT",), "DELETE FROM META_DATA_EXPORT WHERE value LIKE '%/%'"),
+    (("EXPORT_META_DATA",), "DELETE FROM EXPORT_META_DATA WHERE value LIKE '%/%'"),
+    (("DIAGNOSTIC_EVENT",), "DELETE FROM DIAGNOSTIC_EVENT WHERE text LIKE '%/%'"),
+    (("PROCESSES",), "UPDATE PROCESSES SET name = 'python' WHERE name LIKE '%/%'"),
+    (
+        ("PROCESSES", "NVTX_EVENTS"),
+        "DELETE FROM PROCESSES WHERE globalPid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
+    ),
+    (
+        ("ThreadNames", "NVTX_EVENTS"),
+        "DELETE FROM ThreadNames WHERE globalTid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
+    ),
+)
 
 
 def keep(folder: Path, summary: Summary) -> None:
@@ -77,6 +93,9 @@ def strip(report: Path) -> None:
         if SYSTEM.name in there:
             marks = ", ".join("?" * len(_SYSTEM))
             db.execute(f"DELETE FROM {SYSTEM.name} WHERE name NOT IN ({marks})", _SYSTEM)  # noqa: S608 - a constant
+        for needed, statement in _TELLING:
+            if {*needed} <= {*there}:
+                db.execute(statement)
         _drop_unused_strings(db, [name for name in there if name in SCHEMA.tables])
     with closing(sqlite3.connect(report)) as db:
         db.execute("PRAGMA page_size=512")
@@ -89,7 +108,7 @@ def _drop_unused_strings(db: sqlite3.Connection, tables: list[str]) -> None:
     db.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
     for table in set(tables) - {STRINGS.name, RECORDER.name}:
         for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [table]).fetchall():
-            if _STRING_COLUMNS.match(column):
+            if _STRING_COLUMNS.fullmatch(column):
                 query = f'SELECT "{column}" FROM "{table}" WHERE typeof("{column}") = \'integer\''  # noqa: S608 - as above
                 db.execute(f"INSERT OR IGNORE INTO used {query}")
     db.execute(f"DELETE FROM {STRINGS.name} WHERE id NOT IN (SELECT id FROM used)")  # noqa: S608 - a constant

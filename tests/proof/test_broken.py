@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -41,6 +42,7 @@ from tracekit.proof.checks import (
 from tracekit.proof.machine import Machine, restored
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tracekit.proof.base import Check
@@ -167,18 +169,32 @@ def test_the_page_has_every_verdict_and_names_files_that_exist(proof: Path) -> N
 
 
 def test_small_reports_for_data_can_be_parsed_and_tell_nothing_of_the_machine(proof: Path) -> None:
+    look_at_data(proof, "cpu_eager.sqlite")
+
+
+@pytest.mark.nsys
+def test_small_reports_of_nsys_for_data_tell_nothing_of_the_machine_either(heard: Path) -> None:
+    look_at_data(heard, "cpu_markers.sqlite")
+
+
+def look_at_data(proof: Path, expected: str) -> None:
     kept = sorted(path.name for path in (proof / data_files.FOLDER).glob("*.sqlite"))
-    assert "cpu_eager.sqlite" in kept
+    assert expected in kept
     table = (proof / data_files.FOLDER / data_files.README).read_text("utf-8")
     assert all(f"| `{name}` |" in table for name in kept)
     for name in kept:
         path = proof / data_files.FOLDER / name
         content = path.read_bytes()
         assert len(content) <= data_files.MOST_BYTES
-        assert str(proof).encode() not in content
-        assert os.uname().nodename.encode() not in content or len(os.uname().nodename) < 4
+        assert not [word for word in (str(proof.parent), sys.executable, str(ROOT)) if word.encode() in content]
+        assert not {"EXPORT_PARAM", "Hostname", "HOME="} & {*strings(path)}
         checked = proof / name.removeprefix("cpu_").removesuffix(".sqlite")
         assert tables(path) == tables(checked / recording.REPORT), name
+
+
+def strings(path: Path) -> Iterator[str]:
+    """All texts in a file, up to the first sign that is in no name."""
+    yield from re.findall(r"[A-Za-z_]{4,}=?", path.read_bytes().decode("latin-1"))
 
 
 def tables(path: Path) -> list[Any]:

@@ -19,6 +19,7 @@ from tests.proof.endings import (
     failing,
     hanging,
     lacking,
+    losing,
     passing,
     raising,
     refusing,
@@ -103,6 +104,13 @@ def ended(folder: Path) -> bool:
     while sleeping(folder) and time.monotonic() < end:
         time.sleep(0.05)
     return not sleeping(folder)
+
+
+@pytest.mark.parametrize("nsys", ["failing", "empty"])
+def test_what_nsys_loses_is_recorded_again_and_said(nsys: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(machine, "examined", lambda _folder: Machine(nsys=nsys, nsys_problem=None))
+    (one,) = proved(tmp_path / "out", losing)["checks"]
+    assert (one["verdict"], one["why"], one["figures"]) == ("passed", "", {"recordings_lost_by_nsys": 1})
 
 
 def test_one_failure_does_not_keep_the_others_from_running(tmp_path: Path) -> None:

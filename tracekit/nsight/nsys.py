@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 VARIABLE = "TRACEKIT_NSYS"
 #: Text of the range that a program opens around the part of it that is to be recorded.
 WINDOW = "tracekit.capture"
+#: How the error begins where nsys left nothing.
+NOTHING = "nothing was recorded"
 INSTALL = f"install NVIDIA Nsight Systems, or set {VARIABLE} to the path of its nsys"
 
 _PLACES = (
@@ -47,7 +49,8 @@ _WINDOWED = {
 #: By default nsys compares registered texts only (User Guide, ``--nvtx-capture``).
 _ANY_TEXT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 #: Files that nsys leaves: a report, or raw data if it finds no importer.
-_REPORTS = (".nsys-rep", ".qdrep")
+NATIVE = ".nsys-rep"
+_REPORTS = (NATIVE, ".qdrep")
 _RAW = ".qdstrm"
 _LOG = "nsys.log"
 #: How long an interrupted program may take to end, and nsys to write.
@@ -162,7 +165,7 @@ class Nsys:
             return native
         code = recorded.exit_code
         left = f"the program exited with code {code}; " if code else ""
-        message = f"nothing was recorded: {left}{self.path} printed: {_last_reason(place)}"
+        message = f"{NOTHING}: {left}{self.path} printed: {_last_reason(place)}"
         raise CaptureError(message, code or 1)
 
     def _export(self, place: Path, native: Path, report: Path) -> str | None:

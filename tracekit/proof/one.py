@@ -11,7 +11,8 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracekit.errors import TracekitError
+from tracekit.errors import CaptureError, TracekitError
+from tracekit.nsight import nsys
 from tracekit.proof import recording
 from tracekit.proof.machine import restored
 
@@ -22,27 +23,33 @@ if TYPE_CHECKING:
     from tracekit.proof.machine import Machine
 
 MACHINE, EVIDENCE = "machine.json", "evidence.json"
-#: The suffix of nsys's own report, beside the exported one.
-NATIVE = ".nsys-rep"
 
 
 def evidence(check: Check, folder: Path, machine: Machine) -> Evidence:
     """Records and judges. On a busy machine nsys loses one recording in thirty as a whole: then it records again."""
-    check.record(folder, machine)
-    if not _is_lost(folder):
+    if not _lost(check, folder, machine):
         return check.judge(folder, machine)
-    shutil.rmtree(folder / recording.TRUTH)
+    for path in (*folder.glob(f"{recording.STEM}.*"), folder / recording.TRUTH):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     check.record(folder, machine)
     found = check.judge(folder, machine)
     return replace(found, figures={**found.figures, "recordings_lost_by_nsys": 1})
 
 
-def _is_lost(folder: Path) -> bool:
-    """Whether nsys recorded, and has not a single range."""
+def _lost(check: Check, folder: Path, machine: Machine) -> bool:
+    """Records. Returns whether nsys lost the recording: it failed itself, or its report has not a single range."""
+    try:
+        check.record(folder, machine)
+    except CaptureError as error:
+        if machine.nsys_problem is not None or nsys.NOTHING not in str(error):
+            raise
+        return True
     report = folder / recording.REPORT
-    if not (report.exists() and report.with_suffix(NATIVE).exists()):
-        return False
-    return not recording.rows_of(folder, "ranges")
+    native = report.with_suffix(nsys.NATIVE)
+    return report.exists() and native.exists() and not recording.rows_of(folder, "ranges")
 
 
 def run_check(module: str, folder: Path) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 #: The variables of ``programs/observed.py``, which imports torch.
 _TRUTH_FOLDER, _RANGES = "TRACEKIT_PROOF_TRUTH", "TRACEKIT_PROOF_RANGES"
 #: The report, torch.profiler's own trace beside it, and the folder with what programs knew of themselves.
-REPORT, TRACE, TRUTH = "run.sqlite", "run.json.gz", "truth"
+STEM = "run"
+REPORT, TRACE, TRUTH = f"{STEM}.sqlite", f"{STEM}.json.gz", "truth"
 _LOG = "recording.log"
 
 
