@@ -190,8 +190,8 @@ def test_ctrl_c_keeps_what_had_ended_and_says_what_had_not(tmp_path: Path) -> No
     assert not found["complete"]
     assert [(one["verdict"], one["why"]) for one in found["checks"]] == [
         ("passed", ""),
-        ("missing", "stopped before it had run"),
-        ("missing", "stopped before it had run"),
+        ("missing", "stopped before it had ended"),
+        ("missing", "stopped before it had ended"),
     ]
     assert "stopped before all checks had run" in (tmp_path / "out" / "summary.md").read_text("utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -226,6 +226,7 @@ def test_a_signal_during_a_check_stops_it_and_leaves_a_whole_folder(number: sign
         assert running.wait(60) == 128 + number
     assert [one["verdict"] for one in read(tmp_path / "out")["checks"]] == ["passed", "missing"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not (tmp_path / "out" / "hanging").exists()
     assert ended(tmp_path)
 
 

@@ -110,10 +110,17 @@ class _Proof:
                 self.anything = True
         except (KeyboardInterrupt, SystemExit) as error:
             stop = error
-            rest = checks[len(self._outcomes) :]
-            self._outcomes += [summary.outcome(check, MISSING, "stopped before it had run") for check in rest]
+            self._stopped(checks[len(self._outcomes) :])
         self._seconds = time.monotonic() - self._began
         return stop
+
+    def _stopped(self, rest: Sequence[Check]) -> None:
+        """Removes what the check that ran has half done, and says of the rest that it has not run."""
+        for check in rest[:1]:
+            shutil.rmtree(self._folder / check.NAME, ignore_errors=True)
+        self._outcomes += [summary.outcome(check, MISSING, "stopped before it had ended") for check in rest]
+        if self.anything:
+            self._watchers.told(f"stopped; {self._place} holds what had ended")
 
     def summary(self, *, complete: bool) -> Summary:
         """What came of all checks."""
@@ -182,9 +189,9 @@ class _Proof:
     @staticmethod
     def _tidy(folder: Path) -> None:
         """Removes what can be made again, and what is empty."""
-        for dataset in folder.rglob(_DATASETS):
+        for dataset in [*folder.rglob(_DATASETS)]:
             shutil.rmtree(dataset)
-        for path in folder.rglob("*"):
+        for path in [*folder.rglob("*")]:
             if path.is_file() and not path.stat().st_size:
                 path.unlink()
 
