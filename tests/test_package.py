@@ -26,6 +26,7 @@ from tracekit import (
     exports,
     flops,
     markers,
+    proof,
     readers,
     tables,
 )
@@ -71,7 +72,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
         },
     ),
     "attribution": (attribution.METHODS, {"base", "capturing", "causes", "recorded"}),
-    "cli": (cli.COMMANDS, {"base", "options", "recording"}),
+    "cli": (cli.COMMANDS, {"base", "options", "proof", "recording"}),
     "exports": (exports.FORMATS, {"about", "base", "members", "sessions", "timeline", "times", "tracks"}),
     "flops": (
         flops.FORMULAS,
@@ -93,6 +94,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
             "tensorrt",
         },
     ),
+    "proof.checks": (proof.CHECKS, set()),
     "readers": (
         readers.READERS,
         {
@@ -227,7 +229,7 @@ def test_no_module_is_longer_than_300_lines(path: Path) -> None:
 def test_a_room_lists_every_file_in_it(room: str) -> None:
     members, beside = ROOMS[room]
     listed = [member.__name__.rpartition(".")[2] for member in members]
-    folder = PACKAGE / room
+    folder = PACKAGE.joinpath(*room.split("."))
     there = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     there |= {path.parent.name for path in folder.glob("*/__init__.py")}
     assert len(listed) == len(set(listed))
@@ -249,6 +251,7 @@ def test_the_names_of_a_room_s_members_differ() -> None:
         analyses.ANALYSES,
         cli.COMMANDS,
         exports.FORMATS,
+        proof.CHECKS,
     ):
         names = [member.NAME for member in members]
         assert len(names) == len(set(names))

@@ -1,4 +1,4 @@
-"""Marks, runs and records a model: the only room that imports torch and nvtx.
+"""Marks, runs and records a model. Beside it, only programs that a proof records import torch.
 
 * :func:`layer_markers` puts a range around every call of every module of a model;
 * :func:`layer_marker` marks one call by hand;

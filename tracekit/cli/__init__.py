@@ -23,7 +23,7 @@ from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from tracekit.cli.base import Command
@@ -46,15 +46,26 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code. The only place that prints errors."""
+    """Runs one command; returns its exit code."""
+    options, trailing = _split_at_dashes(sys.argv[1:] if argv is None else list(argv))
+
+    def run() -> int:
+        args = _parser().parse_args(options)
+        args.trailing = trailing
+        if args.command is not capture:  # which runs a program of the user's, in this process or below it
+            _prepare_memory()
+        code: int = args.command.run(args)
+        return code
+
+    return prepared(run)
+
+
+def prepared(run: Callable[[], int]) -> int:
+    """Runs something as commands run: streams print any text, signals raise. The only place that prints errors."""
     _prepare_streams()
     _prepare_signals()
-    options, trailing = _split_at_dashes(sys.argv[1:] if argv is None else list(argv))
-    args = _parser().parse_args(options)
-    args.trailing = trailing
-    _prepare_memory()
     try:
-        code: int = args.command.run(args)
+        code = run()
         if sys.stdout is not None:
             sys.stdout.flush()
     except TracekitError as error:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tracekit.errors import CaptureError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 VARIABLE = "TRACEKIT_NSYS"
 #: Text of the range that a program opens around the part of it that is to be recorded.
 WINDOW = "tracekit.capture"
+#: How the error begins where nsys left nothing.
+NOTHING = "nothing was recorded"
 INSTALL = f"install NVIDIA Nsight Systems, or set {VARIABLE} to the path of its nsys"
 
 _PLACES = (
@@ -46,7 +49,8 @@ _WINDOWED = {
 #: By default nsys compares registered texts only (User Guide, ``--nvtx-capture``).
 _ANY_TEXT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 #: Files that nsys leaves: a report, or raw data if it finds no importer.
-_REPORTS = (".nsys-rep", ".qdrep")
+NATIVE = ".nsys-rep"
+_REPORTS = (NATIVE, ".qdrep")
 _RAW = ".qdstrm"
 _LOG = "nsys.log"
 #: How long an interrupted program may take to end, and nsys to write.
@@ -110,6 +114,7 @@ class Nsys:
         *,
         windowed: bool = False,
         environment: Mapping[str, str] | None = None,
+        options: Mapping[str, str] = MappingProxyType({}),
     ) -> Recorded:
         """Runs a command under nsys and exports the recording, even if it was interrupted.
 
@@ -118,13 +123,16 @@ class Nsys:
             report: Where the SQLite export goes; nsys's own report goes beside it, and stays if it cannot be exported.
             windowed: Whether the program opens the range ``WINDOW`` around what is to be recorded.
             environment: The program's environment; None means this process's.
+            options: Options of ``nsys profile`` in place of tracekit's own, where this nsys has them.
 
         Raises:
             CaptureError: If nsys recorded nothing.
         """
         warnings: list[str] = []
         with passing_folder(warnings, f".{report.name}.partial-", report.parent) as place:
-            recorded = self._profile(command, place, environment or os.environ, windowed=windowed)
+            wanted = {**_WANTED, **(_WINDOWED if windowed else {}), **options}
+            any_text = _ANY_TEXT if windowed else {}
+            recorded = self._profile(command, place, wanted, {**(environment or os.environ), **any_text})
             made = self._native(place, recorded)
             native = made.replace(report.with_suffix(made.suffix))
             if problem := self._export(place, native, report):
@@ -132,9 +140,8 @@ class Nsys:
         return replace(recorded, warnings=tuple(warnings))
 
     def _profile(
-        self, command: Sequence[str], place: Path, environment: Mapping[str, str], *, windowed: bool
+        self, command: Sequence[str], place: Path, wanted: Mapping[str, str], environment: Mapping[str, str]
     ) -> Recorded:
-        wanted = _WANTED | (_WINDOWED if windowed else {})
         chosen = [f"{name}={value}" for name, value in wanted.items() if name in self.options]
         nsys = [str(self.path), "profile", "--trace=cuda,nvtx", *chosen, "-o", str(place / "run")]
         with (place / _LOG).open("wb") as log, _own_output(command) as (program, descriptors):
@@ -143,7 +150,7 @@ class Nsys:
                 stdout=log,
                 stderr=log,
                 pass_fds=descriptors,
-                env={**environment, **(_ANY_TEXT if windowed else {})},
+                env=environment,
                 start_new_session=True,  # so that an interrupt reaches it once: from here
             )
             return finished(running)
@@ -158,7 +165,7 @@ class Nsys:
             return native
         code = recorded.exit_code
         left = f"the program exited with code {code}; " if code else ""
-        message = f"nothing was recorded: {left}{self.path} printed: {_last_reason(place)}"
+        message = f"{NOTHING}: {left}{self.path} printed: {_last_reason(place)}"
         raise CaptureError(message, code or 1)
 
     def _export(self, place: Path, native: Path, report: Path) -> str | None:

@@ -1,0 +1,114 @@
+"""Small real reports for ``data/``: named after GPU and check, without what tells of the machine that made them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from tracekit.nsight.tables import RECORDER, SCHEMA, STRINGS, SYSTEM
+from tracekit.proof.recording import REPORT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.proof.summary import Outcome, Summary
+
+FOLDER, README = "data", "README.md"
+MOST_BYTES = 2_000_000
+#: What a report may say of its system: versions, and nothing that names a person or a place.
+_SYSTEM = ("CpuArchitecture", "CpuCores", "CudaVersion", "CudaDriverVersion", "NvDriverVersion", "TorchVersion")
+#: Columns that hold the number of a string.
+_STRING_COLUMNS = re.compile(r".*(name|text)(Id)?", re.IGNORECASE)
+#: What else tells of the machine in tables that tracekit reads: names of files and programs, and of whatever else ran,
+#: because nsys lists all processes and threads. Each with the tables that it needs.
+_TELLING = (
+    (("META_DATA_EXPORT",), "DELETE FROM META_DATA_EXPORT WHERE value LIKE '%/%'"),
+    (("EXPORT_META_DATA",), "DELETE FROM EXPORT_META_DATA WHERE value LIKE '%/%'"),
+    (("DIAGNOSTIC_EVENT",), "DELETE FROM DIAGNOSTIC_EVENT WHERE text LIKE '%/%'"),
+    (("PROCESSES",), "UPDATE PROCESSES SET name = 'python' WHERE name LIKE '%/%'"),
+    (
+        ("PROCESSES", "NVTX_EVENTS"),
+        "DELETE FROM PROCESSES WHERE globalPid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
+    ),
+    (
+        ("ThreadNames", "NVTX_EVENTS"),
+        "DELETE FROM ThreadNames WHERE globalTid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
+    ),
+)
+
+
+def keep(folder: Path, summary: Summary) -> None:
+    """Copies reports of a proof that are small enough, and says what made them.
+
+    Args:
+        folder: The proof's folder.
+        summary: What came of its checks.
+    """
+    (folder / FOLDER).mkdir()
+    kept = [row for outcome in summary.outcomes if (row := _kept(folder, summary, outcome))]
+    lines = ["| file | what it is | made by |", "|---|---|---|", *kept]
+    (folder / FOLDER / README).write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _kept(folder: Path, summary: Summary, outcome: Outcome) -> str | None:
+    """Copies a check's report. Returns its row; None if there is none, or it is too large."""
+    report = folder / outcome.name / REPORT
+    if not report.exists():
+        return None
+    copy = folder / FOLDER / f"{_gpu(summary)}_{outcome.name}.sqlite"
+    shutil.copyfile(report, copy)
+    strip(copy)
+    if copy.stat().st_size > MOST_BYTES:
+        copy.unlink()
+        return None
+    on = f"real, on {_where(summary)}; {outcome.verdict}"
+    return f"| `{copy.name}` | {outcome.about} ({on}) | `python -m tests.gpu OUT --only {outcome.name}` |"
+
+
+def _gpu(summary: Summary) -> str:
+    """Such as ``h100``; ``cpu`` without a GPU."""
+    gpus = summary.machine.gpus if summary.machine else ()
+    words = re.findall(r"[a-z]+\d+\w*", gpus[0].lower()) if gpus else ["cpu"]
+    return words[0] if words else "gpu"
+
+
+def _where(summary: Summary) -> str:
+    machine = summary.machine
+    if machine is None:
+        return "an unknown machine"
+    nsys = f", nsys {machine.nsys}" if machine.engine == "nsys" else ""
+    return f"{machine.gpus[0] if machine.gpus else 'a CPU'}, torch {machine.torch}{nsys}"
+
+
+def strip(report: Path) -> None:
+    """Leaves only tables that tracekit reads, versions of the system, and strings that are used."""
+    with closing(sqlite3.connect(report)) as db, db:
+        there = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in there:
+            if name not in SCHEMA.tables:
+                db.execute(f'DROP TABLE "{name}"')
+        if SYSTEM.name in there:
+            marks = ", ".join("?" * len(_SYSTEM))
+            db.execute(f"DELETE FROM {SYSTEM.name} WHERE name NOT IN ({marks})", _SYSTEM)  # noqa: S608 - a constant
+        for needed, statement in _TELLING:
+            if {*needed} <= {*there}:
+                db.execute(statement)
+        _drop_unused_strings(db, [name for name in there if name in SCHEMA.tables])
+    with closing(sqlite3.connect(report)) as db:
+        db.execute("PRAGMA page_size=512")
+        db.execute("VACUUM")
+
+
+def _drop_unused_strings(db: sqlite3.Connection, tables: list[str]) -> None:
+    if STRINGS.name not in tables:
+        return
+    db.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
+    for table in set(tables) - {STRINGS.name, RECORDER.name}:
+        for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [table]).fetchall():
+            if _STRING_COLUMNS.fullmatch(column):
+                query = f'SELECT "{column}" FROM "{table}" WHERE typeof("{column}") = \'integer\''  # noqa: S608 - as above
+                db.execute(f"INSERT OR IGNORE INTO used {query}")
+    db.execute(f"DELETE FROM {STRINGS.name} WHERE id NOT IN (SELECT id FROM used)")  # noqa: S608 - a constant
