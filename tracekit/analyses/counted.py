@@ -25,18 +25,17 @@ class Counted:
             width: The number of columns.
         """
         self._parts: list[list[Ints]] = []
-        self._width, self._reports, self._waiting = width, 0, 0
+        self._width, self._reports = width, 0
+        self._counted, self._waiting = 0, 0
 
     def add(self, *columns: Ints) -> None:
         """Adds the rows of a report."""
-        rows = [*columns, np.ones(columns[0].size, np.int64)]
-        if self._reports == 1:
-            self._parts = [_counted(self._parts)]
-        self._parts.append(_counted([rows]) if self._reports else rows)
+        self._parts.append([*columns, np.ones(columns[0].size, np.int64)])
         self._reports += 1
-        self._waiting += self._parts[-1][0].size
-        if self._waiting > max(_MOST_WAITING, 2 * self._parts[0][0].size):
-            self._parts, self._waiting = [_counted(self._parts)], 0
+        self._waiting += columns[0].size
+        if self._reports > 1 and self._waiting > max(_MOST_WAITING, 2 * self._counted):
+            self._parts = [_counted(self._parts)]
+            self._counted, self._waiting = self._parts[0][0].size, 0
 
     @property
     def is_one_report(self) -> bool:

@@ -73,24 +73,28 @@ class Totals:
 
     def __init__(self, keys: list[str], figures: Mapping[str, str], *, sort: bool = True) -> None:
         self._keys, self._figures, self._sort = keys, dict(figures), sort
-        self._parts: list[pd.DataFrame] = []
-        self._waiting = 0
+        self._parts: list[Mapping[str, Ints]] = []
+        self._grouped, self._waiting = 0, 0
 
     def add(self, columns: Mapping[str, Ints]) -> None:
         """Adds the rows of a report, of which many can have one key."""
-        rows = pd.DataFrame(columns)
-        # Grouping costs more than reading where there is nothing.
-        self._parts.append(self._grouped(rows) if len(rows) else rows)
-        self._waiting += len(self._parts[-1])
-        if self._waiting > max(_MOST_WAITING, 2 * len(self._parts[0])):
-            self._parts, self._waiting = [self.frame()], 0
+        self._parts.append(columns)
+        self._waiting += columns[self._keys[0]].size
+        # Grouping the rows of each small report by itself would cost more than reading them.
+        if self._waiting > max(_MOST_WAITING, 2 * self._grouped):
+            self._group()
 
     def frame(self) -> pd.DataFrame:
         """A row for each key."""
-        if len(self._parts) > 1:
-            self._parts = [self._grouped(pd.concat(self._parts))]
-        return self._parts[0]
+        if self._waiting:
+            self._group()
+        return pd.DataFrame({name: self._column(name) for name in [*self._keys, *self._figures]})
 
-    def _grouped(self, rows: pd.DataFrame) -> pd.DataFrame:
-        groups = rows.groupby(self._keys, as_index=False, sort=self._sort)
-        return groups.agg(self._figures)
+    def _group(self) -> None:
+        rows = pd.DataFrame({name: self._column(name) for name in [*self._keys, *self._figures]})
+        groups = rows.groupby(self._keys, as_index=False, sort=self._sort).agg(self._figures)
+        self._parts = [{name: groups[name].to_numpy() for name in groups.columns}]
+        self._grouped, self._waiting = len(groups), 0
+
+    def _column(self, name: str) -> Ints:
+        return np.concatenate([part[name] for part in self._parts])
