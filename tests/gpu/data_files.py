@@ -84,7 +84,7 @@ def _where(summary: Summary) -> str:
 
 
 def strip(report: Path) -> None:
-    """Leaves only tables that tracekit reads, versions of the system, and strings that are used."""
+    """Leaves tables that tracekit reads, versions of the system, processes with ranges, and strings that are used."""
     with closing(sqlite3.connect(report)) as db, db:
         there = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for name in there:
