@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import console, progress_bar, say
+from tracekit.cli.base import console, progress_bar
 from tracekit.cli.options import add_force, add_quiet
 from tracekit.markers.kinds import AUTO, HIERARCHIES
 
@@ -95,8 +95,8 @@ def run(args: argparse.Namespace) -> int:
             _print(load(error.folder), args)
             sys.stdout.flush()
         raise
-    if not args.quiet:
-        say(f"tracekit: {path}: is in {args.out} already; skipped" for path in skipped)
+    for path in () if args.quiet else skipped:
+        print(f"tracekit: {path}: is in {args.out} already; skipped", file=sys.stderr)
     _print(dataset, args)
     return 0
 
