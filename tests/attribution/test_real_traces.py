@@ -181,13 +181,14 @@ def test_the_report_stays_byte_for_byte_what_it_was(trace: Trace) -> None:
 
 def test_nothing_of_the_environment_of_the_recorded_machine_is_in_any_output(trace: Trace) -> None:
     captured = trace.query("META_DATA_CAPTURE", "SELECT value FROM META_DATA_CAPTURE")
-    exporter = trace.dataset.manifest["source"]["exporter"] or ""
+    source = trace.dataset.manifest["source"]
+    told = source["exporter"] or "", source["host"] or ""  # who wants to know which machine is slow asks for its name
     secrets = {
         part
         for (value,) in captured
         if "=" in (value or "")
         for part in (value, value.split("=", 1)[1])
-        if len(part) >= 12 and part.strip('"') not in exporter
+        if len(part) >= 12 and not any(part.strip('"') in text for text in told)
     }
     assert bool(secrets) == bool(captured)
     kept = [json.dumps(trace.dataset.manifest, ensure_ascii=False)]

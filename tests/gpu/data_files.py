@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from tracekit.nsight.tables import RECORDER, SCHEMA, STRINGS, SYSTEM
+from tracekit.nsight.tables import RECORDER, STRINGS, SYSTEM, TABLES
 from tracekit.proof.recording import REPORT
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def strip(report: Path) -> None:
     with closing(sqlite3.connect(report)) as db, db:
         there = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for name in there:
-            if name not in SCHEMA.tables:
+            if name not in TABLES:
                 db.execute(f'DROP TABLE "{name}"')
         if SYSTEM.name in there:
             marks = ", ".join("?" * len(_SYSTEM))
@@ -96,7 +96,7 @@ def strip(report: Path) -> None:
         for needed, statement in _TELLING:
             if {*needed} <= {*there}:
                 db.execute(statement)
-        _drop_unused_strings(db, [name for name in there if name in SCHEMA.tables])
+        _drop_unused_strings(db, [name for name in there if name in TABLES])
     with closing(sqlite3.connect(report)) as db:
         db.execute("PRAGMA page_size=512")
         db.execute("VACUUM")

@@ -67,6 +67,7 @@ class Dataset:
         self.manifest = self._as_written = manifest.read(folder)
         self.root: str | None = None
         self._module_ids: tuple[int, int] | None = None
+        self._checked: set[str] = set()
         if root is not None:
             self._module_ids, self.root = self._subtree_ids(root), root
 
@@ -213,8 +214,9 @@ class Dataset:
         if not self.reports or name == UNITED:
             yield self._file(name, None)
             return
-        if self.manifest is self._as_written:
+        if name not in self._checked:
             self._check_folders(name)
+            self._checked.add(name)
         for entry in self.manifest["reports"]:
             yield self._file(name, entry)
 
@@ -225,10 +227,11 @@ class Dataset:
             listed(whole)  # files that are named by their ids are never those of others
             return
         folders = {path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")}
-        expected = {f"{REPORT}={report}" for report in self.reports}
+        reports = [report["name"] for report in self._as_written["reports"]]
+        expected = {f"{REPORT}={report}" for report in reports}
         # Reports may have been added since; the files of those that were there may be as they were.
         is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self._as_written)
-        if not is_listed or len(expected) < len(self.reports):
+        if not is_listed or len(expected) < len(reports):
             raise self._unreadable(name, "its folder has other reports than manifest.json")
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> TableFile:
