@@ -222,13 +222,12 @@ class Dataset:
 
     def _check_folders(self, name: str) -> None:
         """Other programs read whatever is in the folder of a table, so it holds the reports of the manifest alone."""
-        whole = self.folder / f"{name}.parquet"
-        if is_remote(whole):
+        if is_remote(whole := self.folder / f"{name}.parquet"):
             listed(whole)  # files that are named by their ids are never those of others
             return
         folders = {path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")}
-        reports = [report["name"] for report in self._as_written["reports"]]
-        expected = {f"{REPORT}={report}" for report in reports}
+        reports = self._as_written["reports"]
+        expected = {f"{REPORT}={report['name']}" for report in reports}
         # Reports may have been added since; the files of those that were there may be as they were.
         is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self._as_written)
         if not is_listed or len(expected) < len(reports):
