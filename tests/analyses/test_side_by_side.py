@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 
 import tracekit
@@ -16,12 +17,11 @@ from tests.trace_lines import report
 from tracekit.analyses import ANALYSES, kernels, side_by_side, stragglers, tree
 from tracekit.cli import main
 from tracekit.errors import UsageError
+from tracekit.views import answers
 from tracekit.views.wording import records
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pandas as pd
 
     from tracekit.analyses.base import Analysis
     from tracekit.dataset.opening import Dataset
@@ -130,3 +130,9 @@ def test_a_narrow_terminal_shows_whose_answer_it_is_about_what_and_the_figures(
     assert heading[0] in ("rank", "report")
     assert heading[1] == "path" or heading[2] == "path"
     assert "share" in heading
+
+
+@pytest.mark.parametrize("asked", side_by_side.BY)
+def test_what_tells_answers_apart_is_the_first_column_that_a_terminal_shows(asked: str) -> None:
+    frame = pd.DataFrame({asked: ["one"], "label": ["mlp"], "path": ["top.mlp"], "depth": [1], "share": [0.5]})
+    assert [*answers.side_by_side(frame).columns] == [asked, "path", "share", "label", "depth"]

@@ -187,7 +187,7 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
 
     The rank tells reports apart where it is known. Of modules, the path says what their names and depths say.
     """
-    first, last = ["rank"], []
+    first, last = ["host", "rank"], []
     if "rank" in frame.columns and frame["rank"].notna().all():
         last.append("report")
     else:
