@@ -8,6 +8,7 @@ With ``--plain`` the report has plain ranges instead of markers, and is also par
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import shutil
 import sqlite3
@@ -66,7 +67,11 @@ def figures_of(command: Sequence[str | Path]) -> Figures:
         "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
         "print(time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024); sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True)
+    # As installed: where Python keeps no bytecode, every start would compile tracekit's sources anew.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True, env=kept
+    )
     return Figures(*map(float, done.stdout.split()))
 
 
@@ -97,7 +102,8 @@ def measure(kernels: int, *, inline_text: bool, runs: int, folder: Path) -> None
         f"{kernels:>9,} kernels, {'inline' if inline_text else 'registered':<10} text, "
         f"{report.stat().st_size / 1e6:6.0f} MB: scan {statistics.median(scans):6.2f} s, "
         f"parse {statistics.median(run.wall for run in parses):6.2f} s = {ratio:4.1f} scans "
-        f"({statistics.median(run.cpu for run in parses):.2f} s of all cores), "
+        f"({statistics.median(run.cpu for run in parses):.2f} s of all cores = "
+        f"{statistics.median(run.cpu / scan for run, scan in zip(parses, scans, strict=True)):.1f} scans), "
         f"peak {max(run.megabytes for run in parses):5.0f} MB, "
         f"subtree of a layer {1000 * subtree_seconds(out):5.1f} ms",
         flush=True,
