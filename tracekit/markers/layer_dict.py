@@ -16,6 +16,7 @@ from tracekit.markers.base import ModuleMarker, Unreadable
 from tracekit.markers.fields import cause_of, is_path, module_marker, shapes_of
 
 if TYPE_CHECKING:
+    from tracekit.causes.base import Cause
     from tracekit.markers.base import Shapes
 
 CANDIDATES = r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:"""
@@ -35,7 +36,8 @@ def parse(text: str) -> ModuleMarker | Unreadable | None:
         module, split, tensors = text.rpartition(_INPUTS)
         if not split:
             module, split, tensors = text.rpartition(_OUTPUTS)
-        if split and (marker := _module(module)) is not None and (shapes := _shapes(tensors)) is not None:
+        if split and (marker := _module(module)) is not None and (found := _shapes(tensors)) is not None:
+            shapes, cause = found
             results = split == _OUTPUTS
             return ModuleMarker(
                 path=marker.path,
@@ -44,7 +46,7 @@ def parse(text: str) -> ModuleMarker | Unreadable | None:
                 inputs=None if results else shapes,
                 outputs=shapes if results else None,
                 only_result=results,
-                cause=marker.cause or cause_of(shapes),
+                cause=marker.cause or cause,
             )
     return _whole(text)
 
@@ -63,13 +65,14 @@ def _module(text: str) -> ModuleMarker | None:
 
 
 @lru_cache(maxsize=4_096)
-def _shapes(text: str) -> Shapes | None:
-    """The shapes at the end of a plain text; None if it does not end with shapes."""
+def _shapes(text: str) -> tuple[Shapes, Cause | None] | None:
+    """The shapes at the end of a plain text, and what of them cannot be read; None if it does not end with shapes."""
     try:
         items = literal.pairs(f"{{'': {text}")
     except literal.Refused:
         return None
-    return shapes_of(items[0][1]) if len(items) == 1 else None
+    shapes = shapes_of(items[0][1]) if len(items) == 1 else None
+    return None if shapes is None else (shapes, cause_of(shapes))
 
 
 def _whole(text: str) -> ModuleMarker | Unreadable | None:

@@ -61,13 +61,17 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
     markers: list[Marker] = []
     column = pa.array(texts, pa.large_string())
     # Most texts are of none, which one expression for all tells faster than one for each.
-    likely = _matching(column, "|".join(f"({dialect.CANDIDATES})" for dialect in dialects))
-    column = column.take(pa.array(likely))
+    left = _matching(column, "|".join(f"({dialect.CANDIDATES})" for dialect in dialects))
+    column = column.take(pa.array(left))
     for dialect in dialects:
-        for row in likely[_matching(column, dialect.CANDIDATES)].tolist():
-            if of_text[row] < 0 and (marker := dialect.parse(texts[row])) is not None:
+        understood = len(markers)
+        for row in left[_matching(column, dialect.CANDIDATES)].tolist():
+            if (marker := dialect.parse(texts[row])) is not None:
                 of_text[row] = len(markers)
                 markers.append(marker)
+        if len(markers) > understood:
+            missing = np.flatnonzero(of_text[left] < 0)
+            left, column = left[missing], column.take(pa.array(missing))
     return Decoded(markers, of_text)
 
 
