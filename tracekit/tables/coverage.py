@@ -133,12 +133,13 @@ def _ranges(trace: Trace) -> list[Row]:
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
     causes: list[Cause | None] = [
         marker.cause if isinstance(marker, ModuleMarker | Unreadable) and marker.cause is not RECOMPUTED else None
-        for marker in decoded.markers
+        for marker in decoded.bare
     ]
     names = ["marker", PLAIN, *(cause.name for cause in CAUSES)]
     codes = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
     marker = np.append(decoded.of_text, -1)[integers(ranges, "text")]
-    code = np.array([*codes, 1], dtype=np.int64)[np.where(decoded.rows(RangeMarker)[marker], -1, marker)]
+    told = np.where(decoded.rows(RangeMarker)[marker], -1, decoded.bare_row[marker])
+    code = np.array([*codes, 1], dtype=np.int64)[told]
     placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker] | (trace.evidence.keyed.by == RANGES)
     code[placing & ~trace.evidence.axis.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
     time = integers(ranges, "end_ns") - integers(ranges, "start_ns")

@@ -138,11 +138,11 @@ def _with_makers(nodes: Numbered, operated: Numbered, names: list[str]) -> Autog
 def _in_marked_process(recording: Recording, decoded: Decoded) -> Flags:
     """Which ranges are of processes that mark modules of the backward pass."""
     process = recording.threads.process[integers(recording.ranges, "thread")]
-    backward = [isinstance(marker, ModuleMarker) and marker.phase == "backward" for marker in decoded.markers]
+    backward = [isinstance(marker, ModuleMarker) and marker.phase == "backward" for marker in decoded.bare]
     if not any(backward):
         return np.zeros(process.size, dtype=bool)
     marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
-    return np.isin(process, process[np.array([*backward, False])[marker]])
+    return np.isin(process, process[np.array([*backward, False])[decoded.bare_row[marker]]])
 
 
 def _numbered(recording: Recording, axis: ThreadAxis, rows: Rows, number: Ints, name: Ints) -> Numbered:

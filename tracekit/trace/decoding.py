@@ -42,17 +42,28 @@ MARKER_KINDS: dict[type, str] = {
 class Decoded:
     """The markers of a recording.
 
+    Where every call has shapes of its own there are as many markers as calls, but few that differ in anything else.
+    What does not depend on tensors is asked of those few.
+
     Attributes:
         markers: The distinct markers.
         of_text: For every text the row of its marker; -1 for plain text.
+        bare: The first of all markers that differ only in tensors.
+        bare_row: For every marker its row among those; a last -1 stands for row -1.
     """
 
     markers: list[Marker]
     of_text: Ints
+    bare: list[Marker]
+    bare_row: Rows
 
     def rows(self, *kinds: type) -> Flags:
         """For every marker whether it is of one of these kinds; a last False stands for row -1."""
-        return np.array([isinstance(marker, kinds) for marker in self.markers] + [False])
+        return np.array([isinstance(marker, kinds) for marker in self.bare] + [False])[self.bare_row]
+
+    def with_more(self, markers: list[Marker]) -> Decoded:
+        """The same, and behind them further markers, which no text is."""
+        return _decoded([*self.markers, *markers], self.of_text)
 
 
 def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:
@@ -72,7 +83,28 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
         if len(markers) > understood:
             missing = np.flatnonzero(of_text[left] < 0)
             left, column = left[missing], column.take(pa.array(missing))
-    return Decoded(markers, of_text)
+    return _decoded(markers, of_text)
+
+
+def _decoded(markers: list[Marker], of_text: Ints) -> Decoded:
+    """Finds the first of all markers that differ only in tensors, and for every marker its row among those."""
+    numbers: dict[object, int] = {}
+    first: list[Marker] = []
+    rows = []
+    for marker in markers:
+        told = _without_tensors(marker) if isinstance(marker, ModuleMarker) else id(marker)
+        row = numbers.setdefault(told, len(first))
+        if row == len(first):
+            first.append(marker)
+        rows.append(row)
+    return Decoded(markers, of_text, first, np.array([*rows, -1], dtype=np.int32))
+
+
+def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
+    """What a marker tells but for the tensors of its call; equal parameters mostly are one object, and hash slowly."""
+    flags = (marker.class_only, marker.numbered, marker.only_result)
+    words = (marker.path, marker.class_name, marker.static_params, marker.phase, marker.kind)
+    return *words, *flags, id(marker.params), id(marker.cause)
 
 
 def paths_of(markers: list[Marker]) -> Ints:

@@ -155,9 +155,9 @@ def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
 
     Of a plain range it is not known (-1), but where it evaluates a node of autograd.
     """
-    names = [marker.phase if isinstance(marker, ModuleMarker) else "" for marker in decoded.markers]
+    names = [marker.phase if isinstance(marker, ModuleMarker) else "" for marker in decoded.bare]
     code = [PHASES.index(name) if name in PHASES else FORWARD if name else -1 for name in names]
-    phase = np.array([*code, FORWARD], dtype=np.int64)[calls.marker]
+    phase = np.array([*code, FORWARD], dtype=np.int64)[decoded.bare_row[calls.marker]]
     phase[calls.evaluates & (phase < 0)] = BACKWARD
     return np.where(calls.cause == CAUSES.index(RECOMPUTED), RECOMPUTE, phase)
 

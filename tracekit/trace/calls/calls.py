@@ -130,9 +130,9 @@ def calls_of(
     )
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & ~axis.ends_here)
-    again = runs_again(decoded.markers, calls.marker, forest.parent)
+    again = runs_again(decoded.bare, decoded.bare_row[calls.marker], forest.parent)
     calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, again)
-    apart = apart_from_parent(decoded.markers, calls.marker, forest.parent)
+    apart = apart_from_parent(decoded.bare, decoded.bare_row[calls.marker], forest.parent)
     evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.tally)
     apart |= (evaluated.forward >= 0) & (forest.parent >= 0)
     trees = below_operators(trees_of(forest.parent, forest.depth, apart), evaluated.forward)
@@ -174,16 +174,17 @@ def _hierarchy(
         related: The call around every mapped run, and for every call that of the operator whose node it evaluates.
     """
     around, forward = related
+    decoded = keyed.decoded
     range_row = calls.range_row[trees.call]
     nested = Nested(
         parent=trees.parent,
         depth=trees.depth,
-        marker=np.where(forward >= 0, -1, calls.marker)[trees.call],
+        marker=decoded.bare_row[np.where(forward >= 0, -1, calls.marker)[trees.call]],
         process=recording.threads.process[integers(recording.ranges, "thread")[range_row]],
         start_ns=integers(recording.ranges, "start_ns")[range_row],
     )
     above = np.append(trees.node, -1)[around]
-    found = hierarchy(nested, keyed.decoded.markers, recording.tally, keyed.runs, above)
+    found = hierarchy(nested, decoded.bare, recording.tally, keyed.runs, above)
     node = trees.node[np.where(forward >= 0, forward, np.arange(forward.size))]
     return found._replace(module=found.module[node], unclear=found.unclear[node])
 

@@ -65,7 +65,7 @@ class Endings:
 
 def endings_of(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> Endings:
     """Finds when every range ended, and counts the calls and steps that were left open."""
-    names = names_of(decoded.markers)
+    names = names_of(decoded.bare)
     pushes = pushes_of(recording, decoded, axis, names)
     suspects = np.unique(pushes.thread[contradicted(axis, pushes, names)])
     end_ns = integers(recording.ranges, "end_ns")

@@ -101,13 +101,14 @@ def pushes_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: N
     ranges = recording.ranges
     rows = np.flatnonzero((integers(ranges, "kind") == PUSH_POP) & axis.ends_here)
     marker = np.append(decoded.of_text, -1)[integers(ranges, "text")[rows]]
-    only_results = np.array([isinstance(m, ModuleMarker) and m.only_result for m in decoded.markers] + [False])
+    bare = decoded.bare_row[marker]
+    only_results = np.array([isinstance(m, ModuleMarker) and m.only_result for m in decoded.bare] + [False])
     return Pushes(
         rows,
         integers(ranges, "thread")[rows],
-        names.kind[marker],
-        names.name[marker],
-        only_results[marker],
+        names.kind[bare],
+        names.name[bare],
+        only_results[bare],
         np.asarray(ranges.column("open"))[rows],
     )
 

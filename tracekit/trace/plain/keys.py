@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -102,7 +101,7 @@ def keyed_by(
     extents, node = _with_stacks(extents, names, name, markers, node)
     return Keyed(
         by,
-        replace(decoded, markers=[*decoded.markers, *markers]),
+        decoded.with_more(markers),
         extents,
         node + len(decoded.markers),
         cut,

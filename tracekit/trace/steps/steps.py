@@ -137,7 +137,7 @@ class _OutermostCalls(NamedTuple):
 
 def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings) -> _OutermostCalls:
     thread, start_ns = (integers(recording.ranges, name)[calls.range_row] for name in ("thread", "start_ns"))
-    forward = np.array([not _of_backward_pass(marker) for marker in decoded.markers], dtype=bool)
+    forward = np.array([*(not _of_backward_pass(marker) for marker in decoded.bare), False])[decoded.bare_row]
     outermost = calls.parent < 0
     return _OutermostCalls(
         thread=thread,
@@ -239,10 +239,10 @@ def _marked_paths(decoded: Decoded, calls: Calls) -> _MarkedPaths:
     path = np.array(
         [
             numbers.setdefault(marker.path, len(numbers)) if isinstance(marker, ModuleMarker) else -1
-            for marker in decoded.markers
+            for marker in decoded.bare
         ],
         dtype=np.int64,
-    )[calls.marker]
+    )[decoded.bare_row[calls.marker]]
     outermost = np.where(calls.parent < 0, np.arange(calls.parent.size), 0)
     around = path[np.maximum.accumulate(outermost)]
     return _MarkedPaths([*numbers], path, (calls.parent >= 0) & (path != around))
