@@ -88,6 +88,5 @@ def _mostly_closed(spans: Spans, wording: Wording, second: Flags, call: Rows) ->
     closed[call] = True
     calls = wording.placed & ~wording.quiet & ~second & ~spans.excused
     processes = int(spans.process.max(initial=0)) + 1
-    balance = np.zeros(processes, dtype=np.int64)
-    np.add.at(balance, spans.process[calls], np.where(closed[:-1][calls], 1, -1))
-    return np.asarray((balance >= 0)[spans.process])
+    ended, all_ = (np.bincount(spans.process[rows], minlength=processes) for rows in (calls & closed[:-1], calls))
+    return np.asarray((2 * ended >= all_)[spans.process])

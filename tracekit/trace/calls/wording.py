@@ -40,7 +40,7 @@ class Wording(NamedTuple):
                 placed = not (marker.class_only or marker.only_result)
                 columns[row] = marker.only_result, marker.quiet, placed
         path = np.append(paths_of(decoded.markers), -1)
-        return Wording(path[spans.marker], *np.array(columns)[spans.marker].T)
+        return Wording(path[spans.marker], *(column[spans.marker] for column in np.array(columns).T))
 
 
 def says_less(less: Rows, more: Rows, markers: list[Marker]) -> Flags:
