@@ -195,6 +195,8 @@ def innermost(start: Ints, end: Ints, parent: Rows, first: Ints, last: Ints) -> 
         first: Starts of the queries.
         last: Ends of the queries.
     """
+    if not start.size:
+        return np.full(first.size, -1, dtype=np.int64)
     at = np.searchsorted(start, first, side="right") - 1
     return _climb(end, parent, at, last)
 

@@ -77,11 +77,11 @@ def _owners(evidence: Evidence) -> Owners:
     method[mapped] = METHODS.index(compiled)
     call[np.isin(evidence.compiled_work.of_work, UNKNOWN)] = -1
     unknown = (np.append(evidence.calls.module, -1)[call] < 0) & ~mapped
-    return Owners(
-        call=np.where(unknown, -1, call).astype(np.int32),
-        method=np.where(unknown, -1, method).astype(np.int8),
-        cause=np.where(unknown, causes_of(evidence, call), -1).astype(np.int8),
-    )
+    cause = np.full(pieces, -1, dtype=np.int8)
+    if unknown.any():
+        cause[unknown] = causes_of(evidence, call)[unknown]
+    call[unknown], method[unknown] = -1, -1
+    return Owners(call.astype(np.int32), method, cause)
 
 
 def _numbered(evidence: Evidence, module: Ints) -> Ids:

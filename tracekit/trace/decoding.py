@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.arrays.columns import integers
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import (
     CompiledGraphMarker,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.markers.base import Dialect, Marker
+    from tracekit.recording.tables import Recording
 
 #: Names of marker types in the tables; ranges of frameworks are plain ranges there.
 MARKER_KINDS: dict[type, str] = {
@@ -53,6 +55,10 @@ class Decoded:
     def rows(self, *kinds: type) -> Flags:
         """For every marker whether it is of one of these kinds; a last False stands for row -1."""
         return np.array([isinstance(marker, kinds) for marker in self.markers] + [False])
+
+    def ranges(self, recording: Recording, *kinds: type) -> Flags:
+        """For every range of the recording whether its marker is of one of these kinds."""
+        return np.append(self.rows(*kinds)[self.of_text], np.False_)[integers(recording.ranges, "text")]
 
 
 def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:

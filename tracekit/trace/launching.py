@@ -110,8 +110,8 @@ def _began_before(recording: Recording, launch: Rows) -> Flags:
     """Which pieces of work began before their launch, by more than clocks may differ."""
     work = recording.work
     called_ns = np.append(integers(recording.launches, "start_ns"), 0)[launch]
-    lead_ns = np.where(launch >= 0, called_ns - integers(work, "start_ns"), 0)
-    early = lead_ns > 0
+    lead_ns = called_ns - integers(work, "start_ns")
+    early = (lead_ns > 0) & (launch >= 0)
     device = integers(work, "device")
     for number in np.unique(device[early]).tolist():
         close = early & (device == number) & (lead_ns <= _CLOCK_ERROR_NS)

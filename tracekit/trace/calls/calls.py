@@ -129,7 +129,8 @@ def calls_of(
         with_outputs(spans, seconds, decoded.markers), spans, seconds.second, decoded.markers, recording.tally
     )
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
-    elsewhere = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & ~axis.ends_here)
+    elsewhere = np.flatnonzero(~axis.ends_here)
+    elsewhere = elsewhere[decoded.rows(ModuleMarker, Unreadable)[marker[elsewhere]]]
     again = runs_again(decoded.markers, calls.marker, forest.parent)
     calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, again)
     apart = apart_from_parent(decoded.markers, calls.marker, forest.parent)

@@ -100,14 +100,16 @@ def pushes_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: N
     """The ranges that were pushed and popped."""
     ranges = recording.ranges
     rows = np.flatnonzero((integers(ranges, "kind") == PUSH_POP) & axis.ends_here)
-    marker = np.append(decoded.of_text, -1)[integers(ranges, "text")[rows]]
+    # By text, of which there are far fewer than ranges.
+    marker = np.append(decoded.of_text, -1)
     only_results = np.array([isinstance(m, ModuleMarker) and m.only_result for m in decoded.markers] + [False])
+    text = integers(ranges, "text")[rows]
     return Pushes(
         rows,
         integers(ranges, "thread")[rows],
-        names.kind[marker],
-        names.name[marker],
-        only_results[marker],
+        names.kind[marker][text],
+        names.name[marker][text],
+        only_results[marker][text],
         np.asarray(ranges.column("open"))[rows],
     )
 

@@ -65,12 +65,11 @@ def spans_of(
         works: Which launches put work on the device, or into a graph.
     """
     marked = decoded.rows(ModuleMarker, Unreadable)[marker] & axis.ends_here
-    rows = _outer_first(np.flatnonzero(marked), axis, endings, marker, decoded.markers)
-    start, end = axis.range_start[rows], endings.end[rows]
+    rows, start, end = _outer_first(np.flatnonzero(marked), axis, endings, marker, decoded.markers)
     parent, depth = parents(start, end)
     thread = integers(recording.ranges, "thread")[rows]
     worked = axis.launch_start[works]
-    step_start = np.sort(axis.range_start[decoded.rows(StepMarker)[marker] & axis.ends_here])
+    step_start = np.sort(axis.range_start[decoded.ranges(recording, StepMarker) & axis.ends_here])
     last_worked, next_worked = _around(start, worked)
     last_step, _ = _around(start, step_start)
     never_ended = np.asarray(recording.ranges.column("open"))[rows]
@@ -90,15 +89,22 @@ def spans_of(
     )
 
 
-def _outer_first(rows: Ints, axis: ThreadAxis, endings: Endings, marker: Ints, markers: list[Marker]) -> Ints:
-    """Orders ranges of the very same extent by their paths: the shorter path is the outer call."""
+def _outer_first(
+    rows: Ints, axis: ThreadAxis, endings: Endings, marker: Ints, markers: list[Marker]
+) -> tuple[Rows, Ints, Ints]:
+    """Orders ranges of the very same extent by their paths: the shorter path is the outer call.
+
+    Returns:
+        The rows in order, their starts and their ends.
+    """
     if not endings.as_recorded:
         rows = rows[nesting_order(axis.range_start[rows], endings.end[rows])]
     start, end = axis.range_start[rows], endings.end[rows]
     if not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
-        return rows
+        return rows, start, end
     parts = [len(item.path.split(".")) if isinstance(item, ModuleMarker) else 0 for item in markers]
-    return rows[np.lexsort((rows, np.asarray(parts, dtype=np.int64)[marker[rows]], -end, start))]
+    order = np.lexsort((rows, np.asarray(parts, dtype=np.int64)[marker[rows]], -end, start))
+    return rows[order], start[order], end[order]
 
 
 def _around(start: Ints, times: Ints) -> tuple[Ints, Ints]:
@@ -110,8 +116,10 @@ def _around(start: Ints, times: Ints) -> tuple[Ints, Ints]:
 
 
 def _with_a_call_inside(start: Ints, end: Ints, parent: Rows) -> Flags:
-    inside = np.zeros(start.size, dtype=bool)
+    within = parent >= 0
     # With a coarse clock, an empty range right after a call seems to lie at the end of the call.
-    behind = (start == end) & (end[parent] == end)
-    inside[parent[(parent >= 0) & ~behind]] = True
+    empty = np.flatnonzero(start == end)
+    within[empty[end[parent[empty]] == end[empty]]] = False
+    inside = np.zeros(start.size, dtype=bool)
+    inside[parent[within]] = True
     return inside
