@@ -110,7 +110,7 @@ class _Runs(NamedTuple):
 
 
 def _runs(level: Ints) -> _Runs:
-    begin = np.flatnonzero(np.diff(level, prepend=-1))
+    begin = np.flatnonzero(np.append(True, level[1:] != level[:-1])[: level.size])
     order = _order_by_level(level[begin])
     return _Runs(begin, order, (np.diff(level[begin], prepend=-1) > 0)[order])
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.lookups import lookup
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import (
     CompiledGraphMarker,
@@ -58,7 +59,7 @@ class Decoded:
 
     def ranges(self, recording: Recording, *kinds: type) -> Flags:
         """For every range of the recording whether its marker is of one of these kinds."""
-        return np.append(self.rows(*kinds)[self.of_text], np.False_)[integers(recording.ranges, "text")]
+        return lookup(self.rows(*kinds)[self.of_text], integers(recording.ranges, "text"), missing=False)
 
 
 def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:

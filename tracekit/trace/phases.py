@@ -90,7 +90,7 @@ def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: L
     """The ranges and operators of a recording that tell a phase."""
     texts: list[Phase] = []
     text, of_text = integers(recording.ranges, "text"), _rows_of_phases(recording.texts, decoded, texts)
-    ranges = np.flatnonzero((of_text >= 0)[text] & axis.ends_here)
+    ranges = np.flatnonzero((of_text >= 0).take(text) & axis.ends_here)
     text = of_text[text[ranges]]
     operators = np.flatnonzero(integers(recording.work, "kind") == CPU_OP)
     names = recording.names if operators.size else []

@@ -32,7 +32,7 @@ def is_replayed(recording: Recording, launch: Rows) -> Flags:
     if nameless.any():
         of_graph |= nameless & (counts(launch, name.size) > 1)
     in_graph = np.asarray(recording.work.column("graph_node_id").is_valid())
-    return in_graph | of_graph[launch] | is_whole_graph(recording)
+    return in_graph | of_graph.take(launch) | is_whole_graph(recording)
 
 
 def is_whole_graph(recording: Recording) -> Flags:

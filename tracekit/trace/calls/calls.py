@@ -9,6 +9,7 @@ import numpy as np
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost, subtree_ends
+from tracekit.arrays.lookups import lookup
 from tracekit.causes import CAUSES
 from tracekit.causes.markers import ORPHAN_OUTPUTS
 from tracekit.causes.work import MODULE_UNCLEAR
@@ -119,7 +120,7 @@ def calls_of(
         captures: What was captured into CUDA graphs.
     """
     decoded = keyed.decoded
-    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
+    marker = lookup(decoded.of_text, integers(recording.ranges, "text"))
     if not keyed.with_modules:
         marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
     spans = spans_of(recording, decoded, axis, endings, marker, works)

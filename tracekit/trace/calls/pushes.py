@@ -107,9 +107,9 @@ def pushes_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: N
     return Pushes(
         rows,
         integers(ranges, "thread")[rows],
-        names.kind[marker][text],
-        names.name[marker][text],
-        only_results[marker][text],
+        names.kind[marker].take(text),
+        names.name[marker].take(text),
+        only_results[marker].take(text),
         np.asarray(ranges.column("open"))[rows],
     )
 

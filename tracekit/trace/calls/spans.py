@@ -78,7 +78,7 @@ def spans_of(
         start=start,
         end=end,
         thread=thread,
-        process=recording.threads.process[thread],
+        process=recording.threads.process.take(thread),
         marker=marker[rows],
         parent=parent,
         depth=depth,
