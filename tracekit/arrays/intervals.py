@@ -64,16 +64,12 @@ def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
         start: Starts, sorted by ``(start, -end)``.
         end: Ends.
     """
-    lasting = np.flatnonzero(end > start)
-    whole = lasting.size == start.size
-    s, e = (start, end) if whole else (start[lasting], end[lasting])
-    level = _open_count(s, e)
-    around = _parents_if_nested(e, level)
-    if around is None:
-        around = _parents_of_any(s, e)
-        level = depths(around)
-    if whole:
-        return around, level
+    lasts = end > start
+    if lasts.all():
+        return _parents_of_lasting(start, end)
+    lasting = np.flatnonzero(lasts)
+    s, e = start[lasting], end[lasting]
+    around, level = _parents_of_lasting(s, e)
     parent = np.full(start.size, -1, dtype=np.int64)
     depth = np.zeros(start.size, dtype=np.int64)
     parent[lasting], depth[lasting] = np.append(lasting, -1)[around], level
@@ -83,6 +79,15 @@ def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
     return parent, depth
 
 
+def _parents_of_lasting(start: Ints, end: Ints) -> tuple[Rows, Ints]:
+    level = _open_count(start, end)
+    parent = _parents_if_nested(end, level)
+    if parent is None:
+        parent = _parents_of_any(start, end)
+        level = depths(parent)
+    return parent, level
+
+
 def _parents_if_nested(end: Ints, level: Ints) -> Rows | None:
     """The parents, if intervals nest or are apart; None if some overlap in part."""
     runs = _runs(level)
@@ -90,8 +95,9 @@ def _parents_if_nested(end: Ints, level: Ints) -> Rows | None:
     above = np.empty(runs.begin.size, dtype=np.int64)
     down = np.flatnonzero(runs.down)
     above[runs.order] = np.repeat(runs.begin[runs.order[down]] - 1, np.diff(down, append=runs.order.size))
-    parent = np.repeat(above, np.diff(runs.begin, append=level.size))
-    return parent if bool(((parent < 0) | (end[parent] >= end)).all()) else None
+    reach = np.maximum.reduceat(end, runs.begin)
+    nested = bool(((above < 0) | (end[above] >= reach)).all())
+    return np.repeat(above, np.diff(runs.begin, append=level.size)) if nested else None
 
 
 class _Runs(NamedTuple):

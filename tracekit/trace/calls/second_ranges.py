@@ -64,7 +64,7 @@ def _with_outputs(spans: Spans, wording: Wording, before: Rows, unreadable: Flag
     rows = np.flatnonzero(second)
     at = before[rows]
     fits = (at >= 0) & ~second[at] & ((wording.path[at] == wording.path[rows]) | unreadable[at])
-    call[rows[fits]] = at[fits]
+    call[rows] = np.where(fits, at, -1)
     missed = rows[~fits]
     call[missed] = last_call_of_path(spans, second, wording.path, missed)
     call[after_other_work(spans, call)] = -1

@@ -102,7 +102,7 @@ def _outermost(calls: Nested, callers: Callers, table: _PlaceTable) -> Rows:
     """For every call outside of all calls the row of the place above it, where that is known, or -1."""
     above = np.full(calls.parent.size, -1, dtype=np.int64)
     rows = np.flatnonzero(callers.numbered & (calls.parent < 0))
-    modules, module = np.unique(callers.module[rows], return_inverse=True)
+    modules, module = np.unique(callers.module(rows), return_inverse=True)
     places = [table.below(callers.above(code)) for code in modules.tolist()]
     above[rows] = np.array(places, dtype=np.int64)[module]
     return above
