@@ -139,6 +139,12 @@ def forests(draw: st.DrawFn) -> Ints:
 
 
 @given(forests())
+def test_the_sibling_before_is_the_latest_row_before_with_the_same_parent(parent: Ints) -> None:
+    expected = [max(np.flatnonzero(parent[:row] == parent[row]), default=-1) for row in range(parent.size)]
+    assert iv.siblings_before(iv.depths(parent)).tolist() == expected
+
+
+@given(forests())
 def test_subtree_ends_after_the_last_descendant(parent: Ints) -> None:
     below = [[row for row in range(parent.size) if n in chain(parent, row)] for n in range(parent.size)]
     found = iv.subtree_ends(parent, iv.depths(parent))

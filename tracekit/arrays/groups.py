@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +42,13 @@ def distinct(codes: Ints) -> tuple[Ints, Rows]:
     """
     size = int(codes.max(initial=0)) + 1
     if size > codes.size + _SPARE_CODES:
-        keys, group = np.unique(codes, return_inverse=True)
-        return keys, group
+        # Hashing all codes and sorting the distinct ones takes a fraction of the time of sorting all.
+        encoded = pa.array(codes).dictionary_encode()
+        keys = encoded.dictionary.to_numpy()
+        order = np.argsort(keys)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        return keys[order], rank[encoded.indices.to_numpy()]
     used = np.zeros(size, dtype=bool)
     used[codes] = True
     return np.flatnonzero(used), (np.cumsum(used) - 1)[codes]

@@ -9,7 +9,7 @@ overlapping ones alike, and is what :func:`innermost` relies on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -64,16 +64,12 @@ def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
         start: Starts, sorted by ``(start, -end)``.
         end: Ends.
     """
-    lasting = np.flatnonzero(end > start)
-    whole = lasting.size == start.size
-    s, e = (start, end) if whole else (start[lasting], end[lasting])
-    level = _open_count(s, e)
-    around = _parents_if_nested(s, e, level)
-    if around is None:
-        around = _parents_of_any(s, e)
-        level = depths(around)
-    if whole:
-        return around, level
+    lasts = end > start
+    if lasts.all():
+        return _parents_of_lasting(start, end)
+    lasting = np.flatnonzero(lasts)
+    s, e = start[lasting], end[lasting]
+    around, level = _parents_of_lasting(s, e)
     parent = np.full(start.size, -1, dtype=np.int64)
     depth = np.zeros(start.size, dtype=np.int64)
     parent[lasting], depth[lasting] = np.append(lasting, -1)[around], level
@@ -83,24 +79,64 @@ def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
     return parent, depth
 
 
-def _parents_if_nested(start: Ints, end: Ints, level: Ints) -> Rows | None:
+def _parents_of_lasting(start: Ints, end: Ints) -> tuple[Rows, Ints]:
+    level = _open_count(start, end)
+    parent = _parents_if_nested(end, level)
+    if parent is None:
+        parent = _parents_of_any(start, end)
+        level = depths(parent)
+    return parent, level
+
+
+def _parents_if_nested(end: Ints, level: Ints) -> Rows | None:
     """The parents, if intervals nest or are apart; None if some overlap in part."""
-    parent = np.full(start.size, -1, dtype=np.int64)
-    above = np.empty(0, dtype=np.int64)
-    for rows in by_level(level):
-        if above.size:
-            parent[rows] = above[np.maximum(np.searchsorted(above, rows) - 1, 0)]
-        above = rows
-    inside = parent >= 0
-    reach = end[parent[inside]]
-    holds = (reach >= end[inside]) & (reach > start[inside]) & (parent[inside] < np.flatnonzero(inside))
-    return parent if bool(holds.all()) and bool((inside == (level > 0)).all()) else None
+    runs = _runs(level)
+    # A run one level down lies in the interval right before it; any other goes on where the one before it left off.
+    above = np.empty(runs.begin.size, dtype=np.int64)
+    down = np.flatnonzero(runs.down)
+    above[runs.order] = np.repeat(runs.begin[runs.order[down]] - 1, np.diff(down, append=runs.order.size))
+    reach = np.maximum.reduceat(end, runs.begin)
+    nested = bool(((above < 0) | (end[above] >= reach)).all())
+    return np.repeat(above, np.diff(runs.begin, append=level.size)) if nested else None
+
+
+class _Runs(NamedTuple):
+    """Rows of one level that follow each other in pre-order, and so have one parent: one look for all of them.
+
+    Attributes:
+        begin: The first row of each run.
+        order: The runs by level.
+        down: For each of these, in that order, whether it lies right inside the row before it. Any other has the parent
+            of the one before it in this order.
+    """
+
+    begin: Rows
+    order: Rows
+    down: Flags
+
+
+def _runs(level: Ints) -> _Runs:
+    begin = np.flatnonzero(np.append(True, level[1:] != level[:-1])[: level.size])
+    order = _order_by_level(level[begin])
+    return _Runs(begin, order, (np.diff(level[begin], prepend=-1) > 0)[order])
+
+
+def siblings_before(depth: Ints) -> Rows:
+    """For every row of a forest in pre-order the row before it that has the same parent, or -1. Roots are siblings."""
+    before = np.arange(-1, depth.size - 1)
+    runs = _runs(depth)
+    last = np.append(runs.begin[1:], depth.size) - 1
+    before[runs.begin[runs.order]] = np.where(runs.down, -1, np.roll(last[runs.order], 1))
+    return before
 
 
 def _open_count(start: Ints, end: Ints) -> Ints:
-    """How many intervals before each one are still open at its start; for nested ones, its depth."""
-    closed = np.searchsorted(np.sort(end, kind="stable"), start, side="right")
-    return np.arange(start.size, dtype=np.int64) - closed
+    """How many lasting intervals before each one are still open at its start; for nested ones, its depth."""
+    # Most end before the next one starts. Where the others do has to be searched for.
+    open_at_next = np.flatnonzero(end[:-1] > start[1:])
+    change = -np.bincount(np.searchsorted(start, end[open_at_next]), minlength=start.size + 1)[:-1]
+    change[open_at_next + 1] += 1
+    return np.cumsum(change)
 
 
 def _parents_of_any(start: Ints, end: Ints) -> Rows:
@@ -137,10 +173,13 @@ def firsts(parent: Rows) -> Rows:
 
 def by_level(level: Ints) -> list[Rows]:
     """The rows of each level 0, 1, …, each list in order."""
-    deepest = int(level.max(initial=-1))
-    narrow = level.astype(np.int16) if deepest < np.iinfo(np.int16).max else level
-    order = np.argsort(narrow, kind="stable")  # a radix sort for 16 bits
-    return np.split(order, np.cumsum(np.bincount(level))[:-1]) if level.size else []
+    return np.split(_order_by_level(level), np.cumsum(np.bincount(level))[:-1]) if level.size else []
+
+
+def _order_by_level(level: Ints) -> Rows:
+    """The stable order by level; 16 bits sort in linear time."""
+    few = int(level.max(initial=-1)) < np.iinfo(np.int16).max
+    return np.argsort(level.astype(np.int16) if few else level, kind="stable")
 
 
 def subtree_ends(parent: Rows, depth: Ints) -> Rows:
@@ -162,6 +201,8 @@ def innermost(start: Ints, end: Ints, parent: Rows, first: Ints, last: Ints) -> 
         first: Starts of the queries.
         last: Ends of the queries.
     """
+    if not start.size:
+        return np.full(first.size, -1, dtype=np.int64)
     at = np.searchsorted(start, first, side="right") - 1
     return _climb(end, parent, at, last)
 

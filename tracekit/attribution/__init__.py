@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.lookups import lookup
 from tracekit.attribution import autograd_thread, backward, by_range, compiled, graph_capture, graph_node, graph_order
 from tracekit.attribution.base import Ids, Owners, Trace
 from tracekit.attribution.causes import causes_of
@@ -22,7 +23,7 @@ from tracekit.markers.kinds import MODULES
 from tracekit.trace.compiled.shares import NO_RUN, UNKNOWN
 
 if TYPE_CHECKING:
-    from tracekit.arrays.types import Ints
+    from tracekit.arrays.types import Ints, Rows
     from tracekit.attribution.base import Method
     from tracekit.trace.evidence import Evidence
 
@@ -36,7 +37,7 @@ def attribute(evidence: Evidence) -> Trace:
     owners = _owners(evidence)
     if (attributed := recording.attributed) and attributed.by == evidence.keyed.by:
         owners = recorded(evidence, owners, attributed, [method.NAME for method in METHODS])
-    module = np.append(evidence.calls.module, -1)[owners.call]
+    module = lookup(evidence.calls.module, owners.call)
     mapped = np.flatnonzero(owners.method == METHODS.index(compiled))
     module[mapped] = evidence.compiled_work.shares.main[evidence.compiled_work.of_work[mapped]]
     linked = owners.method == METHODS.index(backward)
@@ -76,31 +77,33 @@ def _owners(evidence: Evidence) -> Owners:
     mapped = compiled.known(evidence)
     method[mapped] = METHODS.index(compiled)
     call[np.isin(evidence.compiled_work.of_work, UNKNOWN)] = -1
-    unknown = (np.append(evidence.calls.module, -1)[call] < 0) & ~mapped
-    return Owners(
-        call=np.where(unknown, -1, call).astype(np.int32),
-        method=np.where(unknown, -1, method).astype(np.int8),
-        cause=np.where(unknown, causes_of(evidence, call), -1).astype(np.int8),
-    )
+    unknown = (lookup(evidence.calls.module, call) < 0) & ~mapped
+    cause = np.full(pieces, -1, dtype=np.int8)
+    if unknown.any():
+        cause[unknown] = causes_of(evidence, call)[unknown]
+    call[unknown], method[unknown] = -1, -1
+    return Owners(call.astype(np.int32), method, cause)
 
 
 def _numbered(evidence: Evidence, module: Ints) -> Ids:
     """Numbers calls by (module, start) and work by start; ``module`` is that of every piece of work, or -1."""
     calls, recording = evidence.calls, evidence.recording
-    by_time = np.argsort(integers(recording.ranges, "start_ns")[calls.range_row], kind="stable")
-    call_order = by_time[_stable_order(calls.module[by_time])]
-    call_order = call_order[calls.known[call_order]]
+    by_time = _stable_order(integers(recording.ranges, "start_ns")[calls.range_row])
+    call_order = _by_module(calls.module, by_time)[np.count_nonzero(calls.module < 0) :]
     call_id = np.full(calls.start.size, -1, dtype=np.int32)
-    call_id[call_order] = np.arange(call_order.size)
-    by_time = np.argsort(integers(recording.work, "start_ns"), kind="stable")
+    call_id[call_order] = np.arange(call_order.size, dtype=np.int32)
+    by_time = _stable_order(integers(recording.work, "start_ns"))
     kernel_id = np.empty(by_time.size, dtype=np.int32)
-    kernel_id[by_time] = np.arange(by_time.size)
-    last = np.where(module < 0, len(calls.modules), module)[by_time]
-    kernel_order = by_time[_stable_order(last)]
+    kernel_id[by_time] = np.arange(by_time.size, dtype=np.int32)
+    kernel_order = np.roll(_by_module(module, by_time), -np.count_nonzero(module < 0))
     return Ids(call_id, call_order.astype(np.int32), kernel_id, kernel_order.astype(np.int32))
 
 
-def _stable_order(module: Ints) -> Ints:
-    """The stable order by module; numbers of 16 bits sort in linear time."""
+def _by_module(module: Ints, by_time: Rows) -> Rows:
+    """Rows by (module, time), those without a module first; numbers of 16 bits sort in linear time."""
     few = int(module.max(initial=0)) < np.iinfo(np.int16).max
-    return np.argsort(module.astype(np.int16) if few else module, kind="stable")
+    return by_time[_stable_order((module.astype(np.int16) if few else module)[by_time])]
+
+
+def _stable_order(keys: Ints) -> Rows:
+    return np.argsort(keys, kind="stable")

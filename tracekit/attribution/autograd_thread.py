@@ -30,8 +30,10 @@ _TIMES = ("start_ns", "end_ns")
 def owners(evidence: Evidence, work: Ints) -> Ints:
     """The innermost call around the launch on the one thread that waits; -1 where there is none, or several."""
     owner = np.full(work.size, -1, dtype=np.int64)
+    if evidence.keyed.by == MODULES:
+        return owner
     threads = _autograd_threads(evidence)
-    if evidence.keyed.by == MODULES or not threads.size:
+    if not threads.size:
         return owner
     launch = evidence.launched.launch[work]
     thread = integers(evidence.recording.launches, "thread")
@@ -59,7 +61,7 @@ def _of_backward_passes(evidence: Evidence) -> Flags:
     """Which ranges are operators, or what a framework does in a backward pass."""
     decoded, ranges = evidence.decoded, evidence.recording.ranges
     backward = [isinstance(marker, RangeMarker) and marker.phase == "backward" for marker in decoded.markers]
-    which = np.array([*backward, False])[np.append(decoded.of_text, -1)[integers(ranges, "text")]]
+    which = np.append(np.array([*backward, False])[decoded.of_text], np.False_)[integers(ranges, "text")]
     which |= evidence.operators.by_torch[integers(ranges, "text")]
     return np.asarray(which)
 

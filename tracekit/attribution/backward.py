@@ -29,11 +29,13 @@ NAME = "backward"
 def owners(evidence: Evidence, work: Ints) -> Ints:
     """The call that made the node around the launch of each piece of work; -1 for replayed work and outside nodes."""
     call = np.full(work.size, -1, dtype=np.int64)
+    if evidence.made_by is None and not evidence.calls.evaluates.any():
+        return call
     launch = evidence.launched.launch[work]
     direct = (launch >= 0) & ~evidence.launched.replayed[work]
     if evidence.made_by is not None:
         call[direct] = evidence.made_by.call[launch[direct]]
-    elif evidence.calls.evaluates.any():
+    else:
         around = evidence.call_at_launch[launch[direct]]
         call[direct] = np.where(lookup(evidence.calls.evaluates, around, missing=0), around, -1)
     return call

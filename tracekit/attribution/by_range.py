@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracekit.arrays.lookups import lookup
+
 if TYPE_CHECKING:
     from tracekit.arrays.types import Ints
     from tracekit.trace.evidence import Evidence
@@ -20,8 +22,5 @@ NAME = "range"
 
 def owners(evidence: Evidence, work: Ints) -> Ints:
     """The innermost call around the launch of each piece of work; -1 for replayed work and work without a launch."""
-    launch = evidence.launched.launch[work]
-    direct = (launch >= 0) & ~evidence.launched.replayed[work]
-    call = np.full(work.size, -1, dtype=np.int64)
-    call[direct] = evidence.call_at_launch[launch[direct]]
-    return call
+    call = lookup(evidence.call_at_launch, evidence.launched.launch[work])
+    return np.where(evidence.launched.replayed[work], -1, call)

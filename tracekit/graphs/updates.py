@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import minima
+from tracekit.arrays.lookups import lookup
 from tracekit.recording.tables import names_starting
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def replayed_after_update(recording: Recording, launch: Rows) -> Ints:
     launches = recording.launches
     process = recording.threads.process[integers(launches, "thread")]
     late = integers(launches, "start_ns") >= first_updates(recording)[process]
-    return np.flatnonzero(np.append(late, False)[launch])
+    return np.flatnonzero(lookup(late, launch, missing=False))
 
 
 def first_updates(recording: Recording) -> Ints:

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.arrays.columns import integers
+from tracekit.arrays.lookups import lookup
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import (
     CompiledGraphMarker,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.markers.base import Dialect, Marker
+    from tracekit.recording.tables import Recording
 
 #: Names of marker types in the tables; ranges of frameworks are plain ranges there.
 MARKER_KINDS: dict[type, str] = {
@@ -64,6 +67,10 @@ class Decoded:
     def with_more(self, markers: list[Marker]) -> Decoded:
         """The same, and behind them further markers, which no text is."""
         return _decoded([*self.markers, *markers], self.of_text)
+
+    def ranges(self, recording: Recording, *kinds: type) -> Flags:
+        """For every range of the recording whether its marker is of one of these kinds."""
+        return lookup(self.rows(*kinds)[self.of_text], integers(recording.ranges, "text"), missing=False)
 
 
 def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:
@@ -107,11 +114,11 @@ def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
     return *words, *flags, id(marker.params), id(marker.cause)
 
 
-def paths_of(markers: list[Marker]) -> Ints:
-    """A number for every marker, the same for markers of the same path; -1 for markers without one."""
+def paths_of(decoded: Decoded) -> Ints:
+    """A number for every marker, the same for markers of the same path; -1 for those without, and a last for no row."""
     numbers: dict[str, int] = {}
-    paths = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in markers]
-    return np.array(paths, dtype=np.int64)
+    paths = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in decoded.bare]
+    return np.array([*paths, -1], dtype=np.int64)[decoded.bare_row]
 
 
 def _matching(texts: pa.Array, pattern: str) -> Rows:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracekit.arrays.intervals import innermost
+from tracekit.arrays.lookups import lookup
 from tracekit.graphs import by_descent, by_order, by_shape
 from tracekit.graphs.graph_captures import graph_captures_of
 from tracekit.graphs.nodes import lineage_of
@@ -108,17 +109,17 @@ class Evidence:
     @property
     def origin_known(self) -> Flags:
         """For every piece of work whether it is known where its node was captured."""
-        return np.append(self.origins.known, False)[self.lineage.of_work]
+        return lookup(self.origins.known, self.lineage.of_work, missing=False)
 
     @property
     def origin_shared(self) -> Flags:
         """For every piece of work whether it is known where its node was captured, but not in which of some calls."""
-        return np.append(self.origins.shared, False)[self.lineage.of_work]
+        return lookup(self.origins.shared, self.lineage.of_work, missing=False)
 
     @property
     def phase_of_work(self) -> Ints:
         """For every piece of work the phase that launched it, as a position in ``PHASES``, or -1."""
-        return np.append(self.phase, np.int8(-1))[self.launched.launch]
+        return np.append(self.phase, np.int8(-1)).take(self.launched.launch)
 
     @property
     def compiling_alone(self) -> Flags:
@@ -147,7 +148,7 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         marks = phased(recording, hierarchy.keyed.decoded, axis, launches)
         placed = _placed(found, hierarchy, calls, marks)
         known = _known_by_descent(recording, axis, graphs)
-        origins = _completed(known, launches.launch, np.append(calls.module, -1)[placed.call])
+        origins = _completed(known, launches.launch, lookup(calls.module, placed.call))
         around = Around(recording, axis, found.operators, calls, placed.call, launches)
         captured = origins, graphs.lineage.of_work, graphs.captures.captured_launches
         return Evidence(

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import one_axis
-from tracekit.arrays.lookups import positions
+from tracekit.arrays.lookups import lookup, positions
 from tracekit.trace.replay import is_replayed
 
 if TYPE_CHECKING:
@@ -102,16 +102,16 @@ def _may_start_work(recording: Recording) -> Flags:
     matches = [*map(_STARTS_NOTHING.fullmatch, recording.names), None]
     starts_nothing = np.array([match is not None for match in matches])
     launches = recording.launches
-    idle = starts_nothing[integers(launches, "name")] | (integers(launches, "correlation_id") == 0)
+    idle = starts_nothing.take(integers(launches, "name")) | (integers(launches, "correlation_id") == 0)
     return np.asarray(~idle)
 
 
 def _began_before(recording: Recording, launch: Rows) -> Flags:
     """Which pieces of work began before their launch, by more than clocks may differ."""
     work = recording.work
-    called_ns = np.append(integers(recording.launches, "start_ns"), 0)[launch]
-    lead_ns = np.where(launch >= 0, called_ns - integers(work, "start_ns"), 0)
-    early = lead_ns > 0
+    called_ns = lookup(integers(recording.launches, "start_ns"), launch)
+    lead_ns = called_ns - integers(work, "start_ns")
+    early = (lead_ns > 0) & (launch >= 0)
     device = integers(work, "device")
     for number in np.unique(device[early]).tolist():
         close = early & (device == number) & (lead_ns <= _CLOCK_ERROR_NS)

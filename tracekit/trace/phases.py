@@ -89,9 +89,9 @@ class _Source(NamedTuple):
 def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: Launched) -> Phased:
     """The ranges and operators of a recording that tell a phase."""
     texts: list[Phase] = []
-    ranges = np.flatnonzero(axis.ends_here)
-    text = _rows_of_phases(recording.texts, decoded, texts)[integers(recording.ranges, "text")[ranges]]
-    ranges, text = ranges[text >= 0], text[text >= 0]
+    text, of_text = integers(recording.ranges, "text"), _rows_of_phases(recording.texts, decoded, texts)
+    ranges = np.flatnonzero((of_text >= 0).take(text) & axis.ends_here)
+    text = of_text[text[ranges]]
     operators = np.flatnonzero(integers(recording.work, "kind") == CPU_OP)
     names = recording.names if operators.size else []
     name = _rows_of_phases(names, decode(names, FRAMEWORKS), texts)

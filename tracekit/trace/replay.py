@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts
 from tracekit.recording.tables import GRAPH, graph_launch_names
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ def is_replayed(recording: Recording, launch: Rows) -> Flags:
     """
     replays = graph_launch_names(recording.names)
     name = np.append(integers(recording.launches, "name"), -1)
-    pieces = np.bincount(launch[launch >= 0], minlength=name.size)
-    of_graph = np.isin(name, replays) | ((name < 0) & (pieces > 1))
-    of_graph[-1] = False
+    of_graph = np.isin(name, replays)
+    nameless = name < 0
+    nameless[-1] = False
+    if nameless.any():
+        of_graph |= nameless & (counts(launch, name.size) > 1)
     in_graph = np.asarray(recording.work.column("graph_node_id").is_valid())
-    return in_graph | of_graph[launch] | is_whole_graph(recording)
+    return in_graph | of_graph.take(launch) | is_whole_graph(recording)
 
 
 def is_whole_graph(recording: Recording) -> Flags:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost, subtree_ends
+from tracekit.arrays.lookups import lookup
 from tracekit.causes import CAUSES
 from tracekit.causes.markers import ORPHAN_OUTPUTS
 from tracekit.causes.work import MODULE_UNCLEAR
@@ -119,17 +120,16 @@ def calls_of(
         captures: What was captured into CUDA graphs.
     """
     decoded = keyed.decoded
-    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
+    marker = lookup(decoded.of_text, integers(recording.ranges, "text"))
     if not keyed.with_modules:
         marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
     spans = spans_of(recording, decoded, axis, endings, marker, works)
     seconds = second_ranges(spans, decoded, recording.tally)
     recording.tally.add("ranges", ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
-    calls, forest = once_each(
-        with_outputs(spans, seconds, decoded.markers), spans, seconds.second, decoded.markers, recording.tally
-    )
+    calls, forest = once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded, recording.tally)
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
-    elsewhere = np.flatnonzero(decoded.rows(ModuleMarker, Unreadable)[marker] & ~axis.ends_here)
+    elsewhere = np.flatnonzero(~axis.ends_here)
+    elsewhere = elsewhere[decoded.rows(ModuleMarker, Unreadable)[marker[elsewhere]]]
     again = runs_again(decoded.bare, decoded.bare_row[calls.marker], forest.parent)
     calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, again)
     apart = apart_from_parent(decoded.bare, decoded.bare_row[calls.marker], forest.parent)

@@ -16,12 +16,12 @@ from tracekit.trace.decoding import paths_of
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.causes.base import Cause
-    from tracekit.markers.base import Marker
     from tracekit.recording.axis import ThreadAxis
     from tracekit.recording.tally import Tally
     from tracekit.trace.calls.endings import Endings
     from tracekit.trace.calls.second_ranges import SecondRanges
     from tracekit.trace.calls.spans import Spans
+    from tracekit.trace.decoding import Decoded
     from tracekit.trace.plain.extents import Extents
 
 
@@ -52,14 +52,16 @@ class Forest(NamedTuple):
     depth: Rows
 
 
-def with_outputs(spans: Spans, seconds: SecondRanges, markers: list[Marker]) -> CallColumns:
-    """Every span as a call, with the marker of the second range that tells its outputs."""
+def with_outputs(spans: Spans, seconds: SecondRanges, decoded: Decoded) -> CallColumns:
+    """Every span that is no second range as a call, with the marker of the second range that tells its outputs."""
     outputs = np.full(spans.start.size, -1, dtype=np.int64)
-    rows = np.flatnonzero(seconds.call >= 0)
-    outputs[seconds.call[rows]] = seconds.marker[rows]
-    again = [isinstance(marker, Unreadable) and marker.cause is RECOMPUTED for marker in markers]
-    cause = np.where(np.array([*again, False])[spans.marker], CAUSES.index(RECOMPUTED), CAUSES.index(MODULE_UNREADABLE))
-    return CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, cause)
+    closing = np.flatnonzero(seconds.call >= 0)
+    outputs[seconds.call[closing]] = seconds.marker[closing]
+    again = [isinstance(marker, Unreadable) and marker.cause is RECOMPUTED for marker in decoded.bare]
+    cause = np.where([*again, False], CAUSES.index(RECOMPUTED), CAUSES.index(MODULE_UNREADABLE))
+    told = cause[decoded.bare_row[spans.marker]]
+    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, told)
+    return columns.chosen(np.flatnonzero(~seconds.second))
 
 
 #: A look at the whole recording, as ``Tally.looks`` names it.
@@ -67,22 +69,22 @@ DOUBLED = "calls marked twice"
 
 
 def once_each(
-    calls: CallColumns, spans: Spans, second: Flags, markers: list[Marker], tally: Tally
+    calls: CallColumns, spans: Spans, second: Flags, decoded: Decoded, tally: Tally
 ) -> tuple[CallColumns, Forest]:
-    """Leaves out second ranges, and the inner ranges of calls that are marked twice.
+    """How calls nest, without second ranges; and the calls without the inner ranges of those that are marked twice.
 
     Args:
-        calls: The spans as calls.
+        calls: The spans as calls, without second ranges.
         spans: The spans.
         second: Which of them are second ranges.
-        markers: The decoded markers.
+        decoded: The markers.
         tally: Where looks at the whole recording are noted.
     """
-    kept = ~second
-    row = np.append(np.cumsum(kept) - 1, -1)
-    forest = Forest(row[spans.parent][kept], spans.depth[kept])
-    calls, process = calls.chosen(kept), spans.process[kept]
-    path = np.append(paths_of(markers), -1)[calls.marker]
+    row = np.append(np.cumsum(~second) - 1, -1)
+    rows = np.flatnonzero(~second)
+    forest = Forest(row[spans.parent[rows]], spans.depth[rows])
+    process = spans.process[rows]
+    path = paths_of(decoded)[calls.marker]
     inner = inner_of_doubles(
         MarkedCalls(
             start=calls.start,
@@ -91,7 +93,7 @@ def once_each(
             marker=calls.marker,
             process=process,
             path=np.where(path < 0, -1, path + process * (path.max(initial=0) + 1)),
-            launches=(spans.launched_until - spans.launched_before)[kept],
+            worked=spans.worked,
         )
     )
     tally.look(DOUBLED, decides=bool(inner.any()))

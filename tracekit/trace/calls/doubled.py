@@ -32,7 +32,7 @@ class MarkedCalls(NamedTuple):
         marker: Row of the decoded markers.
         path: A number for every path in every process; -1 where the marker says none.
         process: Row of processes.
-        launches: How many launches of work lie inside.
+        worked: When each launch of work began, on the axis; not one for every range.
     """
 
     start: Ints
@@ -41,7 +41,11 @@ class MarkedCalls(NamedTuple):
     marker: Rows
     path: Ints
     process: Rows
-    launches: Ints
+    worked: Ints
+
+    def launches(self, rows: Rows) -> Ints:
+        """How many launches of work lie inside each of some ranges."""
+        return np.searchsorted(self.worked, self.end[rows]) - np.searchsorted(self.worked, self.start[rows])
 
 
 class _Callees(NamedTuple):
@@ -66,7 +70,7 @@ def _alone_in_an_equal(calls: MarkedCalls) -> Flags:
     children = counts(parent, parent.size)
     inner: Flags = (parent >= 0) & (np.append(calls.marker, -1)[parent] == calls.marker) & (calls.path >= 0)
     rows = np.flatnonzero(inner)
-    alone = (children[parent[rows]] == 1) & (calls.launches[rows] == calls.launches[parent[rows]])
+    alone = (children[parent[rows]] == 1) & (calls.launches(rows) == calls.launches(parent[rows]))
     inner[rows[~alone]] = False
     return inner
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.arrays.intervals import one_axis
+from tracekit.arrays.intervals import one_axis, siblings_before
 
 if TYPE_CHECKING:
     from tracekit.arrays.types import Flags, Ints, Rows
     from tracekit.trace.calls.spans import Spans
 
 
-def previous_sibling(parent: Ints, thread: Ints) -> Ints:
-    """For every row the row before it on its thread that has the same parent, or -1."""
-    order = np.argsort(parent, kind="stable")
-    previous = np.full(parent.size, -1, dtype=np.int64)
-    same = (parent[order[1:]] == parent[order[:-1]]) & (thread[order[1:]] == thread[order[:-1]])
-    previous[order[1:][same]] = order[:-1][same]
+def previous_sibling(spans: Spans) -> Rows:
+    """For every span the one before it on its thread that lies in the same span, or in none; or -1."""
+    previous = siblings_before(spans.depth)
+    outermost = np.flatnonzero(spans.parent < 0)
+    # The first of each thread.
+    previous[outermost[spans.thread[outermost] != spans.thread[previous[outermost]]]] = -1
     return previous
 
 
@@ -55,5 +55,4 @@ def after_other_work(spans: Spans, call: Rows) -> Rows:
         call: For every span the call that it may be the second range of, or -1.
     """
     rows = np.flatnonzero(call >= 0)
-    worked = spans.launched_before[rows] > spans.launched_until[call[rows]]
-    return rows[worked | (spans.steps_before[rows] > spans.steps_until[call[rows]])]
+    return rows[spans.happened[rows] >= spans.end[call[rows]]]

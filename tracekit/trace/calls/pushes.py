@@ -100,15 +100,16 @@ def pushes_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: N
     """The ranges that were pushed and popped."""
     ranges = recording.ranges
     rows = np.flatnonzero((integers(ranges, "kind") == PUSH_POP) & axis.ends_here)
-    marker = np.append(decoded.of_text, -1)[integers(ranges, "text")[rows]]
-    bare = decoded.bare_row[marker]
+    # By text, of which there are far fewer than ranges.
+    bare = decoded.bare_row[np.append(decoded.of_text, -1)]
     only_results = np.array([isinstance(m, ModuleMarker) and m.only_result for m in decoded.bare] + [False])
+    text = integers(ranges, "text")[rows]
     return Pushes(
         rows,
         integers(ranges, "thread")[rows],
-        names.kind[bare],
-        names.name[bare],
-        only_results[bare],
+        names.kind[bare].take(text),
+        names.name[bare].take(text),
+        only_results[bare].take(text),
         np.asarray(ranges.column("open"))[rows],
     )
 

@@ -45,12 +45,13 @@ def second_ranges(spans: Spans, decoded: Decoded, tally: Tally) -> SecondRanges:
         tally: Where looks at the whole recording are noted.
     """
     wording = Wording.of(spans, decoded)
-    before = previous_sibling(spans.parent, spans.thread)
+    before = previous_sibling(spans)
     unreadable = decoded.rows(Unreadable)[spans.marker]
     loud = _with_outputs(spans, wording, before, unreadable)
     second, call = with_silent(spans, wording, before, loud, decoded.markers, tally)
     call = _first_claims(call)
-    named = np.flatnonzero((call >= 0) & unreadable[call])
+    closing = np.flatnonzero(call >= 0)
+    named = closing[unreadable[call[closing]]]
     marker = spans.marker.copy()
     marker[call[named]] = marker[named]
     return SecondRanges(second, call, marker)
@@ -59,10 +60,12 @@ def second_ranges(spans: Spans, decoded: Decoded, tally: Tally) -> SecondRanges:
 def _with_outputs(spans: Spans, wording: Wording, before: Rows, unreadable: Flags) -> tuple[Flags, Rows]:
     """Second ranges that tell outputs, and for each the call that it closes, or -1."""
     second = wording.only_result & ~spans.encloses
-    call = np.where(second, before, -1)
-    fits = (call >= 0) & ~second[call] & ((wording.path[call] == wording.path) | unreadable[call])
-    call[~fits] = -1
-    missed = np.flatnonzero(second & (call < 0))
+    call = np.full(before.size, -1, dtype=np.int64)
+    rows = np.flatnonzero(second)
+    at = before[rows]
+    fits = (at >= 0) & ~second[at] & ((wording.path[at] == wording.path[rows]) | unreadable[at])
+    call[rows] = np.where(fits, at, -1)
+    missed = rows[~fits]
     call[missed] = last_call_of_path(spans, second, wording.path, missed)
     call[after_other_work(spans, call)] = -1
     return second, call

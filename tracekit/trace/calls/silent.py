@@ -46,27 +46,21 @@ def with_silent(
     # A span that has a second range of its own is a call.
     silent = np.flatnonzero(wording.quiet & ~spans.encloses & ~closed[:-1])
     if not silent.size:
-        tally.look(MOSTLY_OPEN, decides=not _mostly_closed(spans, wording, second, call).all())
-        tally.look(UNPAIRED, decides=_some_unpaired(spans, wording, second, call))
+        tally.look(MOSTLY_OPEN, decides=not _mostly_closed(spans, wording, second, closed[:-1]).all())
+        tally.look(UNPAIRED, decides=bool((wording.placed & ~second & ~closed[:-1] & ~spans.excused).any()))
         return second, call
     candidate = _candidates(spans, wording, before, second, silent)
     candidate[closed[candidate]] = -1
     brief = np.zeros(call.size, dtype=bool)
     followed = silent[candidate[silent] >= 0]
     brief[followed] = says_less(spans.marker[followed], spans.marker[candidate[followed]], markers)
-    closed_mostly = _mostly_closed(spans, wording, second | brief, np.where(brief, candidate, call))
+    closed[candidate[brief]] = True
+    closed_mostly = _mostly_closed(spans, wording, second | brief, closed[:-1])
     tally.look(BRIEF, decides=bool(brief.any()))
     tally.look(MOSTLY_OPEN, decides=not closed_mostly.all())
-    brief &= closed_mostly
+    brief &= closed_mostly[spans.process]
     seconds = second | brief, np.where(brief, candidate, call)
     return with_equal_pairs(spans, wording, candidate, seconds, tally)
-
-
-def _some_unpaired(spans: Spans, wording: Wording, second: Flags, call: Rows) -> bool:
-    """Whether a call has no second range, though its forward did not raise."""
-    closed = np.zeros(call.size + 1, dtype=bool)
-    closed[call] = True
-    return bool((wording.placed & ~second & ~closed[:-1] & ~spans.excused).any())
 
 
 def _candidates(spans: Spans, wording: Wording, before: Rows, second: Flags, silent: Rows) -> Rows:
@@ -82,12 +76,9 @@ def _candidates(spans: Spans, wording: Wording, before: Rows, second: Flags, sil
     return candidate
 
 
-def _mostly_closed(spans: Spans, wording: Wording, second: Flags, call: Rows) -> Flags:
-    """Which spans are of processes in which at least half of the calls that tell tensors have a second range."""
-    closed = np.zeros(call.size + 1, dtype=bool)
-    closed[call] = True
-    calls = wording.placed & ~wording.quiet & ~second & ~spans.excused
-    processes = int(spans.process.max(initial=0)) + 1
-    balance = np.zeros(processes, dtype=np.int64)
-    np.add.at(balance, spans.process[calls], np.where(closed[:-1][calls], 1, -1))
-    return np.asarray((balance >= 0)[spans.process])
+def _mostly_closed(spans: Spans, wording: Wording, second: Flags, closed: Flags) -> Flags:
+    """For every process whether at least half of its calls that tell tensors have a second range."""
+    calls = np.flatnonzero(wording.placed & ~wording.quiet & ~second & ~spans.excused)
+    process, processes = spans.process[calls], int(spans.process.max(initial=0)) + 1
+    ended, all_ = (np.bincount(rows, minlength=processes) for rows in (process[closed[calls]], process))
+    return np.asarray(2 * ended >= all_)

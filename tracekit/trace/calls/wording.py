@@ -39,8 +39,7 @@ class Wording(NamedTuple):
             if isinstance(marker, ModuleMarker):
                 placed = not (marker.class_only or marker.only_result)
                 columns[row] = marker.only_result, marker.quiet, placed
-        path = np.append(paths_of(decoded.markers), -1)
-        return Wording(path[spans.marker], *np.array(columns)[spans.marker].T)
+        return Wording(paths_of(decoded)[spans.marker], *(column[spans.marker] for column in np.array(columns).T))
 
 
 def says_less(less: Rows, more: Rows, markers: list[Marker]) -> Flags:

@@ -87,14 +87,12 @@ def runs_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints
         axis: Its ranges on one axis.
         ends: When these ended, on that axis.
     """
-    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
     numbers: dict[CompiledGraphMarker, int] = {}
     graph = [
         numbers.setdefault(item, len(numbers)) if isinstance(item, CompiledGraphMarker) else -1
         for item in decoded.markers
     ]
-    graph_of = np.array([*graph, -1], dtype=np.int64)[marker]
-    rows = np.flatnonzero((graph_of >= 0) & axis.ends_here)
+    rows = np.flatnonzero(decoded.ranges(recording, CompiledGraphMarker) & axis.ends_here)
     rows = rows[nesting_order(axis.range_start[rows], ends[rows])]
     start, end = axis.range_start[rows], ends[rows]
     return Runs(
@@ -104,7 +102,7 @@ def runs_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints
         parent=parents(start, end)[0],
         process=recording.threads.process[integers(recording.ranges, "thread")[rows]],
         start_ns=integers(recording.ranges, "start_ns")[rows],
-        graph=graph_of[rows],
+        graph=np.array(graph, dtype=np.int64)[decoded.of_text[integers(recording.ranges, "text")[rows]]],
         cut=np.asarray(recording.ranges.column("open"))[rows],
         graphs=list(numbers),
         maps=maps_of(decoded.markers) if numbers else {},

@@ -29,14 +29,18 @@ class Callers:
         named = [isinstance(item, ModuleMarker) and item.numbered for item in markers]
         #: Whether each call is of a numbered module.
         self.numbered: Flags = np.array([*named, False])[marker]
-        #: A number for the module of every call: that of its process and the first marker that names it.
-        self.module: Ints = process.astype(np.int64) * self._markers + _first_markers(markers)[marker]
+        self._process, self._marker, self._first_markers = process, marker, _first_markers(markers)
         self._caller = self._callers(parent) if self.numbered.any() else {}
 
+    def module(self, rows: Rows) -> Ints:
+        """A number for the module of some calls: that of its process and the first marker that names it."""
+        return self._process[rows].astype(np.int64) * self._markers + self._first_markers[self._marker[rows]]
+
     def _callers(self, parent: Rows) -> dict[int, int]:
-        caller = np.where(self.numbered[parent], self.module[parent], _UNCLEAR)
-        rows = np.flatnonzero(self.numbered & (parent >= 0) & (caller != self.module))
-        pairs = np.unique(np.stack((self.module[rows], caller[rows]), axis=1), axis=0)
+        rows = np.flatnonzero(self.numbered & (parent >= 0))
+        module = self.module(rows)
+        caller = np.where(self.numbered[parent[rows]], self.module(parent[rows]), _UNCLEAR)
+        pairs = np.unique(np.stack((module, caller), axis=1)[caller != module], axis=0)
         modules, first, callers = np.unique(pairs[:, 0], return_index=True, return_counts=True)
         only = np.where(callers == 1, pairs[first, 1], _UNCLEAR)
         return dict(zip(modules.tolist(), only.tolist(), strict=True))
@@ -74,7 +78,7 @@ def first_places(callers: Callers, place: Ints, start_ns: Ints) -> Rows:
     first = np.full(place.size, -1, dtype=np.int64)
     rows = np.flatnonzero(callers.numbered)
     rows = rows[np.argsort(start_ns[rows], kind="stable")]
-    _, earliest, module = np.unique(callers.module[rows], return_index=True, return_inverse=True)
+    _, earliest, module = np.unique(callers.module(rows), return_index=True, return_inverse=True)
     places = int(place.max(initial=0)) + 1
     pairs, _ = distinct(module * places + place[rows])
     shared = counts(pairs // places, earliest.size) > 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays.groups import counts, distinct
 from tracekit.arrays.intervals import by_level
 from tracekit.causes.markers import NESTED_TOO_DEEP
 from tracekit.markers.base import ModuleMarker
@@ -101,7 +102,7 @@ def _outermost(calls: Nested, callers: Callers, table: _PlaceTable) -> Rows:
     """For every call outside of all calls the row of the place above it, where that is known, or -1."""
     above = np.full(calls.parent.size, -1, dtype=np.int64)
     rows = np.flatnonzero(callers.numbered & (calls.parent < 0))
-    modules, module = np.unique(callers.module[rows], return_inverse=True)
+    modules, module = np.unique(callers.module(rows), return_inverse=True)
     places = [table.below(callers.above(code)) for code in modules.tolist()]
     above[rows] = np.array(places, dtype=np.int64)[module]
     return above
@@ -112,12 +113,10 @@ def _placed(calls: Nested, markers: int, table: _PlaceTable, outermost: Rows) ->
     at = np.full(calls.parent.size, -1, dtype=np.int64)
     for rows in by_level(calls.depth):
         above = np.where(calls.parent[rows] >= 0, at[calls.parent[rows]], outermost[rows])
-        keys, key, counts = np.unique(
-            (above + 1) * (markers + 1) + calls.marker[rows] + 1, return_inverse=True, return_counts=True
-        )
+        keys, key = distinct((above + 1) * (markers + 1) + calls.marker[rows] + 1)
         places = [
             table.row(code // (markers + 1) - 1, code % (markers + 1) - 1, count)
-            for code, count in zip(keys.tolist(), counts.tolist(), strict=True)
+            for code, count in zip(keys.tolist(), counts(key, keys.size).tolist(), strict=True)
         ]
         at[rows] = np.asarray(places, dtype=np.int64)[key]
     return at

@@ -54,9 +54,10 @@ def nodes_of(
     places, ways = int(calls.place.max(initial=0)) + 1, len(namesakes.numbers)
     code = (calls.process[rows].astype(np.int64) * places + calls.place[rows]) * ways
     keys, node = distinct(code + namesakes.which[rows])
-    first = minima(node, start_ns[rows], keys.size)
+    began = start_ns[rows]
+    first = minima(node, began, keys.size)
     first_call = np.zeros(keys.size, dtype=np.int64)
-    earliest = np.flatnonzero(start_ns[rows] == first[node])[::-1]
+    earliest = np.flatnonzero(began == first[node])[::-1]
     first_call[node[earliest]] = rows[earliest]
     own = calls.placed[rows]
     pairs, _ = distinct(node[own] * len(facts) + calls.facts[rows[own]])

@@ -82,11 +82,11 @@ def keyed_by(
         ends: When its ranges ended, on that axis.
         operators: The operators that its texts name.
     """
-    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
-    if by == AUTO and (not marker.size or bool(decoded.rows(ModuleMarker)[marker].any())):
+    if by == AUTO and (not recording.ranges.num_rows or bool(decoded.ranges(recording, ModuleMarker).any())):
         by = MODULES
     if by == MODULES:
         return _modules(decoded)
+    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
     ranges = _ranges(recording, decoded, marker, operators)
     if by == AUTO:
         plain = ~(ranges.called | ranges.operator | ranges.library | ranges.mapping) & axis.ends_here

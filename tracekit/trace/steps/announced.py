@@ -45,13 +45,13 @@ def announced(recording: Recording, keyed: Keyed, calls: Calls, endings: Endings
         calls: The calls of modules alone.
         endings: When ranges ended.
     """
-    process, decoded = recording.threads.process[integers(recording.ranges, "thread")], keyed.decoded
-    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
+    decoded, thread = keyed.decoded, integers(recording.ranges, "thread")
     same_thread = np.asarray(recording.ranges.column("end_thread").is_null())
-    marked = np.flatnonzero(decoded.rows(StepMarker)[marker] & same_thread)
+    marked = np.flatnonzero(decoded.ranges(recording, StepMarker) & same_thread)
     counting = _outside_of(calls, keyed)
-    counting = counting[~np.isin(process[keyed.steps.row[counting]], process[marked])]
-    markers = (decoded.markers[number] for number in marker[marked].tolist())
+    process, marking = (recording.threads.process[thread[rows]] for rows in (keyed.steps.row[counting], marked))
+    counting = counting[~np.isin(process, marking)]
+    markers = (decoded.markers[row] for row in decoded.of_text[integers(recording.ranges, "text")[marked]].tolist())
     once = _once_each(recording, endings, marked, [item for item in markers if isinstance(item, StepMarker)])
     says = [*once.says, *(keyed.step_markers[row] for row in counting.tolist())]
     return Announced(np.concatenate((once.row, keyed.steps.row[counting])), says)
@@ -80,6 +80,8 @@ def _once_each(recording: Recording, endings: Endings, marked: Rows, says: list[
 
 def _as_one(chain: list[StepMarker]) -> StepMarker:
     """What the markers of one iteration say together, from the outside in: name and number are those of the first."""
+    if len(chain) == 1:
+        return chain[0]
     most = max(chain, key=lambda item: sum(value is not None for value in (item.kind, item.batch_size, item.tokens)))
     return replace(chain[0], kind=most.kind, batch_size=most.batch_size, tokens=most.tokens)
 

@@ -116,17 +116,19 @@ class _Led(NamedTuple):
 
 
 class _OutermostCalls(NamedTuple):
-    """Calls of all processes, with what their steps are found from.
+    """Calls of all processes that no other encloses, with what steps are found from.
 
     Attributes:
-        thread: Row of threads of every call.
-        process: Row of processes of every call.
+        row: Row of calls.
+        thread: Row of threads.
+        process: Row of processes.
         start_ns: When it began.
         end_ns: When it ended.
-        forward: Whether no other call encloses it, its module is known, and it may begin a step.
-        unclear: Whether no other call encloses it, and it may be of any of several modules.
+        forward: Whether its module is known, and it may begin a step.
+        unclear: Whether it may be of any of several modules.
     """
 
+    row: Rows
     thread: Ints
     process: Ints
     start_ns: Ints
@@ -136,16 +138,18 @@ class _OutermostCalls(NamedTuple):
 
 
 def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings) -> _OutermostCalls:
-    thread, start_ns = (integers(recording.ranges, name)[calls.range_row] for name in ("thread", "start_ns"))
+    row = np.flatnonzero(calls.parent < 0)
+    thread, start_ns = (integers(recording.ranges, name)[calls.range_row[row]] for name in ("thread", "start_ns"))
     forward = np.array([*(not _of_backward_pass(marker) for marker in decoded.bare), False])[decoded.bare_row]
-    outermost = calls.parent < 0
+    known = calls.known[row]
     return _OutermostCalls(
+        row=row,
         thread=thread,
         process=recording.threads.process[thread],
         start_ns=start_ns,
-        end_ns=endings.end_ns[calls.range_row],
-        forward=outermost & calls.known & forward[calls.marker] & ~calls.captured,
-        unclear=outermost & (calls.cause == CAUSES.index(MODULE_UNCLEAR)) & ~calls.known,
+        end_ns=endings.end_ns[calls.range_row[row]],
+        forward=known & forward[calls.marker[row]] & ~calls.captured[row],
+        unclear=(calls.cause[row] == CAUSES.index(MODULE_UNCLEAR)) & ~known,
     )
 
 
@@ -171,31 +175,34 @@ def _led(
     known = np.union1d(marking, training)
     without = np.isin(process[candidates.forward], np.setdiff1d(doubtful, known))
     recording.tally.add("calls", STEPS_UNCLEAR, int(without.sum()))
-    paths = _marked_paths(decoded, calls)
-    first, last, apart = ([np.empty(0, np.int64)] for _ in range(3))
+    nothing = np.empty(0, np.int64)
+    pending = np.setdiff1d(process[candidates.forward], np.union1d(marking, doubtful)).tolist()
+    if not pending:
+        return _Led(nothing, nothing, [], nothing)
+    first, last, apart = ([nothing] for _ in range(3))
     names: list[str] = []
-    for number in np.setdiff1d(process[candidates.forward], np.union1d(marking, doubtful)).tolist():
+    paths = _marked_paths(recording, decoded, calls)
+    for number in pending:
         rows, led = _led_in_process(calls, candidates, paths, number)
         if number in training:
             apart.append(np.setdiff1d(candidates.thread[rows], led.helping))
             continue
         recording.tally.add("calls", STEPS_UNCLEAR, led.unclear)
-        first.append(calls.range_row[rows[led.first]])
-        last.append(calls.range_row[rows[led.last]])
+        first.append(calls.range_row[candidates.row[rows[led.first]]])
+        last.append(calls.range_row[candidates.row[rows[led.last]]])
         names += led.name
         apart.append(np.setdiff1d(np.flatnonzero(recording.threads.process == number), led.helping))
     return _Led(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
 
 
 def _led_in_process(calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, process: int) -> tuple[Rows, Led]:
-    """The outermost calls of a process by start, and its steps by positions in these."""
-    own = candidates.process == process
-    rows = np.flatnonzero(own & candidates.forward)
+    """The rows of the candidates of a process by start, and its steps by positions in these."""
+    rows = np.flatnonzero((candidates.process == process) & candidates.forward)
     rows = rows[np.argsort(candidates.start_ns[rows], kind="stable")]
     thread = candidates.thread[rows]
-    module = _one_on_all_threads(calls.modules, calls.module[rows], thread)
+    module = _one_on_all_threads(calls.modules, calls.module[candidates.row[rows]], thread)
     outermost = Outermost(thread, candidates.start_ns[rows], candidates.end_ns[rows], module)
-    parts = _parts(paths, calls.modules, np.flatnonzero(own), np.unique(module))
+    parts = _parts(paths, calls.modules, np.flatnonzero(paths.process == process), np.unique(module))
     return rows, led_steps(outermost, calls.modules, parts)
 
 
@@ -225,16 +232,19 @@ class _MarkedPaths(NamedTuple):
 
     Attributes:
         names: The distinct paths.
+        process: For every call its process.
         path: For every call the row of its path, or -1.
         inside: Whether it lies inside an outermost call of another path.
     """
 
     names: list[str]
+    process: Rows
     path: Ints
     inside: Flags
 
 
-def _marked_paths(decoded: Decoded, calls: Calls) -> _MarkedPaths:
+def _marked_paths(recording: Recording, decoded: Decoded, calls: Calls) -> _MarkedPaths:
+    process = recording.threads.process[integers(recording.ranges, "thread")[calls.range_row]]
     numbers: dict[str, int] = {}
     path = np.array(
         [
@@ -245,7 +255,7 @@ def _marked_paths(decoded: Decoded, calls: Calls) -> _MarkedPaths:
     )[decoded.bare_row[calls.marker]]
     outermost = np.where(calls.parent < 0, np.arange(calls.parent.size), 0)
     around = path[np.maximum.accumulate(outermost)]
-    return _MarkedPaths([*numbers], path, (calls.parent >= 0) & (path != around))
+    return _MarkedPaths([*numbers], process, path, (calls.parent >= 0) & (path != around))
 
 
 def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: Rows) -> Flags:
