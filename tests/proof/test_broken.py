@@ -22,6 +22,7 @@ import tracekit
 from tests.command import ROOT, environment
 from tests.gpu import data_files
 from tests.gpu.measures import MEASURES, clock_error, marker_cost, replay_speed, roofline
+from tests.proof.gpu_reports import on_a_gpu
 from tests.trace_lines import report
 from tracekit.proof import CHECKS, recording, summary
 from tracekit.proof.checks import (
@@ -320,6 +321,49 @@ def test_graphs_fail_where_a_replay_is_incomplete_or_wrong(check: Check, copied)
     found = problems(check, folder)
     assert "11 products in replays, expected 12" in found
     assert "computed something else" in found
+
+
+ON_A_GPU = (eager, operators, backward, compiled, processes, nccl, script, command, graph_in_window)
+KERNELS = """DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid IN (
+    SELECT k.rowid FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName
+    WHERE s.value LIKE ? ORDER BY k.start DESC LIMIT ?)"""
+
+REPLAYS_OF_GRAPHS = """SELECT r.correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId
+    WHERE s.value LIKE 'cudaGraphLaunch%'"""
+
+
+@pytest.mark.parametrize("check", ON_A_GPU, ids=lambda check: check.NAME)
+def test_kernels_of_a_gpu_in_place_of_operators_pass(check: Check, copied) -> None:
+    """Three pieces of work for a product, and steps that replay a graph: what no CPU records."""
+    found = check.judge(on_a_gpu(copied(check)), H100_WITHOUT_NSYS)
+    assert (found.problems, found.unproved) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        (eager, "Chain.again has 17 pieces of work, expected 18"),
+        (processes, "Chain.again has"),
+        (graph_in_window, "Chain.again: nvjet_sst_64x48_64x8_4x1_v_bz_splitK_TNT has 1 kernels in replay"),
+    ],
+    ids=lambda value: getattr(value, "NAME", None),
+)
+def test_a_kernel_that_is_lost_fails_what_counts_them(check: Check, said: str, copied) -> None:
+    folder = on_a_gpu(copied(check))
+    edit(folder, KERNELS, "nvjet%", 1)
+    assert said in problems(check, folder, H100_WITHOUT_NSYS)
+
+
+def test_replays_whose_nodes_torch_does_not_tell_are_missing_and_fail_without_work(copied) -> None:
+    folder = on_a_gpu(copied(graph_in_window), nodes=False)
+    found = graph_in_window.judge(folder, replace(H100_WITHOUT_NSYS, torch="2.11.0"))
+    assert found.problems == []
+    assert (
+        found.unproved == "the modules of replayed work: torch.profiler of torch 2.11.0 tells no nodes of CUDA graphs"
+    )
+    for kind in ("KERNEL", "MEMSET"):
+        edit(folder, f"DELETE FROM CUPTI_ACTIVITY_KIND_{kind} WHERE correlationId IN ({REPLAYS_OF_GRAPHS})")
+    assert "has 0 kernels in replay" in problems(graph_in_window, folder, H100_WITHOUT_NSYS)
 
 
 #: A graph capture, an eager step and two replays, as nsys records them by nodes.
