@@ -189,6 +189,9 @@ def look_at_data(proof: Path, expected: str) -> None:
     assert expected in kept
     table = (proof / data_files.FOLDER / data_files.README).read_text("utf-8")
     assert all(f"| `{name}` |" in table for name in kept)
+    for check, one in outcomes(proof).items():
+        said = one["about"] if one["verdict"] == "passed" else f"of the check `{check}`, missing: {one['why']}"
+        assert f"cpu_{check}.sqlite" not in kept or f"| `cpu_{check}.sqlite` | {said} (real, on a CPU" in table
     for name in kept:
         path = proof / data_files.FOLDER / name
         content = path.read_bytes()
@@ -328,8 +331,9 @@ KERNELS = """DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid IN (
     SELECT k.rowid FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName
     WHERE s.value LIKE ? ORDER BY k.start DESC LIMIT ?)"""
 
-REPLAYS_OF_GRAPHS = """SELECT r.correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId
-    WHERE s.value LIKE 'cudaGraphLaunch%'"""
+REPLAYED = """DELETE FROM CUPTI_ACTIVITY_KIND_{} WHERE correlationId IN (
+    SELECT r.correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId
+    WHERE s.value = 'cudaGraphLaunch')"""
 
 
 @pytest.mark.parametrize("check", ON_A_GPU, ids=lambda check: check.NAME)
@@ -362,7 +366,7 @@ def test_replays_whose_nodes_torch_does_not_tell_are_missing_and_fail_without_wo
         found.unproved == "the modules of replayed work: torch.profiler of torch 2.11.0 tells no nodes of CUDA graphs"
     )
     for kind in ("KERNEL", "MEMSET"):
-        edit(folder, f"DELETE FROM CUPTI_ACTIVITY_KIND_{kind} WHERE correlationId IN ({REPLAYS_OF_GRAPHS})")
+        edit(folder, REPLAYED.format(kind))
     assert "has 0 kernels in replay" in problems(graph_in_window, folder, H100_WITHOUT_NSYS)
 
 
@@ -496,6 +500,11 @@ def test_the_cost_of_markers_fails_where_none_was_heard(copied) -> None:
     folder = copied(marker_cost)
     edit(folder, "DELETE FROM NVTX_EVENTS")
     assert "nsys heard no marker" in problems(marker_cost, folder, Machine(nsys_problem=None))
+
+
+def test_the_cost_of_markers_is_missing_without_the_package_that_pushes_them() -> None:
+    assert marker_cost.missing(replace(H100, nvtx="0.2.17")) is None
+    assert marker_cost.missing(H100) == "the package nvtx, which pushes markers, is not installed"
 
 
 def test_the_speed_of_replays_fails_where_nothing_was_captured(copied) -> None:
