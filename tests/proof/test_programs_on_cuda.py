@@ -8,11 +8,6 @@ from __future__ import annotations
 from unittest.mock import Mock, create_autospec
 
 import pytest
-import torch
-
-from tests.gpu.programs import peaks, replay_speed
-from tracekit.proof.programs import about, observed, replayed
-from tracekit.proof.programs.chain import chain, example
 
 pytestmark = pytest.mark.torch
 
@@ -20,6 +15,8 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """CUDA as programs call it; its calls are in order in ``mock_calls``. Tensors stay on the CPU."""
+    import torch
+
     cuda = Mock()
     for name in ("Stream", "stream", "current_stream", "synchronize", "CUDAGraph", "graph", "Event"):
         stand_in = create_autospec(getattr(torch.cuda, name))
@@ -32,6 +29,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on there is a GPU, as far as programs can see."""
+    import torch
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
@@ -41,6 +40,11 @@ def names(cuda: Mock) -> list[str]:
 
 
 def test_a_graph_is_captured_after_a_call_on_a_side_stream_that_has_ended(cuda: Mock) -> None:
+    import torch
+
+    from tracekit.proof.programs import replayed
+    from tracekit.proof.programs.chain import chain, example
+
     model = chain()
     x = example(model)
     graph = replayed.CudaGraph(model, x)
@@ -54,6 +58,10 @@ def test_a_graph_is_captured_after_a_call_on_a_side_stream_that_has_ended(cuda: 
 
 
 def test_the_graph_by_hand_is_captured_in_the_same_way_and_replays(cuda: Mock, monkeypatch) -> None:
+    import torch
+
+    from tests.gpu.programs import replay_speed
+
     on_cuda(monkeypatch)
     model = torch.nn.Linear(2, 2)
     run = replay_speed.by_hand(model, torch.ones(1, 2))
@@ -64,6 +72,8 @@ def test_the_graph_by_hand_is_captured_in_the_same_way_and_replays(cuda: Mock, m
 
 
 def test_events_give_milliseconds_of_all_runs_and_seconds_are_of_one(cuda: Mock, monkeypatch) -> None:
+    from tests.gpu.programs import peaks
+
     on_cuda(monkeypatch)
     cuda.Event.return_value.elapsed_time.return_value = 40.0
     runs: list[int] = []
@@ -74,6 +84,9 @@ def test_events_give_milliseconds_of_all_runs_and_seconds_are_of_one(cuda: Mock,
 
 
 def test_sizes_are_those_of_a_gpu_where_there_is_one(cuda: Mock, monkeypatch) -> None:
+    from tests.gpu.programs import peaks
+    from tracekit.proof.programs import observed
+
     assert (observed.device().type, peaks.size()) == ("cpu", peaks.SIZE_ON_CPU)
     on_cuda(monkeypatch)
     assert (observed.device().type, peaks.size()) == ("cuda", peaks.SIZE_ON_GPU)
@@ -81,11 +94,17 @@ def test_sizes_are_those_of_a_gpu_where_there_is_one(cuda: Mock, monkeypatch) ->
 
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors for a GPU are made on the CPU."""
+    import torch
+
     ones = torch.ones
     monkeypatch.setattr(torch, "ones", lambda *sizes, device: ones(*sizes, device="cpu"))
 
 
 def test_the_examination_multiplies_on_the_gpu_and_names_it(cuda: Mock, monkeypatch) -> None:
+    import torch
+
+    from tracekit.proof.programs import about
+
     on_cuda(monkeypatch)
     on_the_cpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -98,6 +117,10 @@ def test_the_examination_multiplies_on_the_gpu_and_names_it(cuda: Mock, monkeypa
 
 
 def test_a_gpu_that_multiplies_wrongly_is_told(cuda: Mock, monkeypatch) -> None:
+    import torch
+
+    from tracekit.proof.programs import about
+
     on_the_cpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _number: "NVIDIA H100")
@@ -107,6 +130,8 @@ def test_a_gpu_that_multiplies_wrongly_is_told(cuda: Mock, monkeypatch) -> None:
 
 
 def test_a_script_multiplies_before_its_model_does(cuda: Mock, monkeypatch) -> None:
+    from tracekit.proof.programs import observed
+
     observed.warmed()
     assert cuda.mock_calls == []
     on_cuda(monkeypatch)
