@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.nsight.tables import RECORDER, STRINGS, SYSTEM, TABLES
 from tracekit.proof.recording import REPORT
+from tracekit.proof.summary import PASSED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,8 +65,10 @@ def _kept(folder: Path, summary: Summary, outcome: Outcome) -> str | None:
     if copy.stat().st_size > MOST_BYTES:
         copy.unlink()
         return None
-    on = f"real, on {_where(summary)}; {outcome.verdict}"
-    return f"| `{copy.name}` | {outcome.about} ({on}) | `python -m tests.gpu OUT --only {outcome.name}` |"
+    # What a check says of itself holds only if it passed.
+    held = f"of the check `{outcome.name}`, {outcome.verdict}: {outcome.why}"
+    what = f"{outcome.about if outcome.verdict == PASSED else held} (real, on {_where(summary)})"
+    return f"| `{copy.name}` | {what} | `python -m tests.gpu OUT --only {outcome.name}` |"
 
 
 def _gpu(summary: Summary) -> str:

@@ -204,13 +204,14 @@ def test_ctrl_c_before_anything_has_ended_leaves_nothing(tmp_path: Path) -> None
 
 
 PROGRAM = """
-import sys
+import signal, sys
 from pathlib import Path
 from tests.proof.endings import hanging, passing
 from tracekit.cli import prepared
 from tracekit.proof import Watchers, machine, prove
 machine.examined = lambda _folder: machine.Machine()
 hanging.LIMIT_S = 600
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it
 sys.exit(prepared(lambda: prove(Path(sys.argv[1]), [passing, hanging], Watchers(lambda _line: None)).exit_code))
 """
 
@@ -223,7 +224,10 @@ def test_a_signal_during_a_check_stops_it_and_leaves_a_whole_folder(number: sign
         while not list(tmp_path.rglob("began.txt")) and time.monotonic() < end:
             time.sleep(0.05)
         running.send_signal(number)
-        assert running.wait(60) == 128 + number
+        try:
+            assert running.wait(60) == 128 + number
+        finally:
+            running.kill()
     assert [one["verdict"] for one in read(tmp_path / "out")["checks"]] == ["passed", "missing"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert not (tmp_path / "out" / "hanging").exists()

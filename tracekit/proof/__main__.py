@@ -1,4 +1,4 @@
-"""The processes of a proof: ``python -m tracekit.proof examine FILE`` and ``… check MODULE FOLDER``."""
+"""The processes of a proof: ``python -m tracekit.proof examine FILE``, ``… hear FILE``, ``… check MODULE FOLDER``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from tracekit.proof.machine import examine
+from tracekit.proof.machine import examine, hear
 from tracekit.proof.one import run_check
 
 if TYPE_CHECKING:
@@ -23,5 +23,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _terminated)
     if sys.argv[1] == "examine":
         examine(Path(sys.argv[2]))
+    elif sys.argv[1] == "hear":
+        hear(Path(sys.argv[2]))
     else:
         run_check(sys.argv[2], Path(sys.argv[3]))

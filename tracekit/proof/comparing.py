@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from tracekit.dataset.opening import Dataset
+    from tracekit.proof.machine import Machine
 
 #: Operators that multiply by a weight.
 PRODUCTS = {"aten::addmm", "aten::mm", "aten::_addmm_activation"}
@@ -20,6 +21,7 @@ NONE = "no module"
 #: At most so many differences of one kind are told one by one.
 _MOST = 3
 _MATRIX = 2
+_OF_MEMORY = {"memcpy", "memset"}
 
 Row = dict[str, Any]
 
@@ -149,12 +151,27 @@ def steps_named(dataset: Dataset) -> dict[str, set[int]]:
 
 def work_by_module(dataset: Dataset, steps: Collection[int]) -> Counter[tuple[str, str]]:
     """How much work there is in some steps, by module and name."""
-    columns = ["module", "name", "step_id"]
+    columns = ["module", "kind", "name", "step_id"]
     return Counter(
-        (row["module"] or NONE, row["name"] or "no name")
-        for row in rows(dataset, "kernels", columns)
-        if row["step_id"] in steps
+        (row["module"] or NONE, name(row)) for row in rows(dataset, "kernels", columns) if row["step_id"] in steps
     )
+
+
+def name(work: Row) -> str:
+    """What work is called in a launch and in a replay alike: a graph's node may say less of the memory it fills."""
+    called: str = work["kind"] if work["kind"] in _OF_MEMORY else work["name"]
+    return called or "no name"
+
+
+def nodes_unknown(dataset: Dataset, replays: Collection[int], machine: Machine) -> str | None:
+    """Why replayed work can have no modules: torch.profiler says of none which node of a graph it is."""
+    if machine.engine == "nsys" or not machine.gpus:
+        return None
+    work = rows(dataset, "kernels", ["graph_node_id", "module", "launch_name", "step_id"])
+    replayed = [row for row in work if row["step_id"] in replays and "GraphLaunch" in (row["launch_name"] or "")]
+    if not replayed or any(row["graph_node_id"] or row["module"] for row in replayed):
+        return None
+    return f"the modules of replayed work: torch.profiler of torch {machine.torch} tells no nodes of CUDA graphs"
 
 
 def counts_by_module(dataset: Dataset) -> Counter[str]:

@@ -22,9 +22,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NO_GPU = "no GPU that torch can use"
-#: A first use of CUDA can take a minute, and nsys as long to begin.
-LIMIT_S = 240
+#: A first use of CUDA can take a minute, and nsys as long to begin. Where nsys hangs, torch's engine is proved.
+_ABOUT_LIMIT_S, _NSYS_LIMIT_S = 150, 120
+LIMIT_S = _ABOUT_LIMIT_S + _NSYS_LIMIT_S + 60
 _FILE, _LOG = "machine.json", "machine.log"
+#: Lines that name no error: what CUDA's errors end with, and warnings of torch's C++ while a process ends.
+_NO_REASON = (
+    "CUDA kernel errors might be",
+    "For debugging consider",
+    "Compile with `TORCH_USE_CUDA_DSA`",
+    "Device-side assertion",
+    "Search for `cuda",
+    "[W",
+    "[rank",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +105,33 @@ def package_path() -> dict[str, str]:
 def last_line(log: Path) -> str:
     """The last line that a program printed, which names the error; or that there is none."""
     lines = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
-    return next((" ".join(line.split())[:300] for line in reversed(lines) if line.strip()), "it printed nothing")
+    said = (line for line in reversed(lines) if line.strip() and not line.startswith(_NO_REASON))
+    return next((" ".join(line.split())[:300] for line in said), "it printed nothing")
 
 
 def _examine(place: Path) -> Machine:
-    asked = subprocess.run([sys.executable, "-m", "tracekit.proof.programs.about"], stdout=subprocess.PIPE, check=True)
-    facts = json.loads(asked.stdout)
+    about, problem = _asked(place.with_name("about.json"), "tracekit.proof.programs.about", limit_s=_ABOUT_LIMIT_S)
+    if about is None:
+        raise CaptureError(f"the first use of torch {problem}")
+    heard, problem = _asked(place.with_name("nsys.json"), "tracekit.proof", "hear", limit_s=_NSYS_LIMIT_S)
+    if heard is None:
+        heard = {"nsys": None, "nsys_problem": f"the first recording with nsys {problem}"}
+    return restored({**about, **heard, "driver": _driver()})
+
+
+def _asked(answer: Path, *module: str, limit_s: float) -> tuple[dict[str, Any] | None, str | None]:
+    """What a module writes as JSON; else why it did not. What it prints is no answer: torch may print, too."""
+    log = answer.with_suffix(".log")
+    ended = children.run([sys.executable, "-m", *module, str(answer)], log, limit_s)
+    if problem := ended.problem():
+        return None, f"{problem}: {last_line(log)}"
+    return json.loads(answer.read_text("utf-8")), None
+
+
+def hear(place: Path) -> None:
+    """Writes as JSON whether nsys can be used, in a process of its own, because nsys may hang."""
     version, problem = _nsys(place)
-    return restored({**facts, "driver": _driver(), "nsys": version, "nsys_problem": problem})
+    place.write_text(json.dumps({"nsys": version, "nsys_problem": problem}), "utf-8")
 
 
 def _driver() -> str | None:
@@ -138,10 +168,16 @@ def _not_heard(tool: nsys.Nsys, place: Path) -> str | None:
     recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(problem)], report)
     if not report.exists():
         return "; ".join(recorded.warnings) or f"{tool.path} exported no report"
+    if problem.exists():
+        return f"the nvtx package refuses what markers need ({problem.read_text('utf-8')})"
     texts = parse(report, force=True).table("ranges", ["text"]).column("text").to_pylist()
     return None if MARKER in texts else f"nsys {tool.version} does not record tracekit's markers; run tracekit doctor"
 
 
 def examine(place: Path) -> None:
-    """Examines this machine and writes what it found as JSON."""
-    place.write_text(json.dumps(asdict(_examine(place))), "utf-8")
+    """Examines this machine and writes what it found as JSON. An error of tracekit's ends the process in one line."""
+    try:
+        found = _examine(place)
+    except TracekitError as error:
+        sys.exit(" ".join(str(error).split()))
+    place.write_text(json.dumps(asdict(found)), "utf-8")

@@ -40,11 +40,13 @@ def evidence(folder: Path, machine: Machine, steps: Sequence[str], *, capture_re
     ]
     calls = CALLS_IN[EAGER] * steps.count(EAGER)
     problems += comparing.call_problems(dataset, truth, calls, steps=named[EAGER])
-    judged = (_as_eager if capture_recorded else _without_modules) if machine.gpus else _stood_in
+    unknown = comparing.nodes_unknown(dataset, named[REPLAY], machine) if capture_recorded else None
+    known = capture_recorded and unknown is None
+    judged = (_as_eager if known else _without_modules) if machine.gpus else _stood_in
     problems += judged(dataset, named[EAGER], named[REPLAY])
     replayed = comparing.work_by_module(dataset, named[REPLAY])
     figures = {"replayed_work": replayed.total(), "replayed_work_with_module": _with_module(replayed).total()}
-    unproved = None if machine.gpus else f"{NO_GPU}: a stand-in replayed, whose work has no modules"
+    unproved = unknown if machine.gpus else f"{NO_GPU}: a stand-in replayed, whose work has no modules"
     return Evidence(problems, figures, unproved)
 
 

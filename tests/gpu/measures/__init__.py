@@ -1,7 +1,7 @@
 """Measures: checks whose figures matter more than their verdicts.
 
 To add a measure: write ``measures/<measure>.py`` with the six names of a check (``tracekit/proof/base.py``), add it to
-``MEASURES``, a row to ``tests/gpu/README.md``, and to ``tests/proof/test_broken.py`` a test that sees it fail.
+``MEASURES``, a row to ``tests/gpu/README.md`` and a group in ``tests/proof/proofs.py``, and a test that breaks it.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ COMMAND = (sys.executable, "-m", "tests.gpu.programs.marked")
 ALONE = "alone"
 
 
-def missing(_machine: Machine) -> None:
-    """Nothing."""
+def missing(machine: Machine) -> str | None:
+    """The package that pushes the ranges."""
+    return None if machine.nvtx else "the package nvtx, which pushes markers, is not installed"
 
 
 def record(folder: Path, machine: Machine) -> None:

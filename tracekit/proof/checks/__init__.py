@@ -1,7 +1,7 @@
 """Checks: what is recorded and compared with the truth, one file per check.
 
 To add a check: write ``checks/<check>.py`` with the six names of :class:`~tracekit.proof.base.Check`, add the
-module to ``CHECKS``, and to ``tests/proof/test_broken.py`` a test that breaks what it proves and sees it fail.
+module to ``CHECKS``, to a group in ``tests/proof/proofs.py``, and beside it a test that breaks what it proves.
 """
 
 from __future__ import annotations

@@ -55,9 +55,10 @@ def judge(folder: Path, machine: Machine) -> Evidence:
     shaped = steps[:1] if machine.gpus else steps
     found = comparing.products(dataset, truth, shaped)
     problems += comparing.product_problems(found, {(path, "forward"): len(shaped) for path in truth["linears"]})
-    if machine.gpus:
+    unknown = comparing.nodes_unknown(dataset, steps[1:], machine)
+    if machine.gpus and unknown is None:
         problems += _replay_problems(dataset, truth, steps)
-    unproved = None if machine.gpus else f"{NO_GPU}: the stand-in counted graphs and replayed none"
+    unproved = unknown if machine.gpus else f"{NO_GPU}: the stand-in counted graphs and replayed none"
     return Evidence(problems, {**counted, "products": found.counts.total()}, unproved)
 
 
@@ -83,9 +84,9 @@ def _of_linears(
     dataset: Dataset, truth: dict[str, Any], steps: list[int], *, eager: bool = False
 ) -> set[tuple[str, str]]:
     """Module and name of the work of Linears in some steps; of all, or of what no graph launched."""
-    work = comparing.rows(dataset, "kernels", ["module", "name", "step_id", "graph_node_id"])
+    work = comparing.rows(dataset, "kernels", ["module", "kind", "name", "step_id", "graph_node_id"])
     return {
-        (row["module"], row["name"])
+        (row["module"], comparing.name(row))
         for row in work
         if row["module"] in truth["linears"] and row["step_id"] in steps and not (eager and row["graph_node_id"])
     }

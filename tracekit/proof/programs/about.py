@@ -1,10 +1,11 @@
-"""Prints as JSON what torch says of itself and of the GPUs here, after it has used one: some fail only then."""
+"""Writes as JSON what torch says of itself and of the GPUs here, after it has used one: some fail only then."""
 
 from __future__ import annotations
 
 import json
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
@@ -41,4 +42,4 @@ def _nccl() -> str | None:
 
 
 if __name__ == "__main__":
-    json.dump(about(), sys.stdout)
+    Path(sys.argv[1]).write_text(json.dumps(about()), "utf-8")

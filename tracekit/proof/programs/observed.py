@@ -38,6 +38,14 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def warmed() -> None:
+    """Multiplies once on a GPU: what libraries copy and fill at their first product is not a module's work."""
+    if torch.cuda.is_available():
+        x = torch.ones(64, 64, device=device())
+        nn.functional.linear(x, x, x[0])
+        synchronize()
+
+
 def told(**facts: object) -> None:
     """Adds to what this process knows, and has it written when the process ends."""
     if not truth:

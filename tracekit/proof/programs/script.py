@@ -7,13 +7,14 @@ import sys
 import torch
 
 from tracekit.proof.programs.chain import make
-from tracekit.proof.programs.observed import synchronize
+from tracekit.proof.programs.observed import synchronize, warmed
 
 
 def main(calls: int) -> None:
     """Calls the model."""
     model, x = make()
     with torch.no_grad():
+        warmed()
         for _ in range(calls):
             model(x)
     synchronize()
