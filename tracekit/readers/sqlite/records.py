@@ -246,17 +246,25 @@ def _length(kind: Bytes | Ints) -> Ints | int:
 
 def _varint(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """Variable-length integers (1.6) and the places behind them; those of nine bytes are left to SQLite."""
-    value = data[at].astype(np.int64)
-    at = at + 1
-    longer = np.flatnonzero(value >= _TWO_BYTES)
-    value[longer] &= _TWO_BYTES - 1
-    for _ in range(7):
-        if not longer.size:
-            return value, at
+    byte = data[at]
+    value = (byte & (_TWO_BYTES - 1)).astype(np.int64)
+    for length in range(1, 9):
+        if int(byte.max(initial=0)) < _TWO_BYTES:
+            return value, at + length
+        if int(byte.min()) < _TWO_BYTES:
+            return _uneven(data, value, at + length, np.flatnonzero(byte >= _TWO_BYTES), 8 - length)
+        byte = data[length:][at]
+        value = value << 7 | byte & (_TWO_BYTES - 1)
+    raise NotPlain
+
+
+def _uneven(data: Bytes, value: Ints, at: Ints, longer: Ints, most: int) -> tuple[Ints, Ints]:
+    """Variable-length integers of which some are longer than what was read of all, by at most so many bytes."""
+    for _ in range(most):
         byte = data[at[longer]]
         value[longer] = value[longer] << 7 | byte & (_TWO_BYTES - 1)
         at[longer] += 1
         longer = longer[byte >= _TWO_BYTES]
-    if longer.size:
-        raise NotPlain
-    return value, at
+        if not longer.size:
+            return value, at
+    raise NotPlain
