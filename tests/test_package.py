@@ -111,7 +111,7 @@ ROOMS: dict[str, tuple[Iterable[ModuleType], set[str]]] = {
             "stretches",
         },
     ),
-    "tables": (tables.TABLES, {"base", "compiled_graphs", "memory", "operators"}),
+    "tables": (tables.TABLES, {"base", "compiled_graphs", "memory", "operators", "shapes"}),
 }
 SPECS = [
     *(table.SPEC for table in tables.TABLES),

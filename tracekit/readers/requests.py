@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,8 @@ ENCODED = pa.dictionary(pa.int32(), pa.int64())
 ENCODED_TEXT = pa.dictionary(pa.int32(), pa.string())
 #: Bytes, likewise.
 ENCODED_BLOB = pa.dictionary(pa.int32(), pa.binary())
+
+_Values = TypeVar("_Values", pa.Array, pa.ChunkedArray)
 
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
@@ -43,7 +45,7 @@ class Request:
         return table.drop_columns([name for name in empty if table.column(name).null_count == len(table)])
 
 
-def as_type(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
+def as_type(array: _Values, type_: pa.DataType) -> tuple[_Values, int]:
     """The values in their stored type, and how many were too large for it and became null.
 
     Raises:

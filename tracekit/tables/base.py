@@ -31,13 +31,21 @@ class Table(Protocol):
 
 
 def pieces(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The rows of a table, piece by piece; a single empty piece if there are none."""
+    """The rows of a table, piece by piece; a single empty piece if there are none.
+
+    They are as wide as NumPy's own positions, by which it looks up twice as fast as by narrower ones.
+    """
     for start in range(0, max(rows.size, 1), _PIECE_ROWS):
-        yield rows[start : start + _PIECE_ROWS]
+        yield rows[start : start + _PIECE_ROWS].astype(np.intp, copy=False)
 
 
 def category(row: NDArray[Any], values: Sequence[str]) -> pa.Array:
     """Strings by their row in ``values``; null for -1. Values that do not occur are left out."""
+    least, most = int(row.min(initial=len(values))), int(row.max(initial=-1))
+    if least == most:  # as in most pieces: kinds, phases, causes
+        if most < 0:
+            return pa.nulls(row.size, CATEGORY)
+        return pa.DictionaryArray.from_arrays(np.zeros(row.size, dtype=np.int32), [values[most]])
     row = row.astype(np.intp, copy=False)
     used = np.zeros(len(values) + 1, dtype=bool)
     used[row] = True
@@ -45,8 +53,7 @@ def category(row: NDArray[Any], values: Sequence[str]) -> pa.Array:
     used[-1] = False
     indices = (np.cumsum(used) - 1).astype(np.int32).take(row)
     kept = [values[at] for at in np.flatnonzero(used).tolist()]
-    dictionary = pa.array(kept, pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=null), dictionary, safe=False).cast(CATEGORY)
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=null), pa.array(kept, pa.string()), safe=False)
 
 
 def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:

@@ -14,23 +14,20 @@ from tracekit.arrays.lookups import lookup
 from tracekit.arrays.unions import union_within
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.fields import PHASES
-from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, TableSpec
-from tracekit.tables import memory
+from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.tables import memory, shapes
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.steps.membership import step_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from tracekit.arrays.types import Ints, Rows
     from tracekit.attribution.base import Trace
-    from tracekit.markers.base import Marker
 
 
-_KWARGS = pa.map_(pa.string(), SHAPES)
-_KWARG_TYPES = pa.map_(pa.string(), TYPES)
 _NEVER = np.iinfo(np.int64).min
 
 SPEC = TableSpec(
@@ -75,34 +72,7 @@ SPEC = TableSpec(
         Column("tid", pa.int32(), "Thread id."),
         Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
         Column("end_ns", pa.int64(), "Return on the host; device work of the call may still be running."),
-        Column(
-            "inputs", SHAPES, "Shapes of positional tensors; null if the marker does not record them.", nullable=True
-        ),
-        Column("outputs", SHAPES, "Shapes of results; null if no marker records them.", nullable=True),
-        Column(
-            "kwargs",
-            _KWARGS,
-            "Shapes of keyword tensors by argument name; null if the marker does not record them.",
-            nullable=True,
-        ),
-        Column(
-            "input_types",
-            TYPES,
-            "Dtype and device of each positional tensor; null if the marker does not record them.",
-            nullable=True,
-        ),
-        Column(
-            "output_types",
-            TYPES,
-            "Dtype and device of each result; null if no marker records them.",
-            nullable=True,
-        ),
-        Column(
-            "kwarg_types",
-            _KWARG_TYPES,
-            "Dtype and device of each keyword tensor by argument name; null if the marker does not record them.",
-            nullable=True,
-        ),
+        *shapes.COLUMNS,
         Column(
             "gpu_start_ns",
             pa.int64(),
@@ -141,16 +111,18 @@ SPEC = TableSpec(
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """The calls of known modules."""
-    whole = _whole_columns(trace)
-    shapes, allocated = _Shapes(trace), memory.Allocated(trace.evidence)
+    whole, device, node = _whole_columns(trace), _device(trace), trace.evidence.calls.trees.node
+    shaped, allocated = shapes.Shaped(trace.evidence), memory.Allocated(trace.evidence)
     for at in pieces(np.arange(trace.ids.call_order.size)):
-        rows = trace.ids.call_order[at]
+        rows = trace.ids.call_order[at].astype(np.intp)
+        in_trees = node[rows].astype(np.intp)
         columns = {name: column.take(rows) for name, column in whole.items()}
+        columns |= {name: column.take(in_trees) for name, column in device.items()}
         idle = columns["kernel_count"] == 0
         yield SPEC.table(
             {
                 **_host(trace, rows),
-                **shapes.columns(rows),
+                **shaped.columns(rows),
                 **allocated.columns(rows),
                 **columns,
                 "phase": category(columns["phase"], PHASES),
@@ -166,12 +138,12 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     """The module, place and time of each call."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    at = calls.range_row[rows]
+    at, module = calls.range_row[rows].astype(np.intp), calls.module[rows]
     ranges = taken(recording.ranges.select(["start_ns", "thread"]), at)
-    thread = integers(ranges, "thread")
+    thread = integers(ranges, "thread").astype(np.intp)
     return {
-        "module_id": calls.module[rows],
-        "module": category(calls.module[rows], [module.path for module in calls.modules]),
+        "module_id": module,
+        "module": category(module, [known.path for known in calls.modules]),
         "range_id": at,
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
@@ -197,7 +169,7 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     place = calls.module.astype(np.int64) * (len(PHASES) + 1) + phase + 1
     occurrence[order] = _occurrence(process[order], place[order])
     parent = lookup(trace.ids.call_id, calls.known_parent)
-    return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, "phase": phase, **_device(trace)}
+    return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, "phase": phase}
 
 
 def _phase(trace: Trace) -> NDArray[np.int8]:
@@ -224,43 +196,8 @@ def _occurrence(process: Ints, module: Ints) -> Ints:
     return count
 
 
-class _Shapes:
-    """Shapes and types of calls, taken from the distinct markers."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._calls = trace.evidence.calls
-        markers = trace.evidence.decoded.markers
-        self._inputs = _by_marker(markers, lambda marker: marker.inputs, SHAPES)
-        self._outputs = _by_marker(markers, lambda marker: marker.outputs, SHAPES)
-        self._kwargs = _by_marker(markers, lambda marker: tuple(marker.kwargs.items()), _KWARGS)
-        self._types = _by_marker(markers, lambda marker: marker.types or None, TYPES)
-        self._kwarg_types = _by_marker(markers, lambda marker: tuple(marker.kwarg_types.items()) or None, _KWARG_TYPES)
-
-    def columns(self, rows: Rows) -> dict[str, object]:
-        """The shapes and types of some calls."""
-        marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
-        result = np.where(outputs >= 0, outputs, marker)
-        return {
-            "inputs": self._inputs.take(or_null(marker)),
-            "outputs": self._outputs.take(or_null(result)),
-            "kwargs": self._kwargs.take(or_null(marker)),
-            "input_types": self._types.take(or_null(marker)),
-            "output_types": self._types.take(or_null(outputs)),
-            "kwarg_types": self._kwarg_types.take(or_null(marker)),
-        }
-
-
-def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], Hashable], type_: pa.DataType) -> pa.Array:
-    """What each marker says; many say the same, of which Arrow makes a value once."""
-    values: dict[Hashable, int] = {None: 0}
-    rows = [
-        values.setdefault(field(marker), len(values)) if isinstance(marker, ModuleMarker) else 0 for marker in markers
-    ]
-    return pa.array(values, type_).take(pa.array(rows, pa.int64()))
-
-
 def _device(trace: Trace) -> dict[str, Ints]:
-    """Times and counts of the kernels of each call and of its subtree."""
+    """Times and counts of the kernels of each call and of its subtree, in the order of the trees."""
     work, owner = trace.evidence.recording.work, trace.owners.call
     owned = np.flatnonzero(owner >= 0)
     trees = trace.evidence.calls.trees
@@ -272,7 +209,7 @@ def _device(trace: Trace) -> dict[str, Ints]:
     first = groups.minima(owner, start, number)
     last = groups.maxima(owner, end, number)
     launch_time = _launch_time(trace, owned[~trace.evidence.launched.replayed[owned]])[trees.call]
-    columns = {
+    return {
         "gpu_start_ns": slices.minima(first, low, high, _NEVER),
         "gpu_end_ns": slices.maxima(last, low, high, _NEVER),
         "gpu_time_ns": slices.sums(self_time, low, high),
@@ -282,7 +219,6 @@ def _device(trace: Trace) -> dict[str, Ints]:
         "kernel_self_count": self_count.astype(np.int32),
         "launch_time_ns": slices.sums(launch_time, low, high),
     }
-    return {name: column[trees.node] for name, column in columns.items()}
 
 
 def _launch_time(trace: Trace, owned: Ints) -> Ints:

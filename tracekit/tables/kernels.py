@@ -156,11 +156,11 @@ _UNCHANGED = ("device", "context", "stream", "correlation_id", *_SIZES, *_GRAPH_
 def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
-    named = operators.Named(trace.evidence)
+    named, phase = operators.Named(trace.evidence), _phase(trace)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
             _device(trace, rows)
-            | _owner(trace, rows)
+            | _owner(trace, phase, rows)
             | _launch(trace.evidence, launches, rows)
             | named.columns(rows)
             | captured.columns(rows)
@@ -189,7 +189,7 @@ def _device(trace: Trace, rows: Rows) -> dict[str, object]:
     }
 
 
-def _owner(trace: Trace, rows: Rows) -> dict[str, object]:
+def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
     owners, module = trace.owners, trace.module[rows]
     return {
         "module_id": or_null(module),
@@ -197,22 +197,23 @@ def _owner(trace: Trace, rows: Rows) -> dict[str, object]:
         "call_id": or_null(lookup(trace.ids.call_id, owners.call[rows])),
         "method": category(owners.method[rows], [method.NAME for method in METHODS]),
         "cause": category(owners.cause[rows], [cause.name for cause in CAUSES]),
-        "phase": category(_phase(trace, rows), PHASES),
+        "phase": category(phase[rows], PHASES),
     }
 
 
-def _phase(trace: Trace, rows: Rows) -> Ints:
-    """The phase of some work, as a position in ``PHASES``; the module of replayed work says more than its replay."""
-    evidence, call = trace.evidence, trace.owners.call[rows]
-    phase = lookup(evidence.phase, evidence.launched.launch[rows])
-    replayed = evidence.launched.replayed[rows] & (call >= 0)
-    phase = np.where(replayed, lookup(evidence.phase_of_calls, call), phase)
-    mapped = evidence.compiled_work.of_work[rows] >= 0
-    return np.where(mapped, lookup(evidence.phase, evidence.compiled_work.launch[rows]), phase)
+def _phase(trace: Trace) -> Ints:
+    """The phase of all work, as a position in ``PHASES``; the module of replayed work says more than its replay."""
+    evidence, call = trace.evidence, trace.owners.call
+    phase = evidence.phase_of_work
+    replayed = np.flatnonzero(evidence.launched.replayed & (call >= 0))
+    phase[replayed] = evidence.phase_of_calls[call[replayed]]
+    mapped = np.flatnonzero(evidence.compiled_work.of_work >= 0)
+    phase[mapped] = lookup(evidence.phase, evidence.compiled_work.launch[mapped])
+    return phase
 
 
 class _Launches(NamedTuple):
-    """Columns of every launch."""
+    """Columns of every launch, and last an entry of work without one."""
 
     start_ns: Ints
     end_ns: Ints
@@ -225,13 +226,17 @@ class _Launches(NamedTuple):
 def _launches(evidence: Evidence) -> _Launches:
     launches, threads = evidence.recording.launches, evidence.recording.threads
     thread = integers(launches, "thread")
-    start, end = integers(launches, "start_ns"), integers(launches, "end_ns")
+    start, end, name = (integers(launches, column) for column in ("start_ns", "end_ns", "name"))
     step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(np.int32)
     step[evidence.phase == COMPILE] = -1
     axis = evidence.axis
     around = range_around(axis, evidence.nesting, axis.launch_start, axis.launch_end)
     tid = lookup(threads.tid, thread).astype(np.int32)
-    return _Launches(start, end, tid, integers(launches, "name"), around.astype(np.int32), step)
+    unknown, never = np.int32(-1), np.int64(_NO_LAUNCH)
+    return _Launches(
+        *(np.append(times, never) for times in (start, end)),
+        *(np.append(values, unknown) for values in (tid, name, around.astype(np.int32), step)),
+    )
 
 
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
@@ -241,18 +246,13 @@ def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, ob
     kind = integers(evidence.recording.work, "kind")[rows]
     api_call = np.where(kind == CPU_OP, -1, launch)
     return {
-        "tid": or_null(_at(launches.tid, launch)).cast(pa.int32()),
-        "launch_name": category(_at(launches.name, launch), evidence.recording.names),
-        "launch_start_ns": or_null(_at(launches.start_ns, api_call, _NO_LAUNCH), _NO_LAUNCH),
-        "launch_end_ns": or_null(_at(launches.end_ns, api_call, _NO_LAUNCH), _NO_LAUNCH),
-        "range_id": or_null(_at(launches.range_id, launch)),
-        "step_id": or_null(_at(launches.step_id, launch)),
+        "tid": or_null(launches.tid.take(launch)),
+        "launch_name": category(launches.name.take(launch), evidence.recording.names),
+        "launch_start_ns": or_null(launches.start_ns.take(api_call), _NO_LAUNCH),
+        "launch_end_ns": or_null(launches.end_ns.take(api_call), _NO_LAUNCH),
+        "range_id": or_null(launches.range_id.take(launch)),
+        "step_id": or_null(launches.step_id.take(launch)),
     }
-
-
-def _at(values: Ints, launch: Rows, missing: int = -1) -> Ints:
-    """``values[launch]``, with ``missing`` where there was no launch."""
-    return np.append(values, values.dtype.type(missing)).take(launch)
 
 
 class _Captured:
@@ -270,11 +270,10 @@ class _Captured:
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The original node of some work, and the range around its graph capture."""
+        if not self._node_id.size:
+            return {"original_graph_node_id": None, "capture_range_id": None}
         node = self._of_work[rows]
         original = self._original[node]
-        if not self._node_id.size:
-            nulls = pa.nulls(rows.size, pa.int64())
-            return {"original_graph_node_id": nulls, "capture_range_id": nulls}
         return {
             "original_graph_node_id": pa.array(self._node_id[original], mask=original < 0),
             "capture_range_id": or_null(self._range[node]),

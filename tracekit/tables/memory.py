@@ -11,7 +11,7 @@ from tracekit.arrays.columns import integers
 from tracekit.schema import Column
 
 if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
+    from tracekit.arrays.types import Ints, Rows
     from tracekit.trace.evidence import Evidence
 
 COLUMNS = (
@@ -43,6 +43,8 @@ class Allocated:
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The memory of some calls."""
+        if not self._time.size:
+            return {"allocated_bytes": None, "retained_bytes": None}
         ranges, calls = self._evidence.recording.ranges, self._evidence.calls
         at, ends = calls.range_row[rows], calls.last_range[rows]
         thread = integers(ranges, "thread")[at]
@@ -51,9 +53,8 @@ class Allocated:
             of_thread = thread == one
             first[of_thread] = self._places(one, integers(ranges, "start_ns")[at[of_thread]], "left")
             last[of_thread] = self._places(one, self._evidence.endings.end_ns[ends[of_thread]], "right")
-        unknown: Flags = np.full(rows.size, self._time.size == 0)
         return {
-            name: pa.array(total[last] - total[first], mask=unknown)
+            name: total[last] - total[first]
             for name, total in zip(("allocated_bytes", "retained_bytes"), self._sums, strict=True)
         }
 

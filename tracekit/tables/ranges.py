@@ -127,7 +127,7 @@ def _marker_of_text(evidence: Evidence) -> Ints:
 def _own_columns(trace: Trace, ranges: pa.Table, marker: Ints) -> dict[str, object]:
     """Columns from the range itself."""
     recording = trace.evidence.recording
-    thread, text = integers(ranges, "thread"), integers(ranges, "text")
+    thread, text = (integers(ranges, column).astype(np.intp) for column in ("thread", "text"))
     unchanged: dict[str, object] = {name: ranges.column(name) for name in _UNCHANGED}
     return unchanged | {
         "domain": category(integers(ranges, "domain"), recording.domains),
@@ -158,6 +158,8 @@ def _module_around(trace: Trace) -> Rows:
 def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
     """The push/pop range around each range, or -1, and how many there are around it."""
     axis, nest = evidence.axis, evidence.nesting
+    if nest.rows.size == axis.range_start.size:
+        return nest.parent, nest.depth
     parent = np.full(axis.range_start.size, -1, dtype=np.int32)
     depth = np.zeros(parent.size, dtype=np.int32)
     parent[nest.rows], depth[nest.rows] = lookup(nest.rows, nest.parent), nest.depth

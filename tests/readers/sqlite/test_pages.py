@@ -54,12 +54,9 @@ def decoded(path: Path, root: int) -> Columns:
 def as_rows(found: Columns) -> list[tuple[Value, ...]]:
     """Rowid and the three columns that were asked for."""
     size = found.rowid.size
-    integers = []
-    for values, null in found.integers:
-        some = [None] * size if values is None else values.tolist()
-        integers.append([None if null is not None and null[at] else some[at] for at in range(size)])
-    texts = [None] * size if found.texts[0] is None else found.texts[0].to_pylist()
-    return list(zip(found.rowid.tolist(), integers[0], texts, integers[1], strict=True))
+    asked = found.integers[0], found.texts[0], found.integers[1]
+    values = [[None] * size if column is None else column.to_pylist() for column in asked]
+    return list(zip(found.rowid.tolist(), *values, strict=True))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

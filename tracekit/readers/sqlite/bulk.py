@@ -46,12 +46,14 @@ class Part:
 
     Attributes:
         arrays: Their columns; without those that are null throughout.
-        rowid: Their rowids.
+        rows: How many there are.
+        rowid: Their rowids; only the first and the last, unless some columns are elsewhere.
         elsewhere: Columns that are not empty but neither integers, texts nor bytes.
         beyond: Number of values that were too large for their column and became null.
     """
 
-    arrays: dict[str, pa.Array | pa.ChunkedArray]
+    arrays: dict[str, pa.ChunkedArray]
+    rows: int
     rowid: Ints
     elsewhere: frozenset[str]
     beyond: int
@@ -196,21 +198,22 @@ def part_of(pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
     )
     at = layout.positions.__getitem__
     decoded = columns(pages, leaf, Asked(*(tuple(map(at, names)) for names in (integers, texts, others, blobs))))
-    arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
+    arrays: dict[str, pa.ChunkedArray] = {}
     beyond = 0
-    for name, (value, null) in zip(integers, decoded.integers, strict=True):
+    for name, value in zip(integers, decoded.integers, strict=True):
         if value is not None:
-            arrays[name], too_large = as_type(pa.array(value, mask=null), request.columns[name])
+            arrays[name], too_large = as_type(value, request.columns[name])
             beyond += too_large
     for names, encoded in ((texts, decoded.texts), (blobs, decoded.blobs)):
         arrays |= {name: value for name, value in zip(names, encoded, strict=True) if value is not None}
     elsewhere = frozenset(name for name, filled in zip(others, decoded.others, strict=True) if filled)
-    return Part(arrays, decoded.rowid, elsewhere, beyond)
+    rowid = decoded.rowid if elsewhere else decoded.rowid[:: max(1, decoded.rowid.size - 1)].copy()
+    return Part(arrays, decoded.rowid.size, rowid, elsewhere, beyond)
 
 
 def with_nulls(part: Part, names: list[str], types: Mapping[str, pa.DataType]) -> pa.Table:
     """A part with nulls for the columns that only other parts fill."""
-    nulls = {name: pa.nulls(part.rowid.size, types[name]) for name in names if name not in part.arrays}
+    nulls = {name: pa.nulls(part.rows, types[name]) for name in names if name not in part.arrays}
     return pa.table({name: part.arrays.get(name, nulls.get(name)) for name in names})
 
 

@@ -50,15 +50,14 @@ class Columns:
 
     Attributes:
         rowid: Their rowids, increasing.
-        integers: Values, as narrow as these allow, 0 where they are null, and where they are; None for values that are
-            all null or flags that are all false.
+        integers: Integers, as narrow as their values allow; None if they are all null.
         texts: Texts; None if they are all null.
         others: Which of the other columns hold anything.
         blobs: Bytes; None if they are all null.
     """
 
     rowid: Ints
-    integers: list[tuple[Ints | None, Flags | None]]
+    integers: list[pa.ChunkedArray | None]
     texts: list[pa.ChunkedArray | None]
     others: list[bool]
     blobs: list[pa.ChunkedArray | None]
@@ -79,34 +78,23 @@ def columns(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
     rowid = np.concatenate([part.rowid for part in parts])
     if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
         raise NotPlain
-    integers = [_joined(parts, at) for at in range(len(asked.integers))]
-    texts = [_joined_values([part.texts[at] for part in parts], parts, ENCODED_TEXT) for at in range(len(asked.texts))]
+    integers = [_joined([part.integers[at] for part in parts], parts) for at in range(len(asked.integers))]
+    texts = [_joined([part.texts[at] for part in parts], parts) for at in range(len(asked.texts))]
     others = [any(part.others[at] for part in parts) for at in range(len(asked.others))]
-    blobs = [_joined_values([part.blobs[at] for part in parts], parts, ENCODED_BLOB) for at in range(len(asked.blobs))]
+    blobs = [_joined([part.blobs[at] for part in parts], parts) for at in range(len(asked.blobs))]
     return Columns(rowid, integers, texts, others, blobs)
 
 
-def _joined(parts: list[Columns], at: int) -> tuple[Ints | None, Flags | None]:
-    """A column of integers, all parts end to end."""
-    pieces = [(*part.integers[at], part.rowid.size) for part in parts]
-    if all(values is None for values, _, _ in pieces):
-        return None, None
-    whole = np.concatenate([np.zeros(n, np.int32) if v is None else v for v, _, n in pieces])
-    if all(values is not None and null is None for values, null, _ in pieces):
-        return whole, None
-    return whole, np.concatenate([np.full(n, v is None) if null is None else null for v, null, n in pieces])
-
-
-def _joined_values(
-    pieces: list[pa.ChunkedArray | None], parts: list[Columns], type_: pa.DataType
-) -> pa.ChunkedArray | None:
-    """A column of texts or bytes, all parts end to end."""
-    if all(piece is None for piece in pieces):
+def _joined(pieces: list[pa.ChunkedArray | None], parts: list[Columns]) -> pa.ChunkedArray | None:
+    """A column, all parts end to end; nothing is copied but integers that are narrower than others."""
+    types = [piece.type for piece in pieces if piece is not None]
+    if not types:
         return None
+    widest = pa.int64() if pa.int64() in types else types[0]
     chunks: list[Any] = []
     for piece, part in zip(pieces, parts, strict=True):
-        chunks += [pa.nulls(part.rowid.size, type_)] if piece is None else piece.chunks
-    return pa.chunked_array(chunks, type=type_)
+        chunks += [pa.nulls(part.rowid.size, widest)] if piece is None else piece.cast(widest).chunks
+    return pa.chunked_array(chunks, type=widest)
 
 
 def _chunk(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
@@ -174,7 +162,13 @@ def _decoded(data: Bytes, cells: tuple[Ints, Ints], longest: int, asked: Asked) 
     return Columns(rowid, integers, texts, others, blobs)
 
 
-def _integer(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, Flags | None]:
+def _integer(data: Bytes, kind: Bytes | Ints, body: Ints) -> pa.ChunkedArray | None:
+    values, null = _numbers(data, kind, body)
+    return None if values is None else pa.chunked_array([pa.array(values, mask=null)])
+
+
+def _numbers(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, Flags | None]:
+    """Integers, and which of them are null; None if all of them are, and if none is."""
     least, most = int(kind.min(initial=_ONE)), int(kind.max(initial=_NULL))
     if most == _NULL:
         return None, None
@@ -252,17 +246,25 @@ def _length(kind: Bytes | Ints) -> Ints | int:
 
 def _varint(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """Variable-length integers (1.6) and the places behind them; those of nine bytes are left to SQLite."""
-    value = data[at].astype(np.int64)
-    at = at + 1
-    longer = np.flatnonzero(value >= _TWO_BYTES)
-    value[longer] &= _TWO_BYTES - 1
-    for _ in range(7):
-        if not longer.size:
-            return value, at
+    byte = data[at]
+    value = (byte & (_TWO_BYTES - 1)).astype(np.int64)
+    for length in range(1, 9):
+        if int(byte.max(initial=0)) < _TWO_BYTES:
+            return value, at + length
+        if int(byte.min()) < _TWO_BYTES:
+            return _uneven(data, value, at + length, np.flatnonzero(byte >= _TWO_BYTES), 8 - length)
+        byte = data[length:][at]
+        value = value << 7 | byte & (_TWO_BYTES - 1)
+    raise NotPlain
+
+
+def _uneven(data: Bytes, value: Ints, at: Ints, longer: Ints, most: int) -> tuple[Ints, Ints]:
+    """Variable-length integers of which some are longer than what was read of all, by at most so many bytes."""
+    for _ in range(most):
         byte = data[at[longer]]
         value[longer] = value[longer] << 7 | byte & (_TWO_BYTES - 1)
         at[longer] += 1
         longer = longer[byte >= _TWO_BYTES]
-    if longer.size:
-        raise NotPlain
-    return value, at
+        if not longer.size:
+            return value, at
+    raise NotPlain
