@@ -16,6 +16,8 @@ from tracekit.dataset.existing import AtUrl, is_named_by_id, names
 from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.errors import DatasetError, ReportsError, UsageError
 from tracekit.files import stopped_once
+from tracekit.progress import silent
+from tracekit.storage.conditional_writes import put_if_unchanged, tag_of
 from tracekit.storage.failures import reachable
 from tracekit.storage.left_behind import passing_folder
 from tracekit.storage.locations import text_of
@@ -143,22 +145,49 @@ def _publish(local: Path, place: UPath, before: Mapping[str, Any] | None, progre
     text = manifest.as_text(
         {name: value for name, value in fields.items() if name != manifest.ID} | {manifest.FILES: manifest.NAMED_BY_ID}
     )
-    fs, root = place.fs, place.path.rstrip("/")
-    new = [name for name in files if name not in known]
+    new = {name: files[name] for name in files if name not in known}
     try:
-        _put_all(fs, [(files[name], f"{root}/{name}") for name in new], progress)
-        if _listed_there(place) != before:
-            problem = "was replaced or added to by another parse meanwhile"
-            raise DatasetError(place, problem, "nothing was changed; run the command again")
-        _put_text(fs, text, f"{root}/{manifest.MANIFEST}")
+        _put_all(place, new, progress)
+        there = _names(place)  # what comes later may be of a dataset that succeeds this one
+        with ThreadPoolExecutor(1) as pool:  # which waits for the store's answer also if the run is stopped meanwhile
+            pool.submit(_put_manifest, place, text, before).result()
     except BaseException:
         with suppress(Exception):  # without its manifest, nobody knows what belongs to the dataset that is there
-            _remove(fs, root, {*new} - {*names(_listed_there(place) or {}).values()})
+            _remove(place, new.keys() - _named_there(place))
         raise
+    # Files of equal rows have one name: another parse that failed may have removed some of these.
+    _put_all(place, {name: new[name] for name in new.keys() - _names(place)}, silent)
     # Of parses that were killed too: other programs read whatever is in the folder of a table.
-    _remove(fs, root, {name for name in _names(place) if _is_of_a_table(name)} - files.keys())
-    fs.invalidate_cache()
+    if unwanted := {name for name in there if _is_of_a_table(name)} - files.keys():
+        _remove(place, unwanted - _named_there(place))
+    place.fs.invalidate_cache()
     progress(_STAGE, 1.0)
+
+
+def _put_manifest(place: UPath, text: str, before: Mapping[str, Any] | None) -> None:
+    """Puts the manifest where the one of the dataset before is, or none; not where that of another one is by now.
+
+    Raises:
+        DatasetError: If another parse has put its manifest there meanwhile.
+    """
+    target, new = place / manifest.MANIFEST, json.loads(text)
+    tag = tag_of(target)  # before the file is read, so that it is never the tag of a later one
+    if (there := _listed_there(place)) == before:
+        try:
+            put_if_unchanged(target, text.encode(), tag)
+        except Exception:
+            if (there := _listed_there(place)) == before:
+                raise
+        else:
+            return
+    if there != new:  # it may be: the store's answer was lost and its library asked again, or both parses did the same
+        problem = "was replaced or added to by another parse meanwhile"
+        raise DatasetError(place, problem, "nothing was changed; run the command again")
+
+
+def _named_there(place: UPath) -> set[str]:
+    """The files that the manifest lists which is at a URL now."""
+    return {*names(_listed_there(place) or {}).values()}
 
 
 def _listed_there(place: UPath) -> dict[str, Any] | None:
@@ -174,10 +203,11 @@ def _is_of_a_table(name: str) -> bool:
     return name.partition("/")[0].removesuffix(".parquet") in {*TABLE_NAMES, own_modules.NAME}
 
 
-def _put_all(fs: Any, files: list[tuple[Path, str]], progress: Progress) -> None:  # noqa: ANN401 - as below
-    """Puts files at their places, several at a time; all have ended when one fails."""
+def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:
+    """Puts files at a URL, by their names there, several at a time; all have ended when one fails."""
+    fs, root = place.fs, place.path.rstrip("/")
     with ThreadPoolExecutor(_at_once(fs)) as pool:
-        futures = [pool.submit(_put, fs, file, target) for file, target in files]
+        futures = [pool.submit(_put, fs, file, f"{root}/{name}") for name, file in files.items()]
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 future.result()
@@ -203,13 +233,9 @@ def _protocols(fs: Any) -> tuple[str, ...]:  # noqa: ANN401 - as above
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
-def _put_text(fs: Any, text: str, target: str) -> None:  # noqa: ANN401 - as above
-    """Puts a small file at a place at once."""
-    fs.pipe_file(target, text.encode())
-
-
-def _remove(fs: Any, root: str, unwanted: Iterable[str]) -> None:  # noqa: ANN401 - as above
+def _remove(place: UPath, unwanted: Iterable[str]) -> None:
     """Removes files as far as they are there and that is possible."""
+    fs, root = place.fs, place.path.rstrip("/")
 
     def remove(name: str) -> None:
         with suppress(Exception):
