@@ -21,6 +21,7 @@ from tracekit.storage.conditional_writes import put_if_unchanged, tag_of
 from tracekit.storage.failures import reachable
 from tracekit.storage.left_behind import passing_folder
 from tracekit.storage.locations import text_of
+from tracekit.storage.requests import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,8 +37,6 @@ _READ_ONLY = ("http", "https")
 #: Stores of objects in buckets; and all that have no folders which would have to be made.
 _OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs"})
 _OF_OBJECTS = _OF_BUCKETS | {"az", "abfs", "abfss", "adl"}
-#: Requests at once, each of which takes some ten milliseconds: there are seven files per report.
-_AT_ONCE = 16
 
 
 @contextmanager
@@ -206,7 +205,7 @@ def _is_of_a_table(name: str) -> bool:
 def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:
     """Puts files at a URL, by their names there, several at a time; all have ended when one fails."""
     fs, root = place.fs, place.path.rstrip("/")
-    with ThreadPoolExecutor(_at_once(fs)) as pool:
+    with ThreadPoolExecutor(at_once(place)) as pool:
         futures = [pool.submit(_put, fs, file, f"{root}/{name}") for name, file in files.items()]
         try:
             for done, future in enumerate(as_completed(futures), 1):
@@ -215,11 +214,6 @@ def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> Non
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _at_once(fs: Any) -> int:  # noqa: ANN401 - as below
-    """How many requests a file system may have at once; those that wait for each answer need not bear several."""
-    return _AT_ONCE if getattr(fs, "async_impl", False) else 1
 
 
 def _put(fs: Any, file: Path, target: str) -> None:  # noqa: ANN401 - a file system of an optional library
@@ -241,7 +235,7 @@ def _remove(place: UPath, unwanted: Iterable[str]) -> None:
         with suppress(Exception):
             fs.rm_file(f"{root}/{name}")
 
-    with ThreadPoolExecutor(_at_once(fs)) as pool:
+    with ThreadPoolExecutor(at_once(place)) as pool:
         for name in unwanted:
             pool.submit(remove, name)
 
