@@ -114,7 +114,6 @@ def _before(place: UPath, *, force: bool) -> Mapping[str, Any] | None:
         DatasetError: If something is there that must not be replaced.
     """
     with reachable(place, DatasetError):
-        place.fs.invalidate_cache()
         there = _names(place)
     if not there:
         return None
@@ -129,8 +128,9 @@ def _before(place: UPath, *, force: bool) -> Mapping[str, Any] | None:
 
 
 def _names(place: UPath) -> set[str]:
-    """Everything below a URL, by the path from there; the bucket must exist."""
+    """Everything below a URL as it is now, by the path from there; the bucket must exist."""
     fs, root = place.fs, place.path.rstrip("/")
+    fs.invalidate_cache()
     bucket = root.partition("/")[0]
     if place.protocol in _OF_BUCKETS and not fs.exists(bucket):
         raise FileNotFoundError(f"no bucket {bucket}")
