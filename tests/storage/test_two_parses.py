@@ -204,14 +204,14 @@ def test_without_conditions_a_parse_looks_again_right_before_it_puts_the_manifes
     reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = "memory://runs/run.tracekit"
-    put_all = publishing._put_all
+    put_all = publishing.put_all
 
     def overtaken(*args: Any) -> None:
-        monkeypatch.setattr(publishing, "_put_all", put_all)
+        monkeypatch.setattr(publishing, "put_all", put_all)
         put_all(*args)
         tracekit.parse(reports[0], run)
 
-    monkeypatch.setattr(publishing, "_put_all", overtaken)
+    monkeypatch.setattr(publishing, "put_all", overtaken)
     with pytest.raises(tracekit.DatasetError, match="by another parse meanwhile; nothing was changed"):
         tracekit.parse(reports[1], run)
     check_only_listed(tracekit.load(run).folder.fs, run)  # type: ignore[union-attr]

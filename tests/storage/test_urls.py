@@ -195,14 +195,14 @@ def test_a_dataset_that_another_parse_put_there_meanwhile_is_not_overwritten(
     third = report(tmp_path / "rank2.sqlite", RANKS[0].replace("gather", "scatter"))
     if first is not None:
         tracekit.parse(ranks[first], run)
-    put_all = publishing._put_all
+    put_all = publishing.put_all
 
     def overtaken(*args: Any) -> None:
-        monkeypatch.setattr(publishing, "_put_all", put_all)
+        monkeypatch.setattr(publishing, "put_all", put_all)
         tracekit.parse(ranks, run, add=True)
         put_all(*args)
 
-    monkeypatch.setattr(publishing, "_put_all", overtaken)
+    monkeypatch.setattr(publishing, "put_all", overtaken)
     with pytest.raises(tracekit.DatasetError, match="was replaced or added to by another parse meanwhile; nothing"):
         tracekit.parse([third, *ranks], run, add=True)
     there = tracekit.load(run)

@@ -24,7 +24,7 @@ from tracekit.storage.locations import text_of
 from tracekit.storage.requests import at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Set
     from pathlib import Path
 
     from upath import UPath
@@ -36,15 +36,16 @@ _STAGE = "uploading"
 _READ_ONLY = ("http", "https")
 #: Stores of objects in buckets; and all that have no folders which would have to be made.
 _OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs"})
-_OF_OBJECTS = _OF_BUCKETS | {"az", "abfs", "abfss", "adl"}
+OF_OBJECTS = _OF_BUCKETS | {"az", "abfs", "abfss", "adl"}
 
 
 @contextmanager
-def published(place: UPath, *, force: bool, progress: Progress) -> Iterator[Path]:
+def published(place: UPath, put: Set[str], *, force: bool, progress: Progress) -> Iterator[Path]:
     """A folder of this machine for a dataset that is put at a URL when the block ends; not if the block raises.
 
     Args:
         place: The URL.
+        put: Names of files that others have put there by the end of the block; they go if it raises.
         force: Whether an existing dataset may be replaced.
         progress: Called with the share that is there.
 
@@ -55,7 +56,7 @@ def published(place: UPath, *, force: bool, progress: Progress) -> Iterator[Path
     """
     _check_writable(place)
     before = _before(place, force=force)
-    with stopped_once(), passing_folder() as folder:
+    with stopped_once(), passing_folder() as folder, _removed_if_raised(place, put):
         local = folder / "dataset"
         errors: ReportsError | None = None
         try:
@@ -71,12 +72,15 @@ def published(place: UPath, *, force: bool, progress: Progress) -> Iterator[Path
 
 
 @contextmanager
-def succeeding(place: UPath, before: Mapping[str, Any], progress: Progress) -> Iterator[tuple[Path, AtUrl]]:
+def succeeding(
+    place: UPath, before: Mapping[str, Any], put: Set[str], progress: Progress
+) -> Iterator[tuple[Path, AtUrl]]:
     """An empty folder of this machine for the dataset that replaces the one at a URL, and the files of that one.
 
     Args:
         place: The URL.
         before: The manifest of the only dataset that may be replaced.
+        put: As for :func:`published`.
         progress: Called with the share that is there.
 
     Raises:
@@ -84,12 +88,29 @@ def succeeding(place: UPath, before: Mapping[str, Any], progress: Progress) -> I
         UsageError: If nothing can be written to URLs of this kind.
     """
     _check_writable(place)
-    with stopped_once(), passing_folder() as folder:
+    with stopped_once(), passing_folder() as folder, _removed_if_raised(place, put):
         local = folder / "dataset"
         local.mkdir()
         yield local, AtUrl(place, before, folder / "before")
         with reachable(place, DatasetError):
             _publish(local, place, before, progress)
+
+
+@contextmanager
+def _removed_if_raised(place: UPath, put: Set[str]) -> Iterator[None]:
+    """Removes files at a URL if the block raises, but those of the dataset that is there."""
+    try:
+        yield
+    except BaseException:
+        if put:
+            _abandon(place, put)
+        raise
+
+
+def _abandon(place: UPath, new: Set[str]) -> None:
+    """Removes files of a dataset that has no manifest, if it is known which of them belong to the one that is there."""
+    with suppress(Exception):
+        _remove(place, new - _named_there(place))
 
 
 def is_there(place: UPath) -> bool:
@@ -145,22 +166,40 @@ def _publish(local: Path, place: UPath, before: Mapping[str, Any] | None, progre
         {name: value for name, value in fields.items() if name != manifest.ID} | {manifest.FILES: manifest.NAMED_BY_ID}
     )
     new = {name: files[name] for name in files if name not in known}
+    here = {name: file for name, file in new.items() if file.exists()}
     try:
-        _put_all(place, new, progress)
+        put_all(place, here, progress)
         there = _names(place)  # what comes later may be of a dataset that succeeds this one
+        _check_put(place, new.keys() - here.keys() - there)
         with ThreadPoolExecutor(1) as pool:  # which waits for the store's answer also if the run is stopped meanwhile
             pool.submit(_put_manifest, place, text, before).result()
     except BaseException:
-        with suppress(Exception):  # without its manifest, nobody knows what belongs to the dataset that is there
-            _remove(place, new.keys() - _named_there(place))
+        _abandon(place, new.keys())
         raise
     # Files of equal rows have one name: another parse that failed may have removed some of these.
-    _put_all(place, {name: new[name] for name in new.keys() - _names(place)}, silent)
+    missing = new.keys() - _names(place)
+    put_all(place, {name: here[name] for name in missing & here.keys()}, silent)
+    _check_put(place, missing - here.keys())
     # Of parses that were killed too: other programs read whatever is in the folder of a table.
     if unwanted := {name for name in there if _is_of_a_table(name)} - files.keys():
         _remove(place, unwanted - _named_there(place))
     place.fs.invalidate_cache()
     progress(_STAGE, 1.0)
+
+
+def _check_put(place: UPath, missing: Set[str]) -> None:
+    """Checks that what others have put there is still there.
+
+    Raises:
+        DatasetError: If files are missing.
+    """
+    if missing:
+        problem = f"lacks {len(missing)} files that workers have put there, such as {min(missing)}"
+        raise DatasetError(
+            place,
+            problem,
+            "check that they reach the same store, then run the command again: another parse may have removed them",
+        )
 
 
 def _put_manifest(place: UPath, text: str, before: Mapping[str, Any] | None) -> None:
@@ -202,7 +241,7 @@ def _is_of_a_table(name: str) -> bool:
     return name.partition("/")[0].removesuffix(".parquet") in {*TABLE_NAMES, own_modules.NAME}
 
 
-def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:
+def put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:
     """Puts files at a URL, by their names there, several at a time; all have ended when one fails."""
     fs, root = place.fs, place.path.rstrip("/")
     with ThreadPoolExecutor(at_once(place)) as pool:
@@ -217,7 +256,7 @@ def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> Non
 
 
 def _put(fs: Any, file: Path, target: str) -> None:  # noqa: ANN401 - a file system of an optional library
-    if _OF_OBJECTS.isdisjoint(_protocols(fs)):
+    if OF_OBJECTS.isdisjoint(_protocols(fs)):
         with suppress(FileExistsError):
             fs.makedirs(target.rpartition("/")[0], exist_ok=True)
     fs.put_file(str(file), target)
