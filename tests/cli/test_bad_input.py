@@ -57,6 +57,17 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "text without a line end": (holding("grün".encode()), "is a text file", EXPORT),
     "noise": (holding(bytes(range(256)) * 40), "has an unknown format", EXPORT),
     "gzip": (compressed_report, "is gzip-compressed", "decompress it first"),
+    "gzip of nothing": (holding(gzip.compress(b"")), "is gzip-compressed", "decompress it first"),
+    "gzip whose header is damaged": (
+        holding(b"\x1f\x8b\xff" + gzip.compress(b'{"traceEvents": []}')[3:]),
+        "its gzip compression is cut off or damaged",
+        "copy or record it again",
+    ),
+    "gzip whose header is cut off": (
+        holding(gzip.compress(b'{"traceEvents": []}')[:7]),
+        "its gzip compression is cut off or damaged",
+        "copy or record it again",
+    ),
     "zip": (holding(b"PK\x03\x04" + bytes(60)), "is a zip archive", "decompress it first"),
     "JSON": (holding(b'{"traceEvents": []}'), "holds no events of torch.profiler", "export_chrome_trace"),
     "indented JSON": (holding(b'\n\n  [\n{"ph": "X"}]'), "holds no events of torch.profiler", "export_chrome_trace"),

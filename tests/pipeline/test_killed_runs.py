@@ -12,23 +12,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import environment
-from tests.engines.clusters import dask_cluster
 from tests.joined import joined_here, said_of_reports
 from tests.pipeline.test_adding import THIRD
 from tests.pipeline.test_several_reports import RANKS
 from tests.pipeline.test_several_runs import check_ended, workers_of
-from tests.storage.servers import KEYS, s3_server
 from tests.trace_lines import report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 s3fs = pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto", reason="moto[s3], which the extra test brings, is not installed")
@@ -71,31 +66,6 @@ def said(reports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Said:
     folder = tmp_path_factory.mktemp("said")
     old, new = joined_here(reports[:2], folder / "old"), joined_here(reports, folder / "new")
     return Said(said_of_reports(old), said_of_reports(new))
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "log") as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def scheduler(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    temporary = tmp_path_factory.mktemp("temporary")
-    with dask_cluster(temporary, **KEYS, AWS_ENDPOINT_URL=address) as scheduler:
-        yield scheduler
-        assert not [*temporary.rglob("tracekit-*")]
-
-
-@pytest.fixture
-def bucket(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": address}.items():
-        monkeypatch.setenv(name, value)
-    files = s3fs.S3FileSystem(endpoint_url=address, use_listings_cache=False)
-    files.mkdir("runs")
-    yield files
-    files.rm("runs", recursive=True)
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture

@@ -9,12 +9,10 @@ import pytest
 
 import tracekit
 from tests.command import separately
-from tests.engines.clusters import dask_cluster
 from tests.joined import BY_REPORT, joined_here, said_of_reports
 from tests.pipeline.test_adding import CONTRADICTING, THIRD
 from tests.pipeline.test_several_reports import RANKS
 from tests.readers.kineto.traces import PID, event, kernel, launch, trace
-from tests.storage.servers import KEYS, s3_server
 from tests.trace_lines import report
 
 if TYPE_CHECKING:
@@ -63,31 +61,11 @@ def expected(reports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> D
     return joined_here(reports, tmp_path_factory.mktemp("expected") / "run")
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "log") as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def scheduler(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    temporary = tmp_path_factory.mktemp("temporary")
-    with dask_cluster(temporary, **KEYS, AWS_ENDPOINT_URL=address) as scheduler:
-        yield scheduler
-
-
 @pytest.fixture(autouse=True)
-def bucket(address: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
-    """One named ``runs``, with the reports."""
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": address}.items():
-        monkeypatch.setenv(name, value)
-    files = s3fs.S3FileSystem(endpoint_url=address, use_listings_cache=False)
-    files.mkdir("runs")
+def uploaded(bucket: s3fs.S3FileSystem, reports: list[Path]) -> None:
+    """The reports are in the bucket, too."""
     for path in reports:
-        files.put_file(str(path), f"runs/job/{path.name}")
-    yield files
-    files.rm("runs", recursive=True)
-    s3fs.S3FileSystem.clear_instance_cache()
+        bucket.put_file(str(path), f"runs/job/{path.name}")
 
 
 def check_same(one: Dataset, expected: Dataset) -> None:

@@ -176,7 +176,7 @@ def test_a_connection_that_is_lost_leaves_the_old_dataset(
 
         return instead
 
-    for name in ("_put", "_put_text"):
+    for name in ("_put", "put_if_unchanged"):
         monkeypatch.setattr(publishing, name, lost(getattr(publishing, name)))
     if at == 1 + len(TABLES):
         assert len(tracekit.parse(ranks[0], run, force=True).kernels()) == 2
@@ -189,21 +189,22 @@ def test_a_connection_that_is_lost_leaves_the_old_dataset(
 
 @pytest.mark.parametrize("first", [None, 0], ids=["new", "added"])
 def test_a_dataset_that_another_parse_put_there_meanwhile_is_not_overwritten(
-    first: int | None, store: Store, ranks: list[Path], monkeypatch: pytest.MonkeyPatch
+    first: int | None, store: Store, ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = "s3://runs/run.tracekit"
+    third = report(tmp_path / "rank2.sqlite", RANKS[0].replace("gather", "scatter"))
     if first is not None:
         tracekit.parse(ranks[first], run)
-    put_all = publishing._put_all
+    put_all = publishing.put_all
 
     def overtaken(*args: Any) -> None:
-        monkeypatch.setattr(publishing, "_put_all", put_all)
+        monkeypatch.setattr(publishing, "put_all", put_all)
         tracekit.parse(ranks, run, add=True)
         put_all(*args)
 
-    monkeypatch.setattr(publishing, "_put_all", overtaken)
+    monkeypatch.setattr(publishing, "put_all", overtaken)
     with pytest.raises(tracekit.DatasetError, match="was replaced or added to by another parse meanwhile; nothing"):
-        tracekit.parse(ranks[::-1], run, add=True)
+        tracekit.parse([third, *ranks], run, add=True)
     there = tracekit.load(run)
     assert there.reports == ["rank0", "rank1"]
     assert sum(there.table(table).num_rows for table in TABLES) > 0

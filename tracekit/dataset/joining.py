@@ -22,6 +22,7 @@ from tracekit.dataset import manifest, own_modules
 from tracekit.dataset.joined_manifest import describes_modules_twice, entry_of, manifest_of, with_differing
 from tracekit.dataset.own_modules import Key
 from tracekit.dataset.renumbering import concerns, renumbering, rewrite
+from tracekit.dataset.sending import files_sent, names_sent
 from tracekit.dataset.table_files import id_of, part_of
 from tracekit.dataset.union import united
 from tracekit.dataset.writing import ROW_GROUP, table_writer
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tracekit.dataset.existing import Files
+    from tracekit.dataset.existing import AtUrl, Files
     from tracekit.dataset.own_modules import Hierarchy
     from tracekit.dataset.renumbering import Renumbering
+    from tracekit.dataset.sending import Destination
     from tracekit.dataset.union import Union
     from tracekit.progress import Progress
     from tracekit.schema import TableSpec
@@ -53,11 +55,13 @@ class Part:
         name: The report's name among the others.
         folder: Where its dataset lies.
         first_id: The number from which its ids are counted.
+        sent_to: Where a worker may have put tables that are not in the folder.
     """
 
     name: str
     folder: Path
     first_id: int
+    sent_to: Destination | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +158,22 @@ def _share_of_part(report: Part, known: dict[Key, Hierarchy]) -> _Share:
     key = Key(own[manifest.TABLE_IDS]["modules"], describes_modules_twice(own))
     hierarchy = known[key] if key in known else own_modules.of_one_report(report.folder, key)
     known[key] = hierarchy
-    return _Share(
-        entry_of(report.name, report.first_id, own),
-        hierarchy,
-        report.folder,
-        lambda table: report.folder / f"{table}.parquet",
-        lambda table, folder: (report.folder / f"{table}.parquet").rename(part_of(folder, table, report.name)),
-    )
+    place: Location = report.folder
+    files: AtUrl | None = None
+    if report.sent_to is not None and names_sent(report.folder, report.sent_to):
+        files = files_sent(report.folder, report.sent_to)
+        place = files.place
+
+    def readable(table: str) -> Path:
+        here = report.folder / f"{table}.parquet"
+        return here if files is None or here.exists() else files.readable(table, report.name)
+
+    def take(table: str, folder: Path) -> None:
+        here = report.folder / f"{table}.parquet"
+        if files is None or here.exists():
+            here.rename(part_of(folder, table, report.name))
+
+    return _Share(entry_of(report.name, report.first_id, own), hierarchy, place, readable, take)
 
 
 def _share_of_kept(report: Kept, hierarchies: dict[int, Hierarchy]) -> _Share:

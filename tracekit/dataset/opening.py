@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from tracekit.dataset.table_files import (
 from tracekit.errors import DatasetError, UsageError
 from tracekit.storage.failures import reachable
 from tracekit.storage.locations import is_remote, listed, location
+from tracekit.storage.requests import in_order
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class Dataset:
         if name not in _SPECS:
             raise UsageError(f"there is no table {name}; expected one of {', '.join(_SPECS)}")
         with self._reading(name):
-            parts = [self._part(name, file, columns) for file in self._files(name)]
+            _ = name == "steps" and self._module_ids and self._steps_seen  # looked at once, not by each thread
+            parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]
             if not self.reports or name == UNITED:
                 return parts[0]
             return pa.concat_tables(parts).unify_dictionaries()
@@ -210,15 +212,13 @@ class Dataset:
         return [report["name"] for report in self.manifest.get("reports", ())]
 
     def _files(self, name: str) -> Iterator[TableFile]:
-        """The files of a table, one per report, opened one at a time."""
+        """The files of a table, one per report, opened as they are asked for; at a URL some ahead."""
         if not self.reports or name == UNITED:
-            yield self._file(name, None)
-            return
+            return iter([self._file(name, None)])
         if name not in self._checked:
             self._check_folders(name)
             self._checked.add(name)
-        for entry in self.manifest["reports"]:
-            yield self._file(name, entry)
+        return in_order(partial(self._file, name), self.manifest["reports"], self.folder)
 
     def _check_folders(self, name: str) -> None:
         """Other programs read whatever is in the folder of a table, so it holds the reports of the manifest alone."""
@@ -246,7 +246,7 @@ class Dataset:
         named_by_id = self.manifest.get(manifest.FILES) == manifest.NAMED_BY_ID
         return self.folder / name_of(name, report, listed[manifest.TABLE_IDS][name] if named_by_id else None)
 
-    def _part(self, name: str, file: TableFile, columns: Sequence[str] | None) -> pa.Table:
+    def _part(self, name: str, columns: Sequence[str] | None, file: TableFile) -> pa.Table:
         """The columns of one file, of the subtree if this is one."""
         rows, report = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]

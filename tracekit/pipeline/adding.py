@@ -21,7 +21,7 @@ from tracekit.dataset.writing import tidy, writing
 from tracekit.errors import DatasetError, ReportError, ReportsError
 from tracekit.files import linked
 from tracekit.pipeline.any_size import parse_report
-from tracekit.pipeline.run import Parsed
+from tracekit.pipeline.run import Parsed, Target
 from tracekit.pipeline.several import IDS_PER_REPORT, check_given, parse_parts, report_names
 from tracekit.readers.digests import sha256_of
 from tracekit.storage.failures import reachable
@@ -88,6 +88,8 @@ def add(paths: Sequence[Location], folder: Location, wishes: Wishes, run: Run) -
         if not is_remote(folder):  # there, another parse may be about to use what nobody lists yet
             tidy(folder.resolve())
         return Parsed(load(folder), skipped)
+    if is_remote(folder):
+        run = replace(run, target=Target(folder, set()))
     with _succeeding(folder, before, run) as (partial, place, files):
         errors = _write(reports, partial, _Old(files, before), wishes, run)
     # As the caller named it, unless that path led through the folder which has just been replaced.
@@ -100,12 +102,12 @@ def add(paths: Sequence[Location], folder: Location, wishes: Wishes, run: Run) -
 @contextmanager
 def _succeeding(folder: Location, before: Entry, run: Run) -> Iterator[tuple[Path, Location, Files]]:
     """An empty folder for the new dataset, where that will be, and the files of the old one."""
-    if is_remote(folder):
+    if run.target is not None:
         from tracekit.dataset.publishing import succeeding  # noqa: PLC0415 - for URLs only
 
-        with succeeding(folder, before, run.progress) as (partial, files):
+        with succeeding(run.target.place, before, run.target.put, run.progress) as (partial, files):
             yield partial, folder, files
-    else:
+    elif isinstance(folder, Path):
         with writing(folder, successor_of=before) as (partial, place):
             yield partial, place, Here(place)
 
@@ -202,7 +204,7 @@ def _write(reports: list[_Numbered], partial: Path, old: _Old, wishes: Wishes, r
     """Writes the new dataset into an empty folder; why some new reports could not be read, by their names."""
     names = report_names([report.path for report in reports])
     new = {
-        name: (report.path, Part(name, partial / f".{name}", report.number * IDS_PER_REPORT))
+        name: (report.path, Part(name, partial / f".{name}", report.number * IDS_PER_REPORT, run.sent_to(name)))
         for name, report in zip(names, reports, strict=True)
         if report.is_new
     }

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
 from tracekit.dataset.publishing import is_there, published
+from tracekit.dataset.sending import names_sent
 from tracekit.dataset.writing import default_folder, writing
 from tracekit.errors import ReportError, UsageError
 from tracekit.markers.kinds import AUTO, HIERARCHIES
 from tracekit.pipeline.any_size import tables_of_any_size
 from tracekit.pipeline.one import Wishes
-from tracekit.pipeline.run import Parsed, Run
+from tracekit.pipeline.run import Parsed, Run, Target
 from tracekit.progress import silent
 from tracekit.readers import reader_for
 from tracekit.storage.local_copies import brought
@@ -96,8 +97,9 @@ def parse_new(report: Given | Sequence[Given], out: Given | None, wishes: Wishes
         return parse_into(reports, place, wishes, run)
     if run.add and is_there(place):
         return _added(reports, place, wishes, run)
-    with published(place, force=run.force, progress=run.progress) as folder:
-        _parsed(reports, folder, wishes, replace(run, force=False))
+    target = Target(place, set())
+    with published(place, target.put, force=run.force, progress=run.progress) as folder:
+        _parsed(reports, folder, wishes, replace(run, force=False, target=target))
     return Parsed(load(place), [])
 
 
@@ -135,10 +137,13 @@ def _parsed_away(report: Location, out: Path | None, wishes: Wishes, run: Run) -
 
     folder = out or default_folder(Path(str(report)))
     with writing(folder, force=run.force) as (partial, place):
-        wanted = Wanted(report.name, report, partial, wishes)
+        destination = run.sent_to(None)
+        wanted = Wanted(report.name, report, partial, wishes, destination)
         for _, error in parsed_side_by_side([wanted], run.scheduler, run.progress):
             if error is not None:
                 raise error
+            if run.target is not None and destination is not None:
+                run.target.put.update(names_sent(partial, destination))
     return _loaded(folder, place)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tracekit.dataset.joining import Part, join
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
+from tracekit.dataset.sending import names_sent
 from tracekit.dataset.writing import writing
 from tracekit.errors import ReportsError, UsageError
 from tracekit.pipeline.run import Parsed
@@ -54,7 +55,7 @@ def parse_several(paths: Sequence[Location], out: Path | None, wishes: Wishes, r
         raise UsageError("several reports become one dataset; name its folder with -o")
     folder = out
     with writing(folder, force=run.force) as (partial, place):
-        parts = _parts(paths, partial)
+        parts = _parts(paths, partial, run)
         errors = parse_parts(paths, parts, wishes, run)
         if len(errors) == len(parts):
             raise ReportsError(errors.values(), None)
@@ -95,15 +96,18 @@ def _identity(path: Location) -> object:
     return (status.st_dev, status.st_ino)
 
 
-def _parts(paths: Sequence[Location], folder: Path) -> list[Part]:
+def _parts(paths: Sequence[Location], folder: Path, run: Run) -> list[Part]:
     """Where the tables of each report go until they are joined, and from which number their ids are counted."""
-    return [Part(name, folder / f".{name}", number * IDS_PER_REPORT) for number, name in enumerate(report_names(paths))]
+    return [
+        Part(name, folder / f".{name}", number * IDS_PER_REPORT, run.sent_to(name))
+        for number, name in enumerate(report_names(paths))
+    ]
 
 
 def parse_parts(paths: Sequence[Location], parts: Sequence[Part], wishes: Wishes, run: Run) -> dict[str, ReportError]:
     """Parses the reports side by side; why some cannot be read, by their names."""
     reports = [
-        Wanted(part.name, path, part.folder, replace(wishes, first_id=part.first_id))
+        Wanted(part.name, path, part.folder, replace(wishes, first_id=part.first_id), part.sent_to)
         for path, part in zip(paths, parts, strict=True)
     ]
     errors: dict[int, ReportError] = {}
@@ -111,6 +115,8 @@ def parse_parts(paths: Sequence[Location], parts: Sequence[Part], wishes: Wishes
         if error is not None:
             errors[number] = error
             shutil.rmtree(parts[number].folder, ignore_errors=True)
+        elif run.target is not None and (sent_to := parts[number].sent_to) is not None:
+            run.target.put.update(names_sent(parts[number].folder, sent_to))
     return {parts[number].name: errors[number] for number in sorted(errors)}
 
 

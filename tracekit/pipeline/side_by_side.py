@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from tracekit.dataset.sending import Destination
     from tracekit.engines import Engine
     from tracekit.errors import ReportError
     from tracekit.pipeline.one import Wishes
@@ -30,12 +31,21 @@ _ASKED_AT_ONCE = 16
 
 
 class Wanted(NamedTuple):
-    """A report to be parsed: its name in progress, its file, where its tables go, and what is asked of them."""
+    """A report to be parsed.
+
+    Attributes:
+        name: Its name in progress.
+        report: Its file.
+        folder: Where its tables go.
+        wishes: What is asked of them.
+        sent_to: Where most of them go instead, if another machine writes them and reaches that.
+    """
 
     name: str
     report: Location
     folder: Path
     wishes: Wishes
+    sent_to: Destination | None = None
 
 
 def parsed_side_by_side(
@@ -90,8 +100,11 @@ def _here(engine: Engine, reports: Sequence[Wanted], progress: Progress) -> Iter
 
 
 def _away(engine: Engine, reports: Sequence[Wanted], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
-    """By tasks on other machines, from which the tables travel back, so nobody else writes here."""
-    tasks = [Task(one.name, partial(parsed_away, one.report.absolute(), _absolute(one.wishes))) for one in reports]
+    """By tasks on other machines, from which the tables travel back if they cannot go where the dataset will be."""
+    tasks = [
+        Task(one.name, partial(parsed_away, one.report.absolute(), _absolute(one.wishes), one.sent_to))
+        for one in reports
+    ]
     for outcome in engine.outcomes(tasks, progress):
         number, result = outcome.number, outcome.result
         if isinstance(result, dict):

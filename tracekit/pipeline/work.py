@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tracekit.dataset.sending import send
 from tracekit.engines.dask import scratch_folder
-from tracekit.errors import ReportError
+from tracekit.errors import DatasetError, ReportError, UsageError
 from tracekit.files import reason_of
 from tracekit.pipeline.any_size import parse_report
 from tracekit.storage.left_behind import passing_folder
@@ -17,6 +19,7 @@ from tracekit.storage.locations import is_remote
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tracekit.dataset.sending import Destination
     from tracekit.engines.base import Share
     from tracekit.pipeline.one import Wishes
     from tracekit.progress import Progress
@@ -64,11 +67,19 @@ def parsed_into(folder: Path, report: Location, wishes: Wishes, share: Share) ->
     return None
 
 
-def parsed_away(report: Location, wishes: Wishes, share: Share) -> ReportError | dict[str, bytes]:
+def parsed_away(
+    report: Location, wishes: Wishes, to: Destination | None, share: Share
+) -> ReportError | dict[str, bytes]:
     """Parses a report on a machine that may share no folder for datasets with the one that asks for it.
 
+    Args:
+        report: Its file.
+        wishes: What is asked of its dataset.
+        to: Where tables are put at once, if this machine reaches that.
+        share: Told which share is done.
+
     Returns:
-        The files of its dataset by their names, or why it could not be read.
+        The files of its dataset by their names, but those which were put there, or why it could not be read.
     """
     host = socket.gethostname()
     if not is_remote(report) and not os.path.lexists(report):
@@ -78,10 +89,19 @@ def parsed_away(report: Location, wishes: Wishes, share: Share) -> ReportError |
         with passing_folder(parent=scratch_folder()) as scratch:
             folder = scratch / "part"
             error = parsed_into(folder, report, wishes, share)
+            if error is None and to is not None:
+                share(1.0)  # which ends a task that nobody waits for any more
+                _send_if_reached(folder, to)
             return error or {file.name: file.read_bytes() for file in folder.iterdir()}
     except OSError as error:
         problem = f"could not be parsed on {host} ({reason_of(error)})"
         return ReportError(report, problem, "free some space there, where temporary files go")
+
+
+def _send_if_reached(folder: Path, to: Destination) -> None:
+    """Puts tables where the dataset will be; without access to that, or its library, they stay, and travel back."""
+    with suppress(DatasetError, UsageError):
+        send(folder, to)
 
 
 def written(folder: Path, files: dict[str, bytes]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracekit.errors import ReportError
+from tracekit.readers import packed
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def foreign_file(path: Path, head: bytes) -> ReportError:
         return ReportError(path, "is empty", _EXPECTED)
     if head.startswith(SQLITE_MAGIC):
         return _other_database(path)
+    if packed.is_damaged(head):
+        return ReportError(path, packed.DAMAGED, packed.RECORD_AGAIN)
     for magic, problem, remedy in _MAGICS:
         if head.lstrip().startswith(magic):
             return ReportError(path, problem, remedy.format(name=path.name))

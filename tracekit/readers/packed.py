@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: No event and nothing beside the events is larger.
 MOST_BYTES = 64 << 20
 
+#: What is told of a file that cannot be unpacked, and what to do about it.
+DAMAGED, RECORD_AGAIN = "its gzip compression is cut off or damaged", "copy or record it again"
+
 _GZIP = b"\x1f\x8b"
 _PIECE_BYTES = 8 << 20
 #: Real traces are 5 to 40 times larger than their gzip file. Beyond this, size is no trace but an attack.
@@ -71,7 +74,7 @@ def pieces_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Pieces]:
         with path.open("rb") as raw:
             yield Pieces(path, raw, too_large)
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise ReportError(path, "its gzip compression is cut off or damaged", damaged) from None
+        raise ReportError(path, DAMAGED, damaged) from None
 
 
 def beginning(head: bytes, most: int) -> bytes:
@@ -83,7 +86,19 @@ def beginning(head: bytes, most: int) -> bytes:
     """
     if not head.startswith(_GZIP):
         return head
+    return _unpacked(head, most) or b""
+
+
+def is_damaged(head: bytes) -> bool:
+    """Whether a file that begins so is packed, and damaged or cut off right at its beginning."""
+    return head.startswith(_GZIP) and _unpacked(head, 1) is None
+
+
+def _unpacked(head: bytes, most: int) -> bytes | None:
+    """What a packed file begins with; None if nothing of it can be unpacked."""
+    unpacking = zlib.decompressobj(wbits=31)
     try:
-        return zlib.decompressobj(wbits=31).decompress(head, most)
+        content = unpacking.decompress(head, most)
     except zlib.error:
-        return b""
+        return None
+    return content if content or unpacking.eof else None

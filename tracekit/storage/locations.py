@@ -8,14 +8,14 @@ from __future__ import annotations
 import glob
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from tracekit.errors import UsageError
 from tracekit.storage.failures import extra_missing, reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from typing_extensions import TypeIs
     from upath import UPath
@@ -35,8 +35,8 @@ def is_url(text: object) -> bool:
     return isinstance(text, str) and _SCHEME in text
 
 
-def location(given: Given) -> Location:
-    """The place that a path or a URL names; ``file://`` is one of this machine.
+def location(given: Given, options: Mapping[str, Any] | None = None) -> Location:
+    """The place that a path or a URL names, with options of its file system; ``file://`` is one of this machine.
 
     Raises:
         UsageError: If what is needed for URLs of this kind is not installed, or nothing knows them.
@@ -51,7 +51,7 @@ def location(given: Given) -> Location:
     try:
         from upath import UPath  # noqa: PLC0415 - brought by extras
 
-        place = UPath(given)
+        place: UPath = UPath(given, **(options or {}))
         place.fs  # noqa: B018 - looks for the library of this kind of URL
     except ImportError:
         raise UsageError(extra_missing(given, scheme)) from None

@@ -18,7 +18,7 @@ from tracekit.errors import ReportError
 from tracekit.readers.kineto import BLANK
 from tracekit.readers.kineto.events import Event, ExactTimes, LastEntries, LastTimes, Metadata
 from tracekit.readers.kineto.mending import mended
-from tracekit.readers.packed import MOST_BYTES, pieces_of
+from tracekit.readers.packed import MOST_BYTES, RECORD_AGAIN, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -81,7 +81,7 @@ class Trace:
             ReportError: If it cannot be read, or is not a trace.
         """
         try:
-            with pieces_of(self._path, damaged="copy or record it again", too_large=EXPECTED) as file:
+            with pieces_of(self._path, damaged=RECORD_AGAIN, too_large=EXPECTED) as file:
                 yield from self._pieces(file)
         except RecursionError:
             raise self._error("its JSON is nested too deeply", EXPECTED) from None
