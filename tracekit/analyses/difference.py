@@ -23,16 +23,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.comparable import measured, names_of, patterns_of
+from tracekit.analyses.comparable import Run, measured, names_of, patterns_of
 from tracekit.analyses.difference_notes import of_compiled, of_mix, of_sides, undecided, without_steps
+from tracekit.analyses.key_times import KEYS
 from tracekit.analyses.medians import like, medians
 from tracekit.analyses.nodes import keyed_by, noun
 from tracekit.analyses.phase_times import PHASES
-from tracekit.analyses.step_kinds import has_steps, mix
-from tracekit.analyses.step_times import KEYS
+from tracekit.analyses.present import present
+from tracekit.analyses.step_kinds import mix
 from tracekit.errors import DatasetError
 
 if TYPE_CHECKING:
+    from tracekit.analyses.key_times import KeyTimes
     from tracekit.analyses.medians import Like
     from tracekit.analyses.step_times import StepTimes
     from tracekit.arrays.types import Flags
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 #: Smaller changes than this share do not count by default.
 THRESHOLD = 0.01
-_OPERATOR = "cpu_op"
 
 
 class Options(NamedTuple):
@@ -113,11 +114,12 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
             the other by ranges or operators.
     """
-    _check_devices(before, after)
+    runs = Run(before, present(before)), Run(after, present(after))
+    _check_devices(*runs)
     _check_hierarchies(before, after)
     names, notes = names_of(before, after, strip_root=options.strip_root)
-    with_steps = [has_steps(dataset) for dataset in (before, after)]
-    times_before, times_after = measured((before, after), names, steps=all(with_steps), shapes=options.shapes)
+    with_steps = [run.work.steps for run in runs]
+    times_before, times_after = measured(runs, names, steps=all(with_steps), shapes=options.shapes)
     rows = judge(times_before, times_after, options.threshold)
     if all(with_steps):
         notes += of_sides(times_before, times_after) + of_mix(
@@ -125,7 +127,7 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         )
     else:
         notes.append(without_steps(with_steps))
-    notes += of_compiled((before, after), shapes=options.shapes)
+    notes += of_compiled(runs, shapes=options.shapes)
     notes += undecided(rows, _moved(rows, options.threshold), _alone(rows), options.threshold)
     own = _own(like(times_before.times, times_after.times), times_before, times_after)
     phases = _by_phase(rows, times_before, times_after, options.threshold)
@@ -182,18 +184,16 @@ def _is_kind_of_steps(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["what"] == "step") & rows["shapes"].isna()
 
 
-def _whole_steps(side: StepTimes) -> pd.DataFrame:
-    return side.times[_is_kind_of_steps(side.times)]
+def _whole_steps(side: StepTimes) -> KeyTimes:
+    return side.times.of(lambda key: key[0] == "step" and not key[2])
 
 
-def _check_devices(before: Dataset, after: Dataset) -> None:
+def _check_devices(before: Run, after: Run) -> None:
     """Refuses to compare a CPU with a GPU."""
-    kinds = [set(side.table("kernels", ["kind"]).column("kind").unique().to_pylist()) for side in (before, after)]
-    on_cpu = [_OPERATOR in of_side for of_side in kinds]
-    if all(kinds) and on_cpu[0] != on_cpu[1]:
-        devices = ["a CPU" if cpu else "a GPU" for cpu in on_cpu]
-        problem = f"was recorded on {devices[1]}, but {before.folder} on {devices[0]}"
-        raise DatasetError(after.folder, problem, "compare runs on the same kind of device")
+    if before.work.kinds and after.work.kinds and before.work.on_cpu != after.work.on_cpu:
+        devices = ["a CPU" if run.work.on_cpu else "a GPU" for run in (before, after)]
+        problem = f"was recorded on {devices[1]}, but {before.dataset.folder} on {devices[0]}"
+        raise DatasetError(after.dataset.folder, problem, "compare runs on the same kind of device")
 
 
 def _check_hierarchies(before: Dataset, after: Dataset) -> None:
@@ -258,7 +258,7 @@ def _own(pairs: Like, before: StepTimes, after: StepTimes) -> pd.DataFrame:
     by = [*KEYS, "alike"]
     for at, (name, side) in enumerate((("before", before), ("after", after))):
         share = pd.Series(pairs.share[at], pd.MultiIndex.from_frame(pairs.cells), name="share")
-        own = side.kernels.assign(shapes=side.kernels["shapes"].fillna("")).set_index(by)
+        own = side.kernels.set_index(by)
         own = own.join(share.dropna(), how="inner")
         for value in ("kernels", "ns"):
             own[f"{name}_{value}"] = own[value] * own["share"]
