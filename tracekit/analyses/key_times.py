@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tracekit.arrays.groups import distinct, sums_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tracekit.arrays.types import Ints, Rows
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 KEYS = ["what", "path", "shapes"]
 #: What they say of one; its shapes are empty where they are not told apart.
 Key: TypeAlias = tuple[str, str, str]
+
+#: Types of the columns of :class:`KeyRows`.
+_STORED = (np.int32, np.int32, np.int64, np.int32)
+#: How many rows of both runs are judged at a time.
+_MOST_ROWS = 1 << 17
 
 
 class KeyTimes(NamedTuple):
@@ -83,15 +89,16 @@ class Keys:
 
 
 class KeyRows:
-    """Rows of things and steps of all reports so far: 24 bytes each."""
+    """Rows of things and steps of all reports so far: 20 bytes each."""
 
     def __init__(self) -> None:
         """None yet."""
-        self._parts: list[tuple[Rows, Rows, Ints, Ints]] = []
+        self._columns: list[list[Ints]] = [[np.empty(0, dtype)] for dtype in _STORED]
 
-    def add(self, key: Rows, alike: Rows, ns: Ints, kernels: Ints) -> None:
-        """Adds those of a report."""
-        self._parts.append((key.astype(np.int32), alike.astype(np.int32), ns, kernels.astype(np.int64)))
+    def add(self, *columns: Ints) -> None:
+        """Adds those of a report: things, texts of steps, times and numbers of kernels."""
+        for stored, column, dtype in zip(self._columns, columns, _STORED, strict=True):
+            stored.append(column.astype(dtype))
 
     def times(self, keys: Sequence[Key], alikes: Sequence[str], *, one_step: bool) -> KeyTimes:
         """All of them, which can be asked for once.
@@ -101,9 +108,39 @@ class KeyRows:
             alikes: The texts of steps.
             one_step: Whether all reports count as one step, so that each thing has a single row.
         """
-        parts, self._parts = self._parts, []
-        none: list[tuple[Ints, ...]] = [(np.empty(0, np.int64),) * 4]
-        key, alike, ns, kernels = (np.concatenate(columns) for columns in zip(*(parts or none), strict=True))
+        # One column after the other is put together and given back, so that memory never holds all of them twice.
+        columns = [np.concatenate(self._columns.pop(0)) for _ in _STORED]
         if one_step:
-            (key, alike), (ns, kernels) = sums_by((key, alike), (ns, kernels))
-        return KeyTimes(keys, alikes, key, alike, ns, kernels)
+            found, sums = sums_by(columns[:2], [column.astype(np.int64) for column in columns[2:]])
+            columns = [*found, *sums]
+        return KeyTimes(keys, alikes, *columns)
+
+
+def in_blocks(before: KeyTimes, after: KeyTimes) -> Iterator[tuple[KeyTimes, KeyTimes]]:
+    """The times of two runs, those of some things at a time, in the order of their keys; at least one block."""
+    sides = _ByKey(before), _ByKey(after)
+    every = sorted(before.met() | after.met())
+    block = np.cumsum([sum(side.size(key) for side in sides) for key in every]) // _MOST_ROWS
+    for keys in np.split(np.arange(len(every)), np.flatnonzero(np.diff(block)) + 1):
+        named = [every[at] for at in keys.tolist()]
+        yield sides[0].of(named), sides[1].of(named)
+
+
+class _ByKey:
+    """The rows of each thing."""
+
+    def __init__(self, times: KeyTimes) -> None:
+        self._times, self._order = times, np.argsort(times.key, kind="stable").astype(np.int32)
+        ends = np.cumsum(np.bincount(times.key, minlength=len(times.keys))).tolist()
+        self._rows: dict[Key, tuple[int, int]] = dict(zip(times.keys, pairwise([0, *ends]), strict=True))
+
+    def size(self, key: Key) -> int:
+        """How many rows a thing has."""
+        low, high = self._rows.get(key, (0, 0))
+        return high - low
+
+    def of(self, keys: Sequence[Key]) -> KeyTimes:
+        """The rows of some things, in the order of these."""
+        rows = np.concatenate([self._order[:0], *(self._order[slice(*self._rows.get(key, (0, 0)))] for key in keys)])
+        at = np.repeat(np.arange(len(keys)), [self.size(key) for key in keys])
+        return self._times.at(rows)._replace(keys=keys, key=at)
