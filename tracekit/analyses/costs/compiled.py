@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses.devices import kernels
-from tracekit.analyses.portions import portions
+from tracekit.analyses.portions import portions_of
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.labels import labels
@@ -77,8 +77,8 @@ def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy) -> Com
         calls: Its calls.
         modules: Its hierarchy.
     """
-    work = _compiled(portions(dataset, _COLUMNS))
     whole = _compiled(kernels(dataset.whole, _COLUMNS))
+    work = portions_of(dataset, whole)
     told = _told(dataset.whole, whole)
     width = int(integers(told, "module_id").max(initial=0)) + 2
     keys = integers(told, "kernel_id") * width + integers(told, "module_id")
