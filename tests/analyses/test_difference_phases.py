@@ -23,6 +23,11 @@ CHANGES = [f"{phase}_change_ns" for phase in PHASES]
 
 
 def trained(folder: Path, name: str, forward: int, backward: int, optimizer: int = 30, steps: int = 6) -> Dataset:
+    """The dataset of a training."""
+    return tracekit.parse(training(folder, name, forward, backward, optimizer, steps))
+
+
+def training(folder: Path, name: str, forward: int, backward: int, optimizer: int = 30, steps: int = 6) -> Path:
     """Steps of a training; each phase of the layer takes so long, by turns a little longer."""
     lines = []
     for step in range(steps):
@@ -40,7 +45,7 @@ def trained(folder: Path, name: str, forward: int, backward: int, optimizer: int
             lines.append(f"launch {thread} {start + begin} {start + begin + 1} #{number + at}")
             end = start + begin + 2 + time + step % 2
             lines.append(f"kernel 1 {start + begin + 2} {end} #{number + at} {kernel}")
-    return tracekit.parse(report(folder / f"{name}.sqlite", "\n".join(lines)))
+    return report(folder / f"{name}.sqlite", "\n".join(lines))
 
 
 def diff(before: Dataset, after: Dataset, *args: str) -> tuple[int, list[str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.analyses.test_difference_phases import training
 from tests.analyses.test_fusions import KERNELS, recorded
 from tests.joined import joined_here
 from tests.simulator import capturing, eventful, simulate, write_report
@@ -17,24 +18,28 @@ from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
 from tracekit.analyses import ANALYSES, coverage, fusions, gaps, kernels, module_kernels, modules, tree
 from tracekit.analyses.certainty import INFERRING
+from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.phase_times import outside, phase_times, trains
 from tracekit.analyses.spread import Values, spread
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
+from tracekit.progress import silent
+from tracekit.views.page.contents import contents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from tracekit.analyses.base import Analysis
+    from tracekit.analyses.difference import Difference
 
 BY_REPORT = [one for one in ANALYSES if not getattr(one, "COMPARES_REPORTS", False)]
 #: Analyses of single devices or whole reports.
 OF_NO_SUBTREE = [gaps, coverage]
-#: Tables of which rows are in the answer, or one for all reports.
-SMALL = {"modules", "coverage"}
+#: The table that is one for all reports.
+UNITED = {"modules"}
 
 
 @pytest.fixture(scope="module")
@@ -104,17 +109,116 @@ def test_what_the_tree_shows_beside_it_is_that_of_all_reports_at_once(
     assert training == trains(several)
 
 
-@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
+def whole_page(dataset: Dataset) -> dict[str, Any]:
+    return contents(dataset, dataset, silent, {})
+
+
+ASKED: dict[str, Callable[[Dataset], object]] = {
+    **{one.NAME: one.frame for one in ANALYSES},
+    "diff": lambda dataset: compare(dataset, dataset, Options()),
+    "page": whole_page,
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
 def test_rows_of_several_reports_are_never_in_memory_together(
-    several: Dataset, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+    several: Dataset, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def table(self: Dataset, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        assert len(self.reports) <= 1 or name in SMALL, name
+        assert len(self.reports) <= 1 or name in UNITED, name
         return read(self, name, columns)
 
     read = Dataset.table
     monkeypatch.setattr(Dataset, "table", table)
-    analysis.frame(several)
+    ASKED[name](several)
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset]:
+    """Two trainings of several reports each; in the second, another report is slower in backward."""
+    folder = tmp_path_factory.mktemp("trainings")
+    sides = []
+    for side, slow in (("before", (100, 100)), ("after", (100, 180))):
+        (folder / side).mkdir()
+        files = [
+            training(folder / side, f"job{at}", forward=60, backward=backward, steps=5 + at)
+            for at, backward in enumerate(slow)
+        ]
+        sides.append(joined_here(files, folder / f"{side}.tracekit"))
+    return sides[0], sides[1]
+
+
+def same_difference(found: Difference, expected: Difference) -> None:
+    for name in ("rows", "kernels", "phases"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(expected, name), check_exact=True)
+    assert (found.notes, found.node, found.patterns) == (expected.notes, expected.node, expected.patterns)
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+@pytest.mark.parametrize("which", ["trainings", "some of several", "none have steps"])
+def test_what_changed_between_several_reports_is_that_of_all_at_once(
+    several: Dataset,
+    trainings: tuple[Dataset, Dataset],
+    which: str,
+    shapes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_gpu = [name for name in several.reports if name.startswith(("job", "graphs"))]
+    before, after = {
+        "trainings": trainings,
+        "some of several": (several.of_reports(*on_gpu[:3]), several.of_reports(*on_gpu[2:])),
+        "none have steps": (several.of_reports("empty", on_gpu[0]), several.of_reports("rank0", "rank1", "empty")),
+    }[which]
+    options = Options(shapes=shapes)
+    found = compare(before, after, options)
+    assert len(found.rows)
+    assert len(found.phases) or which != "trainings"
+    with monkeypatch.context() as patched:
+        patched.setattr(Dataset, "by_report", at_once)
+        same_difference(found, compare(before, after, options))
+    monkeypatch.setattr("tracekit.analyses.key_times._MOST_ROWS", 7)
+    same_difference(compare(before, after, options), found)
+
+
+def test_medians_over_steps_of_several_reports_are_those_of_all_steps(trainings: tuple[Dataset, Dataset]) -> None:
+    found = compare(*trainings, Options()).rows.set_index(["what", "path"])
+    for name, side in zip(("before", "after"), trainings, strict=True):
+        work = side.kernels(["step_id", "module", "dur_ns"])
+        by_step = work[work["module"].notna()].groupby("step_id")["dur_ns"].sum()
+        assert found.loc[("module", "top"), f"{name}_ns"].sum() == by_step.median()
+        assert found.loc[("step", "train"), f"{name}_steps"] == len(by_step)
+
+
+def drawings(page: dict[str, Any]) -> dict[tuple[str, int | None], dict[str, Any]]:
+    """What the page draws of each report and step, with the names of pieces in place of their numbers."""
+    names = [*page["timeline"]["names"], None]
+    found = {}
+    for drawing in page["timeline"]["drawn"]:
+        pieces = drawing["pieces"] | {"name": [names[at] for at in drawing["pieces"]["name"]]}
+        step = drawing["step"] and drawing["step"]["step_id"]
+        found[drawing["report"], step] = drawing | {"pieces": pieces, "step": step}
+    return found
+
+
+def test_what_the_page_of_several_reports_draws_is_that_of_each_by_itself(several: Dataset) -> None:
+    page = whole_page(several)
+    drawn, compared = drawings(page), 0
+    for name in several.reports:
+        alone = whole_page(several.of_reports(name))
+        by_itself = drawings(alone)
+        assert ((name, None) in drawn) == ((name, None) in by_itself)
+        for key in drawn.keys() & by_itself.keys():
+            assert drawn[key] == by_itself[key]
+            compared += key[1] is not None
+        idle = [row for row in page["idle"]["devices"] if row["report"] == name]
+        assert idle == [row | {"share": pytest.approx(row["share"])} for row in alone["idle"]["devices"]]
+    assert compared == sum(step is not None for _, step in drawn) > 1
+    largest = gaps.frame(several).head(len(page["idle"]["pairs"]))
+    assert [row["idle_ns"] for row in page["idle"]["pairs"]] == largest["idle_ns"].tolist()
+    sums = coverage.frame(several)
+    shown = {(row["what"], row["cause"]): row["time_ns"] for row in page["coverage"]["kernels"]}
+    of_kernels = sums[sums["what"] == "kernels"]
+    assert shown == of_kernels.groupby(["what", "cause"])["time_ns"].sum().to_dict()
 
 
 def test_certainty_is_that_of_the_work_of_each_report(several: Dataset) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import difference
-from tracekit.analyses.step_times import KEYS, StepTimes
+from tracekit.analyses.key_times import KEYS, KeyTimes
+from tracekit.analyses.step_times import StepTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,16 +41,14 @@ def run(
     times = NANOSECONDS * size * chance.lognormal(0, noise, (MODULES, steps))
     times[:slow] *= SCALE
     times[:, 0] *= 2
-    rows = pd.DataFrame(
-        {
-            "what": "module",
-            "path": np.repeat([f"m{module}" for module in range(MODULES)], steps),
-            "shapes": None,
-            "alike": np.tile([f"step {one}" for one in size], MODULES),
-            "step": np.tile(np.arange(steps), MODULES),
-            "ns": times.round().astype(np.int64).ravel(),
-            "kernels": 1,
-        }
+    largest = int(size.max())
+    rows = KeyTimes(
+        keys=[("module", f"m{module}", "") for module in range(MODULES)],
+        alikes=[f"step {one}" for one in range(largest + 1)],
+        key=np.repeat(np.arange(MODULES), steps),
+        alike=np.tile(size, MODULES),
+        ns=times.round().astype(np.int64).ravel(),
+        kernels=np.ones(times.size, np.int64),
     )
     return StepTimes(rows, OWN, steps, 0)
 

@@ -1,8 +1,9 @@
-"""What analyses of many reports take: CPU time and peak memory of each, beside reading the columns once.
+"""What answers about many reports take: CPU time and peak memory of each, beside reading the columns once.
 
 ``python -m tests.benchmarks.many_answers [--reports 2000] [--kernels 2000] [--only NAME …] [--dataset DIR]``. One
-report is parsed; the others are its rows again with ids and durations of their own. Each analysis is asked in a process
-of its own. The floor reads all of ``kernels`` and ``calls`` with pyarrow, one file at a time.
+report is parsed; the others are its rows again with ids and durations of their own. Each analysis, ``diff`` (of the
+dataset with itself) and ``page`` is asked in a process of its own. The floor reads all of ``kernels`` and ``calls``
+with pyarrow, one file at a time.
 """
 
 from __future__ import annotations
@@ -42,6 +43,19 @@ import tracekit
 from tracekit.analyses import ANALYSES
 next(one for one in ANALYSES if one.NAME == sys.argv[2]).frame(tracekit.load(sys.argv[1]))
 """
+#: What is asked beside analyses: the dataset against itself, and its page.
+_OTHERS = {
+    "diff": """
+import tracekit
+from tracekit.analyses.difference import frame
+frame(tracekit.load(sys.argv[1]), tracekit.load(sys.argv[1]))
+""",
+    "page": """
+import tracekit
+from tracekit.views.page.document import page
+page(tracekit.load(sys.argv[1]))
+""",
+}
 # Not getrusage: its peak is also that of the process that started this one.
 _MEASURED = r"""
 import re, sys, time
@@ -98,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reports", type=int, default=2_000)
     parser.add_argument("--kernels", type=int, default=2_000)
-    parser.add_argument("--only", nargs="*", default=[analysis.NAME for analysis in ANALYSES])
+    parser.add_argument("--only", nargs="*", default=[*(analysis.NAME for analysis in ANALYSES), *_OTHERS])
     parser.add_argument("--dataset", type=Path, help="keep the dataset there, or use the one that is there")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -109,7 +123,7 @@ def main() -> None:
         floor, megabytes = measured(_FLOOR, str(folder))
         print(f"{'reading once':<15} {floor:7.1f} s CPU         {megabytes:6.0f} MB", flush=True)
         for name in args.only:
-            seconds, megabytes = measured(_ASKED, str(folder), name)
+            seconds, megabytes = measured(_OTHERS.get(name, _ASKED), str(folder), name)
             print(f"{name:<15} {seconds:7.1f} s CPU ({seconds / floor:4.1f}) {megabytes:6.0f} MB", flush=True)
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import tracekit
 from tests.command import LINES, command, refusal
+from tests.joined import joined_here
 from tests.trace_lines import report
 from tracekit.views import summary
 
@@ -299,7 +300,66 @@ def test_a_table_of_another_parse_is_refused(tmp_path: Path) -> None:
     )
     shutil.copy(other.folder / "kernels.parquet", one.folder / "kernels.parquet")
     line = refusal(command("show", "kernels", one.folder), one.folder)
-    assert "its table kernels cannot be read (its file is from another parse)" in line
+    assert "its table kernels cannot be read (kernels.parquet is from another parse); parse the report again" in line
+
+
+PARTS = ("rank0", "rank1", "rank2")
+#: What happens to a file in the middle, and what is said of it.
+BAD = {
+    "removed": "is missing",
+    "cut short": "is damaged: Parquet magic bytes not found",
+    "empty": "is damaged: Parquet file size is 0 bytes",
+    "a folder": "is a folder, not a file",
+    "of another report": "is from another parse",
+    "overwritten": "is damaged: ",
+}
+
+
+def damage(path: Path, how: str) -> None:
+    whole = path.read_bytes()
+    other = path.parent.parent / "report=rank2" / path.name
+    path.unlink()
+    match how:
+        case "cut short" | "empty":
+            path.write_bytes(whole[: len(whole) // 2 if how == "cut short" else 0])
+        case "a folder":
+            path.mkdir()
+        case "of another report":
+            path.write_bytes(other.read_bytes())
+        case "overwritten":
+            path.write_bytes(whole[:4] + b"\xff" * 4_000 + whole[4_004:])
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("three")
+    files = [report(folder / f"{name}.sqlite", LINES.replace("gemm", f"gemm_{name}")) for name in PARTS]
+    return joined_here(files, folder / "run.tracekit").folder
+
+
+@pytest.mark.parametrize("question", [("show", "kernels"), ("show", "shapes"), ("diff", ""), ("report", "-q")])
+@pytest.mark.parametrize("how", BAD)
+def test_a_bad_file_in_the_middle_is_named_with_what_is_wrong_and_what_to_do(
+    three: Path, how: str, question: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run.tracekit"
+    shutil.copytree(three, folder)
+    damage(folder / "kernels.parquet" / "report=rank1" / "part-0.parquet", how)
+    args = [folder if arg == "" else arg for arg in question]
+    line = refusal(command(*args, folder), folder)
+    assert f"its table kernels cannot be read (kernels.parquet/report=rank1/part-0.parquet {BAD[how]}" in line
+    assert line.rstrip().endswith("); parse the reports again")
+
+
+def test_a_report_whose_folder_is_missing_is_named(three: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run.tracekit"
+    shutil.copytree(three, folder)
+    shutil.rmtree(folder / "kernels.parquet" / "report=rank1")
+    line = refusal(command("show", "kernels", folder), folder)
+    assert "(its folder has other reports than manifest.json: report=rank1); parse the reports again" in line
+    shutil.rmtree(folder / "kernels.parquet")
+    line = refusal(command("show", "kernels", folder), folder)
+    assert "its table kernels cannot be read (kernels.parquet is missing); parse the reports again" in line
 
 
 def test_a_source_may_be_corrected_by_hand(whole: Path) -> None:

@@ -10,8 +10,8 @@ time), ``spread`` (quantiles of groups), ``portions`` and ``fused`` (kernels tha
 ``certainty`` (how sure attribution is), ``costs`` (FLOPs and bytes), ``each_report`` (one report in memory at a
 time), ``counted`` (equal rows of many reports), ``side_by_side`` (the same question to every report) and
 ``alignment`` (clocks of ranks, and which collectives they share).
-``difference`` compares two datasets, with ``comparable``, ``step_times``, ``step_kinds``, ``medians`` and
-``difference_notes``.
+``difference`` compares two datasets, with ``comparable``, ``present`` (what work they have), ``called_work``,
+``step_times``, ``key_times``, ``step_kinds``, ``medians`` and ``difference_notes``.
 """
 
 from __future__ import annotations

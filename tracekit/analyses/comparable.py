@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
+import numpy as np
 
-from tracekit.analyses.phase_times import trains
 from tracekit.analyses.series import series
-from tracekit.analyses.served import in_compiled_graphs
 from tracekit.analyses.step_kinds import common_properties
 from tracekit.analyses.step_times import step_times
 from tracekit.analyses.subtrees import hierarchy
 
 if TYPE_CHECKING:
+    from tracekit.analyses.key_times import KeyTimes
+    from tracekit.analyses.present import Present
     from tracekit.analyses.step_times import StepTimes
     from tracekit.dataset.opening import Dataset
 
 #: Work between steps is compared over all steps if it follows at least this share of one side's steps; otherwise only
 #: over the steps that it follows.
 _OFTEN = 0.5
+
+
+class Run(NamedTuple):
+    """A dataset to compare, and what work it has."""
+
+    dataset: Dataset
+    work: Present
 
 
 class Paths(NamedTuple):
@@ -79,35 +86,38 @@ def patterns_of(dataset: Dataset, names: list[str]) -> dict[str, str]:
 
 
 def measured(
-    datasets: tuple[Dataset, Dataset], names: tuple[list[str], list[str]], *, steps: bool, shapes: bool
+    runs: tuple[Run, Run], names: tuple[list[str], list[str]], *, steps: bool, shapes: bool
 ) -> tuple[StepTimes, StepTimes]:
-    """The times of both datasets, over what can be compared; by phase, too, if either is a training.
+    """The times of both runs, over what can be compared; by phase, too, if either is a training.
 
     Modules inside compiled graphs record no shapes, so where either run has such, shapes are not told apart.
     """
-    shapes &= not any(map(in_compiled_graphs, datasets))
-    properties, phases = common_properties(*datasets), any(map(trains, datasets))
+    shapes &= not any(run.work.in_compiled_graphs for run in runs)
+    phases = any(run.work.trains for run in runs)
+    properties = common_properties(*(run.dataset for run in runs))
     before, after = (
-        step_times(dataset, named, steps=steps, shapes=shapes, properties=properties, phases=phases)
-        for dataset, named in zip(datasets, names, strict=True)
+        step_times(run.dataset, named, steps=steps, shapes=shapes, properties=properties, phases=phases)
+        for run, named in zip(runs, names, strict=True)
     )
     by_phase = {name: _comparable(before.phases[name], after.phases[name]) for name in before.phases}
     before, after = _comparable(before, after)
     sides = [{name: pair[at] for name, pair in by_phase.items()} for at in (0, 1)]
     both = before._replace(phases=sides[0]), after._replace(phases=sides[1])
     return (
-        _without(both[0], _never_called(datasets[0], names[0], *both)),
-        _without(both[1], _never_called(datasets[1], names[1], *both[::-1])),
+        _without(both[0], _never_called(runs[0], names[0], *both)),
+        _without(both[1], _never_called(runs[1], names[1], *both[::-1])),
     )
 
 
-def _never_called(dataset: Dataset, names: list[str], side: StepTimes, other: StepTimes) -> set[str]:
+def _never_called(run: Run, names: list[str], side: StepTimes, other: StepTimes) -> set[str]:
     """Modules of compiled graphs that only hold others, such as lists of layers: eager, nobody calls them."""
-    if not in_compiled_graphs(dataset):
+    if not run.work.in_compiled_graphs:
         return set()
-    called = {names[row] for row in hierarchy(dataset).rows(dataset.table("calls", ["module_id"])).tolist()}
-    known = called | set(side.kernels["path"]) | set(other.times["path"])
-    return set(side.times["path"][side.times["what"] == "module"]) - known
+    modules = hierarchy(run.dataset)
+    calls = (modules.rows(part.table("calls", ["module_id"])) for part in run.dataset.by_report())
+    called = {names[row] for rows in calls for row in np.unique(rows).tolist()}
+    known = called | set(side.kernels["path"]) | {path for _, path, _ in other.times.met()}
+    return {path for what, path, _ in side.times.met() if what == "module"} - known
 
 
 def _without(side: StepTimes, paths: set[str]) -> StepTimes:
@@ -115,33 +125,30 @@ def _without(side: StepTimes, paths: set[str]) -> StepTimes:
     if not paths:
         return side
     phases = {name: _without(part, paths) for name, part in side.phases.items()}
-    return side._replace(times=side.times[~side.times["path"].isin(paths)], phases=phases)
+    return side._replace(times=side.times.of(lambda key: key[1] not in paths), phases=phases)
 
 
 def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTimes]:
     """Both sides with work between steps, if any, and with sizes of steps only for kinds that have several."""
     sides = (before, after)
-    steps = pd.concat([side.times[side.times["what"] == "step"] for side in sides])
-    sizes = steps.groupby("path")["shapes"].nunique()
-    single = sizes.index[sizes < 2]  # noqa: PLR2004 - one size is all of its kind
-    times = [_without_sizes(side.times, single) for side in sides]
-    between = _between_steps(before, after)
-    if between is not None:
-        times = [pd.concat(parts, ignore_index=True) for parts in zip(times, between, strict=True)]
+    sizes: dict[str, set[str]] = {}
+    for what, path, size in before.times.met() | after.times.met():
+        if what == "step" and size:
+            sizes.setdefault(path, set()).add(size)
+    single = {path for path, known in sizes.items() if len(known) == 1}
+    times = [side.times.of(lambda key: not (key[0] == "step" and key[2] and key[1] in single)) for side in sides]
+    if between := _between_steps(before, after):
+        times = [of_steps.followed_by(more) for of_steps, more in zip(times, between, strict=True)]
     return before._replace(times=times[0]), after._replace(times=times[1])
 
 
-def _without_sizes(times: pd.DataFrame, kinds: pd.Index) -> pd.DataFrame:
-    """The times without those of single sizes of some kinds of steps."""
-    of_size = (times["what"] == "step") & times["shapes"].notna()
-    return times[~(of_size & times["path"].isin(kinds))]
-
-
-def _between_steps(before: StepTimes, after: StepTimes) -> list[pd.DataFrame] | None:
+def _between_steps(before: StepTimes, after: StepTimes) -> list[KeyTimes] | None:
     """The times between steps to compare: of every step if there is often work, else of steps with some; or None."""
-    between = [side.between for side in (before, after) if side.between is not None and len(side.between)]
-    with_work = [times["ns"] > 0 for times in between]
+    between = [side.between for side in (before, after) if side.between is not None and side.between.ns.size]
+    with_work = [times.ns > 0 for times in between]
     if len(between) < 2 or not any(steps.any() for steps in with_work):  # noqa: PLR2004 - two sides
         return None
     often = not all(steps.any() for steps in with_work) or max(steps.mean() for steps in with_work) >= _OFTEN
-    return between if often else [times[steps] for times, steps in zip(between, with_work, strict=True)]
+    if often:
+        return between
+    return [times.at(np.flatnonzero(steps)) for times, steps in zip(between, with_work, strict=True)]

@@ -9,12 +9,14 @@ import pandas as pd
 from tracekit.analyses.certainty import certainties
 
 if TYPE_CHECKING:
+    from tracekit.analyses.certainty import Certainty
     from tracekit.dataset.opening import Dataset
 
 NAME = "coverage"
 
 #: Subject of the rows that say how sure attribution is.
 CERTAINTY = "certainty"
+_TYPES = {"known": "bool", "count": "int64", "time_ns": "int64", "share": "float64"}
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -30,25 +32,24 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Raises:
         UsageError: If the dataset is a subtree: coverage is not counted by module.
     """
-    table = dataset.table("coverage").to_pylist()
-    rows = pd.DataFrame([*table, *_certainty(dataset)], columns=_columns(dataset))
-    types = {"known": "bool", "count": "int64", "time_ns": "int64", "share": "float64"}
-    return rows.astype(types)
+    rows = [_of_report(part) for part in dataset.by_report()]
+    sure = [_certainty(dataset, row) for row in certainties(dataset)]
+    more = pd.DataFrame(sure if any(row["cause"] != "exact" for row in sure) else [], columns=_columns(dataset))
+    parts = [part for part in (*rows, more) if len(part)] or rows[:1]
+    return pd.concat(parts, ignore_index=True).astype(_TYPES)
 
 
-def _certainty(dataset: Dataset) -> list[dict[str, object]]:
-    """The rows on how sure attribution is; none if all of it is exact."""
-    rows = certainties(dataset)
-    if all(row.kind == "exact" for row in rows):
-        return []
-    counted = {"what": CERTAINTY, "known": True, "advice": ""}
-    reports = [*dataset.reports] or [""]
-    return [
-        counted
-        | {"report": reports[row.report], "cause": row.kind, "count": row.pieces}
-        | {"time_ns": row.time_ns, "share": row.share}
-        for row in rows
-    ]
+def _of_report(dataset: Dataset) -> pd.DataFrame:
+    """The table of one report."""
+    table = dataset.table("coverage", _columns(dataset))
+    return pd.DataFrame(table.to_pydict(), columns=_columns(dataset))
+
+
+def _certainty(dataset: Dataset, row: Certainty) -> dict[str, object]:
+    """A row on how sure attribution is."""
+    report = {"report": dataset.reports[row.report]} if dataset.reports else {}
+    about = {"what": CERTAINTY, "cause": row.kind, "known": True, "count": row.pieces, "time_ns": row.time_ns}
+    return {**report, **about, "share": row.share, "advice": ""}
 
 
 def _columns(dataset: Dataset) -> list[str]:

@@ -23,16 +23,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.comparable import measured, names_of, patterns_of
+from tracekit.analyses.comparable import Run, measured, names_of, patterns_of
 from tracekit.analyses.difference_notes import of_compiled, of_mix, of_sides, undecided, without_steps
+from tracekit.analyses.key_times import KEYS, in_blocks
 from tracekit.analyses.medians import like, medians
 from tracekit.analyses.nodes import keyed_by, noun
 from tracekit.analyses.phase_times import PHASES
-from tracekit.analyses.step_kinds import has_steps, mix
-from tracekit.analyses.step_times import KEYS
+from tracekit.analyses.present import present
+from tracekit.analyses.step_kinds import mix
 from tracekit.errors import DatasetError
 
 if TYPE_CHECKING:
+    from tracekit.analyses.key_times import KeyTimes
     from tracekit.analyses.medians import Like
     from tracekit.analyses.step_times import StepTimes
     from tracekit.arrays.types import Flags
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 #: Smaller changes than this share do not count by default.
 THRESHOLD = 0.01
-_OPERATOR = "cpu_op"
 
 
 class Options(NamedTuple):
@@ -113,21 +114,21 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
             the other by ranges or operators.
     """
-    _check_devices(before, after)
+    runs = Run(before, present(before)), Run(after, present(after))
+    _check_devices(*runs)
     _check_hierarchies(before, after)
     names, notes = names_of(before, after, strip_root=options.strip_root)
-    with_steps = [has_steps(dataset) for dataset in (before, after)]
-    times_before, times_after = measured((before, after), names, steps=all(with_steps), shapes=options.shapes)
-    rows = judge(times_before, times_after, options.threshold)
+    with_steps = [run.work.steps for run in runs]
+    times_before, times_after = measured(runs, names, steps=all(with_steps), shapes=options.shapes)
+    rows, own = _judged(times_before, times_after, options.threshold)
     if all(with_steps):
         notes += of_sides(times_before, times_after) + of_mix(
             mix(_whole_steps(times_before), _whole_steps(times_after))
         )
     else:
         notes.append(without_steps(with_steps))
-    notes += of_compiled((before, after), shapes=options.shapes)
+    notes += of_compiled(runs, shapes=options.shapes)
     notes += undecided(rows, _moved(rows, options.threshold), _alone(rows), options.threshold)
-    own = _own(like(times_before.times, times_after.times), times_before, times_after)
     phases = _by_phase(rows, times_before, times_after, options.threshold)
     patterns = patterns_of(after, names[1]) | patterns_of(before, names[0])
     return Difference(_with_phases(rows, phases), _changed_kernels(own, rows), notes, phases, noun(after), patterns)
@@ -182,18 +183,16 @@ def _is_kind_of_steps(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["what"] == "step") & rows["shapes"].isna()
 
 
-def _whole_steps(side: StepTimes) -> pd.DataFrame:
-    return side.times[_is_kind_of_steps(side.times)]
+def _whole_steps(side: StepTimes) -> KeyTimes:
+    return side.times.of(lambda key: key[0] == "step" and not key[2])
 
 
-def _check_devices(before: Dataset, after: Dataset) -> None:
+def _check_devices(before: Run, after: Run) -> None:
     """Refuses to compare a CPU with a GPU."""
-    kinds = [set(side.table("kernels", ["kind"]).column("kind").unique().to_pylist()) for side in (before, after)]
-    on_cpu = [_OPERATOR in of_side for of_side in kinds]
-    if all(kinds) and on_cpu[0] != on_cpu[1]:
-        devices = ["a CPU" if cpu else "a GPU" for cpu in on_cpu]
-        problem = f"was recorded on {devices[1]}, but {before.folder} on {devices[0]}"
-        raise DatasetError(after.folder, problem, "compare runs on the same kind of device")
+    if before.work.kinds and after.work.kinds and before.work.on_cpu != after.work.on_cpu:
+        devices = ["a CPU" if run.work.on_cpu else "a GPU" for run in (before, after)]
+        problem = f"was recorded on {devices[1]}, but {before.dataset.folder} on {devices[0]}"
+        raise DatasetError(after.dataset.folder, problem, "compare runs on the same kind of device")
 
 
 def _check_hierarchies(before: Dataset, after: Dataset) -> None:
@@ -207,7 +206,25 @@ def _check_hierarchies(before: Dataset, after: Dataset) -> None:
 
 def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> pd.DataFrame:
     """Puts the times of two datasets side by side and decides which changed; see :func:`frame`."""
-    pairs = like(before.times, after.times)
+    return _judged(before, after, threshold)[0]
+
+
+def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of :func:`judge`, and the kernels of each thing itself."""
+    kernels = [side.kernels.set_index([*KEYS, "alike"]) for side in (before, after)]
+    blocks = [_block(like(*times), kernels, threshold) for times in in_blocks(before.times, after.times)]
+    rows, own = (pd.concat(parts) for parts in zip(*blocks, strict=True))
+    for name in ("before_steps", "after_steps"):
+        rows[name] = rows[name].fillna(0).astype(np.int64)
+    rows = rows.reset_index()
+    rows["shapes"] = rows["shapes"].where(rows["shapes"] != "", None)
+    keys = pd.DataFrame({"whole": rows["what"] != "step", "size": -rows["change_ns"].abs()})
+    order = np.lexsort((rows["path"], keys["size"], keys["whole"]))
+    return rows.iloc[order].reset_index(drop=True), own
+
+
+def _block(pairs: Like, kernels: list[pd.DataFrame], threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows about some things, and their own kernels."""
     sides = [
         medians(times).add_prefix(f"{name}_") for name, times in zip(("before", "after"), pairs.times, strict=True)
     ]
@@ -215,16 +232,11 @@ def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> 
     rows = rows.set_index(pd.MultiIndex.from_frame(pairs.keys))
     rows["change_ns"] = rows["after_ns"].fillna(0) - rows["before_ns"].fillna(0)
     rows["change"] = (rows["change_ns"] / rows["before_ns"]).where(rows["before_ns"] > 0)
-    rows["own_change_ns"] = _own(pairs, before, after)["change_ns"].groupby(level=KEYS).sum()
+    own = _own(pairs, kernels)
+    rows["own_change_ns"] = own["change_ns"].groupby(level=KEYS).sum()
     rows["own_change_ns"] = rows["own_change_ns"].fillna(0.0)
     rows.insert(0, "status", _status(rows, threshold, pairs.unlike))
-    for name in ("before_steps", "after_steps"):
-        rows[name] = rows[name].fillna(0).astype(np.int64)
-    rows = rows.reset_index()
-    rows["shapes"] = rows["shapes"].where(rows["shapes"] != "", None)
-    keys = pd.DataFrame({"whole": rows["what"] != "step", "size": -rows["change_ns"].abs()})
-    order = np.lexsort((rows["path"], keys["size"], keys["whole"]))
-    return rows.iloc[order].reset_index(drop=True)
+    return rows, own
 
 
 def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
@@ -249,17 +261,15 @@ def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
     return status
 
 
-def _own(pairs: Like, before: StepTimes, after: StepTimes) -> pd.DataFrame:
+def _own(pairs: Like, kernels: list[pd.DataFrame]) -> pd.DataFrame:
     """The kernels of each thing itself by name: number and time per step in which it had work.
 
     These are means by kind and size of steps, with the same weights on both sides.
     """
     sides = []
-    by = [*KEYS, "alike"]
-    for at, (name, side) in enumerate((("before", before), ("after", after))):
-        share = pd.Series(pairs.share[at], pd.MultiIndex.from_frame(pairs.cells), name="share")
-        own = side.kernels.assign(shapes=side.kernels["shapes"].fillna("")).set_index(by)
-        own = own.join(share.dropna(), how="inner")
+    cells = pd.MultiIndex.from_frame(pairs.cells)
+    for name, weight, of_side in zip(("before", "after"), pairs.share, kernels, strict=True):
+        own = of_side.join(pd.Series(weight, cells, name="share").dropna(), how="inner")
         for value in ("kernels", "ns"):
             own[f"{name}_{value}"] = own[value] * own["share"]
         own = own.set_index("name", append=True)[[f"{name}_kernels", f"{name}_ns"]]

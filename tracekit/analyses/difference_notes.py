@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracekit.analyses.certainty import of_all
-from tracekit.analyses.served import in_compiled_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
 
+    from tracekit.analyses.comparable import Run
     from tracekit.analyses.step_kinds import Mix
     from tracekit.analyses.step_times import StepTimes
-    from tracekit.dataset.opening import Dataset
 
 _FEW_STEPS = 5
 #: How many kinds and sizes of steps a note names.
@@ -50,23 +49,23 @@ def _in_few_steps(rows: pd.DataFrame) -> pd.Series[bool]:
     return both & (few | rows[["before_low_ns", "after_low_ns"]].isna().any(axis=1))
 
 
-def of_compiled(datasets: Sequence[Dataset], *, shapes: bool) -> list[str]:
+def of_compiled(runs: Sequence[Run], *, shapes: bool) -> list[str]:
     """Notes on runs of compiled graphs: what is not told apart, and how sure it is whose the work is.
 
     Args:
-        datasets: Both runs.
+        runs: Both runs.
         shapes: Whether shapes were to be told apart.
     """
-    compiled, weighted = [in_compiled_graphs(dataset) for dataset in datasets], False
+    compiled, weighted = [run.work.in_compiled_graphs for run in runs], False
     notes = []
     if any(compiled) and shapes:
         notes.append(
             "Modules inside compiled graphs record no shapes, so modules are compared over all shapes, as with "
             "--ignore-shapes."
         )
-    for name, dataset, is_compiled in zip(("first", "second"), datasets, compiled, strict=True):
-        time = of_all(dataset)
-        if is_compiled and (whole := sum(time.values())):
+    for name, run in zip(("first", "second"), runs, strict=True):
+        time = of_all(run.dataset) if run.work.in_compiled_graphs else {}
+        if whole := sum(time.values()):
             parts = [f"{spent / whole:.1%} {kind}" for kind, spent in time.items() if spent]
             notes.append(f"Attributed time of the {name} run: {', '.join(parts)}.".replace("%", " %"))
             weighted |= time["weighted"] > 0
@@ -89,7 +88,7 @@ def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
     """Notes on each run: work that is not compared by module, and few steps."""
     notes = []
     for name, side in (("first", before), ("second", after)):
-        if side.between is not None and (between := int(side.between["ns"].sum())):
+        if side.between is not None and (between := int(side.between.ns.sum())):
             notes.append(f"The {name} run has {between:,} ns of work between steps; it is compared as a whole.")
         if side.outside_ns:
             notes.append(

@@ -51,6 +51,10 @@ class Words:
     def __len__(self) -> int:
         return len(self._place)
 
+    def all(self) -> list[str]:
+        """The words by number."""
+        return [*self._place]
+
     def codes(self, known: Labels) -> Rows:
         """The number of each row's word, -1 for null."""
         place = [self._place.setdefault(word, len(self._place)) for word in known.words]

@@ -10,7 +10,7 @@ import pandas as pd
 from tracekit.analyses.devices import kernels
 from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.fused import whom_they_serve
-from tracekit.analyses.portions import portions
+from tracekit.analyses.portions import portions, portions_of
 from tracekit.analyses.spread import Values, ratio, share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -69,15 +69,16 @@ class _Work:
 
     def add(self, dataset: Dataset, modules: Hierarchy) -> None:
         """Adds that of a report."""
-        table = kernels(dataset, ["name", "kind", "dur_ns"])
+        table = kernels(dataset, ["kernel_id", "name", "kind", "module_id", "dur_ns"])
         keys, time = self._keys(table), integers(table, "dur_ns")
         ones = np.ones(time.size, np.int64)
         self.totals.add({**keys, "kernels": ones, "gpu_time_ns": time, "max_ns": time})
         self._durations.add(self._group(keys), time)
-        work = portions(dataset, ["name", "kind", "module_id", "dur_ns"])
+        is_whole = dataset.root is None
+        work = portions_of(dataset, table) if is_whole else portions(dataset, ["name", "kind", "module_id", "dur_ns"])
         owner = modules.rows(work)
         attributed = np.flatnonzero(owner >= 0)
-        rows = {**self._keys(work), "module": owner, "ns": integers(work, "dur_ns")}
+        rows = {**(keys if work is table else self._keys(work)), "module": owner, "ns": integers(work, "dur_ns")}
         self.by_module.add({name: values[attributed] for name, values in rows.items()})
 
     def spread(self) -> Spread:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.step_times import KEYS
-from tracekit.arrays.groups import counts
+from tracekit.analyses.key_times import KEYS
+from tracekit.arrays.groups import counts, distinct
 
 if TYPE_CHECKING:
+    from tracekit.analyses.key_times import Key, KeyTimes
     from tracekit.arrays.types import Flags, Floats, Ints, Rows
 
 #: How many binomial standard deviations of ranks an interval reaches to each side of the median.
@@ -66,20 +67,28 @@ class _Cells(NamedTuple):
         return (self.steps[0] > 0) & (self.steps[1] > 0)
 
 
-def like(before: pd.DataFrame, after: pd.DataFrame) -> Like:
+def like(before: KeyTimes, after: KeyTimes) -> Like:
     """The times of steps of like kind and size; all times of things that only one side has."""
-    both = pd.concat([before, after], ignore_index=True)
-    both = both.assign(shapes=both["shapes"].fillna(""))
-    by_cell = both.groupby([*KEYS, "alike"], sort=True)
-    cell = np.asarray(by_cell.ngroup(), np.int64)
-    names = by_cell.size().reset_index()[[*KEYS, "alike"]]
-    by_key = names.groupby(KEYS, sort=True)
-    keys = by_key.size().reset_index()[KEYS]
-    later = np.arange(len(both)) >= len(before)
-    cells = _cells(np.asarray(by_key.ngroup(), np.int64), cell, later)
-    times = _comparable(both, cell, later, cells)
+    every, alikes = sorted({*before.keys, *after.keys}), sorted({*before.alikes, *after.alikes})
+    code = np.concatenate([_codes(side, every, alikes) for side in (before, after)])
+    codes, cell = distinct(code)
+    keys, key = distinct(codes // max(len(alikes), 1))
+    names = pd.DataFrame([every[at] for at in keys.tolist()], columns=KEYS, dtype=object)
+    of_cells = names.iloc[key].assign(alike=[alikes[at] for at in (codes % max(len(alikes), 1)).tolist()])
+    later = np.arange(cell.size) >= before.key.size
+    cells = _cells(key, cell, later)
+    values = [np.concatenate(columns) for columns in zip(before[-2:], after[-2:], strict=True)]
+    times = _comparable((values[0], values[1]), cell, later, cells)
     later = later[times.index]
-    return Like((times[~later], times[later]), keys, names, _weights(cells), _unlike(cells))
+    return Like((times[~later], times[later]), names, of_cells, _weights(cells), _unlike(cells))
+
+
+def _codes(side: KeyTimes, keys: list[Key], alikes: list[str]) -> Rows:
+    """A number for the key of each row and the kind and size of its step, in the order of these."""
+    key, alike = ({name: at for at, name in enumerate(names)} for names in (keys, alikes))
+    of_key = np.array([key[name] for name in side.keys], np.int64)
+    of_alike = np.array([alike[name] for name in side.alikes], np.int64)
+    return of_key[side.key] * len(alikes) + of_alike[side.alike]
 
 
 def _cells(key: Rows, cell: Rows, later: Flags) -> _Cells:
@@ -90,13 +99,13 @@ def _cells(key: Rows, cell: Rows, later: Flags) -> _Cells:
     return _Cells(key, steps, shared | (shared_sizes == 0), shared & (shared_sizes > 1))
 
 
-def _comparable(both: pd.DataFrame, cell: Rows, later: Flags, cells: _Cells) -> pd.DataFrame:
+def _comparable(values: tuple[Ints, Ints], cell: Rows, later: Flags, cells: _Cells) -> pd.DataFrame:
     """The rows that are compared, with levelled values."""
-    rows = cells.kept[cell] & _chosen(both["ns"].to_numpy(), cell, later, cells)
-    times = both[["ns", "kernels"]].astype(np.float64).assign(key=cells.key[cell])[rows]
-    for name in ("ns", "kernels"):
-        times[name] = _levelled(times[name].to_numpy(), cell[rows], later[rows], cells)
-    of_key = times["key"]
+    rows = np.flatnonzero(cells.kept[cell] & _chosen(values[0], cell, later, cells))
+    times = pd.DataFrame({"key": cells.key[cell[rows]]}, index=rows)
+    for name, value in zip(("ns", "kernels"), values, strict=True):
+        times[name] = _levelled(value[rows].astype(np.float64), cell[rows], later[rows], cells)
+    of_key = times["key"].to_numpy()
     times["sizes"] = np.bincount(cells.key, cells.levelled)[of_key] if len(times) else 0
     times["partly"] = (np.bincount(cells.key, ~cells.kept) > 0)[of_key] if len(times) else False
     return times

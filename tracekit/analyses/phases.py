@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses import steps as steps_by_time
-from tracekit.analyses.each_report import Totals
+from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.spread import Values, ratio, share
+from tracekit.arrays.columns import integers
+from tracekit.arrays.labels import labels
 
 if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
@@ -30,7 +32,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """
     gathered = _Steps()
     for part in dataset.by_report():
-        gathered.add(steps_by_time.of_report(part))
+        gathered.add(part)
     return gathered.frame()
 
 
@@ -38,35 +40,34 @@ class _Steps:
     """The steps of all reports so far, by kind and batch size."""
 
     def __init__(self) -> None:
-        self._number: dict[tuple[Any, Any], int] = {}
-        self._keys: pd.DataFrame | None = None
+        self._kinds, self._number = Words(), dict[tuple[int, int | None], int]()
         self._totals = Totals(["group"], dict.fromkeys(("steps", "gpu_time_ns", "tokens", "untold"), "sum"))
         self._times = {name: Values() for name in ("gpu_time_ns", "busy_ns", "host_ns")}
 
-    def add(self, steps: pd.DataFrame) -> None:
+    def add(self, dataset: Dataset) -> None:
         """Adds those of a report."""
-        groups = steps.groupby(_KEYS, dropna=False, sort=True)
-        keys = groups.size().reset_index()[_KEYS]
-        known = [self._number.setdefault(_key(*row), len(self._number)) for row in keys.itertuples(index=False)]
-        group = np.array(known, np.int64)[np.asarray(groups.ngroup(), np.int64)]
-        of_all = keys if self._keys is None else pd.concat([self._keys, keys])
-        self._keys = of_all.drop_duplicates(ignore_index=True)
+        steps, figures = steps_by_time.with_figures(dataset, _KEYS)
+        keys = zip(self._kinds.codes(labels(steps, "kind")).tolist(), steps["batch_size"].to_pylist(), strict=True)
+        group = np.array([self._number.setdefault(key, len(self._number)) for key in keys], np.int64)
         for name, values in self._times.items():
-            values.add(group, np.asarray(steps[name], np.int64))
+            values.add(group, figures[name])
         self._totals.add(
             {
                 "group": group,
                 "steps": np.ones(group.size, np.int64),
-                "gpu_time_ns": np.asarray(steps["gpu_time_ns"], np.int64),
-                "tokens": np.asarray(steps["tokens"].fillna(0), np.int64),
-                "untold": np.asarray(steps["tokens"].isna(), np.int64),
+                "gpu_time_ns": figures["gpu_time_ns"],
+                "tokens": integers(steps, "tokens", null=0),
+                "untold": np.asarray(steps["tokens"].is_null()).astype(np.int64),
             }
         )
 
     def frame(self) -> pd.DataFrame:
         """The answer: groups in the order of their kind and batch size."""
-        assert self._keys is not None
-        sorted_ = self._keys.groupby(_KEYS, dropna=False, sort=True)
+        kinds = self._kinds.named([kind for kind, _ in self._number])
+        sizes = pd.array([size for _, size in self._number], "Int64")
+        sorted_ = pd.DataFrame({"kind": pd.Series(kinds, dtype=object), "batch_size": sizes}).groupby(
+            _KEYS, dropna=False, sort=True
+        )
         answer = sorted_.size().reset_index()[_KEYS]
         place, count = np.asarray(sorted_.ngroup(), np.int64), len(answer)
         totals = self._totals.frame().iloc[np.argsort(place)]
@@ -87,8 +88,3 @@ class _Steps:
                 "host_median_ns": host.quantile(0.5),
             }
         )
-
-
-def _key(kind: Any, batch_size: Any) -> tuple[Any, Any]:  # noqa: ANN401 - pandas gives them no type
-    """A key that equals itself, also where something is missing."""
-    return (None if pd.isna(kind) else kind), (None if pd.isna(batch_size) else batch_size)

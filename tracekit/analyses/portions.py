@@ -36,6 +36,17 @@ def portions(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
     return _of_dataset(dataset, divided(work, shared))
 
 
+def portions_of(dataset: Dataset, work: pa.Table) -> pa.Table:
+    """The portions of some device work of the whole dataset, as :func:`portions` gives them.
+
+    Args:
+        dataset: The dataset, or a subtree of one.
+        work: Its columns, with ``kernel_id``, ``module_id`` and ``dur_ns``.
+    """
+    shared = shared_kernels(dataset.whole)
+    return _of_dataset(dataset, divided(work, shared) if shared.num_rows else work)
+
+
 def divided(work: pa.Table, shared: pa.Table) -> pa.Table:
     """Device work, a row per kernel and module that it serves.
 

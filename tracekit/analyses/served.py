@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
 from tracekit.arrays.labels import labels
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
 
 
 class Served(NamedTuple):
@@ -31,25 +29,19 @@ class Served(NamedTuple):
     parent: Rows
 
 
-def in_compiled_graphs(dataset: Dataset) -> bool:
-    """Whether any work has its modules by a kernel map."""
-    method = labels(dataset.table("kernels", ["method"]), "method")
-    return bool(np.isin(method.code, method.of("compiled")).any())
-
-
-def served_modules(dataset: Dataset, kernels: pa.Table, call: Rows, module_of_call: Ints) -> Served:
+def served_modules(above: Rows, kernels: pa.Table, call: Rows, module_of_call: Ints) -> Served:
     """Finds them.
 
     Args:
-        dataset: The dataset.
-        kernels: The portions of its work.
+        above: The module around each module, or -1.
+        kernels: The portions of the work of a report.
         call: The call of each, or -1.
         module_of_call: The module of each call.
     """
     method = labels(kernels, "method")
     compiled = np.isin(method.code, method.of("compiled"))
     rows = np.flatnonzero((compiled | (call < 0)) & (integers(kernels, "module_id") >= 0))
-    above, modules = hierarchy(dataset).parent, np.append(module_of_call, -1)
+    modules = np.append(module_of_call, -1)
     width = above.size + 1
     module = integers(kernels, "module_id")[rows].astype(np.int64)
     wanted = codes = np.where(module == modules[call[rows]], -1, (call[rows] + 1) * width + module)

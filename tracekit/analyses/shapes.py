@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.analyses.costs.calls import costs
 from tracekit.analyses.costs.modules import inclusive_flops
-from tracekit.analyses.devices import from_graph, steps_of
+from tracekit.analyses.devices import from_graph
 from tracekit.analyses.phase_times import by_phase
 from tracekit.analyses.spread import Values, ratio
 from tracekit.analyses.subtrees import Pairs, hierarchy, inclusive_pairs, united
@@ -100,8 +100,9 @@ class _Gathered:
         groups = cost.kinds.groups()
         group, count = groups[cost.kind], int(groups.max(initial=-1)) + 1
         calls, phases = cost.table, labels(cost.table, "phase")
-        time, called = integers(calls, "gpu_time_ns"), _called(cost.report, calls)
-        by_step, replayed = _by_step(cost.report, called)
+        time, called = integers(calls, "gpu_time_ns"), _called(calls, cost.work.table)
+        steps = cost.report.whole.table("steps", ["step_id", "tokens"])
+        by_step, replayed = _by_step(steps, called)
         several_runs = replayed | np.isin(phases.code, phases.of("capture"))
         self._calls.add(np.where(several_runs, -1, group), time)
         pairs = united(Pairs(group[by_step.node], by_step.group, by_step.value))
@@ -110,7 +111,7 @@ class _Gathered:
             "calls": counts(group, count),
             "gpu_time_ns": sums(group, time, count),
             **{name: sums(group, spent, count) for name, spent in _by_phase(called).items()},
-            **_by_token(cost.report, pairs, count),
+            **_by_token(steps, pairs, count),
         }
         for name, more in figures.items():
             self._sums[name] = _longer(self._sums.get(name, more[:0]), count, 0) + more
@@ -171,9 +172,8 @@ class _Called(NamedTuple):
     call: Rows
 
 
-def _called(dataset: Dataset, calls: pa.Table) -> _Called:
+def _called(calls: pa.Table, work: pa.Table) -> _Called:
     ids = integers(calls, "call_id")
-    work = dataset.table("kernels", ["call_id", "step_id", "dur_ns", "phase", "graph_id", "graph_node_id"])
     parent = positions(integers(calls, "parent_call_id"), ids)
     return _Called(parent, depths(parent), work, positions(integers(work, "call_id"), ids))
 
@@ -187,10 +187,10 @@ def _by_phase(called: _Called) -> dict[str, Ints]:
     return times
 
 
-def _by_step(dataset: Dataset, called: _Called) -> tuple[Pairs, Flags]:
+def _by_step(steps: pa.Table, called: _Called) -> tuple[Pairs, Flags]:
     """The time of each call and those below it by step, and which of them were replayed."""
     parent, depth, work, call = called
-    step, time = steps_of(dataset, work), integers(work, "dur_ns")
+    step, time = positions(integers(work, "step_id"), integers(steps, "step_id")), integers(work, "dur_ns")
     in_step = np.flatnonzero((call >= 0) & (step >= 0))
     by_step = inclusive_pairs(parent, depth, Pairs(call[in_step], step[in_step], time[in_step]))
     of_graph = np.flatnonzero((call >= 0) & from_graph(work))
@@ -200,9 +200,9 @@ def _by_step(dataset: Dataset, called: _Called) -> tuple[Pairs, Flags]:
     return by_step, replayed
 
 
-def _by_token(dataset: Dataset, pairs: Pairs, count: int) -> dict[str, Ints]:
+def _by_token(steps: pa.Table, pairs: Pairs, count: int) -> dict[str, Ints]:
     """The time of each group over the steps whose tokens are known, and these tokens."""
-    tokens = np.append(integers(dataset.whole.table("steps", ["tokens"]), "tokens", null=0), 0)
+    tokens = np.append(integers(steps, "tokens", null=0), 0)
     of_pairs = np.maximum(tokens[pairs.group], 0)
     spent = sums(pairs.node, np.where(of_pairs > 0, pairs.value, 0), count)
     return dict(zip(_PER_TOKEN, (spent, sums(pairs.node, of_pairs, count)), strict=True))

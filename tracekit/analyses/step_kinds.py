@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from tracekit.dataset.opening import REPORT
 
 if TYPE_CHECKING:
+    from tracekit.analyses.key_times import KeyTimes
     from tracekit.dataset.opening import Dataset
 
 _SIZES = ("batch_size", "tokens")
@@ -39,10 +41,13 @@ class Mix(NamedTuple):
 
 def common_properties(*datasets: Dataset) -> frozenset[str]:
     """The properties that steps of every dataset have: ``kind``, ``batch_size``, ``tokens``."""
-    tables = [dataset.table("steps", ["kind", *_SIZES]) for dataset in datasets]
-    return frozenset(
-        name for name in PROPERTIES if all(table.column(name).null_count < table.num_rows for table in tables)
-    )
+    return PROPERTIES.intersection(*map(_properties, datasets))
+
+
+def _properties(dataset: Dataset) -> set[str]:
+    """The properties that any step of a dataset has."""
+    tables = (part.table("steps", [*PROPERTIES]) for part in dataset.by_report())
+    return {name for table in tables for name in PROPERTIES if table.column(name).null_count < table.num_rows}
 
 
 def step_kinds(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
@@ -95,9 +100,9 @@ def step_before(dataset: Dataset, work: pd.DataFrame) -> pd.Series[int]:
     return step.fillna(_BEFORE_FIRST).astype("int64")
 
 
-def mix(before: pd.DataFrame, after: pd.DataFrame) -> Mix:
-    """Compares the steps of two runs, given a row with ``alike`` and ``ns`` for every step."""
-    sides = [side.groupby("alike")["ns"].agg(["size", "sum"]) for side in (before, after)]
+def mix(before: KeyTimes, after: KeyTimes) -> Mix:
+    """Compares the steps of two runs, given a row for every step."""
+    sides = [_by_likeness(side).groupby("alike")["ns"].agg(["size", "sum"]) for side in (before, after)]
     common = sides[0].index.intersection(sides[1].index)
     covered = [float(side["sum"].reindex(common).sum() / max(side["sum"].sum(), 1)) for side in sides]
     shares = [side["size"] / max(side["size"].sum(), 1) for side in sides]
@@ -108,14 +113,12 @@ def mix(before: pd.DataFrame, after: pd.DataFrame) -> Mix:
     return Mix((covered[0], covered[1]), named, len(both) > 1)
 
 
+def _by_likeness(steps: KeyTimes) -> pd.DataFrame:
+    return pd.DataFrame({"alike": np.array(steps.alikes, object)[steps.alike], "ns": steps.ns})
+
+
 def _named(alike: str) -> str:
     """``decode of batch_size 8, tokens 8``."""
     kind, _, size = alike.partition(" ")
     parts = ", ".join(f"{name} {number:,}" for name, number in json.loads(size).items())
     return f"{kind} of {parts}" if parts else kind
-
-
-def has_steps(dataset: Dataset) -> bool:
-    """Whether any work of the dataset belongs to a step."""
-    step = dataset.table("kernels", ["step_id"]).column("step_id")
-    return bool(step.null_count < len(step))

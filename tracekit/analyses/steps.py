@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels, steps_of, union
+from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels, union
 from tracekit.analyses.each_report import rows_of_each
 from tracekit.analyses.spread import ratio
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
+from tracekit.arrays.lookups import positions
 from tracekit.dataset.opening import REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
+    from numpy.typing import NDArray
 
     from tracekit.dataset.opening import Dataset
 
@@ -45,13 +47,20 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 def of_report(dataset: Dataset) -> pd.DataFrame:
     """The rows of :func:`frame` about one report."""
     size = (REPORT, *_SIZE) if dataset.reports else _SIZE
-    steps = dataset.whole.table("steps", [*size, *_ORIGIN, "start_ns", "end_ns", "compile_ns"])
-    answer = pd.DataFrame({**_columns(steps, size), **_figures(dataset, steps), **_columns(steps, _ORIGIN)})
+    steps, figures = with_figures(dataset, [*size, *_ORIGIN])
+    return pd.DataFrame({**_columns(steps, size), **figures, **_columns(steps, _ORIGIN)})
+
+
+def with_figures(dataset: Dataset, names: Sequence[str]) -> tuple[pa.Table, dict[str, NDArray[Any]]]:
+    """The steps of one report, or of a subtree of it, with these columns, and what each of them cost."""
+    columns = dict.fromkeys([*names, "step_id", "tokens", "start_ns", "end_ns", "compile_ns"])
+    steps = dataset.whole.table("steps", [*columns])
+    figures = _figures(dataset, steps)
     if dataset.root is None:
-        return answer
+        return steps, figures
     called = dataset.table("steps", ["step_id"]).column("step_id").to_pylist()
-    inside = answer["step_id"].isin(called) | answer["kernels"].gt(0)
-    return answer[inside].reset_index(drop=True)
+    inside = np.isin(integers(steps, "step_id"), called) | (figures["kernels"] > 0)
+    return steps.filter(pa.array(inside)), {name: values[inside] for name, values in figures.items()}
 
 
 def _columns(steps: pa.Table, names: Sequence[str]) -> dict[str, pd.Series]:
@@ -61,10 +70,11 @@ def _columns(steps: pa.Table, names: Sequence[str]) -> dict[str, pd.Series]:
     return {name: column.astype(types.get(name, "object")) for name, column in values.items()}
 
 
-def _figures(dataset: Dataset, steps: pa.Table) -> dict[str, object]:
+def _figures(dataset: Dataset, steps: pa.Table) -> dict[str, NDArray[Any]]:
     """What each step cost."""
     work = kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
-    step, on_axis, count = steps_of(dataset, work), axis(dataset, work), steps.num_rows
+    step = positions(integers(work, "step_id"), integers(steps, "step_id"))
+    on_axis, count = axis(dataset, work), steps.num_rows
     time = sums(step, integers(work, "dur_ns"), count)
     compiling = integers(steps, "compile_ns")
     return {

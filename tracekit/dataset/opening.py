@@ -23,6 +23,7 @@ from tracekit.dataset.table_files import (
     opened,
     unmarked,
 )
+from tracekit.dataset.unreadable import ANOTHER_PARSE, flaw, lacking, other_reports
 from tracekit.errors import DatasetError, UsageError
 from tracekit.storage.failures import reachable
 from tracekit.storage.locations import is_remote, listed, location
@@ -44,6 +45,7 @@ _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 TABLE_NAMES = tuple(_SPECS)
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
+_FEW_ROWS = 1 << 15  # of which reading costs less than starting threads for it
 
 
 class Dataset:
@@ -75,9 +77,8 @@ class Dataset:
     @override
     def __repr__(self) -> str:
         rows = self.manifest.get("rows", {})
-        shown = [f"{name}={rows[name]}" for name in _SHOWN if name in rows]
-        if self.root is not None:
-            shown = [f"root={self.root!r}"]
+        counted = [f"{name}={rows[name]}" for name in _SHOWN if name in rows]
+        shown = counted if self.root is None else [f"root={self.root!r}"]
         return f"Dataset({', '.join([repr(str(self.folder)), *shown])})"
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -106,11 +107,8 @@ class Dataset:
     def pieces(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows of :meth:`table` in batches of some ten thousand, for tables that do not fit into memory."""
         with self._reading(name):
-            for rows, report in self._files(name):
-                wanted = [column for column in columns or rows.schema_arrow.names if column != REPORT]
-                for group in range(rows.num_row_groups):
-                    piece = unmarked(named(rows.read_row_group(group, columns=wanted), report))
-                    yield piece if columns is None else piece.select(columns)
+            for file in self._files(name):
+                yield from self._groups(name, file, columns)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table as a DataFrame: integers stay integers even with nulls, repeated strings become categoricals."""
@@ -184,12 +182,13 @@ class Dataset:
         yield from map(self.of_reports, self.reports) if self.reports else [self]
 
     @contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
+    def _reading(self, name: str, file: str | None = None) -> Iterator[None]:
+        """Names the file of a table that cannot be read; without a file, what is read is all of them."""
         with reachable(self.folder, DatasetError) if is_remote(self.folder) else nullcontext():
             try:
                 yield
             except (OSError, pa.ArrowException) as error:
-                raise self._unreadable(name, str(error).split("\n", 1)[0]) from None
+                raise self._unreadable(name, f"{file or f'{name}.parquet'} {flaw(error)}") from None
 
     def _unreadable(self, name: str, reason: str) -> DatasetError:
         """The error for a table: the dataset was replaced, or is damaged."""
@@ -197,14 +196,7 @@ class Dataset:
             problem = "was replaced by another parse after it was opened"
             return DatasetError(self.folder, problem, "open it again, or run the command again")
         problem = f"its table {name} cannot be read ({reason})"
-        return DatasetError(self.folder, problem, "parse the report again")
-
-    def _lacking(self, name: str, column: str, names: list[str]) -> DatasetError | UsageError:
-        """The error for a column that a table lacks: an older tracekit did not write it, or nobody does."""
-        if any(column == promised.name for promised in _SPECS[name].columns):
-            problem = f"was written by an older tracekit, whose table {name} has no column {column}"
-            return DatasetError(self.folder, problem, "parse the report again")
-        return UsageError(f"{name} has no column {column}; it has {', '.join(names)}")
+        return DatasetError(self.folder, problem, f"parse the {'reports' if self.reports else 'report'} again")
 
     @property
     def reports(self) -> list[str]:
@@ -231,37 +223,45 @@ class Dataset:
         # Reports may have been added since; the files of those that were there may be as they were.
         is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self._as_written)
         if not is_listed or len(expected) < len(reports):
-            raise self._unreadable(name, "its folder has other reports than manifest.json")
+            raise self._unreadable(name, other_reports(folders, expected))
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> TableFile:
         """A file of a table, if it is the one that the manifest lists: another parse may have replaced it."""
-        listed = self.manifest if entry is None else entry
-        rows = opened(self._place(name, listed, None if entry is None else entry["name"]))
+        listed, report = (self.manifest, None) if entry is None else (entry, entry["name"])
+        named_by_id = self.manifest.get(manifest.FILES) == manifest.NAMED_BY_ID
+        file = name_of(name, report, listed[manifest.TABLE_IDS][name] if named_by_id else None)
+        with self._reading(name, file):
+            rows = opened(self.folder / file)
         expected = listed.get(manifest.TABLE_IDS, {}).get(name), listed["rows"][name]
         if expected != (id_of(rows.metadata), rows.metadata.num_rows):
-            raise self._unreadable(name, "its file is from another parse")
-        return TableFile(rows, None if entry is None else entry["name"])
-
-    def _place(self, name: str, listed: dict[str, Any], report: str | None) -> Location:
-        named_by_id = self.manifest.get(manifest.FILES) == manifest.NAMED_BY_ID
-        return self.folder / name_of(name, report, listed[manifest.TABLE_IDS][name] if named_by_id else None)
+            raise self._unreadable(name, f"{file} {ANOTHER_PARSE}")
+        return TableFile(rows, report, file)
 
     def _part(self, name: str, columns: Sequence[str] | None, file: TableFile) -> pa.Table:
         """The columns of one file, of the subtree if this is one."""
-        rows, report = file
+        rows, report, place = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
-            raise self._lacking(name, unknown[0], names)
+            raise lacking(self.folder, _SPECS[name], unknown[0], names, report)
         wanted = list(columns) if columns is not None else names
-        table = self._rows(name, rows, [column for column in wanted if column != REPORT])
+        with self._reading(name, place):
+            table = self._rows(name, rows, [column for column in wanted if column != REPORT])
         if report is None or REPORT not in wanted:
             return unmarked(table)
         return unmarked(named(table, report)).select(wanted)
 
+    def _groups(self, name: str, file: TableFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+        """The rows of one file in batches."""
+        wanted = [column for column in columns or file.rows.schema_arrow.names if column != REPORT]
+        for group in range(file.rows.num_row_groups):
+            with self._reading(name, file.name):
+                piece = unmarked(named(file.rows.read_row_group(group, columns=wanted), file.report))
+            yield piece if columns is None else piece.select(columns)
+
     def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
         """The rows of a file that belong to the subtree, or all."""
         if self._module_ids is None:
-            return file.read(columns=columns)
+            return file.read(columns=columns, use_threads=file.metadata.num_rows > _FEW_ROWS)
         if name == "steps":
             return self._steps_of_subtree(file, columns)
         if "module_id" not in file.schema_arrow.names:

@@ -23,10 +23,11 @@ REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report that the row is fro
 
 
 class TableFile(NamedTuple):
-    """The rows of one report; its name is None if the dataset has only one."""
+    """The rows of one report; its name is None if the dataset has only one. ``name`` is that of the file."""
 
     rows: pq.ParquetFile
     report: str | None
+    name: str
 
 
 def part_of(folder: Path, table: str, report: str) -> Path:

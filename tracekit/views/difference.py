@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses.step_times import KEYS
+from tracekit.analyses.key_times import KEYS
 from tracekit.views.breaking import Breakable
 from tracekit.views.wording import count, duration, plain, records, shortened
 

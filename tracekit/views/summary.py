@@ -165,9 +165,10 @@ def _processes(rows: list[dict[str, Any]], words: Nouns, *, with_reports: bool) 
 def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
     """Steps by kind: how many, and the median of their host time without compilation."""
     spans: dict[str, list[int]] = {}
-    columns = dataset.table("steps", ["kind", "start_ns", "end_ns", "compile_ns"]).to_pydict()
-    for kind, start, end, compiling in zip(*columns.values(), strict=True):
-        spans.setdefault(kind or "step", []).append(end - start - compiling)
+    for part in dataset.by_report():
+        columns = part.table("steps", ["kind", "start_ns", "end_ns", "compile_ns"]).to_pydict()
+        for kind, start, end, compiling in zip(*columns.values(), strict=True):
+            spans.setdefault(kind or "step", []).append(end - start - compiling)
     return [{"kind": kind, "count": len(own), "median_host_ns": median(own)} for kind, own in spans.items()]
 
 

@@ -110,5 +110,5 @@ def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: To
     flops = np.array([-1 if verdict.flops is None else verdict.flops for verdict in kinds.judged], np.int64)[kind]
     if operators is not None:
         flops = np.where(operators.flops >= 0, operators.flops, flops)
-    compiled = compiled_costs(dataset, calls, modules)
+    compiled = compiled_costs(dataset, calls, modules, work.table)
     return Costs(dataset, calls, modules, owner, work.runs, flops, kinds, kind, work, compiled)

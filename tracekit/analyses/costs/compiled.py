@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses.devices import kernels
-from tracekit.analyses.portions import portions
+from tracekit.analyses.portions import portions_of
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.labels import labels
@@ -29,6 +29,10 @@ KERNEL_MAP = "kernel_map"
 _UNTOLD = "an older release wrote the dataset without them: parse the report again"
 _COLUMNS = ["kernel_id", "module_id", "method", "call_id", "kind", "name", "dur_ns", "device"]
 _LARGEST = 2.0**62
+_WORDS = pa.dictionary(pa.int32(), pa.string())
+_TOLD = {"kernel_id": pa.int64(), "module_id": pa.int32(), "flops": pa.int64()}
+#: What kernel maps tell where there are none.
+_NOTHING_TOLD = pa.schema({**_TOLD, "flops_dtype": _WORDS, "flops_unknown": _WORDS}).empty_table()
 
 
 class Compiled(NamedTuple):
@@ -69,17 +73,19 @@ class Compiled(NamedTuple):
         return reached
 
 
-def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy) -> Compiled:
+def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy, own: pa.Table) -> Compiled:
     """What the work of compiled graphs costs.
 
     Args:
         dataset: The dataset, or a subtree of one.
         calls: Its calls.
         modules: Its hierarchy.
+        own: Its device work, with the columns of :data:`_COLUMNS`.
     """
-    work = _compiled(portions(dataset, _COLUMNS))
-    whole = _compiled(kernels(dataset.whole, _COLUMNS))
-    told = _told(dataset.whole, whole)
+    # A subtree serves portions of kernels that are rows of other modules.
+    whole = _compiled(own if dataset.root is None else kernels(dataset.whole, _COLUMNS))
+    work = portions_of(dataset, whole) if whole.num_rows else whole
+    told = _told(dataset.whole, whole) if whole.num_rows else _NOTHING_TOLD
     width = int(integers(told, "module_id").max(initial=0)) + 2
     keys = integers(told, "kernel_id") * width + integers(told, "module_id")
     row = positions(integers(work, "kernel_id") * width + integers(work, "module_id"), keys)

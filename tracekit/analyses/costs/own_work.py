@@ -39,8 +39,11 @@ _AROUND_GRAPHS = re.compile(
 _HARMLESS_KINDS = ("memcpy", "memset")
 _MANY = np.iinfo(np.int64).max
 _COLUMNS = [
+    "kernel_id",
     "call_id",
     "module_id",
+    "step_id",
+    "phase",
     "kind",
     "name",
     "dur_ns",
@@ -62,7 +65,7 @@ class OwnWork(NamedTuple):
     """The work of calls.
 
     Attributes:
-        table: The device work of the dataset, or of a subtree of one.
+        table: The device work of the dataset, or of a subtree of one, with all columns that its costs need.
         call: The call of each piece, or -1; that of a graph traced as a whole is in ``hidden``, and that of compiled
             graphs is their modules' own.
         bits: What the own work of each call contains; ``COMPILED`` if it also holds work of compiled graphs.

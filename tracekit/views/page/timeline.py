@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracekit.analyses.devices import kernels as device_work, report_codes, steps_of
+from tracekit.analyses.devices import kernels as device_work
+from tracekit.analyses.each_report import Words
 from tracekit.analyses.subtrees import Pairs, united
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, sums
 from tracekit.arrays.labels import labels
 from tracekit.arrays.lanes import lanes
+from tracekit.dataset.opening import REPORT
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.steps import chosen, described
@@ -44,14 +46,40 @@ class _Work(NamedTuple):
         return _Work(*(column[rows] for column in self))
 
 
+class _Texts:
+    """Names and kinds of work in all reports so far; both are numbered, kinds from -2 downwards."""
+
+    def __init__(self) -> None:
+        self._names, self._kinds = Words(), Words()
+
+    def codes(self, table: pa.Table) -> Rows:
+        """For each piece of work its name, or its kind if it has none."""
+        name, kind = self._names.codes(labels(table, "name")), self._kinds.codes(labels(table, "kind"))
+        return np.where(name >= 0, name, -2 - kind)
+
+    def listed(self, drawn: list[dict[str, list[int]]]) -> list[str]:
+        """The most frequent texts of pieces; ``name`` in the pieces becomes the index among these, or -1."""
+        used = np.array([code for pieces in drawn for code in pieces["name"]], np.int64)
+        texts = [*self._names.all(), *self._kinds.all()]
+        codes, times = np.unique(self._places(used), return_counts=True)
+        listed = codes[np.argsort(-times, kind="stable")][: limits.NAMES]
+        index = np.full(len(texts), -1, dtype=np.int64)
+        index[listed] = np.arange(listed.size)
+        for pieces in drawn:
+            pieces["name"] = index[self._places(np.array(pieces["name"], np.int64))].tolist()
+        return [clipped(texts[code]) for code in listed.tolist()]
+
+    def _places(self, codes: Rows) -> Rows:
+        """The places of texts among all, kinds after names."""
+        return np.where(codes >= 0, codes, len(self._names) - 2 - codes)
+
+
 class _Source(NamedTuple):
-    """All work of a dataset. ``streams`` describes each stream; ``work.name`` is an index into ``names``."""
+    """All work of a report, and the step of each piece. ``streams`` describes each stream."""
 
     work: _Work
-    step: Rows
-    report: Rows
+    step: Ints
     streams: list[dict[str, Any]]
-    names: list[str]
 
 
 def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame) -> dict[str, Any]:
@@ -65,47 +93,46 @@ def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.Data
         listed), ``count`` (pieces of work that are drawn as one) and ``ns`` (their time). Where there are too many
         pieces, neighbours are drawn as one, with the module and the name that took the most of their time.
     """
-    source = _source(dataset, modules)
-    drawn = []
-    for choice in chosen(steps):
-        step = described(steps, choice)
-        rows = np.flatnonzero(source.step == choice.row)
-        drawn.append({"step": step, "report": step["report"], **_drawn(source, rows, nodes)})
-    for at, report in enumerate(_reports(dataset)[: limits.STEPS]):
-        rows = np.flatnonzero(source.report == at)
-        if rows.size:
-            drawn.append({"step": None, "report": report, **_drawn(source, rows, nodes)})
-    return {"names": _listed(source.names, [drawing["pieces"] for drawing in drawn]), "drawn": drawn}
+    choices, texts = chosen(steps), _Texts()
+    of_steps: list[dict[str, Any]] = [{}] * len(choices)
+    recordings: list[dict[str, Any]] = []
+    drawn_in = {None if REPORT not in steps else steps[REPORT].iloc[choice.row] for choice in choices}
+    for at, part in enumerate(dataset.by_report()):
+        report = part.reports[0] if part.reports else None
+        if at >= limits.STEPS and report not in drawn_in:
+            continue
+        source = _source(part, modules, texts)
+        for place, choice in enumerate(choices):
+            if report is None or steps[REPORT].iloc[choice.row] == report:
+                step = described(steps, choice)
+                rows = np.flatnonzero(source.step == step["step_id"])
+                of_steps[place] = {"step": step, "report": step["report"], **_drawn(source, rows, nodes)}
+        if at < limits.STEPS and source.step.size:
+            drawing = _drawn(source, np.arange(source.step.size), nodes)
+            recordings.append({"step": None, "report": report and clipped(report), **drawing})
+    drawn = of_steps + recordings
+    return {"names": texts.listed([drawing["pieces"] for drawing in drawn]), "drawn": drawn}
 
 
-def _reports(dataset: Dataset) -> list[str | None]:
-    """Names of the reports; None for the only one."""
-    return [clipped(name) for name in dataset.reports] or [None]
-
-
-def _source(dataset: Dataset, modules: Hierarchy) -> _Source:
+def _source(dataset: Dataset, modules: Hierarchy, texts: _Texts) -> _Source:
     table = device_work(dataset, _COLUMNS)
-    names, kinds = labels(table, "name"), labels(table, "kind")
-    code = np.where(names.code >= 0, names.code, len(names.words) + kinds.code)
-    report = report_codes(dataset, table)
-    stream, streams = _streams(dataset, table, report)
+    stream, streams = _streams(dataset, table)
     start, end, time = (integers(table, name) for name in ("start_ns", "end_ns", "dur_ns"))
-    work = _Work(start, end, time, stream, modules.rows(table), code)
-    return _Source(work, steps_of(dataset, table), report, streams, [*names.words, *kinds.words])
+    work = _Work(start, end, time, stream, modules.rows(table), texts.codes(table))
+    return _Source(work, integers(table, "step_id"), streams)
 
 
-def _streams(dataset: Dataset, table: pa.Table, report: Rows) -> tuple[Rows, list[dict[str, Any]]]:
+def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, Any]]]:
     """For each row the index of its stream, or on the host of its thread; and what each stream is."""
     kinds = labels(table, "kind")
     on_host = np.isin(kinds.code, kinds.of(_OPERATOR))
     tid = np.where(on_host, integers(table, "tid"), -1)
-    parts = [report, *(integers(table, name) for name in _WHERE), tid]
+    parts = [*(integers(table, name) for name in _WHERE), tid]
     code, first = grouped(parts)
-    reports = _reports(dataset)
+    report = clipped(dataset.reports[0]) if dataset.reports else None
     streams = [
-        {"report": reports[at]}
-        | {key: None if id_ < 0 else id_ for key, id_ in zip([*_WHERE, "tid"], ids, strict=True)}
-        for at, *ids in zip(*(part[first].tolist() for part in parts), strict=True)
+        {"report": report} | {key: None if id_ < 0 else id_ for key, id_ in zip([*_WHERE, "tid"], ids, strict=True)}
+        for ids in zip(*(part[first].tolist() for part in parts), strict=True)
     ]
     return code, streams
 
@@ -194,15 +221,3 @@ def _main(group: Rows, value: Rows, ns: Ints) -> Rows:
     first = np.searchsorted(pairs.node[order], np.arange(int(group.max()) + 1))
     main: Rows = pairs.group[order][first]
     return main
-
-
-def _listed(names: list[str], drawn: list[dict[str, list[int]]]) -> list[str]:
-    """The most frequent names of pieces; ``name`` in the pieces becomes the index among these, or -1."""
-    used = [code for pieces in drawn for code in pieces["name"]]
-    codes, times = np.unique(np.array(used, np.int64), return_counts=True)
-    listed = codes[np.argsort(-times, kind="stable")][: limits.NAMES]
-    index = np.full(len(names), -1, dtype=np.int64)
-    index[listed] = np.arange(listed.size)
-    for pieces in drawn:
-        pieces["name"] = index[np.array(pieces["name"], np.int64)].tolist()
-    return [clipped(names[code]) for code in listed.tolist()]
