@@ -113,12 +113,12 @@ def test_graphs_fail_where_a_replay_is_incomplete_or_wrong(check: Check, copied)
     assert "computed something else" in found
 
 
-def test_replays_whose_nodes_torch_does_not_tell_are_missing_and_fail_without_work(copied) -> None:
+def test_replays_whose_nodes_nobody_tells_are_missing_and_fail_without_work(copied) -> None:
     folder = on_a_gpu(copied(graph_in_window), nodes=False)
     found = graph_in_window.judge(folder, replace(H100_WITHOUT_NSYS, torch="2.11.0"))
     assert found.problems == []
     assert (
-        found.unproved == "the modules of replayed work: torch.profiler of torch 2.11.0 tells no nodes of CUDA graphs"
+        found.unproved == "the modules of replayed work: with torch 2.11.0, none says which node of a CUDA graph it is"
     )
     for kind in ("KERNEL", "MEMSET"):
         edit(folder, REPLAYED.format(kind))

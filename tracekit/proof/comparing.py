@@ -164,14 +164,14 @@ def name(work: Row) -> str:
 
 
 def nodes_unknown(dataset: Dataset, replays: Collection[int], machine: Machine) -> str | None:
-    """Why replayed work can have no modules: torch.profiler says of none which node of a graph it is."""
+    """Why replayed work can have no modules: none says which node of a graph it is, as with older torch.profilers."""
     if machine.engine == "nsys" or not machine.gpus:
         return None
     work = rows(dataset, "kernels", ["graph_node_id", "module", "launch_name", "step_id"])
     replayed = [row for row in work if row["step_id"] in replays and "GraphLaunch" in (row["launch_name"] or "")]
     if not replayed or any(row["graph_node_id"] or row["module"] for row in replayed):
         return None
-    return f"the modules of replayed work: torch.profiler of torch {machine.torch} tells no nodes of CUDA graphs"
+    return f"the modules of replayed work: with torch {machine.torch}, none says which node of a CUDA graph it is"
 
 
 def counts_by_module(dataset: Dataset) -> Counter[str]:
