@@ -24,7 +24,7 @@ from data.simulated_llama import (
     elementwise,
     matmul,
 )
-from tracekit.markers import spelling
+from tracekit.markers import formatting
 
 STEPS, SEQUENCES, CONTEXT = 10, 8, 1_024
 #: Without a pass through eager PyTorch, a compiled launch costs the host little beside the call itself.
@@ -83,7 +83,7 @@ def _pieces(llama: Llama, tokens: Tokens) -> None:
 
 def _piece(llama: Llama, number: int, kernels: list[Kernel], *, code: str | None) -> None:
     way = "compiled" if code else "eager"
-    text = spelling.piece(f"submod_{number}", 0, way, size=SEQUENCES, code=code)
+    text = formatting.piece(f"submod_{number}", 0, way, size=SEQUENCES, code=code)
     with llama.process.range(text):
         llama.process.clock += _PIECE_NS
         for kernel in kernels:
@@ -109,12 +109,7 @@ def _after_attention(tokens: Tokens) -> list[Kernel]:
     ]
 
 
-WAYS = {
-    "llama_eager": eager,
-    "llama_compiled": compiled,
-    "llama_graphs": graphs,
-    "llama_graphs_changed": changed,
-}
+WAYS = {"llama_eager": eager, "llama_compiled": compiled, "llama_graphs": graphs, "llama_graphs_changed": changed}
 
 
 def make(folder: Path) -> None:

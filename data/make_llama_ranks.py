@@ -23,7 +23,7 @@ from data.simulated_llama import (
     elementwise,
     matmul,
 )
-from tracekit.markers import spelling
+from tracekit.markers import formatting
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -49,7 +49,7 @@ _WIDTHS = {
 def train(llama: Llama, index: int) -> None:
     """One step: forward, backward, optimizer."""
     process = llama.process
-    with process.range(spelling.step("train", index, "train", {"BatchSize": BATCH.sequences, "Tokens": BATCH.total})):
+    with process.range(formatting.step("train", index, "train", {"BatchSize": BATCH.sequences, "Tokens": BATCH.total})):
         llama.forward(BATCH)
         process.thread = AUTOGRAD
         _backward(llama)
@@ -102,7 +102,7 @@ def _all_reduce(parameters: int) -> Kernel:
 
 
 def _part(llama: Llama, path: str, class_name: str) -> AbstractContextManager[None]:
-    return llama.process.range(spelling.backward(f"{ROOT}.{path}" if path else ROOT, class_name))
+    return llama.process.range(formatting.backward(f"{ROOT}.{path}" if path else ROOT, class_name))
 
 
 def make(folder: Path) -> None:

@@ -11,11 +11,7 @@ from pathlib import Path
 from tests.benchmarks.serving_report import Program, write_program
 
 LAYERS = 4
-STEPS = [
-    ("prefill", 512),
-    ("prefill", 128),
-    *[("decode", tokens) for tokens in (1, 2, 4, 8, 8, 8, 16, 16)],
-]
+STEPS = [("prefill", 512), ("prefill", 128), *[("decode", tokens) for tokens in (1, 2, 4, 8, 8, 8, 16, 16)]]
 #: Time that does not depend on the tokens, and time per token.
 NANOSECONDS = {
     "embedding_kernel": (2_100, 4),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from data.simulated_gpu import COMPUTE, Kernel
-from tracekit.markers import spelling
+from tracekit.markers import formatting
 from tracekit.markers.base import Param
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Llama:
         """One iteration: tokens go in, ``body`` computes, the next tokens come out."""
         kind = "prefill" if tokens.new > 1 else "decode"
         said = {"BatchSize": tokens.sequences, "Tokens": tokens.total}
-        with self.process.range(spelling.step(kind, index, kind, said)):
+        with self.process.range(formatting.step(kind, index, kind, said)):
             self.process.copy(1, 8 * tokens.total)
             body()
             self.run([Kernel("reduce_kernel", 3 * LEAST_NS + 40 * tokens.sequences)])
@@ -190,12 +190,12 @@ class Llama:
         path = f"{ROOT}.{path}" if path else ROOT
         said = [Param(name, shape, "bfloat16") for name, shape in params.items()]
         on_gpu = "int64 cuda:0" if class_name in {"LlamaForCausalLM", "LlamaModel", "Embedding"} else "bfloat16 cuda:0"
-        text = spelling.call(path, class_name, params=said, inputs=[(given, on_gpu)])
+        text = formatting.call(path, class_name, params=said, inputs=[(given, on_gpu)])
         with self.process.range(text):
             self.process.clock += _MODULE_NS
             yield
             self.process.clock += _MODULE_NS // 2
-        with self.process.range(spelling.result(path, class_name, [(result, "bfloat16 cuda:0")])):
+        with self.process.range(formatting.result(path, class_name, [(result, "bfloat16 cuda:0")])):
             self.process.clock += 200
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,20 +15,16 @@ import tracekit
 from tests import nsys
 from tests.needs import NEEDS, require
 from tests.trace_lines import report
+from tracekit.dataset.opening import Dataset
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
+# A suite that was started in the background ignores Ctrl-C, and so would the programs that tests start and stop.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more of the machine than of the code.
 # CI tries the same examples of the same code each time; whoever develops gets new ones.
 settings.register_profile(
-    "tracekit",
-    deadline=None,
-    derandomize="CI" in os.environ,
-    suppress_health_check=[HealthCheck.too_slow],
+    "tracekit", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tracekit")
 

@@ -13,14 +13,11 @@ import subprocess
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tracekit
 from tests.command import ROOT, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MOST_FLIPS = 24
 

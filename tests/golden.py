@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from tracekit.views.wording import records
+import pandas as pd
 
-if TYPE_CHECKING:
-    import pandas as pd
+from tracekit.dataset.opening import Dataset
+from tracekit.views.formatting import records
 
-    from tracekit.dataset.opening import Dataset
+#: What the fixture ``parsed`` gives: it parses the lines of a trace.
+Parse = Callable[..., Dataset]
 
 
 def check(dataset: Dataset, table: str, expected: str) -> None:
@@ -25,6 +26,12 @@ def check(dataset: Dataset, table: str, expected: str) -> None:
     names, rows = _lines(expected)
     found = dataset.table(table, names).to_pylist()
     assert [[_cell(row[name]) for name in names] for row in found] == rows
+
+
+def losses(dataset: Dataset) -> dict[str, int]:
+    """What coverage counts as lost, by its cause."""
+    rows = dataset.table("coverage").to_pylist()
+    return {row["cause"]: row["count"] for row in rows if "losses" in row["what"]}
 
 
 def check_frame(frame: pd.DataFrame, expected: str) -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import tracekit
 from tracekit.dataset.joining import Part, join
-from tracekit.pipeline.one import Wishes, tables_of
+from tracekit.dataset.opening import Dataset
+from tracekit.pipeline.one import ParseOptions, tables_of
 from tracekit.pipeline.several import IDS_PER_REPORT
-from tracekit.progress import silent
+from tracekit.progress import no_progress
 from tracekit.readers import reader_for
 from tracekit.tables import TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
 
 IDS = {"kernel_id", "call_id", "parent_call_id", "range_id", "parent_range_id", "step_id"}
 BY_REPORT = [table.SPEC.name for table in TABLES if table.SPEC.name != "modules"]
@@ -30,8 +27,8 @@ def joined_here(reports: Sequence[Path], folder: Path) -> Dataset:
     parts = [Part(path.stem, folder / f".{path.stem}", number * IDS_PER_REPORT) for number, path in enumerate(reports)]
     for path, part in zip(reports, parts, strict=True):
         part.folder.mkdir()
-        tables_of(path, reader_for(path), part.folder, silent, Wishes(first_id=part.first_id))
-    join(folder, parts, [], silent)
+        tables_of(path, reader_for(path), part.folder, no_progress, ParseOptions(first_id=part.first_id))
+    join(folder, parts, [], no_progress)
     return tracekit.load(folder)
 
 
@@ -81,7 +78,7 @@ def said_of_reports(dataset: Dataset) -> dict[str, Any]:
         for entry in dataset.manifest["reports"]
     }
     said["rows"], said["left_out"] = dataset.manifest["rows"], dataset.manifest["left_out"]
-    key = lambda row: (row["what"], row["cause"], row["known"])  # noqa: E731
+    key = lambda row: (row["what"], row["cause"], row["detail"], row["known"])  # noqa: E731
     said["coverage of all"] = sorted(dataset.manifest["coverage"], key=key)
     return said
 
@@ -116,10 +113,7 @@ def check_hierarchy(modules: list[dict], singles: list[list[dict]]) -> None:
         parent = None if row["parent_id"] is None else modules[row["parent_id"]]["path"]
         below = [one for one in paths if one.startswith(row["path"] + ".")]
         assert (row["module_id"], row["name"], parent or "") == (at, name, above)
-        assert (row["depth"], row["subtree_end_id"]) == (
-            row["path"].count("."),
-            at + 1 + len(below),
-        )
+        assert (row["depth"], row["subtree_end_id"]) == (row["path"].count("."), at + 1 + len(below))
         for said in ("class_name", "alias_of", "params", "static_params"):
             told = [one[said] for rows in singles for one in rows if one["path"] == row["path"]]
             words = [one for one in told if one]

@@ -22,7 +22,7 @@ TRACES = SHARED / "traces"
 #: The real reports. Where there are none a path that does not exist stands in, so that their tests say what they need.
 REPORTS = sorted((TRACES / "nsys").glob("*.sqlite")) or [TRACES / "nsys" / "absent.sqlite"]
 #: Packages of the extra ``models``.
-MODELS = ("transformers", "diffusers", "peft", "sentence_transformers", "accelerate", "lightning")
+MODELS = ("transformers", "diffusers", "peft", "sentence_transformers", "accelerate")
 
 
 class Need(NamedTuple):

@@ -6,14 +6,12 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.command import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: As its file has it: a dict of JSON.
 Cell = dict[str, Any]

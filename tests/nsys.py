@@ -7,13 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Names a folder with releases of the nvtx package, each in a folder that is named by its number.
 RELEASES = "TRACEKIT_NVTX"
@@ -60,10 +57,7 @@ def record(folder: Path, program: str, environment: dict[str, str] | None = None
     export = ["export", "-q", "true", "--type", "sqlite", "-o", "run.sqlite", "run.nsys-rep"]
     run = {"cwd": folder, "capture_output": True, "timeout": 240}
     profiled = subprocess.run(
-        [nsys(), *profile, sys.executable, "program.py"],
-        check=False,
-        env={**os.environ, **(environment or {})},
-        **run,
+        [nsys(), *profile, sys.executable, "program.py"], check=False, env={**os.environ, **(environment or {})}, **run
     )
     output = (profiled.stdout + profiled.stderr).decode("utf-8", "replace")
     native = folder / "run.nsys-rep"

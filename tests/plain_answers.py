@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 Row = dict[str, Any]
 #: Columns that are told from the others, and the rest of a row.
@@ -122,7 +120,7 @@ def modules(plain: Plain) -> Iterable[Row]:
             "calls": sum(call["module_id"] == module["module_id"] for call in plain.calls),
             "kernels": len(own),
             "self_ns": total(own),
-            "inclusive_ns": total(below),
+            "subtree_ns": total(below),
             **by_phase(below),
             "share": plain.share(total(below)),
             "kind": module["kind"],
@@ -153,7 +151,7 @@ def classes(plain: Plain) -> Iterable[Row]:
             "kernels": len(own),
             "self_ns": total(own),
             "self_share": plain.share(total(own)),
-            "inclusive_ns": total(below),
+            "subtree_ns": total(below),
             **by_phase(below),
             "share": plain.share(total(below)),
         }
@@ -264,22 +262,14 @@ def launches(plain: Plain) -> Iterable[Row]:
 
 
 def _included(rows: list[Row]) -> Row:
-    columns = (
-        "launches",
-        "launch_ns",
-        "blocked_ns",
-        "gpu_time_ns",
-        "replayed_ns",
-        "launch_bound_ns",
-        "waiting_ns",
-    )
-    found = {f"inclusive_{name}": sum(row[name] for row in rows) for name in columns}
-    bound, time = found["inclusive_launch_bound_ns"], found["inclusive_gpu_time_ns"]
-    return found | {"inclusive_launch_bound_share": ratio(bound, time)}
+    columns = ("launches", "launch_ns", "blocked_ns", "gpu_time_ns", "replayed_ns", "launch_bound_ns", "waiting_ns")
+    found = {f"subtree_{name}": sum(row[name] for row in rows) for name in columns}
+    bound, time = found["subtree_launch_bound_ns"], found["subtree_gpu_time_ns"]
+    return found | {"subtree_launch_bound_share": ratio(bound, time)}
 
 
 class _Found(NamedTuple):
-    """What a piece of work found on its device.
+    """What a kernel found on its device.
 
     Attributes:
         waited_ns: For how long the device had waited for the launch; None if the work is not launch-bound.

@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracekit.analyses import ANALYSES
-from tracekit.causes import CAUSES
+from tracekit.causes import CAUSES, NAMES
 from tracekit.cli import COMMANDS
+from tracekit.cli.base import Command
 from tracekit.dataset.opening import REPORT_COLUMN, UNITED
+from tracekit.schema import TableSpec
 from tracekit.tables import TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tracekit.cli.base import Command
-    from tracekit.schema import TableSpec
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -46,7 +42,11 @@ def _table_reference(spec: TableSpec) -> str:
 
 def causes() -> str:
     """The causes that a coverage table can name."""
-    rows = ([f"`{cause.name}`", cause.doc, cause.advice] for cause in CAUSES)
+    rows = []
+    for name in NAMES:
+        first, *others = forms = [cause for cause in CAUSES if cause.name == name]
+        rows.append([f"`{name}`", first.doc, "" if first.detail else first.advice])
+        rows += [["", cause.detail, cause.advice] for cause in (forms if first.detail else others)]
     return markdown_table(["Cause", "What happened", "What to do"], rows)
 
 
@@ -82,17 +82,9 @@ def questions() -> str:
     return markdown_table(["Name", "Question"], rows)
 
 
-def changes() -> str:
-    """What may change between two calls of a compiled model, from the table that tests hold it to."""
-    from tests.capture.compile import changes as rows
-
-    return rows.table()
-
-
 #: Markdown by the name of its block.
 BLOCKS: dict[str, Callable[[], str]] = {
     "causes": causes,
-    "changes": changes,
     "commands": commands,
     "questions": questions,
     "tables": tables,
@@ -111,11 +103,6 @@ def readmes() -> list[Path]:
         ROOT / "README.md",
         *sorted(path for room in ("tracekit", "tests") for path in (ROOT / room).rglob("README.md")),
     ]
-
-
-def block_names(text: str) -> list[str]:
-    """The names of the generated blocks in a text."""
-    return [match[2] for match in _BLOCK.finditer(text)]
 
 
 def updated(text: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nbformat
 from matplotlib import font_manager
@@ -18,9 +19,6 @@ from nbclient import NotebookClient
 
 from tests.command import environment, separately
 from tests.notebooks import NOTEBOOKS, arguments, first_commands, problems, project
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _TIMEOUT_S = 120
 
@@ -38,10 +36,7 @@ def run(path: Path, folder: Path) -> Any:
     """The notebook with new outputs."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
-        notebook,
-        timeout=_TIMEOUT_S,
-        record_timing=False,
-        resources={"metadata": {"path": str(folder)}},
+        notebook, timeout=_TIMEOUT_S, record_timing=False, resources={"metadata": {"path": str(folder)}}
     )
     client.execute(env=environment())
     notebook.metadata.language_info = {"name": "python"}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from data import make_annotated_training, make_llama_batches, make_llama_modes, make_llama_ranks, make_small_llama
 from tests.command import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
 
 DATA = ROOT / "data"
 MAKERS = (make_small_llama, make_llama_batches, make_llama_modes, make_llama_ranks, make_annotated_training)

@@ -6,16 +6,13 @@ import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.command import contents
 from tests.test_package import loaded_by
 from tracekit.files import UNFINISHED, parents_made, remedy_of, whole_file, whole_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STOPS = [KeyboardInterrupt, SystemExit, ZeroDivisionError, OSError]
 

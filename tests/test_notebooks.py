@@ -6,26 +6,15 @@ import json
 import re
 import shutil
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tracekit
 from tests.command import ROOT, command, separately
-from tests.notebooks import (
-    NOTEBOOKS,
-    arguments,
-    cells,
-    commands,
-    first_commands,
-    problems,
-    project,
-    source,
-)
-from tracekit.views.wording import records
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.notebooks import NOTEBOOKS, arguments, cells, commands, first_commands, project, source
+from tracekit.views.formatting import records
 
 README = ROOT / "notebooks" / "README.md"
 NAMES = [path.stem for path in NOTEBOOKS]
@@ -42,15 +31,6 @@ def read_by(notebook: Path) -> set[str]:
 
 def made_by(lines: list[str]) -> set[str]:
     return {name for line in lines for name in re.findall(r"-o notebooks/(\w+\.tracekit)", line)}
-
-
-def test_the_readme_s_table_has_all_of_them_each_with_a_question() -> None:
-    rows = re.findall(r"^\| \[(\w+)\]\((\S+)\) \| (.*) \|$", README.read_text("utf-8"), re.MULTILINE)
-    assert sorted(name for name, _, _ in rows) == sorted(NAMES)
-    for name, link, question in rows:
-        assert (README.parent / link).name == f"{name}.ipynb"
-        assert (README.parent / link).exists()
-        assert question.endswith("?")
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=NAMES)
@@ -91,31 +71,6 @@ def test_it_is_short_and_small_and_was_run_from_top_to_bottom(notebook: Path) ->
     assert not [output for output in outputs if output["output_type"] in {"error", "stream"}]
     assert [output for output in outputs if "image/png" in output.get("data", ())]
     assert not re.search(r"/(home|root|tmp|Users)/", notebook.read_text("utf-8"))
-
-
-def gave(text: str) -> dict[str, Any]:
-    return {"outputs": [{"data": {"text/plain": text}}]}
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "said"),
-    [
-        (gave("a  1.50\nb 20"), gave("b 20 a 1.5"), []),
-        (gave("a 1.5"), gave("a 1.6"), ["cell 0 gives other numbers"]),
-        (gave("a 1.5"), {"outputs": []}, ["cell 0 gives other numbers"]),
-        (
-            {"outputs": [{"name": "stderr", "text": ["FutureWarning\n"]}]},
-            {"outputs": []},
-            ["cell 0 warns: FutureWarning"],
-        ),
-    ],
-)
-def test_running_one_fails_on_warnings_and_on_other_numbers_than_are_in_its_file(
-    new: dict[str, Any], old: dict[str, Any], said: list[str]
-) -> None:
-    found = list(problems([new], [old]))
-    assert len(found) == len(said)
-    assert all(text.startswith(begin) for text, begin in zip(found, said, strict=True))
 
 
 def test_an_analysis_of_one_s_own_becomes_a_command_as_the_notebook_says(tmp_path) -> None:

@@ -1,10 +1,12 @@
-"""The READMEs, of the project and of its rooms: their code runs, their commands parse, their links lead somewhere."""
+"""The READMEs, of the project and its packages: their code runs, their commands parse, their links lead somewhere."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +16,12 @@ from tracekit.analyses import ANALYSES, classes
 from tracekit.cli import COMMANDS, _parser, _split_at_dashes
 from tracekit.tables import TABLES
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 FRONT = ROOT / "README.md"
 README = FRONT.read_text("utf-8")
 TOPS = [ROOT / name for name in ("tracekit", "notebooks", "data", "tests")]
 READMES = [FRONT, *sorted(path for top in TOPS for path in top.rglob("README.md"))]
 NAMES = [str(path.relative_to(ROOT)) for path in READMES]
-ROOMS = {path.parent.name for path in (ROOT / "tracekit").glob("*/__init__.py")}
+PACKAGES = {path.parent.name for path in (ROOT / "tracekit").glob("*/__init__.py")}
 #: The front page is read in two minutes.
 MOST_BYTES = 12_000
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -91,12 +89,6 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(path: Path) -> None
 @pytest.mark.parametrize("path", READMES, ids=NAMES)
 def test_every_command_is_one_that_tracekit_takes(path: Path) -> None:
     assert [line for line in commands(path) if not is_mention(line) and exit_code(line)] == []
-
-
-def test_commands_are_looked_for_in_blocks_and_in_text() -> None:
-    assert {"tracekit demo", "tracekit show --list", "tracekit doctor", "tracekit parse run.sqlite"} <= {
-        *commands(ROOT / "README.md")
-    }
 
 
 def test_no_text_of_the_project_installs_the_unrelated_tracekit_from_pypi() -> None:
@@ -167,27 +159,6 @@ def test_its_tables_are_the_tables_there_are() -> None:
     assert sorted(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == sorted(table.SPEC.name for table in TABLES)
 
 
-def test_it_names_exactly_the_rooms_that_exist_and_each_has_a_readme() -> None:
-    section = README.split("## Rooms", 1)[1].split("## ", 1)[0]
-    assert set(re.findall(r"^\| \[(\w+)\]\(tracekit/\1/README.md\)", section, re.MULTILINE)) == ROOMS
-
-
-@pytest.mark.parametrize("room", sorted(ROOMS))
-def test_a_room_s_readme_names_every_module_in_it(room: str) -> None:
-    folder = ROOT / "tracekit" / room
-    text = (folder / "README.md").read_text("utf-8")
-    parts = {
-        path.name.removesuffix(".py")
-        for path in folder.iterdir()
-        if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
-    assert not [part for part in sorted(parts - {"__init__"}) if not re.search(rf"\b{part}\b", text)]
-
-
-@pytest.mark.parametrize("name", ["demo", "tests"])
-def test_each_of_its_two_commands_is_one_line(name: str) -> None:
-    assert block(name).strip().count("\n") == 0
-
-
-def test_the_changelog_knows_this_version() -> None:
-    assert f"### {tracekit.__version__}" in README
+def test_it_names_exactly_the_packages_that_exist_and_each_has_a_readme() -> None:
+    section = README.split("## Packages", 1)[1].split("## ", 1)[0]
+    assert set(re.findall(r"^\| \[(\w+)\]\(tracekit/\1/README.md\)", section, re.MULTILINE)) == PACKAGES

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import signal
-import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tracekit.files import stopped_once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STOPPING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -34,9 +30,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_the_first_signal_stops_and_later_ones_do_not_disturb_the_end(
-    number: signal.Signals,
-) -> None:
+def test_the_first_signal_stops_and_later_ones_do_not_disturb_the_end(number: signal.Signals) -> None:
     put_away = False
     with pytest.raises(StoppedError, match=number.name), stopped_once():  # noqa: PT012 - the end is what is tested
         try:
@@ -58,23 +52,3 @@ def test_a_handler_that_does_not_raise_hears_every_signal() -> None:
         with pytest.raises(StoppedError):
             signal.raise_signal(signal.SIGINT)
     assert heard == [signal.SIGTERM] * 3
-
-
-def test_what_is_ignored_stays_ignored() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with stopped_once():
-        signal.raise_signal(signal.SIGHUP)
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-
-
-def test_other_threads_leave_signals_alone() -> None:
-    seen = []
-
-    def inside() -> None:
-        with stopped_once():
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-    assert seen == [stop]

@@ -25,12 +25,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.benchmarks.serving_report import SCHEMA as SERVING_SCHEMA
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA = f"""{SERVING_SCHEMA}
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,

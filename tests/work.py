@@ -6,16 +6,14 @@ import sys
 import threading
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType, TracebackType
+from typing import Any
 
 import numpy as np
 
 import tracekit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import FrameType, TracebackType
 
 PACKAGE = str(Path(tracekit.__file__).parent)
 
@@ -36,12 +34,7 @@ class Lines:
         threading.settrace(self._called)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         sys.settrace(self._before[0])
         threading.settrace(self._before[1])
 

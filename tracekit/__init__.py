@@ -27,7 +27,7 @@ from tracekit.version import __version__
 
 if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset, load
-    from tracekit.pipeline.parsing import parse
+    from tracekit.pipeline import parse
 
 __all__ = [
     "CaptureError",
@@ -45,11 +45,7 @@ __all__ = [
 
 #: Packages that are attributes of this one.
 _ROOMS = ("analyses",)
-_LATE = {
-    "parse": "tracekit.pipeline",
-    "load": "tracekit.dataset",
-    "Dataset": "tracekit.dataset",
-}
+_LATE = {"parse": "tracekit.pipeline", "load": "tracekit.dataset", "Dataset": "tracekit.dataset"}
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,5 @@
 """``python -m tracekit``."""
 
-from __future__ import annotations
-
 import sys
 
 from tracekit.cli import main

@@ -4,16 +4,11 @@ Knows nothing of traces; the promised tables live in :mod:`tracekit.tables`, the
 :mod:`tracekit.recording.tables`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Bytes of the widest values.
 _WIDEST = 8
@@ -57,6 +52,10 @@ class Column:
         """The Arrow field, with doc and unit as its metadata."""
         metadata = {"doc": self.doc} | ({"unit": self.unit} if self.unit else {})
         return pa.field(self.name, self.type, nullable=self.nullable, metadata=metadata)
+
+
+#: A column whose values may be null.
+Nullable = partial(Column, nullable=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
@@ -17,27 +20,15 @@ from tests.simulator.compiled.program import program
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
 from tracekit.analyses import ANALYSES, coverage, fusions, gaps, kernels, module_kernels, modules, tree
-from tracekit.analyses.certainty import INFERRING
-from tracekit.analyses.difference import Options, compare
-from tracekit.analyses.phase_times import outside, phase_times, trains
+from tracekit.analyses.base import Analysis
+from tracekit.analyses.difference import Difference, Options, compare
 from tracekit.analyses.spread import Values, spread
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
-from tracekit.progress import silent
-from tracekit.views.page.contents import contents
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from tracekit.analyses.base import Analysis
-    from tracekit.analyses.difference import Difference
+from tracekit.progress import no_progress
+from tracekit.views.page.document import contents
 
 BY_REPORT = [one for one in ANALYSES if not getattr(one, "COMPARES_REPORTS", False)]
-#: Analyses of single devices or whole reports.
-OF_NO_SUBTREE = [gaps, coverage]
 #: The table that is one for all reports.
 UNITED = {"modules"}
 
@@ -78,20 +69,6 @@ def test_rows_are_those_of_all_reports_at_once(
     same(found, expected)
 
 
-@pytest.mark.parametrize(
-    "analysis", [one for one in BY_REPORT if one not in OF_NO_SUBTREE], ids=lambda analysis: analysis.NAME
-)
-def test_rows_of_a_subtree_are_those_of_all_reports_at_once(
-    several: Dataset, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = several.modules(["path", "depth"])
-    for path in paths[paths["depth"] <= 1]["path"].iloc[[0, 1, -1]]:
-        with monkeypatch.context() as patched:
-            found = analysis.frame(several.subtree(path))
-            patched.setattr(Dataset, "by_report", at_once)
-            same(found, analysis.frame(several.subtree(path)))
-
-
 def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     """To the last digit, except where floats of calls are added up, which depends on their order."""
     rounded = [name for name in ("roof_share",) if name in found]
@@ -99,18 +76,8 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(found[rounded], expected[rounded], rtol=1e-12)
 
 
-def test_what_the_tree_shows_beside_it_is_that_of_all_reports_at_once(
-    several: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, times, training = outside(several), phase_times(several), trains(several)
-    monkeypatch.setattr(Dataset, "by_report", at_once)
-    same(found, outside(several))
-    same(pd.DataFrame(times.inclusive), pd.DataFrame(phase_times(several).inclusive))
-    assert training == trains(several)
-
-
 def whole_page(dataset: Dataset) -> dict[str, Any]:
-    return contents(dataset, dataset, silent, {})
+    return contents(dataset, dataset, no_progress, {})
 
 
 ASKED: dict[str, Callable[[Dataset], object]] = {
@@ -157,11 +124,7 @@ def same_difference(found: Difference, expected: Difference) -> None:
 @pytest.mark.parametrize("shapes", [True, False])
 @pytest.mark.parametrize("which", ["trainings", "some of several", "none have steps"])
 def test_what_changed_between_several_reports_is_that_of_all_at_once(
-    several: Dataset,
-    trainings: tuple[Dataset, Dataset],
-    which: str,
-    shapes: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    several: Dataset, trainings: tuple[Dataset, Dataset], which: str, shapes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_gpu = [name for name in several.reports if name.startswith(("job", "graphs"))]
     before, after = {
@@ -176,7 +139,7 @@ def test_what_changed_between_several_reports_is_that_of_all_at_once(
     with monkeypatch.context() as patched:
         patched.setattr(Dataset, "by_report", at_once)
         same_difference(found, compare(before, after, options))
-    monkeypatch.setattr("tracekit.analyses.key_times._MOST_ROWS", 7)
+    monkeypatch.setattr("tracekit.analyses.step_metrics._MOST_ROWS", 7)
     same_difference(compare(before, after, options), found)
 
 
@@ -219,24 +182,6 @@ def test_what_the_page_of_several_reports_draws_is_that_of_each_by_itself(severa
     shown = {(row["what"], row["cause"]): row["time_ns"] for row in page["coverage"]["kernels"]}
     of_kernels = sums[sums["what"] == "kernels"]
     assert shown == of_kernels.groupby(["what", "cause"])["time_ns"].sum().to_dict()
-
-
-def test_certainty_is_that_of_the_work_of_each_report(several: Dataset) -> None:
-    work, portions = several.kernels(), several.kernel_modules()
-    work = work[work["module_id"].notna()]
-    shared = portions[portions["weight"] < 1]["kernel_id"]
-    kind = np.where(work["method"].isin(INFERRING), "inferred", "exact")
-    kind = np.where(work["kernel_id"].isin(shared) & (kind == "exact"), "weighted", kind)
-    expected = work.assign(cause=kind, report=work["report"].astype(str)).groupby(["report", "cause"])["dur_ns"]
-    found = coverage.frame(several)
-    found = found[found["what"] == coverage.CERTAINTY].set_index(["report", "cause"])
-    assert found["count"].to_dict() == expected.size().to_dict()
-    assert found["time_ns"].to_dict() == expected.sum().to_dict()
-
-
-def test_kernels_of_a_subtree_with_portions_of_kernels_of_other_modules_have_an_answer(several: Dataset) -> None:
-    for path in several.modules(["path"])["path"]:
-        assert kernels.frame(several.subtree(path))["kernels"].ge(1).all()
 
 
 @given(
@@ -299,11 +244,3 @@ def test_a_part_is_refused_once_another_parse_replaced_the_dataset(tmp_path: Pat
     joined_here(files[::-1], tmp_path / "run.tracekit")
     with pytest.raises(DatasetError, match="was replaced"):
         part.table("kernels")
-
-
-def test_a_part_has_only_its_own_rows(several: Dataset) -> None:
-    parts = [*several.by_report()]
-    assert [part.reports for part in parts] == [[name] for name in several.reports]
-    for name in ("kernels", "calls", "steps", "ranges"):
-        assert sum(part.table(name).num_rows for part in parts) == several.table(name).num_rows
-        assert all(set(part.table(name).column("report").to_pylist()) <= {*part.reports} for part in parts)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import tracekit
 from tests.trace_lines import report
-from tracekit.analyses import certainty, coverage, fusions, kernels, module_kernels
-from tracekit.analyses.certainty import INFERRING
+from tracekit.analyses import coverage, fusions, kernels, module_kernels
+from tracekit.analyses.coverage import INFERRING
 from tracekit.attribution import METHODS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 ID = "0123456789abcdef"
 #: Of three layers the second and third begin in the kernel that ends the one before.
@@ -102,7 +98,7 @@ def test_fused_kernels_name_whom_they_serve(dataset: Dataset) -> None:
 
 
 def test_work_of_several_modules_is_weighted(dataset: Dataset) -> None:
-    assert certainty.of_all(dataset) == {"exact": 40, "weighted": 240, "inferred": 0}
+    assert coverage.certainty_of_work(dataset) == {"exact": 40, "weighted": 240, "inferred": 0}
     rows = coverage.frame(dataset)
     told = rows[rows.what == "certainty"][["cause", "count", "time_ns"]].to_numpy().tolist()
     assert told == [["exact", 1, 40], ["weighted", 6, 240]]

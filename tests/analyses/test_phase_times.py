@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from tests.command import command
 from tests.golden import check_frame
-from tracekit.analyses import classes, modules, shapes, tree
+from tracekit.analyses import modules, shapes, tree
 from tracekit.analyses.phase_times import COLUMNS, outside, phase_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
     from tracekit.dataset.opening import Dataset
 
@@ -91,35 +89,14 @@ def test_work_outside_modules_has_its_cause_and_phase(parsed: Parse) -> None:
     )
 
 
-def test_a_subtree_has_no_work_outside_modules(parsed: Parse) -> None:
-    assert outside(parsed(TRAINING).subtree("top.0")).empty
-
-
-def test_a_dataset_without_work_has_none_in_any_phase(parsed: Parse) -> None:
-    dataset = parsed("range 1 0 9 {'Module': 'top', 'Inputs': [[1]]}")
-    assert {name: time.tolist() for name, time in phase_times(dataset).own.items()} == {key: [0] for key in COLUMNS}
-    assert outside(dataset).empty
-
-
 def test_modules_have_their_phases_side_by_side(parsed: Parse) -> None:
     check_frame(
         modules.frame(parsed(TRAINING)),
         """
-        path   calls  self_ns  inclusive_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns
+        path   calls  self_ns  subtree_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns
         top    2      3        81            23          42           11            5             0
         top.0  3      48       48            10          22           11            5             0
         top.1  2      30       30            10          20           0             0             0
-    """,
-    )
-
-
-def test_classes_have_their_phases_side_by_side(parsed: Parse) -> None:
-    check_frame(
-        classes.frame(parsed(TRAINING)),
-        """
-        class_name  self_ns  inclusive_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns
-        Layer       78       78            20          42           11            5             0
-        Net         3        81            23          42           11            5             0
     """,
     )
 
@@ -128,7 +105,7 @@ def test_a_line_of_folded_layers_has_the_phases_of_all(parsed: Parse) -> None:
     check_frame(
         tree.frame(parsed(TRAINING)),
         """
-        label  inclusive_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns
+        label  subtree_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns
         top    81            23          42           11            5             0
         0 … 1  78            20          42           11            5             0
     """,
@@ -183,18 +160,6 @@ def test_the_tree_of_a_training_has_columns_of_phases_and_rows_of_work_outside(p
     assert not any("(" in line for line in shown("tree", dataset, "--top", "1"))
 
 
-def test_siblings_of_the_tree_are_sorted_by_phase(parsed: Parse) -> None:
-    layers = TRAINING.replace("top.1", "top.last").replace("top.0", "top.first")
-    dataset = parsed(layers.replace("330  350  #6", "330  390  #6"))
-    for by, order in (
-        ("backward", ["last", "first"]),
-        ("backward_ns", ["last", "first"]),
-        ("recompute", ["first", "last"]),
-    ):
-        names = [line.split()[0] for line in shown("tree", dataset, "--sort", by)]
-        assert [name for name in names if name in order] == order
-
-
 def test_a_recording_of_forward_passes_alone_shows_no_phases(parsed: Parse) -> None:
     dataset = parsed(FORWARD)
     assert shown("tree", dataset)[0] == "module calls self subtree GPU share"
@@ -202,10 +167,3 @@ def test_a_recording_of_forward_passes_alone_shows_no_phases(parsed: Parse) -> N
         words = " ".join(shown(name, dataset)).split()
         assert not {"forward_ns,", "backward", "optimizer", "other", "(outside_modules)"} & set(words)
         assert set(COLUMNS) < set(command("show", name, dataset.folder, "--csv").out.splitlines()[0].split(","))
-
-
-def test_answers_show_the_phases_that_have_time(parsed: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    heading, *rows = shown("modules", parsed(TRAINING))
-    assert "inclusive forward backward recompute optimizer share" in heading
-    assert "30 ns 10 ns 20 ns 24.4 %" in rows[3]

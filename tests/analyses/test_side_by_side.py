@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,16 +15,11 @@ from tests.simulator import eventful, simulate, write_report
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
 from tracekit.analyses import ANALYSES, kernels, side_by_side, stragglers, tree
+from tracekit.analyses.base import Analysis
 from tracekit.cli import main
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
-from tracekit.views import answers
-from tracekit.views.wording import records
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.analyses.base import Analysis
-    from tracekit.dataset.opening import Dataset
+from tracekit.views.formatting import records
 
 #: Only questions that can be asked of one report.
 OF_ONE = [analysis for analysis in ANALYSES if not getattr(analysis, "COMPARES_REPORTS", False)]
@@ -119,20 +114,3 @@ def test_show_lists_ranks_side_by_side(several: Dataset, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("rank,report,path")
     assert {line.split(",")[1] for line in lines[1:]} == {"rank0", "rank1"}
-
-
-@pytest.mark.parametrize("asked", [["modules", "--by", "rank"], ["tree", "--by", "report"]])
-def test_a_narrow_terminal_shows_whose_answer_it_is_about_what_and_the_figures(
-    several: Dataset, capsys: pytest.CaptureFixture[str], asked: list[str]
-) -> None:
-    assert main(["show", asked[0], str(several.folder), *asked[1:]]) == 0
-    heading = capsys.readouterr().out.splitlines()[1].split()
-    assert heading[0] in ("rank", "report")
-    assert heading[1] == "path" or heading[2] == "path"
-    assert "share" in heading
-
-
-@pytest.mark.parametrize("asked", side_by_side.BY)
-def test_what_tells_answers_apart_is_the_first_column_that_a_terminal_shows(asked: str) -> None:
-    frame = pd.DataFrame({asked: ["one"], "label": ["mlp"], "path": ["top.mlp"], "depth": [1], "share": [0.5]})
-    assert [*answers.side_by_side(frame).columns] == [asked, "path", "share", "label", "depth"]

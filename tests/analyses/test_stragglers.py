@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.joined import joined_here
-from tests.simulator.ranks import Job, reports, simulated
+from tests.simulator.ranks import Job, Run, reports, simulated
 from tests.trace_lines import report
 from tracekit.analyses import clocks, communication, stragglers
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.simulator.ranks import Run
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 PATHS = {"tp": "net.layers.{}", "dp": "net.sync", "world": "net.sync"}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 import tracekit
@@ -27,19 +29,13 @@ from tracekit.analyses import (
     steps,
     tree,
 )
-from tracekit.analyses.certainty import of_all
+from tracekit.analyses.coverage import certainty_of_work
 from tracekit.analyses.phase_times import COLUMNS, outside
+from tracekit.dataset.opening import Dataset
 from tracekit.exports import stacks
 from tracekit.exports.base import Target
-from tracekit.progress import silent
-from tracekit.views.page.contents import contents
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pandas as pd
-
-    from tracekit.dataset.opening import Dataset
+from tracekit.progress import no_progress
+from tracekit.views.page.document import contents
 
 #: Small real traces of every kind; in the first replays have no module, in the last all work is that of operators.
 REAL = (
@@ -57,7 +53,7 @@ def phases_add_up(frame: pd.DataFrame, whole: str) -> bool:
 
 def counted_as_sure(dataset: Dataset) -> dict[str, int]:
     """The time by how sure its modules are, as the coverage tells it, which tells nothing where all of it is exact."""
-    time, rows = of_all(dataset), coverage.frame(dataset)
+    time, rows = certainty_of_work(dataset), coverage.frame(dataset)
     rows = rows[rows.what == coverage.CERTAINTY]
     told = rows.groupby("cause").time_ns.sum().to_dict() or {"exact": time["exact"]}
     assert time == dict.fromkeys(time, 0) | told
@@ -69,8 +65,8 @@ def check(dataset: Dataset, folder: Path) -> None:
     total, owned = int(work.dur_ns.sum()), int(work.dur_ns[work.module.notna()].sum())
     _check_tables(dataset, work, total, owned)
     _check_hierarchy(dataset, work, owned)
-    _check_page(contents(dataset, None, silent, {}), total, owned)
-    stacks.write(dataset, Target(str(folder / "stacks"), force=True), silent)
+    _check_page(contents(dataset, None, no_progress, {}), total, owned)
+    stacks.write(dataset, Target(str(folder / "stacks"), force=True), no_progress)
     lines = (folder / "stacks").read_text("utf-8").splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == total
 
@@ -100,10 +96,10 @@ def _check_hierarchy(dataset: Dataset, work: pd.DataFrame, owned: int) -> None:
     calls = dataset.manifest["rows"]["calls"]
     for frame in (by_module, lines, types):
         assert (int(frame.self_ns.sum()), int(frame.calls.sum())) == (owned, calls)
-        assert phases_add_up(frame, "inclusive_ns")
+        assert phases_add_up(frame, "subtree_ns")
     assert int(types.modules.sum()) == int(lines.modules.sum()) == len(by_module)
     tops = by_module[by_module.depth == 0]
-    assert int(tops.inclusive_ns.sum()) == int(lines[lines.depth == 0].inclusive_ns.sum()) == owned
+    assert int(tops.subtree_ns.sum()) == int(lines[lines.depth == 0].subtree_ns.sum()) == owned
     in_steps = work.dur_ns[work.module.notna() & work.step_id.notna()].sum()
     assert float((tops.steps * tops.step_mean_ns.fillna(0)).sum()) == pytest.approx(float(in_steps))
     called = shapes.frame(dataset)
@@ -114,7 +110,7 @@ def _check_hierarchy(dataset: Dataset, work: pd.DataFrame, owned: int) -> None:
     assert int(outermost.gpu_time_ns[outermost.parent_call_id.isna()].sum()) == in_calls
     for path in by_module.path.head(3):
         part = dataset.subtree(path)
-        whole = int(by_module.inclusive_ns[by_module.path == path].iloc[0])
+        whole = int(by_module.subtree_ns[by_module.path == path].iloc[0])
         assert int(modules.frame(part).self_ns.sum()) == int(tree.frame(part).self_ns.sum()) == whole
 
 

@@ -16,7 +16,7 @@ from tests.command import command
 from tests.trace_lines import report
 from tracekit.analyses import modules as modules_by_time, tree as module_tree
 from tracekit.views import tree
-from tracekit.views.wording import nouns
+from tracekit.views.formatting import nouns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,18 +104,7 @@ def test_names_without_numbers_are_never_folded(parsed: Parse) -> None:
 def test_layers_inside_of_layers_are_folded_too(parsed: Parse) -> None:
     inner: list[Node] = [("experts", "List", [(str(at), "Expert", []) for at in range(3)])]
     found = module_tree.frame(parsed(lines_of(model([inner] * 2))))
-    assert list(zip(found.label, found.calls, strict=True)) == [
-        ("top", 1),
-        ("0 … 1", 2),
-        ("experts", 2),
-        ("0 … 2", 6),
-    ]
-
-
-def test_a_dataset_without_modules_is_an_empty_tree(parsed: Parse) -> None:
-    dataset = parsed("op 1 0 10 aten::x")
-    assert len(module_tree.frame(dataset)) == 0
-    assert text(dataset)
+    assert list(zip(found.label, found.calls, strict=True)) == [("top", 1), ("0 … 1", 2), ("experts", 2), ("0 … 2", 6)]
 
 
 def text(dataset: Dataset, width: int = 100) -> str:
@@ -137,26 +126,10 @@ def test_the_tree_says_gpu_where_there_was_one(parsed: Parse) -> None:
     assert "GPU share" in said
 
 
-def test_names_from_a_trace_cannot_write_to_the_terminal(parsed: Parse) -> None:
-    said = text(parsed("range 1 0 9 {'Module': 'to\\x1b[31mp[bold]', 'Inputs': [[1]]}"))
-    assert "\x1b" not in said
-    assert "[bold]" in said
-
-
-@pytest.mark.parametrize("width", [20, 40, 300])
-def test_any_width_will_do(parsed: Parse, width: int) -> None:
-    said = text(parsed(lines_of(model([ALIKE] * 3))), width)
-    assert max(map(len, said.splitlines())) <= width
-
-
 names = st.sampled_from(["0", "1", "2", "3", "a", "b"])
 nodes = st.recursive(
     st.tuples(names, st.sampled_from("XY"), st.just([])),
-    lambda below: st.tuples(
-        names,
-        st.sampled_from("XY"),
-        st.lists(below, max_size=4, unique_by=lambda node: node[0]),
-    ),
+    lambda below: st.tuples(names, st.sampled_from("XY"), st.lists(below, max_size=4, unique_by=lambda node: node[0])),
     max_leaves=12,
 )
 
@@ -213,9 +186,7 @@ def unlike(count: int) -> str:
     return "\n".join([around, *calls])
 
 
-def test_a_long_tree_is_cut_to_its_largest_lines_and_says_how_many_more_there_are(
-    parsed: Parse,
-) -> None:
+def test_a_long_tree_is_cut_to_its_largest_lines_and_says_how_many_more_there_are(parsed: Parse) -> None:
     dataset = parsed(unlike(250))
     lines = text(dataset).splitlines()
     shown_ = [line.split()[0] for line in lines if line.lstrip().startswith("m")][1:]
@@ -238,8 +209,8 @@ def test_the_largest_lines_come_with_those_above_them(
     whole = module_tree.frame(dataset)
     found = module_tree.largest(whole, count)
     assert len(found) == min(count, len(whole))
-    least = found.inclusive_ns.min()
-    assert not whole.drop(found.index).inclusive_ns.gt(least).any()
+    least = found.subtree_ns.min()
+    assert not whole.drop(found.index).subtree_ns.gt(least).any()
     parents: list[int] = []
     for row, depth in whole.depth.items():
         del parents[depth:]
@@ -283,24 +254,3 @@ def test_siblings_are_sorted_by_every_heading_that_the_tree_shows(parsed: Parse,
     assert [row["label"] for row in rows if row["depth"] == 1] == order.split()
     below = [row["path"] for row in rows]
     assert below[below.index("top.a") + 1] == "top.a.x"
-
-
-DIFFERING = """
-range 1   0 900 {'Module': 'top', 'Inputs': [[1]]}
-range 1  10  99 {'Module': 'top.0', 'Class': 'A', 'Inputs': [[1]]}
-op    1  20  50 aten::x
-range 1 110 199 {'Module': 'top.1', 'Class': 'A', 'Inputs': [[1]]}
-op    1 120 160 aten::x
-range 1 210 299 {'Module': 'top.x', 'Inputs': [[1]]}
-range 1 310 399 {'Module': 'top.2', 'Class': 'B', 'Inputs': [[1]]}
-op    1 320 325 aten::x
-range 1 410 499 {'Module': 'top.3', 'Class': 'B', 'Inputs': [[1]]}
-op    1 420 435 aten::x
-"""
-
-
-def test_siblings_are_sorted_by_how_much_their_modules_differ(parsed: Parse) -> None:
-    """What took no time, of which no spread is known, comes last."""
-    found = module_tree.frame(parsed(DIFFERING), sort="spread")
-    assert found.label.tolist() == ["top", "2 … 3", "0 … 1", "x"]
-    assert module_tree.spread_of(found).tolist()[1:3] == [1.0, pytest.approx(10 / 35)]

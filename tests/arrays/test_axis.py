@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import tracekit
-from tests.golden import check, check_frame
+from tests.golden import check
 from tests.joined import joined_here
-from tests.simulator import capturing, eventful, simulate, write_report
+from tests.simulator import Plan, capturing, eventful, simulate, write_report
 from tests.trace_lines import report
-from tracekit.analyses import (
-    ANALYSES,
-    gaps,
-    launches,
-    modules as modules_by_time,
-    steps as steps_by_time,
-)
+from tracekit.analyses import ANALYSES, gaps, launches
 from tracekit.arrays import axis
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 from tracekit.tables import TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.simulator import Plan
-    from tracekit.dataset.opening import Dataset
 
 #: Nanoseconds since 1970, as recorders without a session write them.
 EPOCH = 1_700_000_000_123_456_789
@@ -54,48 +43,6 @@ def test_launches_take_as_long_as_they_do_however_far_threads_are_apart(
         """
         module  launch_time_ns  gpu_time_ns
         top     30              10
-    """,
-    )
-
-
-def two_devices(at: int) -> str:
-    return f"""
-        range    5 {at}       {at + 100}    {{'Module': 'net'}}
-        launch   5 {at + 10}  {at + 20}     #1
-        launch   5 {at + 30}  {at + 40}     #2
-        kernel:0 5 {at + 100} {at + 30_100} #1 gemm
-        kernel:1 5 {at + 200} {at + 600}    #2 gemm
-        launch   5 {at + 50}  {at + 60}     #3
-        kernel:0 5 {at + 40_000} {at + 40_200} #3 gemm
-    """
-
-
-def test_a_report_at_epoch_time_beside_one_from_zero_on_keeps_its_figures(tmp_path: Path) -> None:
-    paths = [
-        report(tmp_path / f"rank{at}.sqlite", two_devices(at * EPOCH).replace(" 5 ", f" {5 + at} ")) for at in range(2)
-    ]
-    dataset = joined_here(paths, tmp_path / "both")
-    check_frame(
-        modules_by_time.frame(dataset)[["path", "inclusive_ns", "busy_ns"]],
-        """
-        path  inclusive_ns  busy_ns
-        net   61200         61200
-    """,
-    )
-    check_frame(
-        steps_by_time.frame(dataset)[["report", "gpu_time_ns", "busy_ns"]],
-        """
-        report  gpu_time_ns  busy_ns
-        rank0   30600        30600
-        rank1   30600        30600
-    """,
-    )
-    check_frame(
-        gaps.frame(dataset)[["report", "device", "idle_ns", "share"]],
-        """
-        report  device  idle_ns  share
-        rank0   0       9900     0.2469
-        rank1   0       9900     0.2469
     """,
     )
 

@@ -50,11 +50,6 @@ def test_distinct_codes_come_in_order_with_the_place_of_each_entry(codes: list[i
     assert keys[place].tolist() == codes
 
 
-def test_few_codes_are_told_apart_like_many() -> None:
-    keys, place = distinct(np.array([3, 0, 3, 7]))
-    assert (keys.tolist(), place.tolist()) == ([0, 3, 7], [1, 0, 1, 2])
-
-
 PAIRS = st.lists(st.tuples(st.integers(-2, 2), st.integers(-(2**63), 2**63 - 1)), max_size=20)
 
 

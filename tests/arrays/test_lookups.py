@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from tracekit.arrays.lookups import lookup, positions
+from tracekit.arrays.codes import lookup, positions
 
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 20), unique=True, max_size=12)
 CLOSE = st.integers(-(2**62), 2**62).flatmap(

@@ -45,25 +45,8 @@ def test_sums_of_slices_are_those_of_python(case: tuple[list, list, list]) -> No
     assert sums(*arrays(values, low, high)).tolist() == expected
 
 
-def test_every_slice_of_three_blocks_has_its_extremes() -> None:
-    rng = np.random.default_rng(7)
-    values = rng.integers(-1000, 1000, 97)
-    low, high = (edges.ravel() for edges in np.meshgrid(np.arange(98), np.arange(98)))
-    parts = [values[a:b].tolist() for a, b in zip(low, high, strict=True)]
-    least = [min(part, default=EMPTY) for part in parts]
-    greatest = [max(part, default=EMPTY) for part in parts]
-    assert minima(values, low, high, EMPTY).tolist() == least
-    assert maxima(values, low, high, EMPTY).tolist() == greatest
-
-
 def test_a_slice_that_ends_before_it_starts_is_empty() -> None:
     values, low, high = arrays([3, 1, 2], [2, 3, 0], [1, 3, 0])
     assert minima(values, low, high, EMPTY).tolist() == [EMPTY] * 3
     assert maxima(values, low, high, EMPTY).tolist() == [EMPTY] * 3
     assert sums(values, low, high).tolist() == [0, 0, 0]
-
-
-def test_no_slices_of_no_values_give_nothing() -> None:
-    nothing = np.empty(0, dtype=np.int64)
-    for found in (minima(nothing, nothing, nothing, 0), sums(nothing, nothing, nothing)):
-        assert found.tolist() == []

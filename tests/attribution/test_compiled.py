@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import pytest
 
-import tracekit
-from tests.command import command
-from tests.golden import check
-from tests.trace_lines import report
-from tracekit import analyses
-from tracekit.analyses import difference
+from tests.golden import Parse, check
+from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_SILENT
 from tracekit.dataset.opening import Dataset
-from tracekit.markers.kernel_map_text import unmapped_graph
+from tracekit.markers.kernel_maps import unmapped_graph
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-Parse = Callable[..., Dataset]
 ID, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 
@@ -128,31 +117,6 @@ def test_whole_paths_of_a_map_are_places_of_the_model_whatever_call_is_around_th
     assert dataset.kernels().module.tolist() == ["top.layers.0.mlp.up", "top.layers.12.norm"]
 
 
-@pytest.mark.parametrize(("call", "above"), [("range 1 1 99 {'Module': 'top.head'}", "top.head."), ("", "")])
-def test_whole_paths_of_another_model_stand_below_the_call_around_the_run(parsed: Parse, call: str, above: str) -> None:
-    kernels = "[['triton_poi_fused_norm_0', 1, [[0, 1]]], ['triton_poi_fused_gelu_1', 1, [[1, 1]]]]"
-    dataset = parsed(f"""
-        {call}
-        range 1 10  10 {kernel_map(kernels, "other.0.up third.0.up", root="")}
-        range 1 12  90 {run()}
-        {launches("triton_poi_fused_norm_0", "triton_poi_fused_gelu_1")}
-    """)
-    assert dataset.kernels().module.tolist() == [f"{above}other.0.up", f"{above}third.0.up"]
-
-
-def test_whole_paths_around_a_shared_module_are_unknown_where_it_is_called_elsewhere(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range 1  0 100 {{'Module': 'top'}}
-        range 1  1  99 {{'Module': 'top.second'}}
-        range 1  2  98 {{'Module': 'top.first.shared'}}
-        range 1 10  10 {kernel_map("[['triton_poi_fused_norm_0', 1, [[0, 1]]]]", "top.first.other", root="")}
-        range 1 12  90 {run()}
-        {launches("triton_poi_fused_norm_0")}
-    """)
-    assert "top.second.other" not in dataset.modules().path.tolist()
-    assert dataset.kernels().method.tolist() != ["compiled"]
-
-
 def test_maps_alone_make_a_hierarchy_of_modules_where_nothing_else_is_marked(parsed: Parse) -> None:
     dataset = parsed(f"""
         range 1  0 100 something of the user's
@@ -203,15 +167,15 @@ ONE_KERNEL = "[['triton_poi_fused_a_0', 1, [[0, 1]]]]"
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        ("", "kernel_map_incomplete"),
-        (f"range 1 5 5 {kernel_map(ONE_KERNEL, 'a', part='2/2')}", "kernel_map_incomplete"),
+        ("", MAP_INCOMPLETE.detail),
+        (f"range 1 5 5 {kernel_map(ONE_KERNEL, 'a', part='2/2')}", MAP_INCOMPLETE.detail),
         (
             f"range 1 5 5 {kernel_map(ONE_KERNEL, 'a')}\nrange 1 6 6 {kernel_map(ONE_KERNEL, 'b')}",
-            "kernel_map_incomplete",
+            MAP_INCOMPLETE.detail,
         ),
-        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('_a_', '_c_'), 'a')}", "kernel_map_differs"),
-        (f"range 1 5 5 {kernel_map('[]', 'a')}", "kernel_map_differs"),
-        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('[0, 1]', ''), 'a')}", "kernel_map_silent"),
+        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('_a_', '_c_'), 'a')}", MAP_DIFFERS.detail),
+        (f"range 1 5 5 {kernel_map('[]', 'a')}", MAP_DIFFERS.detail),
+        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('[0, 1]', ''), 'a')}", MAP_SILENT.detail),
     ],
 )
 def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
@@ -232,25 +196,9 @@ def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
     """,
     )
     rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
-    assert [(row["what"], row["cause"], row["count"], row["time_ns"]) for row in rows] == [
+    assert [(row["what"], row["detail"], row["count"], row["time_ns"]) for row in rows] == [
         (f"compiled graph {ID}", reason, 1, 10)
     ]
-
-
-def test_run_without_an_end_is_not_matched(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range 1 5 5 {kernel_map(ONE_KERNEL, "a")}
-        range 1 10 - {run()}
-        {launches("triton_poi_fused_a_0")}
-    """)
-    check(
-        dataset,
-        "kernels",
-        """
-        module  cause
-        -       compiled_unmatched
-    """,
-    )
 
 
 #: Between anchors: one library kernel, two, two again.
@@ -337,99 +285,6 @@ def test_memory_set_for_a_kernel_of_the_compiler_is_not_that_of_the_library_befo
         {launches("gemm", "fill", "triton_spl_fused_cumsum_0")}
     """)
     assert modules_of(dataset) == ["a", None, "b"]
-
-
-def test_kernel_of_the_compiler_in_a_place_of_another_is_not_that_of_the_library_there(parsed: Parse) -> None:
-    kernels = kernel_map(
-        "[['triton_poi_fused_x_0', 1, [[0, 1]]], ['triton_poi_fused_x_0', 1, [[0, 1]]], "
-        "['triton_poi_fused_y_1', 1, [[1, 1]]], ['extern_kernels.mm', 0, [[2, 1]]], "
-        "['triton_poi_fused_z_2', 1, [[1, 1]]]]",
-        "a b c",
-    )
-    dataset = parsed(f"""
-        range 1 5 5 {kernels}
-        range 1 10 90 {run()}
-        {launches("triton_poi_fused_y_1", X, "gemm", "triton_poi_fused_z_2")}
-    """)
-    assert modules_of(dataset) == ["b", None, None, "b"]
-
-
-def test_run_in_another_order_than_its_map_is_nobodys(parsed: Parse) -> None:
-    kernels = "[['triton_poi_fused_a_0', 1, [[0, 1]]], ['triton_poi_fused_b_1', 1, [[0, 1]]]]"
-    dataset = parsed(f"""
-        range 1 5 5 {kernel_map(kernels, "a")}
-        range 1 10 90 {run()}
-        {launches("triton_poi_fused_b_1", "triton_poi_fused_a_0")}
-    """)
-    assert modules_of(dataset) == [None, None]
-
-
-def test_copy_whose_work_is_lost_counts(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        {library("extern_kernels.mm", "extern_kernels.bmm")}
-        range 1 10 90 {run()}
-        {launches("split", "reduce")}
-        launch 1 40 41 #9 cudaMemsetAsync_v3020
-    """)
-    assert modules_of(dataset) == ["a", "a"]
-
-
-def test_name_that_begins_here_and_follows_there_tells_nothing(parsed: Parse) -> None:
-    learned = kernel_map(
-        "[['extern_kernels.mm', 0, [[0, 1]]], ['triton_poi_fused_x_0', 1, [[0, 1]]], "
-        "['extern_kernels.bmm', 0, [[1, 1]]], ['triton_poi_fused_y_1', 1, [[1, 1]]], "
-        "['extern_kernels.addmm', 0, [[2, 1]]], ['triton_poi_fused_z_2', 1, [[1, 1]]], "
-        "['extern_kernels.mm', 0, [[3, 1]]], ['extern_kernels.bmm', 0, [[4, 1]]]]",
-        "a b c d.0 d.1",
-    )
-    y, z = "triton_poi_fused_y_1", "triton_poi_fused_z_2"
-    dataset = parsed(f"""
-        range 1 5 5 {learned}
-        range 1 10 90 {run()}
-        {launches("gemm", "split", X, "batched", y, "split", z, "gemm", "split", "batched")}
-    """)
-    assert modules_of(dataset)[-3:] == ["d", "d", "d"]
-
-
-def test_two_library_kernels_are_told_apart_by_what_each_launched_alone(parsed: Parse) -> None:
-    learned = kernel_map(
-        "[['extern_kernels.bmm', 0, [[0, 1]]], ['triton_poi_fused_x_0', 1, [[0, 1]]], "
-        "['extern_kernels.addmm', 0, [[1, 1]]], ['triton_poi_fused_x_0', 1, [[1, 1]]], "
-        "['extern_kernels.bmm', 0, [[2, 1]]], ['extern_kernels.addmm', 0, [[3, 1]]]]",
-        "a b c d",
-    )
-    names = "batched", X, "gemm", "split", X, "batched", "gemm", "split"
-    dataset = parsed(f"""
-        range 1 5 5 {learned}
-        range 1 10 90 {run()}
-        {launches(*names)}
-    """)
-    rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
-    assert [row["module"][-1] for row in rows] == list("aabbbcdd")
-
-
-def test_operators_around_launches_tell_library_kernels(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range 1 5 5 {LIBRARY}
-        range 1 10 90 {run()}
-        range 1 19 22 aten::mm, op_id = 1
-        range 1 23 32 aten::bmm, op_id = 2
-        range 1 33 34 aten::addmm, op_id = 3
-        range 1 38 40 aten::addmm, op_id = 4
-        {launches("g", X, "g", "g", "g", "g")}
-        {launches("g", at=33, number=7)}
-        {launches(X, at=35, number=8)}
-        {launches("g", at=38, number=9)}
-    """)
-    rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
-    assert [row["module"] for row in rows] == [
-        "top.a",
-        "top.a",
-        *["top.b.qk"] * 4,
-        "top.b.o",
-        "top.b.o",
-        "top.c",
-    ]
 
 
 def test_operators_of_a_cpu_run_are_matched_by_their_names(parsed: Parse) -> None:
@@ -566,44 +421,6 @@ def test_graph_shared_by_equal_layers_names_the_root_of_each_run(parsed: Parse) 
     )
 
 
-def test_shared_module_stands_where_it_ran_with_what_its_graph_serves(parsed: Parse) -> None:
-    shared = kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "norm", root="top.first.shared")
-    dataset = parsed(f"""
-        range 1  5   5 {shared}
-        range 1 10 100 {{'Module': 'top.second'}}
-        range 1 11  90 {{'Module': 'top.first.shared'}}
-        range 1 12  80 {run()}
-        {launches("triton_poi_fused_a_0", at=30)}
-    """)
-    check(
-        dataset,
-        "kernels",
-        """
-        module
-        top.second.shared.norm
-    """,
-    )
-
-
-def test_module_of_two_under_one_path_is_not_guessed(parsed: Parse) -> None:
-    marked = "{'Module': 'top', 'TrainableParams': {'weight': [%d]}}"
-    dataset = parsed(f"""
-        range 1   0  10 {marked % 4}
-        range 1  20  30 {marked % 8}
-        range 2  40  40 {kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "a")}
-        range 2  50  90 {run("backward")}
-        {launches("triton_poi_fused_a_0", at=60, thread="2")}
-    """)
-    check(
-        dataset,
-        "kernels",
-        """
-        module  cause
-        -       module_unclear
-    """,
-    )
-
-
 def test_what_compiles_inside_a_run_is_compilation(parsed: Parse) -> None:
     dataset = parsed(f"""
         range 1   0 100 {{'Module': 'top'}}
@@ -649,21 +466,6 @@ REGIONS = """
 """
 
 
-def test_compiled_code_of_others_is_a_region_where_ranges_are_the_nodes(parsed: Parse) -> None:
-    dataset = parsed(f"range 1 0 100 serve\n{REGIONS}")
-    check(
-        dataset,
-        "modules",
-        """
-        kind    name
-        range   serve
-        region  Torch-Compiled Region: 0/0
-        region  graph_3_inductor_wrapper_call
-    """,
-    )
-    assert compiled_code(dataset) == [(1, 10, 1 / 3)]
-
-
 def test_graphs_of_others_are_regions_on_the_threads_of_both_passes(parsed: Parse) -> None:
     dataset = parsed("""
         range  1  10  60 Torch-Compiled Region: 0/0
@@ -694,20 +496,6 @@ def test_graphs_of_others_are_regions_on_the_threads_of_both_passes(parsed: Pars
     assert compiled_code(dataset) == [(3, 30, 1.0)]
 
 
-def test_compiled_code_of_others_stays_with_the_module_around_it_and_coverage_says_how_much(parsed: Parse) -> None:
-    dataset = parsed(f"range 1 0 100 {{'Module': 'top'}}\n{REGIONS}")
-    check(
-        dataset,
-        "kernels",
-        """
-        name                  module  method
-        triton_poi_fused_a_0  top     range
-        sample                top     range
-    """,
-    )
-    assert compiled_code(dataset) == [(1, 10, 1 / 3)]
-
-
 def test_run_without_a_map_stays_with_the_module_around_it_and_coverage_says_why(parsed: Parse) -> None:
     dataset = parsed(f"""
         range 1 0 100 {{'Module': 'top'}}
@@ -724,8 +512,8 @@ def test_run_without_a_map_stays_with_the_module_around_it_and_coverage_says_why
     """,
     )
     rows = dataset.table("coverage").to_pylist()
-    told = [(row["cause"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
-    assert told == [("kernel_map_branches", 1, 10)]
+    told = [(row["detail"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
+    assert told == [("branches or loops (torch.cond, while_loop) decide which kernels run", 1, 10)]
 
 
 @pytest.mark.parametrize("by", ["auto", "ranges"])
@@ -744,81 +532,11 @@ def test_run_whose_map_lacks_parts_is_that_of_the_range_around_it_and_coverage_s
     )
     assert dataset.table("kernels", ["module"]).column("module").to_pylist() == ["serve" if plain else None]
     rows = dataset.table("coverage").to_pylist()
-    told = [(row["cause"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
-    assert told == [("kernel_map_incomplete", 1, 10)]
-
-
-def test_modules_called_in_a_run_whose_map_lacks_parts_lose_nothing(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range 1 5 5 {kernel_map(ONE_KERNEL, "a", part="2/2")}
-        range 1 10 90 {run()}
-        range 1 15 80 {{'Module': 'top'}}
-        {launches("triton_poi_fused_a_0")}
-    """)
-    assert modules_of(dataset) == ["top"]
-    assert "kernel_map_incomplete" not in dataset.table("coverage").column("cause").to_pylist()
+    told = [(row["detail"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
+    assert told == [(MAP_INCOMPLETE.detail, 1, 10)]
 
 
 def compiled_code(dataset: Dataset) -> list[tuple[int, int, float]]:
     rows = dataset.table("coverage").to_pylist()
     assert all("tracekit capture" in row["advice"] for row in rows if row["cause"] == "no_kernel_map")
     return [(row["count"], row["time_ns"], row["share"]) for row in rows if row["cause"] == "no_kernel_map"]
-
-
-def test_times_of_modules_have_their_portions_and_add_up_to_the_whole(parsed: Parse, tmp_path: Path) -> None:
-    dataset = parsed(f"""
-        range 1  0 100 {{'Module': 'top'}}
-        range 1 10  10 {MAP}
-        range 1 12  90 {run()}
-        {launches(*FUSED)}
-    """)
-    times = analyses.modules.frame(dataset).set_index("path")
-    assert times["self_ns"].to_dict() == {
-        "top": 0,
-        "top.layers": 0,
-        "top.layers.0": 0,
-        "top.layers.0.mlp": 0,
-        "top.layers.0.norm": 8,
-        "top.layers.0.mlp.up": 15,
-        "top.layers.0.mlp.act": 5,
-        "top.embed": 2,
-    }
-    assert times["inclusive_ns"]["top"] == 30
-    below = dataset.subtree("top.layers.0.mlp")
-    assert analyses.modules.frame(below)["inclusive_ns"].max() == 20
-    for frame in (analyses.classes.frame(dataset), analyses.module_kernels.frame(dataset)):
-        assert frame.filter(["self_ns", "gpu_time_ns"]).to_numpy().sum() == 30
-    command("export", dataset.folder, "--format", "stacks", "-o", tmp_path / "stacks.txt", "--quiet")
-    stacks = (tmp_path / "stacks.txt").read_text("utf-8").splitlines()
-    assert f"top;layers;0;norm;{FUSED[0]} 8" in stacks
-    assert sum(int(line.rsplit(" ", 1)[1]) for line in stacks) == 30
-    kernels = analyses.kernels.frame(dataset).set_index("name")
-    assert kernels["kernels"].to_dict() == dict.fromkeys(FUSED, 1)
-    assert kernels["modules"].to_dict() == {FUSED[0]: 2, FUSED[1]: 1, FUSED[2]: 2}
-
-
-def test_eager_and_compiled_run_are_compared_module_by_module(parsed: Parse, tmp_path: Path) -> None:
-    eager = f"""
-        range 1  0 100 {{'Module': 'top'}}
-        range 1 10  50 {{'Module': 'top.layers.0.norm'}}
-        {launches("norm")}
-        range 1 52  90 {{'Module': 'top.layers.0.mlp'}}
-        range 1 53  80 {{'Module': 'top.layers.0.mlp.up'}}
-        {launches("gemm", "bias", at=60, number=2)}
-    """
-    compiled = f"""
-        range 1  0 100 {{'Module': 'top'}}
-        range 1 10  10 {MAP}
-        range 1 12  90 {run()}
-        {launches(*FUSED)}
-    """
-    before, after = (
-        tracekit.parse(report(tmp_path / f"{name}.sqlite", lines)) for name, lines in (("a", eager), ("b", compiled))
-    )
-    rows = difference.frame(before, after)
-    modules = rows[rows["what"] == "module"].set_index("path")
-    times = {path: (row["before_ns"], row["after_ns"]) for path, row in modules.iterrows()}
-    assert times["top"] == (30, 30)
-    assert times["top.layers.0.norm"] == (10, 8)
-    assert times["top.layers.0.mlp.up"] == (20, 15)
-    assert times["top.layers.0.mlp"] == (20, 20)

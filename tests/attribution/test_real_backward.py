@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import tracekit
 from tests.needs import TRACES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pandas as pd
 
 REPORT = TRACES / "nsys" / "emit_nvtx_training_v2022.2.export_v2023.4.4.sqlite"
 EVALUATION = "autograd::engine::evaluate_function"

@@ -5,26 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.parsed_programs import (
-    bare,
-    over_programs,
-    parsed,
-    piece,
-    place,
-    placed,
-    same,
-    shapes,
-    true_piece,
-)
-from tests.simulator import Faults, eventful
+from tests.parsed_programs import Rows, bare, over_programs, parsed, piece, place, placed, same, shapes, true_piece
+from tests.simulator import eventful
 from tests.simulator.strategies import plans
-
-if TYPE_CHECKING:
-    from tests.parsed_programs import Parsed, Rows
 
 of_any_program = over_programs(plans() | plans(faulty=True), 150)
 
@@ -37,9 +23,7 @@ def test_every_piece_of_device_work_is_there_once(it) -> None:
 
 
 @of_any_program
-def test_no_kernel_has_a_wrong_module_and_none_is_missing_where_the_file_holds_the_answer(
-    it,
-) -> None:
+def test_no_kernel_has_a_wrong_module_and_none_is_missing_where_the_file_holds_the_answer(it) -> None:
     actual = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
     expected = Counter((*true_piece(work), work.module) for work in it.truth.work)
     assert [one for one in (actual - expected) if one[-1] is not None] == [], "wrong"
@@ -135,24 +119,10 @@ def test_calls_are_those_that_the_program_made(it) -> None:
 
 
 @of_any_program
-def test_calls_of_a_module_are_numbered_within_their_process(it) -> None:
-    if it.plan.same_pid:
-        return
-    numbered = defaultdict(list)
-    for row in it.tables["calls"]:
-        numbered[row["pid"], row["module"]].append((row["start_ns"], row["occurrence"]))
-    for rows in numbered.values():
-        assert [number for _, number in sorted(rows)] == list(range(1, len(rows) + 1))
-
-
-@of_any_program
 def test_modules_are_the_hierarchy_of_all_that_was_called(it) -> None:
     modules = it.tables["modules"]
     parts = [call.path.split(".") for call in it.truth.calls]
-    same(
-        (row["path"] for row in modules),
-        {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)},
-    )
+    same((row["path"] for row in modules), {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)})
     assert [row["module_id"] for row in modules] == list(range(len(modules)))
     statements_by_path = defaultdict(list)
     for call in it.truth.calls:
@@ -293,29 +263,6 @@ def test_work_and_calls_are_of_the_step_that_was_open_on_their_thread(it) -> Non
             assert step[2] <= row["launch_start_ns"] <= row["launch_end_ns"] <= step[3]
 
 
-@of_any_program
-def test_coverage_counts_every_kernel_once(it) -> None:
-    counted, spent = Counter(), Counter()
-    for row in it.tables["kernels"]:
-        counted[row["method"] or row["cause"]] += 1
-        spent[row["method"] or row["cause"]] += row["dur_ns"]
-    rows = [row for row in it.tables["coverage"] if row["what"] == "kernels"]
-    assert {row["cause"]: row["count"] for row in rows} == counted
-    assert {row["cause"]: row["time_ns"] for row in rows} == spent
-
-
-@of_any_program
-def test_tables_are_sorted_as_promised(it) -> None:
-    kernels = [(row["module_id"] is None, row["module_id"] or 0, row["start_ns"]) for row in it.tables["kernels"]]
-    calls = [(row["module_id"], row["start_ns"]) for row in it.tables["calls"]]
-    assert (kernels, calls) == (sorted(kernels), sorted(calls))
-
-
-@of_any_program
-def test_the_report_stays_what_it_was(it) -> None:
-    assert it.report_unchanged
-
-
 @pytest.mark.parametrize("number", range(4))
 def test_work_of_a_replayed_graph_never_goes_to_the_range_around_the_replay(number) -> None:
     it = parsed(eventful(number, actions=60))
@@ -324,33 +271,3 @@ def test_work_of_a_replayed_graph_never_goes_to_the_range_around_the_replay(numb
     assert replayed
     assert all(row["module"] is None and row["cause"] is not None for row in rows)
     assert any(row["range_id"] is not None for row in rows)
-
-
-def test_an_empty_range_at_the_end_of_another_lies_inside_it_as_nvidia_says():
-    for number in range(4):
-        it = parsed(eventful(number, actions=60, empty_at_end=True))
-        same(nested(it), true_nesting(it))
-
-
-def test_a_range_pushed_last_of_all_lies_inside_those_that_never_ended():
-    for number in range(4):
-        it = parsed(
-            eventful(
-                number,
-                empty_at_end=True,
-                empty_ranges=False,
-                outputs=False,
-                faults=Faults(cut_off=True),
-            )
-        )
-        same(nested(it), true_nesting(it))
-
-
-def nested(it: Parsed) -> list[tuple]:
-    ranges = it.keys("ranges", "range_id")
-    pushed = [row for row in it.tables["ranges"] if row["kind"] == "push_pop"]
-    return [(*place(row), ranges[row["parent_range_id"]]) for row in pushed]
-
-
-def true_nesting(it: Parsed) -> list[tuple]:
-    return [(*placed(one.key), placed(one.parent)) for one in it.truth.ranges if one.kind == "push_pop"]

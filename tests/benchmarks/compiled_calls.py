@@ -1,8 +1,8 @@
-"""What a call of a compiled model costs: plain torch.compile, ours past the guards, ours by bytecode, in one run.
+"""What a call of a compiled model costs: plain torch.compile, compile_model with guards and without, in one run.
 
 ``python -m tests.benchmarks.compiled_calls`` prints microseconds for a call of a model of many small Linears, and what
-ours take of what plain ``torch.compile`` takes. The graph itself is left out unless a backend is named: it is the same
-in all forms, and on a CPU it takes longer than all that comes before it.
+ours take of what plain ``torch.compile`` takes. The graph itself is left out: it is the same in all forms, and on a CPU
+it takes longer than all that comes before it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
 from tracekit.capture.compile import CompileConfig, compile_model
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Backend = str | Callable[..., Callable[..., object]]
-
 #: What ours may take of plain torch.compile.
-LIMITS = {"guard filter": 0.75, "bytecode": 0.5}
+LIMITS = {"guards": 1.5, "no guards": 0.5}
 
 
 def _model(layers: int) -> nn.Module:
@@ -36,21 +31,21 @@ def nothing(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Call
     return lambda *_args: result
 
 
-def forms(layers: int, backend: Backend) -> dict[str, Callable[[torch.Tensor], object]]:
+def forms(layers: int) -> dict[str, Callable[[torch.Tensor], object]]:
     """The same model by form, each with code of its own."""
     config = CompileConfig(mode="eager")
     return {
-        "torch.compile": torch.compile(_model(layers), fullgraph=True, dynamic=False, backend=backend),
-        "guard filter": compile_model(_model(layers), config, backend=backend),
-        "bytecode": compile_model(_model(layers), config, bytecode=True, backend=backend),
+        "torch.compile": torch.compile(_model(layers), fullgraph=True, dynamic=False, backend=nothing),
+        "guards": compile_model(_model(layers), config, backend=nothing),
+        "no guards": compile_model(_model(layers), config, guards=False, backend=nothing),
     }
 
 
-def measured(layers: int, rounds: int, repeats: int, backend: Backend) -> dict[str, float]:
+def measured(layers: int, rounds: int, repeats: int) -> dict[str, float]:
     """Microseconds of a call by form, the best of many rounds; the forms take turns."""
     x = torch.randn(8, 4)
     best: dict[str, float] = {}
-    runs = forms(layers, backend)
+    runs = forms(layers)
     for _, (name, run) in itertools.product(range(rounds), runs.items()):
         run(x)
         began = time.perf_counter_ns()
@@ -67,10 +62,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--backend", help="what runs the graph, as torch.compile names it")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = measured(options.layers, options.rounds, options.repeats, options.backend or nothing)
+    found = measured(options.layers, options.rounds, options.repeats)
     for name, took in found.items():
         print(f"{name:15} {took:8.2f} us a call")
     for name, limit in LIMITS.items():

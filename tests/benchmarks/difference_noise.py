@@ -8,19 +8,15 @@ runs have another mix; a size ten times as large takes ten times as long.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses import difference
-from tracekit.analyses.key_times import KEYS, KeyTimes
+from tracekit.analyses.step_metrics import KEYS, KeyTimes
 from tracekit.analyses.step_times import StepTimes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracekit.arrays.types import Floats
+from tracekit.arrays.types import Floats
 
 MODULES, SLOW, RUNS = 300, 30, 3
 NANOSECONDS = 100_000
@@ -28,14 +24,7 @@ SCALE = 1.1
 OWN = pd.DataFrame({name: [] for name in (*KEYS, "alike", "name", "ns", "kernels")})
 
 
-def run(
-    chance: np.random.Generator,
-    steps: int,
-    noise: float,
-    *,
-    slow: int,
-    sizes: Floats | None = None,
-) -> StepTimes:
+def run(chance: np.random.Generator, steps: int, noise: float, *, slow: int, sizes: Floats | None = None) -> StepTimes:
     """The times of one run; its first modules are slower. Its steps are of the sizes that are drawn."""
     size = np.ones(steps, np.int64) if sizes is None else chance.choice(sizes.size, steps, p=sizes) + 1
     times = NANOSECONDS * size * chance.lognormal(0, noise, (MODULES, steps))

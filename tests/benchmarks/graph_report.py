@@ -10,12 +10,9 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.benchmarks.serving_report import GLOBAL_PID, GLOBAL_TID, SCHEMA, Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CAPTURES = 67
 LAYERS = 36

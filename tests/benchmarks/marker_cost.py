@@ -10,16 +10,13 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import nvtx
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from tracekit.capture import layer_markers
-
-if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
 
 Attach = Callable[[nn.Module], Callable[[], None]]
 _LAYERS = 30

@@ -1,8 +1,8 @@
 """How fast and how large ``tracekit parse`` is, beside what SQLite takes merely to sum the same columns.
 
-``python -m tests.benchmarks.parse_speed [--kernels 1000000] [--runs 3] [--scaling] [--plain]``. Every figure is of a
-process of its own; the scan is measured in the same run, in turn with the parse, so that a noisy machine slows both.
-With ``--plain`` the report has plain ranges instead of markers, and is also parsed without their hierarchy.
+``python -m tests.benchmarks.parse_speed [--kernels 1000000] [--runs 3] [--scaling] [--captures 67]``. Every figure
+is of a process of its own; the scan is measured in the same run, in turn with the parse, so that a noisy machine slows
+both. With ``--captures`` all kernels are replayed from CUDA graphs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from tests.benchmarks.graph_report import write_graph_report
 from tests.benchmarks.serving_report import write_report
 from tests.readers.folders import SUFFIXES, as_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SCANS = {
     "NVTX_EVENTS": "start end eventType globalTid endGlobalTid textId LENGTH(text) domainId",
@@ -32,6 +31,10 @@ SCANS = {
     "CUPTI_ACTIVITY_KIND_KERNEL": "start end deviceId contextId streamId correlationId globalPid demangledName "
     "shortName registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
     "graphNodeId",
+}
+GRAPH_SCANS = SCANS | {
+    "CUDA_GRAPH_EVENTS": "start eventClass globalTid graphNodeId originalGraphNodeId",
+    "StringIds": "id LENGTH(value)",
 }
 
 
@@ -88,19 +91,17 @@ def subtree_seconds(out: Path) -> float:
     return time.perf_counter() - begin
 
 
-def measure(kernels: int, *, inline_text: bool, runs: int, folder: Path) -> None:
-    """Prints one line of figures for a report of that size."""
-    report = write_report(folder / "report.sqlite", kernels=kernels, inline_text=inline_text)
-    out = folder / "report.tracekit"
-    scan_seconds(report)
+def measure(report: Path, what: str, scanned: dict[str, str] = SCANS, *, runs: int) -> None:
+    """Prints one line of figures for a report."""
+    out = report.with_suffix(".tracekit")
+    scan_seconds(report, scanned)
     scans, parses = [], []
     for _ in range(runs):
-        scans.append(scan_seconds(report))
+        scans.append(scan_seconds(report, scanned))
         parses.append(parse_figures([report], out))
     ratio = statistics.median(run.wall / scan for run, scan in zip(parses, scans, strict=True))
     print(
-        f"{kernels:>9,} kernels, {'inline' if inline_text else 'registered':<10} text, "
-        f"{report.stat().st_size / 1e6:6.0f} MB: scan {statistics.median(scans):6.2f} s, "
+        f"{what}, {report.stat().st_size / 1e6:6.0f} MB: scan {statistics.median(scans):6.2f} s, "
         f"parse {statistics.median(run.wall for run in parses):6.2f} s = {ratio:4.1f} scans "
         f"({statistics.median(run.cpu for run in parses):.2f} s of all cores = "
         f"{statistics.median(run.cpu / scan for run, scan in zip(parses, scans, strict=True)):.1f} scans), "
@@ -108,10 +109,13 @@ def measure(kernels: int, *, inline_text: bool, runs: int, folder: Path) -> None
         f"subtree of a layer {1000 * subtree_seconds(out):5.1f} ms",
         flush=True,
     )
-    if not inline_text:
-        measure_folders(report, runs=runs, folder=folder)
-    report.unlink()
     shutil.rmtree(out)
+
+
+def removed(report: Path) -> Path:
+    """The place of a report, free for the next one."""
+    report.unlink(missing_ok=True)
+    return report
 
 
 def measure_folders(report: Path, *, runs: int, folder: Path) -> None:
@@ -131,56 +135,28 @@ def measure_folders(report: Path, *, runs: int, folder: Path) -> None:
         shutil.rmtree(tables)
 
 
-def with_plain_ranges(report: Path) -> Path:
-    """The report with a plain range in place of every call's marker, and a counted one around each step."""
-    with sqlite3.connect(report) as db:
-        db.create_function("place", 1, lambda text: text.split("'")[3].rpartition(".")[2], deterministic=True)
-        marks = "SELECT id FROM StringIds WHERE value LIKE "
-        db.execute(f"DELETE FROM NVTX_EVENTS WHERE textId IN ({marks} '%''Outputs''%')")  # noqa: S608
-        of_steps = f"textId IN ({marks} 'execute_context%')"
-        db.execute(f"UPDATE NVTX_EVENTS SET text = 'step ' || rowid, textId = NULL WHERE {of_steps}")  # noqa: S608
-        db.execute("UPDATE StringIds SET value = place(value) WHERE value LIKE '{''Module''%'")
-    return report
-
-
-def measure_plain(kernels: int, *, runs: int, folder: Path) -> None:
-    """Prints one line of figures for a report of plain ranges of that size."""
-    report = with_plain_ranges(write_report(folder / "report.sqlite", kernels=kernels))
-    out = folder / "report.tracekit"
-    scan_seconds(report)
-    scans, flat, parses = [], [], []
-    for _ in range(runs):
-        scans.append(scan_seconds(report))
-        flat.append(parse_figures([report], out, "--by", "modules"))
-        parses.append(parse_figures([report], out))
-    beside = statistics.median(run.cpu / other.cpu for run, other in zip(parses, flat, strict=True))
-    ratio = statistics.median(run.cpu / scan for run, scan in zip(parses, scans, strict=True))
-    print(
-        f"{kernels:>9,} kernels in plain ranges, {report.stat().st_size / 1e6:6.0f} MB: "
-        f"scan {statistics.median(scans):6.2f} s, parse {statistics.median(run.wall for run in parses):6.2f} s, "
-        f"{statistics.median(run.cpu for run in parses):.2f} s of all cores = {ratio:4.1f} scans "
-        f"and {beside:.2f} of parsing it by modules, peak {max(run.megabytes for run in parses):5.0f} MB "
-        f"(by modules {max(run.megabytes for run in flat):.0f} MB)",
-        flush=True,
-    )
-
-
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scaling", action="store_true", help="also 0.1, 0.3, 3 and 5 million kernels")
-    parser.add_argument("--plain", action="store_true", help="plain ranges instead of markers")
+    parser.add_argument("--captures", type=int, default=0, help="all kernels are replayed, from so many graph captures")
     args = parser.parse_args()
     sizes = [100_000, 300_000, args.kernels, 3_000_000, 5_000_000] if args.scaling else [args.kernels]
     with tempfile.TemporaryDirectory() as folder:
-        if args.plain:
-            measure_plain(args.kernels, runs=args.runs, folder=Path(folder))
-            return
+        place = Path(folder) / "report.sqlite"
         for kernels in sizes:
-            measure(kernels, inline_text=False, runs=args.runs, folder=Path(folder))
-        measure(args.kernels, inline_text=True, runs=args.runs, folder=Path(folder))
+            if args.captures:
+                report = write_graph_report(removed(place), kernels=kernels, captures=args.captures)
+                measure(report, f"{kernels:>9,} kernels of {args.captures} captures", GRAPH_SCANS, runs=args.runs)
+                continue
+            report = write_report(removed(place), kernels=kernels)
+            measure(report, f"{kernels:>9,} kernels, registered text", runs=args.runs)
+            measure_folders(report, runs=args.runs, folder=Path(folder))
+        if not args.captures:
+            report = write_report(removed(place), kernels=args.kernels, inline_text=True)
+            measure(report, f"{args.kernels:>9,} kernels, inline text", runs=args.runs)
     print(f"benchmark itself: peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 

@@ -1,8 +1,7 @@
 """How fast a page is written, how large it is, and what memory that takes: of a dataset like a serving engine's.
 
 ``python -m tests.benchmarks.report_speed [--kernels 1000000] [--runs 3] [--dataset DIR]``. Each run is a process of
-its own, imports included. The floor is what reading the columns takes that a page needs, once. Where there is
-Chromium (Debian's package) and playwright, it also measures when the page can be used, and a click.
+its own, imports included. The floor is what reading the columns takes that a page needs, once.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import environment
-from tests.views.page import browser
 
 _MEASURED = """
 import re, sys, time
@@ -28,7 +25,7 @@ spent = time.perf_counter() - begin
 # Not getrusage: its peak is also that of the process that started this one.
 print(spent, int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1e3)
 """
-_PAGE = "from tracekit.cli import main; main(['report', sys.argv[1], '-o', sys.argv[2], '--force', '--quiet'])"
+_PAGE = "from tracekit.cli import main; main(['html', sys.argv[1], '-o', sys.argv[2], '--force', '--quiet'])"
 _FLOOR = """
 import pandas, tracekit
 dataset = tracekit.load(sys.argv[1])
@@ -54,23 +51,6 @@ def measured(body: str, folder: Path, out: Path, runs: int) -> tuple[float, floa
     return statistics.median(seconds), max(memory)
 
 
-def opened(path: Path) -> tuple[float, float]:
-    """Seconds until the page can be used, and until a click on a module is drawn."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=browser.CHROMIUM, args=["--no-sandbox"])
-        page = started.new_page()
-        begin = time.perf_counter()
-        page.goto(path.resolve().as_uri())
-        page.wait_for_selector("[data-ready]")
-        ready = time.perf_counter() - begin
-        begin = time.perf_counter()
-        page.locator("#icicle [role=treeitem]").last.click()
-        page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
-        return ready, time.perf_counter() - begin
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=1_000_000)
@@ -88,9 +68,6 @@ def main() -> None:
         print(
             f"writing the page    {seconds:6.2f} s {memory:6.0f} MB of memory, page {out.stat().st_size / 1e6:.2f} MB"
         )
-        if browser.available():
-            ready, click = opened(out)
-            print(f"in Chromium         {ready:6.2f} s until it can be used, {click:.2f} s for a click")
 
 
 if __name__ == "__main__":

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 LAYERS = 32
 KERNELS_PER_PART = {
@@ -107,11 +104,7 @@ class Program:
 
     def steps(self, steps: Sequence[tuple[str, int]]) -> Iterator[dict[str, list[tuple[object, ...]]]]:
         for kind, tokens in steps:
-            self.rows = {
-                "NVTX_EVENTS": [],
-                "CUPTI_ACTIVITY_KIND_RUNTIME": [],
-                "CUPTI_ACTIVITY_KIND_KERNEL": [],
-            }
+            self.rows = {"NVTX_EVENTS": [], "CUPTI_ACTIVITY_KIND_RUNTIME": [], "CUPTI_ACTIVITY_KIND_KERNEL": []}
             self.step(kind, tokens)
             self.rows["NVTX_EVENTS"].sort(key=lambda row: row[0])
             yield self.rows
@@ -119,11 +112,7 @@ class Program:
     def step(self, kind: str, tokens: int) -> None:
         start = self.clock
         root = "LlamaForCausalLM"
-        self.call(
-            root,
-            tokens,
-            lambda: self.call(f"{root}.model", tokens, lambda: self.model(root, tokens)),
-        )
+        self.call(root, tokens, lambda: self.call(f"{root}.model", tokens, lambda: self.model(root, tokens)))
         self.sample(tokens)
         self.device_clock = max(self.device_clock, self.clock)
         context, generated = (f"1({tokens})", "0(0)") if kind == "prefill" else ("0(0)", f"{tokens}({tokens})")
@@ -141,11 +130,7 @@ class Program:
     def layer(self, root: str, layer: int, batch: int) -> None:
         here = f"{root}.model.layers.{layer}"
         self.leaf(here, "input_layernorm", batch)
-        self.call(
-            f"{here}.self_attn",
-            batch,
-            lambda: [self.leaf(f"{here}.self_attn", p, batch) for p in IN_ATTENTION],
-        )
+        self.call(f"{here}.self_attn", batch, lambda: [self.leaf(f"{here}.self_attn", p, batch) for p in IN_ATTENTION])
         self.leaf(here, "post_attention_layernorm", batch)
         self.call(f"{here}.mlp", batch, lambda: [self.leaf(f"{here}.mlp", p, batch) for p in IN_MLP])
 
@@ -160,11 +145,7 @@ class Program:
         params = "" if path.count(".") < 4 else "'TrainableParams': {'weight': [4096, 4096]}, "
         self.range(f"{{'Module': '{path}', {params}'Inputs': [[{batch}, 4096]]}}", start, self.clock)
         self.clock += 300
-        self.range(
-            f"{{'Module': '{path}', {params}'Outputs': [[{batch}, 4096]]}}",
-            self.clock,
-            self.clock + 200,
-        )
+        self.range(f"{{'Module': '{path}', {params}'Outputs': [[{batch}, 4096]]}}", self.clock, self.clock + 200)
         self.clock += 400
 
     def range(self, text: str, start: int, end: int) -> None:
@@ -177,10 +158,7 @@ class Program:
         return 2_000 + 37 * (number % 91)
 
     def launch(self, number: int, kernel: str) -> None:
-        name, full = (
-            self.strings[kernel],
-            self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"],
-        )
+        name, full = (self.strings[kernel], self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"])
         api = self.strings["cudaLaunchKernel_v7000"]
         for _ in range(number):
             correlation = next(self.correlation)

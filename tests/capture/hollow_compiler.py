@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _NAME = re.compile(r'RAIIAtenRecordFunctionHandle \w+\("([^"]+)"')
 

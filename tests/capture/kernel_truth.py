@@ -7,44 +7,32 @@ here knows how maps are made.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from tracekit.capture.emit import MemoryEmitter
 from tracekit.markers.base import CompiledGraphMarker, KernelMapMarker, MappedKernel
 from tracekit.trace.decoding import decode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from torch import nn
-
-    from tracekit.capture.emit import Listed
 
 _PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
 
 
 class Product(NamedTuple):
-    """One call of a library.
-
-    Attributes:
-        name: Its name.
-        inputs: Where its inputs are in memory.
-        output: Where its result is.
-        events: How many events were listed before it.
-        kept: The tensors, so that no others take their place in memory.
-    """
+    """One call of a library: where its inputs and its result are in memory, and how many events were before it."""
 
     name: str
     inputs: frozenset[int]
     output: int
     events: int
+    #: The tensors, so that no others take their place in memory.
     kept: tuple[Any, ...]
 
 
 @contextmanager
-def true_products(listed: Listed) -> Iterator[list[Product]]:
+def true_products(listed: MemoryEmitter) -> Iterator[list[Product]]:
     """The products that compiled code runs in the block, each with the number of events that were listed before."""
     from torch._inductor import config as inductor_config
     from torch._inductor.select_algorithm import extern_kernels
@@ -90,20 +78,14 @@ def owners(model: nn.Module, top: str, *, gradients: bool = False) -> dict[int, 
 
 
 class Run(NamedTuple):
-    """One run of a compiled graph, with its map's kernels under absolute paths.
-
-    Attributes:
-        phase: Its phase.
-        kernels: Its kernels.
-        first: Number of the event that opened it.
-    """
+    """One run of a compiled graph, its map's kernels under absolute paths, and the number of the event of its start."""
 
     phase: str
     kernels: list[MappedKernel]
     first: int
 
 
-def runs(listed: Listed) -> list[Run]:
+def runs(listed: MemoryEmitter) -> list[Run]:
     """All runs of compiled graphs that were told, in order. Every one must have been told its map before."""
     parts: dict[str, dict[int, KernelMapMarker]] = {}
     found = []
@@ -142,7 +124,7 @@ def heaviest(kernel: MappedKernel) -> str | None:
 
 
 def wrong_owners(
-    listed: Listed, products: Sequence[Product], weights: dict[int, set[str]], gradients: dict[int, set[str]]
+    listed: MemoryEmitter, products: Sequence[Product], weights: dict[int, set[str]], gradients: dict[int, set[str]]
 ) -> list[object]:
     """Products whose module in the map owns neither their weight nor, in a backward pass, the gradient they make."""
     told = runs(listed)

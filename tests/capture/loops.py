@@ -1,19 +1,18 @@
-"""Counts the steps of programs that run them themselves by hooks of its own, and reads what a recording says."""
+"""Loops that run their steps themselves, as people write them and as pipelines and trainers of others run them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import LBFGS, SGD, Adam
 
 import tracekit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.capture.places import Place
-    from tracekit.dataset.opening import Dataset
+from tests.capture.places import Place
+from tracekit.dataset.opening import Dataset
 
 SIZE = 4
 
@@ -88,3 +87,186 @@ def times_of(dataset: Dataset, root: str) -> int:
     """How many forward calls of a root were recorded."""
     calls = dataset.calls(["module", "phase"])
     return int(((calls.module == root) & (calls.phase == "forward")).sum())
+
+
+x = torch.ones(2, SIZE)
+
+
+def lbfgs() -> None:
+    net = COUNT.watch(Net())
+    optimizer = LBFGS(net.parameters(), lr=0.01, max_iter=3, tolerance_grad=0, tolerance_change=0)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (net(x) ** 2).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        optimizer.step(closure)
+        COUNT.step_ended()
+
+
+def _trained(net: nn.Module, step: Callable[[], object], calls: int = 1) -> None:
+    for _ in range(5):
+        for _ in range(calls):
+            net(x).square().sum().backward()
+        step()
+        net.zero_grad()
+        COUNT.step_ended()
+
+
+def by_hand_update() -> None:
+    """No optimizer at all."""
+    net = COUNT.watch(Net())
+
+    def step() -> None:
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight.sub_(weight.grad, alpha=0.1)
+
+    _trained(net, step, calls=2)
+
+
+def scaled() -> None:
+    """The third and the fourth step are skipped."""
+    net = COUNT.watch(Net())
+    optimizer, scaler = SGD(net.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=4.0)
+    for at in range(6):
+        for _ in range(2):
+            loss = net(x).square().mean() * (float("inf") if at in (2, 3) else 1)
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        COUNT.step_ended()
+
+
+def actor_then_critic() -> None:
+    """Each has an optimizer; the critic is trained three times for each step of the actor."""
+    actor, critic = Net(), COUNT.watch(Net(1), "Net_2")
+    actors, critics = Adam(actor.parameters()), Adam(critic.parameters())
+    for _ in range(3):
+        with torch.no_grad():
+            state = actor(x)
+        for at in range(3):
+            critic(state).mean().backward()
+            critics.step()
+            critics.zero_grad()
+            if at < 2:
+                COUNT.step_ended()
+        critic(actor(x)).mean().backward()
+        actors.step()
+        actors.zero_grad()
+        COUNT.step_ended()
+
+
+def compiled_validated() -> None:
+    torch._dynamo.reset()
+    net = COUNT.watch(Net())
+    optimizer = Adam(net.parameters(), lr=0.01)
+    step = torch.compile(optimizer.step, backend="eager")
+    data = torch.utils.data.DataLoader(torch.ones(6, SIZE), batch_size=2)
+    net.eval()
+    with torch.no_grad():
+        net(x)
+    for _ in range(2):
+        net.train()
+        for batch in data:
+            net(batch).sum().backward()
+            step()
+            optimizer.zero_grad()
+            COUNT.step_ended()
+        net.eval()
+        with torch.no_grad():
+            for batch in data:
+                net(batch)
+
+
+def compiled_gan() -> None:
+    """Nobody can know which of the two updates ends a step."""
+    torch._dynamo.reset()
+    maker, judge = Net(), COUNT.watch(Net(1), "Net_2")
+    makers, judges = (torch.compile(Adam(net.parameters()).step, backend="eager") for net in (maker, judge))
+    for _ in range(3):
+        fake = maker(x)
+        judge(fake.detach()).mean().backward()
+        judges()
+        judge(fake).mean().backward()
+        makers()
+        maker.zero_grad()
+        judge.zero_grad()
+
+
+WORDS = 11
+
+
+def _language_model(layers: int = 2) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=WORDS, hidden_size=8, intermediate_size=8, num_hidden_layers=layers, num_attention_heads=2,
+        bos_token_id=0, eos_token_id=None, pad_token_id=1,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+IDS = torch.tensor([[3, 4, 5]])
+
+
+def generate() -> None:
+    model = _language_model()
+    COUNT.watch(model, training=False)
+    model.register_forward_hook(COUNT.step_ended)
+    for length in (5, 3, 4):
+        model.generate(IDS, max_new_tokens=length, do_sample=False)
+
+
+def assisted_alike() -> None:
+    """The draft has as many modules as its target."""
+    model, draft = _language_model(4), _language_model(4)
+    draft.generation_config.num_assistant_tokens = 4
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0
+    COUNT.watch(model, "LlamaForCausalLM_2", training=False)
+    model.register_forward_hook(COUNT.step_ended)
+    model.generate(IDS, max_new_tokens=12, do_sample=False, assistant_model=draft)
+
+
+def evaluation() -> None:
+    model, loss = COUNT.watch(Net(), training=False).eval(), nn.MSELoss()
+    with torch.inference_mode():
+        for _ in range(5):
+            loss(model(torch.ones(2, 4)), torch.ones(2, 4))
+            COUNT.step_ended()
+
+
+def _hf_trained(**arguments: Any) -> None:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Counted(TrainerCallback):
+        def on_step_end(self, *args: object, **kwargs: object) -> None:
+            COUNT.step_ended()
+
+    data = [{"input_ids": (ids := torch.randint(0, WORDS, (4,))), "labels": ids} for _ in range(12)]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = TrainingArguments(
+            folder,
+            per_device_train_batch_size=2,
+            per_device_eval_batch_size=2,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+            **arguments,
+        )
+        model = COUNT.watch(_language_model())
+        Trainer(model, settings, train_dataset=data, eval_dataset=data[:6], callbacks=[Counted()]).train()
+
+
+def hf_accumulating() -> None:
+    _hf_trained(
+        gradient_accumulation_steps=2, num_train_epochs=2, eval_strategy="steps", eval_steps=2,
+        gradient_checkpointing=True,
+    )  # fmt: skip

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
+from tracekit.capture import MemoryEmitter
 from tracekit.markers.base import ModuleMarker
 from tracekit.trace.decoding import decode
-
-if TYPE_CHECKING:
-    import torch
-
-    from tracekit.capture import Listed
 
 
 class Cnn(nn.Module):
@@ -93,7 +89,7 @@ class Raising(nn.Module):
         raise self.error
 
 
-def markers(to: Listed) -> list[ModuleMarker]:
+def markers(to: MemoryEmitter) -> list[ModuleMarker]:
     """What every range says, in the order in which they were opened."""
     texts = [event.text for event in to.events if event.text is not None]
     decoded = decode(texts)
@@ -106,7 +102,7 @@ def hooks(model: nn.Module) -> int:
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
 
 
-def tree(to: Listed, thread: int | None = None) -> list[str]:
+def tree(to: MemoryEmitter, thread: int | None = None) -> list[str]:
     """Paths of the calls of one thread, indented as they nest; checks that everything opened was closed."""
     lines, depth = [], 0
     mine = [event for event in to.events if event.thread == (thread or threading.get_ident())]
@@ -123,12 +119,12 @@ def tree(to: Listed, thread: int | None = None) -> list[str]:
     return lines
 
 
-def by_path(to: Listed, *, result: bool = False) -> dict[str, ModuleMarker]:
+def by_path(to: MemoryEmitter, *, result: bool = False) -> dict[str, ModuleMarker]:
     """The last call (or result) of every module."""
     return {marker.path: marker for marker in markers(to) if marker.only_result is result}
 
 
-def counted(to: Listed) -> dict[str, int]:
+def counted(to: MemoryEmitter) -> dict[str, int]:
     """How many calls of every module were marked."""
     counts: dict[str, int] = defaultdict(int)
     for marker in markers(to):

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from tests.command import command
+import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pytest
-
-    from tests.command import Outcome
+from tests.command import Outcome, command
 
 #: A model and its inputs, as ``make``; more lines may follow.
 MODEL = """

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import tracekit
-from tracekit.capture import machine
 from tracekit.capture.emit import routed_to
+from tracekit.capture.recorder import Recorder
+from tracekit.capture.rows import machine_tables
+from tracekit.dataset.opening import Dataset
 from tracekit.nsight import file as nsight_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tracekit.capture.recorder import Recorder
-    from tracekit.dataset.opening import Dataset
 
 
 class Span(NamedTuple):
@@ -42,7 +38,7 @@ def recorded(recorder: Recorder) -> Iterator[Recorder]:
 
 def written(recorder: Recorder, path: Path) -> Path:
     rows = recorder.rows()
-    nsight_file.write(path, rows.tables() | machine.about(rows))
+    nsight_file.write(path, rows.tables() | machine_tables(rows))
     return path
 
 
@@ -64,12 +60,3 @@ def texts_of(recorder: Recorder) -> list[str]:
     rows = recorder.rows()
     in_order = sorted(rows.ranges, key=lambda row: row["start"])
     return [rows.strings[row["textId"]] for row in in_order]
-
-
-def is_module(text: str) -> bool:
-    """Whether it is a marker of a call, as capture spells them."""
-    try:
-        said = json.loads(text.replace("'", '"'))
-    except ValueError:
-        return False
-    return isinstance(said, dict) and "Module" in said and "Outputs" not in said

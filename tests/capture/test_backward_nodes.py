@@ -4,37 +4,164 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._C._autograd import _get_sequence_nr
+from torch._C._profiler import ActiveProfilerType
+from torch.autograd.graph import Node
+from torch.utils.checkpoint import checkpoint
 
-import tracekit
-from tests.capture import places
+from tests.capture.models import Tagger, tree
 from tests.capture.recordings import parsed, recorded
-from tests.capture.training_models import SIZE, TRAINED, Mlp, Residual, Tapped, numbers
-from tracekit.capture import Listed, layer_markers
+from tracekit.capture import MemoryEmitter, layer_markers
 from tracekit.capture.layers import SKIPPED
 from tracekit.capture.recorder import Recorder
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+SIZE, WORDS = 8, 5
 
-    import pandas as pd
-    from torch import Tensor
-    from torch.autograd.graph import Node
 
-    from tests.capture.places import Place
+def numbers() -> Tensor:
+    return torch.randn(2, 4, SIZE)
+
+
+def words() -> Tensor:
+    return torch.randint(0, WORDS, (2, 4))
+
+
+class Mlp(nn.Module):
+    """Has operators of its own before, between and after its children."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(SIZE, SIZE)
+        self.down = nn.Linear(SIZE, SIZE)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.down(nn.functional.gelu(self.up(x.sin())) * 2)).tanh()
+
+
+class Attention(nn.Module):
+    """Only the first layer of a model has the bias; all others are passed what it made."""
+
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(SIZE, SIZE) for _ in range(4))
+        if bias:
+            self.relative_attention_bias = nn.Embedding(4, 1)
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        scores = self.q(x) @ self.k(x).transpose(-1, -2)
+        if bias is None:
+            bias = self.relative_attention_bias(torch.arange(4)).view(1, 1, 4).expand(1, 4, 4) * 1.5
+        return self.o((scores + bias).softmax(-1) @ self.v(x)), bias
+
+
+class Layer(nn.Module):
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.norm, self.norm_2 = nn.LayerNorm(SIZE), nn.LayerNorm(SIZE)
+        self.attention = Attention(bias=bias)
+        self.mlp = Mlp()
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        attended, bias = self.attention(self.norm(x), bias)
+        x = x + attended
+        return x + self.mlp(self.norm_2(x)), bias
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, SIZE)
+        self.layers = nn.ModuleList([Layer(bias=True) for _ in range(3)])
+        self.head = nn.Linear(SIZE, WORDS)
+        self.reentrant = reentrant
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=self.reentrant)[0]
+        return self.head(x.relu())
+
+
+class Tapped(nn.Module):
+    """Keeps losses of its own aside, computed from the middle of it."""
+
+    balance: Tensor
+    inner: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Mlp(), Mlp()
+        self.router, self.last = nn.Linear(SIZE, 4), nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        self.balance = (self.router(x).softmax(-1) ** 2).mean() * 3
+        x = self.second(x).cos()
+        self.inner = x.tanh()
+        return self.last(x) + 1
+
+
+class _Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0].cos()
+
+
+class OwnFunction(nn.Module):
+    """A function with a backward of its own, and tensors that change in place below views of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Mlp(), nn.Linear(SIZE, SIZE)
+        self.in_place = nn.Sequential(nn.Linear(SIZE, SIZE), nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _Sine.apply(_Sine.apply(self.first(x)) * 2)
+        y = self.last(x)
+        part = y[..., :2]
+        y.mul_(2)
+        part.add_(1)
+        return self.in_place(_Sine.apply(y) + part.sum()).sum()
+
+
+def tapped_loss(model: Tapped) -> list[Tensor]:
+    return [model(numbers()).sum() + model.balance + model.inner.mean()]
+
+
+def several_passes(model: Tapped) -> list[Tensor]:
+    output = model(numbers())
+    return [output.sum(), model.balance, model.inner.sum(), output.mean()]
+
+
+def loss_of(inputs: Callable[[], Tensor]) -> Callable[[nn.Module], list[Tensor]]:
+    return lambda model: [model(inputs()).sum()]
+
+
+#: A model, and what calls it and returns its losses.
+TRAINED: dict[str, tuple[Callable[[], nn.Module], Callable[..., list[Tensor]]]] = {
+    "mlp": (Mlp, loss_of(numbers)),
+    "checkpointed": (lambda: Checkpointed(reentrant=False), loss_of(words)),
+    "checkpointed reentrant": (lambda: Checkpointed(reentrant=True), loss_of(words)),
+    "tapped": (Tapped, tapped_loss),
+    "several passes": (Tapped, several_passes),
+    "own function": (OwnFunction, loss_of(numbers)),
+}
+
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    yield from places.place(tmp_path, monkeypatch)
 
 
 class Truth:
@@ -69,7 +196,7 @@ def nodes_below(loss: Tensor) -> list[Node]:
     return [node for node in seen if node._sequence_nr() < 2**63]
 
 
-def open_path(to: Listed) -> str | None:
+def open_path(to: MemoryEmitter) -> str | None:
     """The module of the innermost range on this thread, which must be one of a backward pass."""
     ranges: list[str] = []
     for event in to.events:
@@ -82,7 +209,7 @@ def open_path(to: Listed) -> str | None:
     return marker["Module"]
 
 
-def differences(losses: list[Tensor], to: Listed, owner: Callable[[int], str | None]) -> list[tuple]:
+def differences(losses: list[Tensor], to: MemoryEmitter, owner: Callable[[int], str | None]) -> list[tuple]:
     """Runs every loss backward. Returns the nodes that ran in the range of another module than their own."""
     wrong, ran = [], 0
 
@@ -105,7 +232,7 @@ def differences(losses: list[Tensor], to: Listed, owner: Callable[[int], str | N
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_node_runs_in_the_range_of_the_module_whose_forward_made_it(name: str) -> None:
     make, run = TRAINED[name]
-    model, to = make(), Listed()
+    model, to = make(), MemoryEmitter()
     truth = Truth(model)
     with layer_markers(model, emitter=to, backward=True):
         for _ in range(2):
@@ -113,24 +240,8 @@ def test_every_node_runs_in_the_range_of_the_module_whose_forward_made_it(name: 
     assert to.lane.open == []
 
 
-def test_only_the_nodes_that_lead_to_some_inputs_run() -> None:
-    model, to = Tapped(), Listed()
-    truth = Truth(model)
-    with layer_markers(model, emitter=to, backward=True):
-        loss = (model(numbers()) * model.inner).sum()
-        wrong = []
-        for node in nodes_below(loss):
-            node.register_prehook(
-                lambda _, node=node: (
-                    wrong.append(node.name()) if truth.owner(node._sequence_nr()) != open_path(to) else None
-                )
-            )
-        torch.autograd.grad(loss, [model.second.up.weight])
-    assert wrong == []
-
-
 def test_nodes_of_another_thread_are_never_those_of_a_module_with_the_same_numbers() -> None:
-    model, to = nn.ModuleDict({"here": Residual(), "there": Residual()}), Listed()
+    model, to = nn.ModuleDict({"here": Mlp(), "there": Mlp()}), MemoryEmitter()
     outputs: dict[str, Tensor] = {}
     # Both threads count from the same number, nearly.
     with layer_markers(model, emitter=to, backward=True):
@@ -152,7 +263,7 @@ def test_nodes_of_another_thread_are_never_those_of_a_module_with_the_same_numbe
 
 
 def test_what_is_differentiated_twice_is_still_the_module_s() -> None:
-    model, to = nn.Sequential(Mlp(), Mlp()), Listed()
+    model, to = nn.Sequential(Mlp(), Mlp()), MemoryEmitter()
     truth = Truth(model)
     with layer_markers(model, emitter=to, backward=True):
         x = numbers().requires_grad_()
@@ -173,64 +284,8 @@ def test_what_is_differentiated_twice_is_still_the_module_s() -> None:
     assert {name for name, *_ in wrong} <= {"AddBackward0"}
 
 
-def test_a_pass_inside_a_forward_leaves_the_forward_as_it_was() -> None:
-    class Refined(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.energy, self.last = Mlp(), nn.Linear(SIZE, SIZE)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = x.requires_grad_()
-            (step,) = torch.autograd.grad(self.energy(x).sum(), x)
-            return self.last((x - step).tanh()).sin()
-
-    model, to = Refined(), Listed()
-    truth = Truth(model)
-    with layer_markers(model, emitter=to, backward=True):
-        assert differences([model(numbers()).sum()], to, truth.owner) == []
-    assert to.lane.open == []
-
-
-def test_gradients_stay_the_same() -> None:
-    model, x = Residual().eval(), numbers()
-    model(x).sum().backward()
-    expected = [item.grad.clone() for item in model.parameters()]
-    model.zero_grad()
-    with layer_markers(model, emitter=Listed(), backward=True):
-        model(x).sum().backward()
-    assert all(torch.equal(item.grad, other) for item, other in zip(model.parameters(), expected, strict=True))
-
-
-def test_torch_s_engine_is_back_when_the_markers_are_off() -> None:
-    engine = torch.autograd.Variable._execution_engine
-    markers = layer_markers(Mlp(), emitter=Listed(), backward=True)
-    assert torch.autograd.Variable._execution_engine is not engine
-    markers.remove()
-    assert type(torch.autograd.Variable._execution_engine) is type(engine)
-
-
-def test_operators_of_a_backward_pass_belong_to_the_module_of_their_sequence_number_s_forward(
-    place: Place,
-) -> None:
-    make = "from tests.capture.training_models import SharedBias, numbers\ndef make(): return SharedBias(), numbers()"
-    place.write(make)
-    outcome = place.capture("--backward", "--ops", "--steps", 2, "model.py:make")
-    assert outcome.code == 0, outcome
-    dataset = tracekit.parse(place.folder / "make.sqlite")
-    ranges = dataset.ranges(["text", "start_ns", "end_ns"])
-    words = ranges.text.astype(str).str.extract(r"(?P<name>.+?), seq = (?P<number>\d+), op_id").dropna()
-    work = dataset.kernels(["name", "module", "start_ns", "end_ns"]).astype({"name": str})
-    work = work.merge(ranges.join(words, how="inner"), on=["name", "start_ns", "end_ns"]).sort_values("start_ns")
-    backward = work.name.str.contains("Backward")
-    # The last operator with a number made the node; those before it made none.
-    made_by = work[~backward].drop_duplicates("number", keep="last").set_index("number").module
-    own = work[backward].number.map(made_by.astype(object))
-    assert own.notna().sum() > 200
-    assert (own.fillna("") == work[backward].module.astype(object).fillna("")).all()
-
-
 def test_ranges_need_not_nest_while_torch_pushes_ranges_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Started(Listed):
+    class Started(MemoryEmitter):
         def __init__(self) -> None:
             super().__init__()
             self.running: list[str] = []
@@ -239,7 +294,7 @@ def test_ranges_need_not_nest_while_torch_pushes_ranges_of_operators(monkeypatch
             self.running.append(json.loads(text)["Module"])
             return self.running.pop
 
-    monkeypatch.setattr("tracekit.capture.backward._operators_push_ranges", lambda: True)
+    monkeypatch.setattr(torch._C._autograd, "_profiler_type", lambda: ActiveProfilerType.NVTX)
     model, to, found = Mlp(), Started(), set()
     truth = Truth(model)
     with layer_markers(model, emitter=to, backward=True):
@@ -252,30 +307,6 @@ def test_ranges_need_not_nest_while_torch_pushes_ranges_of_operators(monkeypatch
     assert found == {(None,), ("top", "top"), ("top.up", "top.up"), ("top.down", "top.down")}
     assert not to.events
     assert not to.running
-
-
-def test_threads_that_train_at_once_do_not_disturb_each_other() -> None:
-    model, to, wrong = Residual(), Listed(), []
-
-    def train() -> None:
-        for _ in range(3):
-            output = model(numbers())
-            for node in nodes_below(output.sum())[1:]:
-                node.register_prehook(lambda _: wrong.append(open_path(to)) if open_path(to) is None else None)
-            output.sum().backward()
-
-    with layer_markers(model, emitter=to, backward=True):
-        model(numbers()).sum().backward()
-        threads = [threading.Thread(target=train) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-    assert {event.text is None for event in to.events} == {True, False}
-    for thread in threads:
-        own = [event.text for event in to.events if event.thread == thread.ident]
-        assert sum(text is None for text in own) * 2 == len(own)
 
 
 def work_of_training(name: str, folder: Path, *, backward: bool) -> pd.DataFrame:
@@ -293,9 +324,7 @@ def work_of_training(name: str, folder: Path, *, backward: bool) -> pd.DataFrame
 @pytest.mark.parametrize(
     ("name", "unknown"),
     [
-        ("residual", set()),
         ("several passes", set()),
-        ("penalized", set()),
         # A node inside which modules run again, and the nodes of views that were made anew at the end of a module.
         ("checkpointed", {"TanhBackward0"}),
         ("checkpointed reentrant", {"CheckpointFunctionBackward"}),
@@ -313,3 +342,75 @@ def test_sequence_numbers_tell_the_modules_that_markers_of_the_backward_pass_tel
     nodes = numbered[numbered.name.str.fullmatch(r"\w+Backward\d*") & marked.module.notna()]
     assert set(nodes.name[nodes.module.isna()]) == unknown
     assert (nodes.method == "backward").sum() > 20
+
+
+def test_a_backward_pass_that_raises_is_closed_by_the_next_call() -> None:
+    class Failing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise ValueError("no")
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Failing.apply(x) * 2
+
+    to, x = MemoryEmitter(), torch.randn(2, requires_grad=True)
+    with layer_markers(model := Model(), emitter=to, backward=True):
+        with pytest.raises(ValueError, match="no"):
+            model(x).sum().backward()
+        model(x)
+        assert to.lane.open == []
+    assert tree(to) == ["top", "top", "top"]
+
+
+def test_turned_off_between_forward_and_backward_says_nothing() -> None:
+    model, to = Tagger(), MemoryEmitter()
+    with layer_markers(model, emitter=to, backward=True) as handle:
+        output = model(torch.randn(1, 2, 6))
+        to.events.clear()
+        handle.enabled = False
+        output.sum().backward()
+    assert to.events == []
+
+
+def test_backward_in_another_thread_than_forward_is_balanced_there() -> None:
+    model, to = Tagger(), MemoryEmitter()
+    with layer_markers(model, emitter=to, backward=True):
+        output = model(torch.randn(1, 2, 6)).sum()
+        to.events.clear()
+        other = threading.Thread(target=output.backward)
+        other.start()
+        other.join()
+    assert tree(to, other.ident) == ["top", "  top.out", "  top.lstm"]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_checkpointed_function_computes_itself_is_of_no_module_when_it_runs_again(
+    reentrant: bool, tmp_path: Path
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.inner, self.last = (nn.Linear(4, 4) for _ in range(3))
+
+        def part(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x.sin()).erf().log1p()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(checkpoint(self.part, self.first(x), use_reentrant=reentrant))
+
+    model, recorder, torchs_own = Model(), Recorder(), vars(torch.utils.checkpoint).copy()
+    with recorded(recorder), layer_markers(model, backward=True):
+        model(torch.rand(2, 4)).sum().backward()
+    assert {name: vars(torch.utils.checkpoint)[name] for name in torchs_own} == torchs_own
+    work = parsed(recorder, tmp_path).kernels(["name", "module", "phase", "cause"]).astype(object)
+    for name in ("sin", "erf", "log1p"):
+        own = work[work.name == f"aten::{name}"]
+        places = {(row.phase, row.module if row.cause != row.cause else row.cause) for row in own.itertuples()}
+        assert places == {("forward", "top"), ("recompute", "recomputed")}
+    again = work[(work.phase == "recompute") & work.module.notna()]
+    assert set(again.module) == {"top.inner"}

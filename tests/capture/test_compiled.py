@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 from weakref import ref
 
 import pytest
@@ -13,19 +13,12 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from tests.capture.models import counted, hooks, tree
-from tracekit.capture import Listed, layer_marker, layer_markers, step
-from tracekit.capture.attach import _MarkedCall, compile_in_place, is_compiled
+from tracekit.capture import MemoryEmitter, layer_marker, layer_markers, step
+from tracekit.capture.attach import _MarkedCall, compile_in_place
 from tracekit.capture.emit import routed_to
-from tracekit.capture.roots import RootMarkers
+from tracekit.capture.program import RootMarkers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 X = torch.ones(2, 4)
 INSIDE = ["top.a", "top.a.up", "top.b", "top.b.up"]
 
@@ -66,18 +59,8 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-def test_a_compiled_model_is_one_graph_and_its_root_is_marked() -> None:
-    to, model = Listed(), compiled(Net())
-    with layer_markers(model, emitter=to) as handle:
-        model(X)
-        model(X)
-        assert handle.silent == INSIDE
-    assert tree(to) == ["top", "top"]
-    assert graphs() == 1
-
-
 def test_a_model_compiled_in_place_is_one_graph_and_its_root_is_marked() -> None:
-    to, model = Listed(), Net()
+    to, model = MemoryEmitter(), Net()
     model.compile(fullgraph=True, backend="eager")
     with layer_markers(model, emitter=to) as handle:
         model(X)
@@ -89,7 +72,7 @@ def test_a_model_compiled_in_place_is_one_graph_and_its_root_is_marked() -> None
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_compiled_block_is_marked_among_eager_ones(in_place: bool) -> None:
-    to, model = Listed(), Net()
+    to, model = MemoryEmitter(), Net()
     if in_place:
         model.a.compile(fullgraph=True, backend="eager")
     else:
@@ -104,7 +87,7 @@ def test_a_compiled_block_is_marked_among_eager_ones(in_place: bool) -> None:
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("marked_first", [True, False])
 def test_layers_compiled_one_by_one_share_their_code_as_without_markers(marked_first: bool, in_place: bool) -> None:
-    to, model = Listed(), nn.Sequential(Net(), Net(), Net())
+    to, model = MemoryEmitter(), nn.Sequential(Net(), Net(), Net())
     if marked_first:
         layer_markers(model, backward=True, emitter=to)
     for index, layer in enumerate(model):
@@ -128,7 +111,7 @@ def test_layers_compiled_one_by_one_share_their_code_as_without_markers(marked_f
     ],
 )
 def test_markers_go_around_the_compiled_calls_of_modules_that_are_compiled_again(stance: str, first: list[str]) -> None:
-    to, model = Listed(), Net()
+    to, model = MemoryEmitter(), Net()
     handle = layer_markers(model, backward=True, emitter=to)
     for module in (model.a, model, model):
         compile_in_place(module, partial(module.compile, backend="eager"))
@@ -143,22 +126,8 @@ def test_markers_go_around_the_compiled_calls_of_modules_that_are_compiled_again
     assert not any(isinstance(module._compiled_call_impl, _MarkedCall) for module in model.modules())
 
 
-def test_a_module_that_compiles_itself_in_its_call_is_marked() -> None:
-    class Late(Net):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if not is_compiled(self):
-                compile_in_place(self, partial(self.compile, backend="eager"))
-            return super().forward(x)
-
-    to, model = Listed(), Late()
-    with layer_markers(model, emitter=to):
-        model(X)
-        model(X)
-    assert [line for line in tree(to) if not line.startswith(" ")] == ["top", "top"]
-
-
 def test_a_recording_keeps_no_module_alive_that_is_compiled_in_place() -> None:
-    to, model = Listed(), Net()
+    to, model = MemoryEmitter(), Net()
     model.a.compile(backend="eager")
     with routed_to(to), RootMarkers(lambda *_: None, layer_markers):
         model.compile(backend="eager")
@@ -171,30 +140,12 @@ def test_a_recording_keeps_no_module_alive_that_is_compiled_in_place() -> None:
     assert tree(to) == ["Net"]
 
 
-def test_a_compiled_block_that_raises_is_closed() -> None:
-    to, model = Listed(), Net()
-    model.a.compile(backend="eager")
-    with layer_markers(model, emitter=to), pytest.raises(RuntimeError):
-        model(torch.ones(2, 5))
-    assert tree(to) == ["top", "  top.a"]
-
-
 def test_compiling_after_marking_breaks_no_graph_and_is_told() -> None:
-    to, model = Listed(), Net()
+    to, model = MemoryEmitter(), Net()
     handle = layer_markers(model, emitter=to)
     run = compiled(model)
     run(X)
     assert (to.events, handle.silent, graphs()) == ([], ["top", *INSIDE], 1)
-
-
-def test_toggling_recompiles_nothing() -> None:
-    model = Net()
-    handle = layer_markers(model, emitter=Listed())
-    run = compiled(model)
-    for on in (True, False, True):
-        handle.enabled = on
-        run(X)
-    assert graphs() == 1
 
 
 def test_breaks_that_the_model_brings_itself_leave_the_ranges_balanced() -> None:
@@ -204,7 +155,7 @@ def test_breaks_that_the_model_brings_itself_leave_the_ranges_balanced() -> None
             torch._dynamo.graph_break()
             return self.b(x)
 
-    to, model = Listed(), torch.compile(Breaking(), backend="eager")
+    to, model = MemoryEmitter(), torch.compile(Breaking(), backend="eager")
     with layer_markers(model, emitter=to), torch.no_grad():
         for _ in range(3):
             model(X)
@@ -213,7 +164,7 @@ def test_breaks_that_the_model_brings_itself_leave_the_ranges_balanced() -> None
 
 
 def test_markers_by_hand_and_steps_vanish_inside_of_a_graph_without_breaking_it() -> None:
-    to, module = Listed(), nn.Linear(4, 4)
+    to, module = MemoryEmitter(), nn.Linear(4, 4)
 
     def run(x: torch.Tensor) -> torch.Tensor:
         with step("inside", emitter=to), layer_marker("top.head", module, (x,), emitter=to) as call:
@@ -224,16 +175,8 @@ def test_markers_by_hand_and_steps_vanish_inside_of_a_graph_without_breaking_it(
     assert (to.events, graphs()) == ([], 1)
 
 
-def test_inductor_runs_a_marked_model() -> None:
-    to, model = Listed(), torch.compile(Net(), fullgraph=True)
-    with layer_markers(model, emitter=to), torch.no_grad():
-        output = model(X)
-    assert torch.allclose(output, model._orig_mod(X), atol=1e-5)
-    assert tree(to) == ["top"]
-
-
 def test_export_and_jit_trace_of_a_marked_model_hold_no_marks() -> None:
-    to, model = Listed(), Net().eval()
+    to, model = MemoryEmitter(), Net().eval()
     with layer_markers(model, emitter=to):
         exported = torch.export.export(model, (X,), dynamic_shapes=({0: torch.export.Dim("n")},))
         with pytest.MonkeyPatch.context() as patch:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.capture.hollow_compiler import hollow_compiler
 from tests.capture.kernel_truth import runs
 from tests.capture.test_flops import NOT_COUNTED
-from tracekit.capture import Listed, compiled_maps, layer_markers
+from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
+from tracekit.markers.base import Flops
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from tracekit.markers.base import Flops
-
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 _WIDTH = 8
 
 
@@ -60,15 +51,6 @@ class Net(nn.Module):
         return self.head(x.mean(dim=(0, 1), keepdim=True)[0])
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    torch._dynamo.reset()
-    with hollow_compiler():
-        yield
-    torch._dynamo.reset()
-
-
 def counted(model: nn.Module, x: Tensor, *, backward: bool) -> Counter[str]:
     """Torch's count of the products of each module itself and of those below."""
     with FlopCounterMode(display=False, custom_mapping=NOT_COUNTED) as counter:
@@ -85,7 +67,7 @@ def counted(model: nn.Module, x: Tensor, *, backward: bool) -> Counter[str]:
 
 def told(model: nn.Module, x: Tensor, *, backward: bool) -> list[tuple[str, Flops]]:
     """What the maps tell of one step: the FLOPs of every kernel and module."""
-    listed = Listed()
+    listed = MemoryEmitter()
     with routed_to(listed), layer_markers(model):
         out = model(x)
         if backward:
@@ -95,7 +77,7 @@ def told(model: nn.Module, x: Tensor, *, backward: bool) -> list[tuple[str, Flop
     return [(path, flops) for kernel in kernels for (path, _), flops in zip(kernel.modules, kernel.flops, strict=True)]
 
 
-def inclusive(rows: list[tuple[str, Flops]]) -> Counter[str]:
+def subtree_sums(rows: list[tuple[str, Flops]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for path, flops in rows:
         parts = path.split(".")
@@ -115,7 +97,7 @@ def test_forward_flops_of_each_module_are_those_that_torch_counts(*, dynamic: bo
             model(x)
             rows = told(model, x, backward=False)
             assert [row for row in rows if row[1].number < 0] == []
-            assert {name: number for name, number in inclusive(rows).items() if number} == {
+            assert {name: number for name, number in subtree_sums(rows).items() if number} == {
                 name: number for name, number in true[size].items() if number and name != "Global"
             }
     assert {flops.note for path, flops in rows if path == "top.stem" and flops.number} == {"float32"}
@@ -129,7 +111,7 @@ def test_forward_and_backward_flops_add_up_to_those_that_torch_counts() -> None:
         model.compile()
         model(x).sum().backward()
         rows = told(model, x, backward=True)
-    total = inclusive(rows)
+    total = subtree_sums(rows)
     assert total["top"] == true["Global"]
     # The input needs no gradient: the first convolution has that of its weight alone.
     assert total["top.stem"] == 2 * forward["top.stem"]

@@ -6,27 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from tests.capture.hollow_compiler import hollow_compiler
-from tests.capture.kernel_truth import owners, runs, true_products, wrong_owners
-from tracekit.capture import Listed, compiled_maps, layer_markers
+from tests.capture.kernel_truth import Run, heaviest, owners, runs, true_products, wrong_owners
+from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from tests.capture.kernel_truth import Run
-
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
 _WIDTH = 8
 
@@ -58,23 +52,6 @@ class Model(nn.Module):
         return self.head(x).sin()
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def hollow() -> Iterator[None]:
-    with hollow_compiler():
-        yield
-
-
 def whole(model: Model) -> None:
     model.compile()
 
@@ -86,7 +63,7 @@ def by_layer(model: Model) -> None:
 
 def steps(model: Model, *, times: int = 1) -> tuple[list[Run], list[object], int]:
     """Runs of compiled graphs in training steps, the products with a wrong owner, and how many products there were."""
-    listed = Listed()
+    listed = MemoryEmitter()
     with routed_to(listed), layer_markers(model), true_products(listed) as products:
         for _ in range(times):
             model.zero_grad()
@@ -95,7 +72,6 @@ def steps(model: Model, *, times: int = 1) -> tuple[list[Run], list[object], int
     return runs(listed), wrong_owners(listed, products, *known), len(products)
 
 
-@pytest.mark.usefixtures("hollow")
 @pytest.mark.parametrize("compile_it", [whole, by_layer])
 def test_every_product_is_of_the_module_that_owns_its_weight_also_in_equal_layers(
     compile_it: Callable[[Model], None],
@@ -128,7 +104,7 @@ def test_order_and_names_are_those_that_the_profiler_sees() -> None:
         x = torch.ones(4, _WIDTH)
         with torch.no_grad():
             model(x)
-            listed = Listed()
+            listed = MemoryEmitter()
             with routed_to(listed), layer_markers(model):
                 model(x)
             with profile(activities=[ProfilerActivity.CPU]) as profiled:
@@ -160,19 +136,19 @@ def test_programs_without_maps_are_left_alone() -> None:
         model(torch.ones(4, _WIDTH))
     after = compile_fx.compile_fx, output_code.CompiledFxGraph.post_compile, torch.compiler.config.cache_key_tag
     assert before == after
-    listed = Listed()
+    listed = MemoryEmitter()
     with routed_to(listed):
         model(torch.ones(4, _WIDTH))
     assert listed.events == []
 
 
 def test_map_is_told_again_when_a_recording_begins() -> None:
-    from tracekit.capture.epoch import epoch
+    from tracekit.capture.emit import epoch
 
     with compiled_maps():
         whole(model := Model(1))
         x = torch.ones(4, _WIDTH)
-        listed = Listed()
+        listed = MemoryEmitter()
         with routed_to(listed), torch.no_grad():
             model(x)
             model(x)
@@ -216,3 +192,50 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+class Sum(nn.Module):
+    """Two products that are added up, and a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.down = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.down(torch.relu(self.left(x) + self.right(y)))
+
+
+def one_run(**options: object) -> Run:
+    """A run of the model compiled with some of Inductor's options."""
+    from torch._inductor import config
+
+    model, listed = Sum(), MemoryEmitter()
+    with compiled_maps(), routed_to(listed), torch.no_grad(), config.patch(options):
+        model.compile()
+        with layer_markers(model):
+            model(torch.ones(4, 8), torch.ones(4, 8))
+    [run] = runs(listed)
+    return run
+
+
+def test_call_that_adds_two_products_is_of_both_modules() -> None:
+    kernels = one_run(max_autotune=True).kernels
+    [both] = [kernel for kernel in kernels if kernel.name.endswith("_mm_plus_mm")]
+    assert dict(both.modules) == {"top.left": 1, "top.right": 1}
+    assert not any(flops.number == 0 for flops in both.flops)
+
+
+def test_packed_products_are_of_their_modules_and_not_of_what_their_inputs_are_from() -> None:
+    kernels = one_run(freezing=True).kernels
+    products = [kernel for kernel in kernels if not kernel.generated]
+    assert [heaviest(kernel) for kernel in products] == ["top.left", "top.right", "top.down"]
+    assert {len(kernel.modules) for kernel in products} == {1}
+    assert heaviest(kernels[-1]) == "top.down"
+
+
+def test_libraries_that_generated_cpp_calls_have_the_names_that_they_have_in_python() -> None:
+    """Else no profiler's operators are found to be theirs."""
+    products = [kernel for kernel in one_run(cpp_wrapper=True).kernels if not kernel.generated]
+    assert {kernel.name for kernel in products} <= {"extern_kernels.mm", "extern_kernels.addmm"}
+    assert [heaviest(kernel) for kernel in products] == ["top.left", "top.right", "top.down"]

@@ -6,38 +6,24 @@ The truth is what libraries were really given: which parameter, by its place in 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import tracekit
-from tests.capture import places
-from tests.capture.hollow_compiler import hollow_compiler
-from tests.capture.kernel_truth import owners, true_products
-from tests.capture.others import OTHERS
-from tracekit.capture import Listed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pandas as pd
-
-    from tests.capture.kernel_truth import Product
-    from tests.capture.others import Other
-    from tests.capture.places import Place
+from tests.capture.kernel_truth import Product, owners, true_products
+from tests.capture.others import OTHERS, Other
+from tests.capture.places import Place
+from tracekit.capture import MemoryEmitter
 
 pytestmark = [pytest.mark.torch, pytest.mark.models, pytest.mark.filterwarnings("ignore")]
 
 #: Models, and where they are split.
-SPLIT = {
-    "llama": "aten::scaled_dot_product_attention",
-    "t5": "aten::scaled_dot_product_attention",
-    "clip": "aten::scaled_dot_product_attention",
-    "resnet": "aten::batch_norm",
-}
+SPLIT = {"llama": "aten::scaled_dot_product_attention", "resnet": "aten::batch_norm"}
 _PRODUCTS = {f"aten::{name}": name for name in ("addmm", "mm", "bmm", "baddbmm", "convolution")}
 _GRAPH = re.compile(r"^graph_\d+_")
 _TARGET = f"""
@@ -50,29 +36,15 @@ def make():
 at_hand: list[Other] = []
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with hollow_compiler():
-        for here in places.place(tmp_path, monkeypatch):
-            here.write(_TARGET, "other.py")
-            yield here
-    torch._dynamo.reset()
-    torch.set_num_threads(threads)
+@pytest.fixture(autouse=True)
+def _target(hollow: None, place: Place) -> Iterator[None]:
+    place.write(_TARGET, "other.py")
+    yield
     at_hand.clear()
 
 
 class Recorded(NamedTuple):
-    """A recording of a model.
-
-    Attributes:
-        kernels: Its kernels in order.
-        weights: The weights of each kernel by module.
-        products: The products of the libraries, in order: those of Inductor's code alone, warm-up and all.
-        owners: The modules that own the parameters, by where these are in memory.
-    """
+    """Kernels in order, their weights by module, and the products of libraries beside who owns their parameters."""
 
     kernels: pd.DataFrame
     weights: dict[int, dict[str, float]]
@@ -91,7 +63,7 @@ def recorded(place: Place, name: str, *options: object, whole: bool = False) -> 
     if whole:
         other.model.compile()
     report = place.folder / f"{len(at_hand)}.sqlite"
-    with true_products(Listed()) as products:
+    with true_products(MemoryEmitter()) as products:
         outcome = place.capture("--steps", 2, "--warmup", 1, "-o", report, *options, "other.py:make")
     assert outcome.code == 0, outcome
     dataset = tracekit.parse(report)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import tracekit
-from tests.command import separately
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.command import Outcome
-    from tracekit.dataset.opening import Dataset
+from tests.command import Outcome, separately
+from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.nsys]
 
@@ -140,30 +136,3 @@ def test_a_model_that_raises_is_told_in_one_line_and_leaves_what_was_recorded(
     assert "Traceback" not in outcome.err
     assert dataset.steps(["kind"]).kind.tolist() == ["train", "train"]
     assert not dataset.ranges(["open"]).open.any()
-
-
-def test_both_engines_record_the_same_of_a_model_that_raises(failed: dict[str, Run]) -> None:
-    one, other = (calls(failed[engine].dataset) for engine in ENGINES)
-    assert one == other
-    assert {call[1] for call in one} == {"forward", "backward"}
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_nothing_is_left_but_the_report(engine: str, runs: dict[str, Run], program: Path) -> None:
-    left = {path.name for path in program.iterdir() if path.name != "__pycache__"}
-    assert left <= {
-        "program.py",
-        "torch.sqlite",
-        "torch.tracekit",
-        "nsys.sqlite",
-        "nsys.tracekit",
-        "nsys.nsys-rep",
-    }
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_stderr_holds_words_of_tracekit_alone(engine: str, runs: dict[str, Run]) -> None:
-    lines = runs[engine].outcome.err.splitlines()
-    allowed = ("recorded ", "a step took ", "report: ", "next: tracekit parse ")
-    assert [line for line in lines if not line.startswith(allowed)] == []
-    assert runs[engine].outcome.out == ""

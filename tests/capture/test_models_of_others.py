@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from tests.capture import comparison
-from tests.capture.others import OTHERS, RECOMPUTED, loss_of, recompute
+from tests.capture import truth
+from tests.capture.others import OTHERS, RECOMPUTED, Other, loss_of, recompute
 from tests.capture.recordings import parsed, recorded
-from tests.capture.truth import flops_of, true_calls
+from tests.capture.truth import Truth, flops_of, true_calls
 from tracekit.capture import layer_markers
 from tracekit.capture.recorder import Recorder
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.capture.others import Other
-    from tests.capture.truth import Truth
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.models]
 
@@ -33,7 +28,7 @@ CASES = [
     *((name, "recomputing") for name in RECOMPUTED),
     *((name, "recomputing, reentrant") for name in RECOMPUTED if name != "unet"),
 ]
-CASES = [case for case in CASES if case not in {("llama_generates", "training"), ("lora_off", "training")}]
+CASES.remove(("llama_generates", "training"))
 TRAINING = [case for case in CASES if case[1] != "forward"]
 cases = partial(pytest.mark.parametrize, "case", ids=" ".join)
 
@@ -93,12 +88,12 @@ def training_step(other: Other) -> None:
 
 @cases(argvalues=CASES)
 def test_calls_are_those_that_hooks_see(recording: Recording) -> None:
-    assert comparison.calls(recording.dataset) == comparison.true_calls(recording.truth)
+    assert truth.recorded_calls(recording.dataset) == truth.seen_calls(recording.truth)
 
 
 @cases(argvalues=TRAINING)
 def test_operators_belong_to_the_module_whose_forward_made_their_node(recording: Recording) -> None:
-    work = comparison.work(recording.dataset, recording.truth)
+    work = truth.work(recording.dataset, recording.truth)
     known = [one for one in work if one.cause != "recomputed"]
     assert [one for one in known if (one.module, one.phase) != one.true] == []
     assert sum(one.phase == "backward" for one in known) > 200
@@ -109,7 +104,7 @@ def test_operators_belong_to_the_module_whose_forward_made_their_node(recording:
 
 @cases(argvalues=CASES)
 def test_flops_are_those_that_torch_counts_or_not_known(recording: Recording) -> None:
-    flops = comparison.flops(recording.dataset, recording.flops)
+    flops = truth.flops(recording.dataset, recording.flops)
     assert [one for one in flops if one.flops not in {one.true, None}] == []
     assert all(one.unknown for one in flops if one.flops is None)
     assert sum(one.flops is not None for one in flops) > len(flops) / 3

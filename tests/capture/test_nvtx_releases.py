@@ -6,26 +6,21 @@ import json
 import os
 import sys
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import tracekit
-from tests.command import ROOT, separately
+from tests.command import ROOT, Outcome, separately
 from tests.needs import stop_without
 from tests.nsys import RELEASES, nsys, nvtx_release, record
 from tracekit.capture import emit
 from tracekit.nsight.nsys import WINDOW, Nsys
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.command import Outcome
-
 pytestmark = [pytest.mark.torch, pytest.mark.nsys]
 
-#: From the first that pyproject.toml promises; what came after these is the installed one where CI runs.
-NUMBERS = ("0.2.11", "0.2.12", "0.2.13", "0.2.14", "0.2.15", "0.2.16", version("nvtx"))
+#: The first that pyproject.toml promises, those that changed what tracekit calls, and the installed one.
+NUMBERS = ("0.2.11", "0.2.12", "0.2.16", version("nvtx"))
 #: Loads one module of tracekit's alone, so that no torch is waited for.
 PROGRAM = f"""
 import importlib.util, threading
@@ -85,7 +80,7 @@ def found_by_doctor(outcome: Outcome) -> dict[str, dict[str, object]]:
     return {check["name"]: check for check in json.loads(outcome.out)["checks"]}
 
 
-@pytest.mark.parametrize("number", sorted({"0.2.11", "0.2.12", version("nvtx")}))
+@pytest.mark.parametrize("number", sorted({"0.2.11", version("nvtx")}))
 def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(number: str, tmp_path: Path) -> None:
     path = importable(number)
     program = "import nvtx; nvtx.push_range('mine'); nvtx.pop_range()"
@@ -102,18 +97,3 @@ def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(numbe
         assert f"nsys {Nsys(nsys()).version}" in str(own["detail"])
         assert "pip install nvtx==0.2.11" in str(own["advice"])
     assert heard or number != "0.2.11"
-
-
-def test_doctor_names_a_release_that_takes_no_more_what_tracekit_gives(tmp_path: Path) -> None:
-    (tmp_path / "nvtx.py").write_text(
-        "push_range = pop_range = start_range = get_domain = lambda *_: None\ndef end_range(one, other): ...\n"
-    )
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    found = found_by_doctor(separately("doctor", "--json", PYTHONPATH=path))
-    markers = found["NVTX under nsys"]
-    assert not markers["ok"]
-    assert f"changed: nvtx {version('nvtx')}" in str(markers["detail"])
-    assert "missing 1 required positional argument" in str(markers["detail"])
-    assert "pip install 'nvtx>=" in str(markers["advice"])
-    assert not found["engine nsys"]["ok"]
-    assert found["engine torch"]["ok"]

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx.passes.split_module import split_module
 
-from tests.capture.hollow_compiler import hollow_compiler
-from tests.capture.kernel_truth import owners, runs, true_products, wrong_owners
-from tracekit.capture import Listed, compiled_maps, layer_markers
+from tests.capture.kernel_truth import Run, owners, runs, true_products, wrong_owners
+from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from tests.capture.kernel_truth import Run
-
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
 _WIDTH = 8
 _LAYERS = 5
@@ -117,47 +109,15 @@ class _Module(nn.Module):
         return results[0] if self.alone and not isinstance(results, torch.Tensor) else results
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    torch._dynamo.reset()
-    with hollow_compiler():
-        yield
-    torch._dynamo.reset()
-
-
 def told(model: Model, run: Callable[[Tensor], Tensor]) -> tuple[list[Run], list[object], int]:
-    listed = Listed()
+    listed = MemoryEmitter()
     with routed_to(listed), layer_markers(model), true_products(listed) as products:
         run(torch.ones(4, _WIDTH))
         run(torch.ones(4, _WIDTH))
     return runs(listed), wrong_owners(listed, products, owners(model, "top"), {}), len(products)
 
 
-class Caller(nn.Module):
-    """Calls a module that it does not own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(_WIDTH, _WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _KEPT["gate"](self.up(x))
-
-
 _KEPT = {"gate": nn.Linear(_WIDTH, 3)}
-
-
-def test_a_module_that_is_kept_elsewhere_is_work_of_the_module_that_calls_it() -> None:
-    model = Caller().eval().requires_grad_(requires_grad=False)
-    listed = Listed()
-    with compiled_maps(), torch.no_grad():
-        model.compile()
-        model(torch.ones(4, _WIDTH))
-        with routed_to(listed), layer_markers(model):
-            model(torch.ones(4, _WIDTH))
-    (run,) = runs(listed)
-    assert [path for kernel in run.kernels for path, _ in kernel.modules] == ["top.up", "top"]
 
 
 class Detours(nn.Module):
@@ -188,7 +148,7 @@ class Detours(nn.Module):
 
 def test_a_module_is_called_what_its_model_calls_it_on_whatever_way_the_program_comes_to_it() -> None:
     model = nn.Sequential(Detours("first"), Detours("second")).eval().requires_grad_(requires_grad=False)
-    listed = Listed()
+    listed = MemoryEmitter()
     with compiled_maps(), torch.no_grad():
         model.compile()
         model(torch.ones(4, _WIDTH))
@@ -198,43 +158,6 @@ def test_a_module_is_called_what_its_model_calls_it_on_whatever_way_the_program_
     assert served == [f"top.{number}.{name}" for number in range(2) for name in ("method", "closed", "named")]
     assert len(products) == len(served)
     assert wrong_owners(listed, products, owners(model, "top"), {}) == []
-
-
-class Runner(nn.Module):
-    """Runs a module that another holds, too, under a name of its own."""
-
-    def __init__(self, held: nn.Module) -> None:
-        super().__init__()
-        self._held = held
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._held(x)
-
-
-class Aliases(nn.Module):
-    """Has modules under two names each, as vLLM's mixtures of experts have their gates and shared experts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = self.second = nn.Linear(_WIDTH, _WIDTH)
-        self.expert = nn.Linear(_WIDTH, _WIDTH)
-        self.runner = Runner(self.expert)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.runner(self.second(x))
-
-
-def test_a_module_of_two_names_is_called_as_its_eager_calls_are() -> None:
-    model = Aliases().eval().requires_grad_(requires_grad=False)
-    listed = Listed()
-    with compiled_maps(), torch.no_grad():
-        model.compile()
-        model(torch.ones(4, _WIDTH))
-        with routed_to(listed), layer_markers(model):
-            model(torch.ones(4, _WIDTH))
-    served = [path for run in runs(listed) for kernel in run.kernels for path, _ in kernel.modules]
-    # The marker of an eager call says top.expert; below the call of its runner, its place is there.
-    assert served == ["top.first", "top.runner.expert"]
 
 
 @pytest.mark.parametrize("from_files", [False, True])
@@ -258,7 +181,7 @@ def test_shared_code_serves_the_layers_whose_parameters_it_is_given(*, from_file
 def test_shared_code_serves_the_model_whose_parameters_it_is_given() -> None:
     models = {name: Model().eval().requires_grad_(requires_grad=False) for name in ("target", "draft")}
     engine = Engine(from_files=False)
-    listed = Listed()
+    listed = MemoryEmitter()
     with compiled_maps():
         compiled = [torch.compile(model, backend=engine, fullgraph=True, dynamic=False) for model in models.values()]
         for run in compiled:

@@ -1,14 +1,14 @@
-"""Steps: numbered, read back, and counted once however many announce them."""
+"""Steps, marked operators, and the window in which both are recorded; graph captures and replays in it."""
 
 from __future__ import annotations
 
-import threading
+import re
 
 import pytest
+import torch
 
-from tests.capture.models import tree
-from tracekit.capture import STEPS, Listed, StepCounter, step
-from tracekit.capture.schedule import Schedule
+from tracekit.capture import MemoryEmitter, StepCounter, operator_markers, step
+from tracekit.capture.schedule import Schedule, counted_graphs, on_graph_capture
 from tracekit.errors import UsageError
 from tracekit.markers.base import StepMarker
 from tracekit.trace.decoding import decode
@@ -16,37 +16,24 @@ from tracekit.trace.decoding import decode
 pytestmark = pytest.mark.torch
 
 
-def said(to: Listed) -> list[StepMarker]:
+def said(to: MemoryEmitter) -> list[StepMarker]:
     texts = [event.text for event in to.events if event.text]
     return decode(texts).markers  # type: ignore[return-value]
 
 
-def test_a_step_is_read_back_with_its_number() -> None:
-    to = Listed()
+def test_a_step_is_read_back_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracekit.capture.steps.STEPS", counter := StepCounter())
+    to = MemoryEmitter()
     for _ in range(2):
-        with step("fit", kind="train", batch_size=8, tokens=512, emitter=to) as opened:
+        with step("fit", kind="train", batch_size=8, tokens=512, emitter=to):
             pass
-    last = opened.index
-    assert said(to) == [StepMarker("fit", "train", index=index, batch_size=8, tokens=512) for index in (last - 1, last)]
-    assert STEPS.count == last + 1
-
-
-def test_a_step_that_raises_is_closed_and_counted() -> None:
-    to, before = Listed(), STEPS.count
-    with pytest.raises(ValueError, match="no"), step(emitter=to):
-        raise ValueError("no")
-    assert tree(to) == ["step"]
-    assert STEPS.count == before + 1
+    assert said(to) == [StepMarker("fit", "train", index=index, batch_size=8, tokens=512) for index in (0, 1)]
+    assert counter.count == 2
 
 
 def test_a_kind_that_readers_do_not_know_is_refused() -> None:
     with pytest.raises(UsageError, match="train, prefill, decode, mixed"):
-        step(kind="warmup", emitter=Listed())
-
-
-def test_steps_of_one_requester_count_up() -> None:
-    counter = StepCounter()
-    assert [counter.begin("") for _ in range(3)] == [0, 1, 2]
+        step(kind="warmup", emitter=MemoryEmitter())
 
 
 def test_several_requesters_announce_the_same_steps_once() -> None:
@@ -68,29 +55,6 @@ def test_a_requester_that_comes_late_joins_the_step_that_runs() -> None:
     counter.begin("trainer")
     assert counter.begin("optimizer") == 3
     assert counter.count == 4
-
-
-def test_a_requester_that_comes_late_between_steps_begins_the_next() -> None:
-    counter = StepCounter()
-    counter.begin("trainer")
-    counter.end("trainer")
-    assert counter.begin("optimizer") == 1
-    assert counter.begin("trainer") == 1
-
-
-def test_a_requester_that_stays_behind_never_turns_the_counter_back() -> None:
-    counter = StepCounter()
-    counts = [counter.begin(name) for name in "aabaabba"]
-    assert counts == sorted(counts)
-
-
-def test_a_forgotten_requester_begins_anew() -> None:
-    counter = StepCounter()
-    for _ in range(3):
-        counter.begin("a")
-    counter.forget("a")
-    counter.forget("a")
-    assert counter.begin("a") == 3
 
 
 class Opened:
@@ -127,11 +91,60 @@ def test_steps_that_are_marked_late_are_recorded_even_if_the_window_was_open_bef
     assert not window.now
 
 
-def test_threads_that_announce_steps_lose_none() -> None:
-    counter = StepCounter()
-    threads = [threading.Thread(target=lambda: [counter.begin("") for _ in range(500)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert counter.count == 2000
+FORM = re.compile(r"(?P<name>\w+::\w+), seq = (?P<seq>\d+), op_id = (?P<id>\d+), sizes = (?P<sizes>\[.*\])")
+
+
+def operators(to: MemoryEmitter) -> list[dict[str, str]]:
+    said = [FORM.fullmatch(event.text) for event in to.events if event.text]
+    return [found.groupdict() for found in said if found]
+
+
+def test_an_operator_has_the_number_of_the_backward_node_that_it_creates() -> None:
+    to, x = MemoryEmitter(), torch.zeros(2, 4, requires_grad=True)
+    with operator_markers(to):
+        y = x.sin()
+        z = y.exp()
+        z.sum().backward()
+    seqs: dict[str, list[int]] = {}
+    for found in operators(to):
+        seqs.setdefault(found["name"], []).append(int(found["seq"]))
+    assert seqs["aten::sin"] == [y.grad_fn._sequence_nr()]
+    assert seqs["aten::exp"] == [z.grad_fn._sequence_nr()]
+    assert seqs["aten::cos"] == [y.grad_fn._sequence_nr()]
+    assert seqs["aten::mul"] == [z.grad_fn._sequence_nr(), y.grad_fn._sequence_nr()]
+
+
+@pytest.fixture
+def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens, in order; CUDA's own part is left out."""
+    happened: list[str] = []
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lambda *_args, **_kwargs: happened.append("capture"))
+    return happened
+
+
+def begin() -> None:
+    torch.cuda.CUDAGraph.capture_begin(None, pool=None)
+
+
+def test_every_capture_is_told_of_before_it_begins(happened: list[str]) -> None:
+    with on_graph_capture(lambda: happened.append("told")):
+        begin()
+        begin()
+    assert happened == ["told", "capture", "told", "capture"]
+
+
+def test_captures_outside_of_the_last_window_and_replays_in_it_are_counted(
+    happened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier window held is dropped: a graph captured in it is as old as one from before."""
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda _: happened.append("replay"))
+    window = [0]
+    with counted_graphs(lambda: window[0]) as counts:
+        for number in (0, 1, 2):
+            window[0] = number
+            begin()
+            torch.cuda.CUDAGraph.replay(None)
+        torch.cuda.CUDAGraph.replay(None)
+    torch.cuda.CUDAGraph.replay(None)
+    assert happened == ["capture", "replay"] * 3 + ["replay", "replay"]
+    assert counts.figures(2) == {"graphs_before": 2, "graph_replays": 2}

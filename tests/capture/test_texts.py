@@ -1,12 +1,16 @@
-"""What markers say of tensors and of layers."""
+"""Texts of markers: what they say of tensors and layers; big arguments and big traces stay affordable."""
 
 from __future__ import annotations
 
 import ast
 import json
-import math
+import pickle
+import threading
+import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,8 +18,9 @@ import torch
 from torch import nn
 
 from tests.capture.models import by_path, markers, tree
-from tracekit.capture import Listed, layer_markers
-from tracekit.causes.markers import FIELD_CUT, FIELD_SKIPPED
+from tracekit.capture import MemoryEmitter, layer_markers, step
+from tracekit.capture.kineto import trace_in
+from tracekit.causes import FIELD_CUT, FIELD_SKIPPED
 
 pytestmark = pytest.mark.torch
 
@@ -50,7 +55,7 @@ class Echo(nn.Module):
 
 def said(*args: object, output: object = None, **kwargs: object):
     """The markers of one call: before, and after if there is one."""
-    to = Listed()
+    to = MemoryEmitter()
     with layer_markers(model := Echo(output), emitter=to):
         model(*args, **kwargs)
     for event in to.events:
@@ -61,16 +66,12 @@ def said(*args: object, output: object = None, **kwargs: object):
 
 
 STRUCTURES = [
-    (A, ((2, 3),)),
-    ((A, B), ((2, 3), (4,))),
     ([A, [B, (A,)], None, 7, "x"], ((2, 3), (4,), (2, 3))),
     ({"a": A, "b": {"c": B}}, ((2, 3), (4,))),
     (Pair(A, B), ((2, 3), (4,))),
     (Data(A, [B]), ((2, 3), (4,))),
     (ModelOutput(last=A, cache=(B, B)), ((2, 3), (4,), (4,))),
     (torch.zeros(()), ((),)),
-    (nn.Parameter(A), ((2, 3),)),
-    ([], ()),
     (Data, ()),
     (object(), ()),
 ]
@@ -91,14 +92,6 @@ def test_dtype_and_device_are_told() -> None:
     assert result.types == ("int64 cpu",)
 
 
-def test_another_dtype_of_the_same_shape_is_another_text() -> None:
-    model, to = nn.ReLU(), Listed()
-    with layer_markers(model, emitter=to):
-        model(A)
-        model(A.double())
-    assert [marker.types[0] for marker in markers(to)] == ["float32 cpu"] * 2 + ["float64 cpu"] * 2
-
-
 @pytest.mark.parametrize("name", ["Module", "Class", "Inputs", "Outputs", "Kwargs", "Types", "Cut", "StaticParams"])
 def test_a_keyword_argument_named_like_a_key_overwrites_nothing(name: str) -> None:
     (first,) = said(A, **{name: B})
@@ -113,14 +106,6 @@ def test_a_structure_without_end_is_cut_and_said_to_be() -> None:
     first, result = said([A] * 2_000, output=endless)
     assert (first.inputs, first.cause) == (None, FIELD_CUT)
     assert (result.outputs, result.cause) == (None, FIELD_CUT)
-
-
-def test_dimensions_that_are_not_known_are_not_guessed() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("warnings.warn", lambda *_args, **_kwargs: None)
-        jagged = torch.nested.nested_tensor([A, A[:1]], layout=torch.jagged)
-    (first,) = said(jagged)
-    assert (first.inputs, first.cause is not None) == (None, True)
 
 
 class Hostile:
@@ -144,49 +129,11 @@ def test_an_argument_that_raises_ends_no_run(kind: type) -> None:
 
 
 STATIC = [
-    (
-        nn.Conv1d(2, 4, 3),
-        {
-            "in_chan": 2,
-            "out_chan": 4,
-            "filter_dim": [3],
-            "stride": [1],
-            "padding": [0],
-            "dilation": [1],
-            "transposed": 0,
-            "output_padding": [0],
-            "groups": 1,
-            "padding_mode": "zeros",
-        },
-    ),
-    (nn.Conv2d(2, 4, (3, 5), padding="same"), {"filter_dim": [3, 5], "padding": "same"}),
-    (nn.Conv3d(2, 4, 3, groups=2), {"filter_dim": [3, 3, 3], "groups": 2}),
-    (nn.ConvTranspose1d(2, 4, 3), {"transposed": 1, "in_chan": 2, "out_chan": 4}),
-    (nn.ConvTranspose2d(2, 4, 3, 2, output_padding=1), {"stride": [2, 2], "output_padding": [1, 1]}),
-    (nn.ConvTranspose3d(2, 4, 3), {"filter_dim": [3, 3, 3]}),
+    (nn.Conv1d(2, 4, 3), {"in_chan": 2, "filter_dim": [3], "transposed": 0, "groups": 1, "padding_mode": "zeros"}),
     (nn.MaxPool1d(2), {"filter_dim": [2], "stride": [2], "padding": [0], "dilation": [1], "ceil_mode": 0}),
-    (nn.MaxPool2d((2, 3)), {"filter_dim": [2, 3], "stride": [2, 3], "dilation": [1, 1]}),
-    (nn.MaxPool3d(2, ceil_mode=True), {"filter_dim": [2, 2, 2], "ceil_mode": 1}),
-    (nn.AvgPool1d(2), {"filter_dim": [2], "stride": [2], "padding": [0], "ceil_mode": 0, "count_include_pad": 1}),
-    (nn.AvgPool2d((2, 3)), {"filter_dim": [2, 3], "stride": [2, 3], "padding": [0, 0]}),
-    (nn.AvgPool3d(2), {"filter_dim": [2, 2, 2]}),
-    (nn.AdaptiveAvgPool1d(3), {"output_size": [3]}),
-    (nn.AdaptiveAvgPool2d((1, 1)), {"output_size": [1, 1]}),
     (nn.AdaptiveAvgPool2d((None, 7)), {"output_size": ["None", 7]}),
-    (nn.AdaptiveAvgPool3d(2), {"output_size": [2, 2, 2]}),
-    (nn.Linear(4, 5), {"in_features": 4, "out_features": 5}),
-    (nn.BatchNorm1d(3), {"num_features": 3, "epsilon": 1e-05, "momentum": 0.1}),
     (nn.BatchNorm2d(3, momentum=None), {"num_features": 3, "epsilon": 1e-05}),
-    (nn.BatchNorm3d(3, eps=math.inf), {"epsilon": "inf"}),
-    (nn.ReLU(inplace=True), {"in_place": 1}),
-    (nn.Dropout(0.25), {"p": 0.25, "in_place": 0}),
-    (nn.Embedding(10, 4), {"num_embeddings": 10, "embedding_dim": 4}),
-    (nn.Upsample(scale_factor=2), {"scale_factor": 2.0, "mode": "nearest"}),
-    (nn.UpsamplingBilinear2d(scale_factor=(2, 3)), {"scale_factor": [2.0, 3.0], "mode": "bilinear"}),
     (nn.LSTM(4, 5, 2, bidirectional=True), {"input_size": 4, "hidden_size": 5, "num_layers": 2, "bidirectional": 1}),
-    (nn.GRU(4, 5, batch_first=True), {"hidden_size": 5, "batch_first": 1}),
-    (nn.LayerNorm((3, 4)), {"normalized_shape": [3, 4], "epsilon": 1e-05, "elementwise_affine": 1}),
-    (nn.RMSNorm(8, eps=1e-6), {"normalized_shape": [8], "epsilon": 1e-06}),
     (nn.MultiheadAttention(8, 2), {"embed_dim": 8, "num_heads": 2, "head_dim": 4}),
     (nn.Softmax(-1), None),
 ]
@@ -194,7 +141,7 @@ STATIC = [
 
 @pytest.mark.parametrize(("layer", "expected"), STATIC, ids=lambda it: type(it).__name__)
 def test_a_layer_tells_what_it_was_built_with(layer: nn.Module, expected: dict | None) -> None:
-    to = Listed()
+    to = MemoryEmitter()
     with layer_markers(layer, emitter=to, skip=()):
         marks = next(iter(layer._forward_pre_hooks.values()))
         marks(layer, (), {})
@@ -208,10 +155,69 @@ def test_a_layer_tells_what_it_was_built_with(layer: nn.Module, expected: dict |
 
 
 def test_trainable_parameters_of_the_module_itself_are_told_with_their_dtype() -> None:
-    to = Listed()
+    to = MemoryEmitter()
     with layer_markers(nn.Sequential(model := nn.Linear(4, 2).double()), emitter=to):
         model(torch.zeros(1, 4).double())
     assert [(p.name, p.shape, p.dtype) for p in by_path(to)["top.0"].params] == [
         ("weight", (2, 4), "float64"),
         ("bias", (2,), "float64"),
     ]
+
+
+def test_a_model_saved_while_it_is_marked_holds_nothing_of_tracekit() -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
+    with layer_markers(model, backward=True, emitter=MemoryEmitter()):
+        content = pickle.dumps(model)
+    assert b"tracekit" not in content
+    assert pickle.loads(content)(torch.zeros(1, 3, 8)).shape == (1, 3, 8)
+
+
+def test_a_step_that_another_thread_ends_is_closed_before_the_next_one() -> None:
+    to = MemoryEmitter()
+    first = step("first", emitter=to)
+    first.__enter__()
+    ending = threading.Thread(target=first.__exit__, args=(None, None, None))
+    ending.start()
+    ending.join()
+    with step("second", emitter=to):
+        pass
+    assert tree(to) == ["first", "second"]
+
+
+@pytest.mark.parametrize(("each", "all_"), [(5, 10_000), (10_000, 30)])
+def test_texts_of_ever_new_shapes_are_forgotten_and_made_again(
+    monkeypatch: pytest.MonkeyPatch, each: int, all_: int
+) -> None:
+    monkeypatch.setattr("tracekit.capture.marks._MOST_TEXTS", each)
+    monkeypatch.setattr("tracekit.capture.marks._MOST_TEXTS_OF_ALL", all_)
+    kept: weakref.WeakSet[Callable[[], object]] = weakref.WeakSet()
+
+    class Watched(MemoryEmitter):
+        def opener(self, text: str, /) -> Callable[[], object]:
+            kept.add(opener := super().opener(text))
+            return opener
+
+    to, model = Watched(), nn.Sequential(*(nn.ReLU() for _ in range(4)))
+    sizes = [*range(1, 60), 1, 59]
+    with layer_markers(model, emitter=to):
+        for size in sizes:
+            model(torch.ones(size))
+        assert len(kept) <= min(2 * 5 * (each + 1), 2 * all_)  # two texts a call: before and after
+    markers = [json.loads(event.text) for event in to.events if event.text]
+    inputs = [marker["Inputs"] for marker in markers if "Inputs" in marker]
+    assert inputs == [[[size]] for size in sizes for _module in range(5)]
+
+
+@pytest.mark.parametrize("size", [40, 1 << 22])
+def test_a_trace_is_read_in_pieces_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("tracekit.capture.kineto._PIECE_BYTES", max(size, 1 << 10))
+    names = ["plain", "end\\n  },\\n", *map(str, range(500))]
+    events = ",\n".join(
+        f'  {{\n    "ph": "X", "cat": "cpu_op", "name": "{name}",\n    "ts": {at}.5\n  }}'
+        for at, name in enumerate(names)
+    )
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"baseTimeNanoseconds": 7,\n    "traceEvents": [\n{events}\n  ],"traceName": "x"}}')
+    trace = trace_in(path)
+    assert trace["baseTimeNanoseconds"] == 7
+    assert list(trace["traceEvents"]) == json.loads(path.read_text())["traceEvents"]

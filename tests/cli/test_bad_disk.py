@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.command import LINES, command, contents, refusal, separately, without_privileges
 from tests.trace_lines import report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def test_a_report_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
@@ -25,7 +22,7 @@ def test_a_report_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("out", ["locked/out", "locked/deep/out", "default"])
+@pytest.mark.parametrize("out", ["locked/out", "default"])
 def test_a_folder_that_may_not_be_written_is_named(out: str, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir()
@@ -38,18 +35,6 @@ def test_a_folder_that_may_not_be_written_is_named(out: str, tmp_path: Path) -> 
     assert list(locked.iterdir()) == [path]
 
 
-def test_a_report_in_a_folder_that_may_not_be_written_can_be_parsed_elsewhere(
-    tmp_path: Path,
-) -> None:
-    locked = tmp_path / "locked"
-    locked.mkdir()
-    path = report(locked / "report.sqlite", LINES)
-    path.chmod(0o444)
-    locked.chmod(0o555)
-    outcome = separately("parse", path, "-o", tmp_path / "out", "--quiet", before=without_privileges)
-    assert outcome == (0, "", "")
-
-
 @contextmanager
 def files_no_larger_than(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -60,7 +45,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("size", [0, 3, 100, 1_000, 2_500, 5_000])
+@pytest.mark.parametrize("size", [0, 5_000])
 def test_a_disk_that_fills_up_leaves_nothing_behind(size: int, tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
     before = contents(tmp_path)
@@ -76,11 +61,8 @@ def test_a_disk_that_fills_up_keeps_the_old_dataset(tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
     tracekit.parse(path)
     before = contents(tmp_path)
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
-
-    refusal(separately("parse", path, "--force", before=limit), tmp_path / "report.tracekit")
+    with files_no_larger_than(2_000):
+        refusal(command("parse", path, "--force"), tmp_path / "report.tracekit")
     assert contents(tmp_path) == before
 
 

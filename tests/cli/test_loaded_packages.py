@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.readers.kineto.traces import kernel, launch, trace
 from tests.test_data import DATA
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: What takes longer to import than a small report takes to read. ``pandas.core`` is there where pandas is really used.
 HEAVY = {"cxxfilt", "msgspec", "numpy", "openpyxl", "pandas.core", "pyarrow", "rich", "sqlalchemy", "torch"}

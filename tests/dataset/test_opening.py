@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
@@ -18,13 +18,8 @@ from tests.benchmarks.serving_report import write_report
 from tests.command import LINES
 from tests.golden import check
 from tests.trace_lines import report
-from tracekit.dataset.table_files import FILE_ID, id_of
+from tracekit.dataset.opening import FILE_ID, Dataset, id_of
 from tracekit.tables import TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracekit.dataset.opening import Dataset
 
 SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 
@@ -53,18 +48,6 @@ def test_every_file_carries_the_schema_of_its_spec_with_docs_and_units(name: str
     assert small.table(name).schema.equals(promised)
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_every_file_is_compressed_with_zstd_and_knows_the_range_of_its_columns(name: str, served: Dataset) -> None:
-    metadata = pq.read_metadata(served.folder / f"{name}.parquet")
-    assert metadata.num_rows == served.manifest["rows"][name]
-    for group in range(metadata.num_row_groups):
-        columns = [metadata.row_group(group).column(at) for at in range(metadata.num_columns)]
-        assert {column.compression for column in columns if column.num_values} <= {"ZSTD"}
-        for column in columns:
-            if column.path_in_schema == "module_id" and column.num_values:
-                assert column.statistics.has_min_max
-
-
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.sorted_by])
 def test_every_file_is_sorted_as_its_spec_says_nulls_last(name: str, served: Dataset) -> None:
     keys = SPECS[name].sorted_by
@@ -75,16 +58,13 @@ def test_every_file_is_sorted_as_its_spec_says_nulls_last(name: str, served: Dat
 
 
 def test_a_folder_holds_the_promised_files_and_nothing_else(small: Dataset) -> None:
-    assert {path.name for path in small.folder.iterdir()} == {
-        "manifest.json",
-        *(f"{name}.parquet" for name in SPECS),
-    }
+    assert {path.name for path in small.folder.iterdir()} == {"manifest.json", *(f"{name}.parquet" for name in SPECS)}
 
 
 def test_the_manifest_tells_the_source_and_what_was_written(small: Dataset) -> None:
     manifest = json.loads((small.folder / "manifest.json").read_text("utf-8"))
     source = (small.folder.parent / "report.sqlite").read_bytes()
-    assert (manifest["format"], manifest["format_version"]) == ("tracekit dataset", 1)
+    assert (manifest["format"], manifest["format_version"]) == ("tracekit dataset", 2)
     assert manifest["tracekit"] == tracekit.__version__
     assert manifest["source"] == {
         "name": "report.sqlite",
@@ -117,27 +97,13 @@ def test_frames_are_backed_by_arrow_and_strings_that_repeat_are_categories(small
     assert kernels["dur_ns"].dtype == pd.ArrowDtype(pa.int64())
     assert isinstance(kernels["module"].dtype, pd.CategoricalDtype)
     assert small.modules()["path"].dtype == pd.ArrowDtype(pa.string())
-    assert kernels.groupby("module", observed=True)["dur_ns"].sum().to_dict() == {
-        "top": 100,
-        "top.a": 100,
-    }
-
-
-def test_every_table_has_a_method_that_gives_its_frame(small: Dataset) -> None:
-    for name, spec in SPECS.items():
-        frame = getattr(small, name)()
-        assert list(frame.columns) == spec.schema().names
-        assert len(frame) == small.manifest["rows"][name]
-        assert small.table(name).num_rows == len(frame)
+    assert kernels.groupby("module", observed=True)["dur_ns"].sum().to_dict() == {"top": 100, "top.a": 100}
 
 
 def test_columns_come_alone_and_in_the_order_asked_for(small: Dataset) -> None:
     assert list(small.kernels(["dur_ns", "module"]).columns) == ["dur_ns", "module"]
     assert small.table("calls", ["end_ns"]).column_names == ["end_ns"]
-    assert small.subtree("top").table("kernels", ["dur_ns", "name"]).column_names == [
-        "dur_ns",
-        "name",
-    ]
+    assert small.subtree("top").table("kernels", ["dur_ns", "name"]).column_names == ["dur_ns", "name"]
     assert small.subtree("top").table("steps", ["name"]).column_names == ["name"]
     assert small.table("kernels", []).num_columns == 0
 
@@ -165,11 +131,6 @@ def test_an_unknown_table_or_column_is_answered_with_those_there_are(root: str |
     assert str(lacking.value) == f"steps has no column duration; it has {', '.join(SPECS['steps'].schema().names)}"
 
 
-def test_a_dataset_shows_where_it_lies_and_how_much_it_holds(small: Dataset) -> None:
-    assert repr(small) == f"Dataset('{small.folder}', kernels=3, calls=2, modules=2, steps=1)"
-    assert repr(small.subtree("top.a")) == f"Dataset('{small.folder}', root='top.a')"
-
-
 @pytest.mark.parametrize("kind", [Path, str])
 def test_a_loaded_dataset_holds_what_its_files_hold(kind: Callable[[Path], object], small: Dataset) -> None:
     loaded = tracekit.load(kind(small.folder))
@@ -192,16 +153,10 @@ def test_a_loaded_dataset_holds_what_its_files_hold(kind: Callable[[Path], objec
 FOREIGN = {
     "no folder": (None, "is not a dataset: no such folder; make one with tracekit parse"),
     "no JSON": ("{", "its manifest cannot be read"),
-    "no UTF-8": (b"\xff\xfe", "its manifest cannot be read"),
-    "no object": ("[]", "its manifest.json was not written by tracekit"),
     "a web extension": ('{"manifest_version": 3}', "its manifest.json was not written by tracekit"),
     "tomorrow's": (
         '{"format": "tracekit dataset", "format_version": 99}',
-        "has format version 99, this tracekit reads 1",
-    ),
-    "without version": (
-        '{"format": "tracekit dataset"}',
-        "has format version None, this tracekit reads 1",
+        "has format version 99, this tracekit reads 2",
     ),
 }
 
@@ -227,31 +182,3 @@ def test_a_folder_that_is_no_dataset_is_not_loaded(what: str, tmp_path: Path) ->
         tracekit.load(folder)
     assert problem in str(raised.value)
     assert str(raised.value).startswith(f"{folder}: ")
-
-
-@pytest.mark.parametrize("damage", ["missing", "empty", "text", "cut short", "a folder"])
-def test_a_table_that_cannot_be_read_is_named(damage: str, small: Dataset) -> None:
-    path = small.folder / "kernels.parquet"
-    whole = path.read_bytes()
-    path.unlink()
-    match damage:
-        case "empty" | "text" | "cut short":
-            path.write_bytes({"empty": b"", "text": b"hello, " * 9, "cut short": whole[: len(whole) // 2]}[damage])
-        case "a folder":
-            path.mkdir()
-    with pytest.raises(tracekit.DatasetError, match=r"its table kernels cannot be read .*; parse the report again"):
-        small.kernels()
-    assert len(small.calls()) == 2
-
-
-def test_a_table_whose_pages_are_damaged_is_named(served: Dataset, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.tracekit"
-    broken.mkdir()
-    for path in served.folder.iterdir():
-        (broken / path.name).write_bytes(path.read_bytes())
-    whole = bytearray((broken / "kernels.parquet").read_bytes())
-    whole[1_000:3_000] = bytes(2_000)
-    (broken / "kernels.parquet").write_bytes(whole)
-    for dataset in (tracekit.load(broken), tracekit.load(broken).subtree("LlamaForCausalLM")):
-        with pytest.raises(tracekit.DatasetError, match="its table kernels cannot be read"):
-            dataset.table("kernels")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,6 @@ import tracekit
 from tests.command import LINES, command, contents, refusal
 from tests.trace_lines import report
 from tracekit.tables import TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FILES = {"manifest.json", *(f"{table.SPEC.name}.parquet" for table in TABLES)}
 
@@ -41,11 +38,8 @@ def link(path: Path, make: Callable[[Path], object]) -> None:
 THEIRS: dict[str, Callable[[Path], object]] = {
     "a file": lambda path: path.write_text("mine"),
     "a folder with a file": full,
-    "a folder with a folder": lambda path: (path / "deep").mkdir(parents=True),
     "a browser extension": extension,
     "a dangling link": lambda path: path.symlink_to("gone"),
-    "a link to itself": lambda path: path.symlink_to(path.name),
-    "a link to a file": lambda path: link(path, lambda file: file.write_text("mine")),
     "a link to a full folder": lambda path: link(path, full),
 }
 
@@ -91,7 +85,7 @@ def test_a_link_to_a_dataset_can_be_written_through_again_and_again(first: str, 
 
 
 @pytest.mark.parametrize("first", ["empty", "dataset"])
-@pytest.mark.parametrize("out", [".", "", "../here", "../here/."])
+@pytest.mark.parametrize("out", [".", "../here/."])
 def test_the_folder_that_one_is_in_is_written_or_refused_like_any_other(
     out: str, first: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +105,7 @@ def test_the_folder_that_one_is_in_is_written_or_refused_like_any_other(
         assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "here"}
 
 
-@pytest.mark.parametrize("length", [230, 250, 255, 300])
+@pytest.mark.parametrize("length", [230, 300])
 def test_a_name_too_long_for_the_disk_is_refused(length: int, small: Path, tmp_path: Path) -> None:
     out = tmp_path / ("x" * length)
     outcome = command("parse", small, "-o", out, "--quiet")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,16 +17,13 @@ from tests.command import LINES, arguments, command, contents, environment, refu
 from tests.trace_lines import report
 from tracekit.tables import TABLES, kernels
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 FILES = {"manifest.json", *(f"{table.SPEC.name}.parquet" for table in TABLES)}
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report large enough for a signal to come in the middle of reading or writing."""
-    return write_report(tmp_path_factory.mktemp("large") / "report.sqlite", kernels=300_000)
+    return write_report(tmp_path_factory.mktemp("large") / "report.sqlite", kernels=150_000)
 
 
 @pytest.fixture
@@ -73,8 +67,7 @@ def stopped(
     return process.returncode, stdout, stderr
 
 
-@pytest.mark.parametrize("when", ["reading", "writing"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "when"), [(signal.SIGINT, "reading"), (signal.SIGTERM, "writing")])
 def test_a_run_that_is_asked_to_stop_leaves_nothing(
     number: signal.Signals, when: str, large: Path, tmp_path: Path
 ) -> None:
@@ -86,39 +79,25 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing(
     assert contents(tmp_path) == {}
 
 
-@pytest.mark.parametrize("when", ["reading", "writing"])
-def test_a_run_that_is_killed_leaves_nothing_that_looks_finished(when: str, large: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_leaves_nothing_that_looks_finished(large: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, _, _ = stopped(large, out, signal.SIGKILL, when)
+    code, _, _ = stopped(large, out, signal.SIGKILL, "writing")
     assert code == -signal.SIGKILL
     assert not out.exists()
     for left in tmp_path.iterdir():
         assert left.name.startswith(".")
         with pytest.raises(tracekit.DatasetError, match="it has no manifest"):
             tracekit.load(left)
-    assert tracekit.parse(large, out).manifest["rows"]["kernels"] > 290_000
+    assert tracekit.parse(large, out).manifest["rows"]["kernels"] > 140_000
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_old_dataset_outlives_a_replacement_that_is_stopped(
-    number: signal.Signals, small: Path, large: Path, tmp_path: Path
-) -> None:
+def test_the_old_dataset_outlives_a_replacement_that_is_killed(small: Path, large: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     tracekit.parse(small, out)
     before = contents(out)
-    code, _, _ = stopped(large, out, number, "writing", "--force")
-    assert code in {128 + number, -number}
+    code, _, _ = stopped(large, out, signal.SIGKILL, "writing", "--force")
+    assert code == -signal.SIGKILL
     assert contents(out) == before
-
-
-def test_the_old_dataset_outlives_a_replacement_that_fails(small: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    tracekit.parse(small, out)
-    before = contents(tmp_path)
-    spoil(small)
-    refusal(command("parse", small, "-o", out, "--force"), small)
-    assert contents(out) == {key[4:]: value for key, value in before.items() if key.startswith("out/")}
-    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
 
 
 def test_an_error_that_nobody_foresaw_leaves_nothing_either(
@@ -159,65 +138,6 @@ def test_the_old_dataset_comes_back_if_the_new_one_cannot_take_its_place(
     assert contents(tmp_path) == before
 
 
-@pytest.mark.usefixtures("without_exchange")
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
-def test_the_old_dataset_comes_back_if_the_run_is_stopped_while_it_is_replaced(
-    stop: type[BaseException], small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    tracekit.parse(small, out)
-    before = contents(tmp_path)
-    rename = Path.rename
-
-    def stopping(path: Path, target: Path) -> Path:
-        if ".partial-" in path.name:
-            raise stop
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", stopping)
-    with pytest.raises(stop):
-        tracekit.parse(small, out, force=True)
-    assert contents(tmp_path) == before
-
-
-def test_a_run_that_is_stopped_while_it_removes_the_old_dataset_leaves_the_new_one_alone(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tracekit.parse(small, tmp_path / "out")
-    rmtree, stops = shutil.rmtree, [KeyboardInterrupt()]
-
-    def stopping(path: Path, *, ignore_errors: bool) -> None:
-        if stops:
-            raise stops.pop()
-        rmtree(path, ignore_errors=ignore_errors)
-
-    monkeypatch.setattr(shutil, "rmtree", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        tracekit.parse(small, tmp_path / "out", force=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
-    assert tracekit.load(tmp_path / "out").table("kernels").num_rows == 3
-
-
-@pytest.mark.usefixtures("without_exchange")
-def test_a_dataset_that_another_parse_put_there_meanwhile_stays_and_nothing_hidden_is_left(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    tracekit.parse(small, out)
-    other = tracekit.parse(small, tmp_path / "other").folder
-    rename = Path.rename
-
-    def beaten(path: Path, target: Path) -> Path:
-        if ".partial-" in path.name:
-            rename(other, out)
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", beaten)
-    refusal(command("parse", small, "-o", out, "--force"), out)
-    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
-    assert tracekit.load(out).table("kernels").num_rows == 3
-
-
 def test_a_dataset_appears_whole_in_one_moment(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, seen = tmp_path / "out", []
     rename = Path.rename
@@ -248,31 +168,3 @@ def test_a_failed_parse_leaves_no_folders_above_the_dataset(small: Path, tmp_pat
     spoil(small)
     refusal(command("parse", small, "-o", tmp_path / "a" / "b" / "out"), small)
     assert list(tmp_path.iterdir()) == [small]
-
-
-def test_two_parses_at_once_do_not_disturb_each_other(large: Path, tmp_path: Path) -> None:
-    running = [
-        subprocess.Popen(arguments("parse", large, "-o", tmp_path / name, "--quiet"), env=environment())
-        for name in ("one", "two")
-    ]
-    assert [process.wait(timeout=120) for process in running] == [0, 0]
-    one, two = (tracekit.load(tmp_path / name) for name in ("one", "two"))
-    assert one.manifest == two.manifest
-    for table in TABLES:
-        assert (one.folder / f"{table.SPEC.name}.parquet").read_bytes() == (
-            two.folder / f"{table.SPEC.name}.parquet"
-        ).read_bytes()
-
-
-def test_two_threads_can_parse_at_once(small: Path, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        datasets = list(pool.map(lambda at: tracekit.parse(small, tmp_path / f"out{at}"), range(8)))
-    assert {dataset.manifest["rows"]["kernels"] for dataset in datasets} == {3}
-    assert not list(tmp_path.glob(".*"))
-
-
-@pytest.mark.parametrize("kind", [str, Path, os.fspath])
-def test_paths_may_be_texts_or_paths(kind: Callable[[Path], object], small: Path, tmp_path: Path) -> None:
-    assert tracekit.parse(kind(small)).folder == tmp_path / "report.tracekit"
-    assert tracekit.parse(kind(small), kind(tmp_path / "o")).folder == tmp_path / "o"
-    assert tracekit.load(kind(tmp_path / "o")).folder == tmp_path / "o"

@@ -5,19 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tracekit.engines import Share
 from tracekit.errors import DatasetError
-
-if TYPE_CHECKING:
-    from tracekit.engines import Share
-
-
-def process_of(number: int, share: Share) -> int:
-    return os.getpid()
 
 
 def doubled(number: int, share: Share) -> int:
@@ -75,14 +67,3 @@ def with_a_program(folder: Path, share: Share) -> None:
         program.kill()
         program.wait()
         begun.unlink()
-
-
-def killed_the_first_time(folder: Path, number: int, share: Share) -> int:
-    """Tells its process and waits for its end, the first time."""
-    try:
-        with (folder / f"{number}").open("x") as file:
-            file.write(str(os.getpid()))
-    except FileExistsError:
-        return number
-    threading.Event().wait()
-    raise AssertionError

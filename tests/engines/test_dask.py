@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,16 +19,11 @@ from tests.benchmarks.serving_report import write_report
 from tests.command import LINES, arguments, command, contents, environment
 from tests.engines import tasks as work
 from tests.engines.clusters import dask_cluster
-from tests.joined import BY_REPORT
-from tests.storage.servers import file_server
 from tests.trace_lines import report
-from tracekit.engines import Task, mapped, opened
-from tracekit.errors import DatasetError, ReportError, TracekitError, UsageError
-from tracekit.pipeline.parsing import parse
-from tracekit.progress import silent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tracekit.engines import Task, opened
+from tracekit.errors import TracekitError, UsageError
+from tracekit.pipeline import parse
+from tracekit.progress import no_progress
 
 
 @pytest.fixture(scope="module")
@@ -54,32 +49,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def results(scheduler: str, these: list[Task]) -> dict[int, object]:
     with opened(scheduler) as engine:
-        return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(these, silent)}
-
-
-def test_every_task_has_one_outcome_and_tells_its_progress(scheduler: str) -> None:
-    told: list[tuple[str, float]] = []
-    these = [Task(f"t{number}", partial(work.doubled, number)) for number in range(20)]
-    with opened(scheduler) as engine:
-        outcomes = list(engine.outcomes(these, lambda name, share: told.append((name, share))))
-        deadline = time.monotonic() + 10
-        while len(told) < 40 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert {outcome.number: outcome.result for outcome in outcomes} == {number: 2 * number for number in range(20)}
-    assert sorted(told) == sorted((f"t{number}", share) for number in range(20) for share in (0.5, 1.0))
-    assert list(mapped(work.doubled_slowly, range(5), scheduler=scheduler)) == [0, 2, 4, 6, 8]
-
-
-def test_a_lost_worker_s_task_is_done_again_elsewhere(scheduler: str, tmp_path: Path) -> None:
-    (tmp_path / "1").write_text("")  # of two tasks, one goes through at once
-    these = [Task(f"t{number}", partial(work.killed_the_first_time, tmp_path, number)) for number in range(2)]
-    with opened(scheduler) as engine:
-        outcomes = engine.outcomes(these, silent)
-        assert next(outcomes).result == 1
-        while not (tmp_path / "0").exists() or not (pid := (tmp_path / "0").read_text()):
-            time.sleep(0.01)
-        os.kill(int(pid), signal.SIGKILL)
-        assert [(outcome.result, outcome.lost) for outcome in outcomes] == [(0, None)]
+        return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(these, no_progress)}
 
 
 def test_a_task_that_kills_every_worker_is_lost_and_the_others_are_done(scheduler: str) -> None:
@@ -87,50 +57,6 @@ def test_a_task_that_kills_every_worker_is_lost_and_the_others_are_done(schedule
     outcomes = results(scheduler, these)
     assert outcomes.pop(2) == "2 workers of the cluster were lost with it"
     assert outcomes == {0: 0, 1: 1, 3: 3, 4: 4}
-
-
-def test_what_a_task_raises_is_raised_here_whole(scheduler: str) -> None:
-    with pytest.raises(DatasetError, match="run: is odd; mend 7") as raised:
-        results(scheduler, [Task("t", partial(work.refused, 7))])
-    assert raised.value.remedy == "mend 7"
-
-
-def test_the_dataset_is_the_same_from_one_process_the_pool_and_dask(
-    scheduler: str, reports: list[Path], tmp_path: Path
-) -> None:
-    parse(reports, tmp_path / "pool")
-    parse(reports, tmp_path / "dask", scheduler=scheduler)
-    parse(reports, tmp_path / "here", scheduler="here")
-    assert contents(tmp_path / "pool") == contents(tmp_path / "here")
-    assert contents(tmp_path / "dask") == contents(tmp_path / "here")
-
-
-def test_one_report_is_the_same_from_here_and_dask(scheduler: str, reports: list[Path], tmp_path: Path) -> None:
-    outcome = command("parse", reports[-1], "-o", tmp_path / "dask", "--scheduler", scheduler, "--quiet")
-    assert outcome == (0, "", "")
-    parse(reports[-1], tmp_path / "here", scheduler="here")
-    parse(reports[-1], tmp_path / "plain")
-    assert contents(tmp_path / "plain") == contents(tmp_path / "here")
-    assert contents(tmp_path / "dask") == contents(tmp_path / "here")
-
-
-def test_reports_at_urls_are_read_and_added_by_the_cluster(scheduler: str, reports: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp", reason="the extra http is not installed")
-    here = tracekit.parse(reports[2:4], tmp_path / "here")
-    with file_server(reports[0].parent) as address:
-        first, second = (f"{address}/{path.name}" for path in reports[2:4])
-        tracekit.parse(first, tmp_path / "there", scheduler=scheduler)
-        there = tracekit.parse([second, first], tmp_path / "there", add=True, scheduler=scheduler)
-        missing = refusal(f"{address}/none.sqlite", tmp_path / "there", scheduler)
-    assert missing == f"{address}/none.sqlite: does not exist; check the path"
-    for table in ("modules", *BY_REPORT):
-        assert there.table(table).equals(here.table(table)), table
-
-
-def refusal(report: str, folder: Path, scheduler: str) -> str:
-    with pytest.raises(ReportError) as raised:
-        tracekit.parse(report, folder, add=True, scheduler=scheduler)
-    return str(raised.value)
 
 
 def test_a_worker_that_is_killed_while_it_reads_spoils_no_report(
@@ -146,6 +72,7 @@ def test_a_worker_that_is_killed_while_it_reads_spoils_no_report(
             os.kill(pids[0], signal.SIGKILL)
 
     with Client(scheduler, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)  # those that an earlier test killed are started again
         pids = [*client.run(os.getpid).values()]
     parse(reports[::-1], tmp_path / "dask", scheduler=scheduler, progress=kill_one)
     assert killed
@@ -170,9 +97,8 @@ def test_a_bad_report_and_one_that_only_this_machine_sees_are_named(
     assert {path.name for path in tmp_path.iterdir()} == {"bad.sqlite", "run"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_nothing_on_the_workers_and_they_go_on(
-    number: signal.Signals, scheduler: str, temporary: Path, tmp_path: Path
+    scheduler: str, temporary: Path, tmp_path: Path
 ) -> None:
     reports = tmp_path / "reports"
     reports.mkdir()
@@ -190,15 +116,13 @@ def test_a_run_that_is_stopped_leaves_nothing_on_the_workers_and_they_go_on(
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, complained = process.communicate(timeout=60)
     assert "Traceback" not in complained
     while list(temporary.rglob("tracekit-*")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    if number == signal.SIGINT:
-        assert {path.name for path in tmp_path.iterdir()} == {"reports"}
-    assert not (tmp_path / "out" / "run").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"reports"}
     assert results(scheduler, [Task("t", partial(work.doubled, 2))]) == {0: 4}
 
 

@@ -7,25 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.command import environment
 from tests.engines import tasks as work
-from tests.pipeline.test_several_runs import check_ended, children, runs
-from tracekit.engines import Task, mapped, opened, processes
-from tracekit.engines.memory import available_bytes
-from tracekit.engines.processes import Processes
-from tracekit.errors import DatasetError, TracekitError
-from tracekit.progress import silent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tracekit.engines import Engine
+from tests.pipeline.test_several_runs import check_ended, children
+from tracekit.engines import Engine, Task, mapped, opened, processes
+from tracekit.engines.processes import Processes, available_bytes
+from tracekit.errors import DatasetError
+from tracekit.progress import no_progress
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +33,7 @@ def tasks(function: object, count: int, needed_bytes: int = 0) -> list[Task]:
 
 
 def results(engine: Engine, these: list[Task]) -> dict[int, object]:
-    return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(these, silent)}
+    return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(these, no_progress)}
 
 
 def test_every_task_has_one_outcome(two: Processes) -> None:
@@ -47,12 +41,6 @@ def test_every_task_has_one_outcome(two: Processes) -> None:
     assert results(two, tasks(work.doubled, 20)) == expected
     with opened("here") as here:
         assert results(here, tasks(work.doubled, 20)) == expected
-
-
-def test_processes_live_on_from_task_to_task(two: Processes) -> None:
-    first, second = (results(two, tasks(work.process_of, 9)).values() for _ in range(2))
-    assert len({*first, *second}) <= 2
-    assert os.getpid() not in first
 
 
 def test_progress_comes_with_the_name_of_its_task_and_before_its_outcome(two: Processes) -> None:
@@ -64,12 +52,6 @@ def test_progress_comes_with_the_name_of_its_task_and_before_its_outcome(two: Pr
 def test_a_killed_process_loses_its_own_task_only_and_says_how_it_ended(two: Processes) -> None:
     these = [Task(f"t{number}", partial(work.killed_if, 3, number)) for number in range(8)]
     assert results(two, these) == {number: number for number in range(8)} | {3: "signal 9"}
-
-
-def test_a_process_that_is_killed_while_it_has_nothing_to_do_loses_no_task(two: Processes) -> None:
-    for pid in {*results(two, tasks(work.process_of, 9)).values()}:
-        os.kill(pid, signal.SIGKILL)
-    assert results(two, tasks(work.doubled, 4)) == {0: 0, 1: 2, 2: 4, 3: 6}
 
 
 def test_what_a_task_raises_is_raised_here_whole(two: Processes) -> None:
@@ -99,10 +81,9 @@ def test_no_more_tasks_run_at_once_than_memory_holds(
 def test_available_memory_is_what_the_system_and_the_container_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tracekit.engines import memory
 
     most, now = tmp_path / "max", tmp_path / "current"
-    monkeypatch.setattr(memory, "_LIMITS", ((most, now),))
+    monkeypatch.setattr(processes, "_LIMITS", ((most, now),))
     assert available_bytes() > 1 << 20
     most.write_text("max\n")
     now.write_text("1000\n")
@@ -132,17 +113,6 @@ def test_a_script_needs_no_guard_and_its_own_functions_travel(tmp_path: Path) ->
     for command in ([script], ["-c", script.read_text()]):
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment(), check=True)
         assert (done.stdout, done.stderr) == ("once\n[0, 1, 4, 9]\n", "")
-
-
-def test_a_killed_process_is_an_error_where_all_results_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracekit.engines._START_S", 0.0)
-    dying = partial(work.killed_if, 2, share=silent_share)
-    with pytest.raises(TracekitError, match=r"ended early \(signal 9\); free memory"):
-        list(mapped(dying, range(4)))
-
-
-def silent_share(share: float) -> None:
-    pass
 
 
 #: Two tasks that each run a program.
@@ -176,8 +146,7 @@ def begun(folder: Path) -> subprocess.Popen[str]:
     return started
 
 
-@pytest.mark.parametrize("to_all", [True, False], ids=["terminal", "process"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGINT, True), (signal.SIGKILL, False)])
 def test_when_the_process_that_asked_ends_its_workers_end_with_their_programs_and_files(
     number: signal.Signals, to_all: bool, tmp_path: Path
 ) -> None:
@@ -188,27 +157,3 @@ def test_when_the_process_that_asked_ends_its_workers_end_with_their_programs_an
     check_ended(started)
     assert not any(tmp_path.iterdir())
     assert complained.count("KeyboardInterrupt") == (number == signal.SIGINT), "only in the process that asked"
-
-
-@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2, 0.4])
-def test_ctrl_c_in_a_terminal_while_workers_start_is_heard_by_none_of_them(after_s: float, tmp_path: Path) -> None:
-    script = PROGRAMS.replace("with Processes", "print('ready', flush=True)\nwith Processes")
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, tmp_path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(after_s)
-    started = children(process.pid)
-    os.killpg(process.pid, signal.SIGINT)
-    _, complained = process.communicate(timeout=60)
-    assert complained.count("KeyboardInterrupt") == 1, complained
-    assert not runs(process.pid)
-    check_ended(started)
-    assert not any(tmp_path.iterdir())

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Debian keeps the server's programs out of the path.
 _FOLDERS = (*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), None)

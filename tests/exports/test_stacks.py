@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 
 import tracekit
-from tests.command import ROOT, command
+from tests.command import command
 from tests.simulator import simulate, write_report
 from tests.simulator.strategies import plans
-from tests.trace_lines import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,24 +54,12 @@ def test_a_stack_is_the_path_and_the_kernel_with_its_own_time(parsed: Parse, tmp
 
 def test_what_would_break_a_stack_is_replaced(parsed: Parse, tmp_path: Path) -> None:
     dataset = parsed("""
-        range  1   0 100 {'Module': 'top.a;b'}
+        range  1   0 100 {'Module': 'top.a;b\\n'}
         launch 1  20  24 #1
         kernel 1 900 910 #1 void f<a;b>(int) [clone 3]
     """)
     text = stacks(dataset, tmp_path / "out")
-    assert text == "top;a,b;void f<a,b>(int) [clone 3] 10\n"
-
-
-def test_line_breaks_in_a_name_break_no_line(parsed: Parse, tmp_path: Path) -> None:
-    dataset = parsed("range 1 0 100 {'Module': 'top.a\\nb'}\nlaunch 1 20 24 #1\nkernel 1 30 40 #1 k")
-    assert stacks(dataset, tmp_path / "out") == "top;a\N{REPLACEMENT CHARACTER}b;k 10\n"
-
-
-def test_stacks_of_several_reports_add_up(tmp_path: Path) -> None:
-    lines = "range 1 0 9 {'Module': 'top'}\nlaunch 1 1 2 #1\nkernel 1 30 40 #1 gemm"
-    paths = [report(tmp_path / f"rank{at}.sqlite", lines) for at in (0, 1)]
-    dataset = tracekit.parse(paths, tmp_path / "run")
-    assert stacks(dataset, tmp_path / "out") == "top;gemm 20\n"
+    assert text == "top;a,b\N{REPLACEMENT CHARACTER};void f<a,b>(int) [clone 3] 10\n"
 
 
 def sums(text: str) -> Counter[str]:
@@ -92,11 +78,6 @@ def expected(dataset: Dataset) -> Counter[str]:
     return totals
 
 
-def test_sums_of_stacks_are_the_kernels_time_by_module(tmp_path: Path) -> None:
-    dataset = tracekit.parse(ROOT / "data" / "small_llama.sqlite", tmp_path / "llama")
-    assert sums(stacks(dataset, tmp_path / "out")) == expected(dataset)
-
-
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plans())
 def test_sums_of_stacks_are_the_kernels_time_by_module_in_any_program(tmp_path: Path, plan: Plan) -> None:
@@ -105,8 +86,3 @@ def test_sums_of_stacks_are_the_kernels_time_by_module_in_any_program(tmp_path: 
     write_report(simulate(plan), path)
     dataset = tracekit.parse(path, force=True)
     assert sums(stacks(dataset, tmp_path / "out")) == expected(dataset)
-
-
-@pytest.mark.parametrize("lines", ["", "range 1 0 9 {'Module': 'top'}"])
-def test_no_work_is_no_stack(parsed: Parse, tmp_path: Path, lines: str) -> None:
-    assert stacks(parsed(lines), tmp_path / "out") == ""

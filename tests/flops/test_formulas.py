@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.needs import require
-from tracekit.flops import FORMULAS, flops_of
 from tracekit.flops.base import Call, Unknown
 from tracekit.flops.kernels import CPU_ATTENTIONS, kind_of
+from tracekit.flops.layers import FORMULAS, flops_of
 from tracekit.flops.operators import operator
 
 require("torch")
@@ -33,7 +33,7 @@ def counted(run: Any, *args: Any, **kwargs: Any) -> int:
 
 def marked_call(module: Any, *args: Any, out: bool = True, **kwargs: Any) -> Call:
     """A call as markers of capture tell it."""
-    from tracekit.capture.settings import settings_of
+    from tracekit.capture.marks import settings_of
 
     returned = module(*args, **kwargs)
     outputs = returned if isinstance(returned, tuple) else (returned,)
@@ -48,24 +48,12 @@ def marked_call(module: Any, *args: Any, out: bool = True, **kwargs: Any) -> Cal
 
 
 def call(class_name: str | None = None, **fields: Any) -> Call:
-    nothing: dict[str, Any] = {
-        "params": {},
-        "settings": {},
-        "inputs": None,
-        "outputs": None,
-        "kwargs": {},
-    }
+    nothing: dict[str, Any] = {"params": {}, "settings": {}, "inputs": None, "outputs": None, "kwargs": {}}
     return Call(class_name, **(nothing | fields))
 
 
 @settings(deadline=None)
-@given(
-    rows=st.lists(st.integers(0, 4), max_size=3),
-    width=SIZE,
-    out=SIZE,
-    bias=st.booleans(),
-    tell=st.booleans(),
-)
+@given(rows=st.lists(st.integers(0, 4), max_size=3), width=SIZE, out=SIZE, bias=st.booleans(), tell=st.booleans())
 def test_a_linear(rows: list[int], width: int, out: int, *, bias: bool, tell: bool) -> None:
     layer, x = nn.Linear(width, out, bias=bias), torch.zeros(*rows, width)
     assert flops_of(marked_call(layer, x, out=tell)) == counted(layer, x)
@@ -123,11 +111,7 @@ def test_multihead_attention(data: st.DataObject) -> None:
         return torch.zeros(*shape, size)
 
     queries, keys = draw(SIZE), draw(SIZE)
-    query, key, value = (
-        tensor(queries, width),
-        tensor(keys, kdim or width),
-        tensor(keys, vdim or width),
-    )
+    query, key, value = (tensor(queries, width), tensor(keys, kdim or width), tensor(keys, vdim or width))
     assert flops_of(marked_call(layer, query, key, value)) == counted(layer, query, key, value)
     assert flops_of(marked_call(layer, query, value=value, key=key)) == counted(layer, query, key, value)
 
@@ -153,9 +137,9 @@ def test_layers_without_products_cost_nothing(layer: Any, shape: tuple[int, ...]
 
 
 def test_every_class_that_is_said_to_cost_nothing_is_one_of_torch_or_of_an_engine() -> None:
-    from tracekit.flops.without_products import _CLASSES
+    from tracekit.flops.layers import _WITHOUT_PRODUCTS
 
-    possible = {name for name in _CLASSES if not hasattr(nn, name)}
+    possible = {name for name in _WITHOUT_PRODUCTS if not hasattr(nn, name)}
     assert {name for name in possible if name[-2:] not in ("1d", "2d", "3d")} == {"VocabParallelEmbedding"}
 
 
@@ -243,7 +227,7 @@ SETTINGS = ["stride", "padding", "dilation", "batch_first", "add_zero_attn"]
 )
 def test_no_marker_breaks_a_formula_or_makes_a_number_that_no_column_holds(described: Call) -> None:
     for formula in FORMULAS:
-        assert isinstance(formula.flops(described), int | Unknown | None)
+        assert isinstance(formula(described), int | Unknown | None)
     actual = flops_of(described)
     assert not isinstance(actual, int) or 0 <= actual < 2**63
 

@@ -1,4 +1,4 @@
-"""``python -m tests.gpu OUT``: proves that tracekit works on this machine, measures, and keeps small reports."""
+"""``python -m tests.gpu OUT``: shows whether tracekit works on this machine, measures, and keeps small reports."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.gpu import data_files
-from tests.gpu.measures import MEASURES
+from tests.gpu import data_files, measures
 from tracekit.cli import prepared
-from tracekit.cli.options import add_force
-from tracekit.cli.proof import add_only, proved
-from tracekit.proof import CHECKS
+from tracekit.cli.base import add_force
+from tracekit.cli.doctor import add_only, prove
+from tracekit.selftest import PROGRAMS
 
 
 def main() -> int:
@@ -19,9 +18,15 @@ def main() -> int:
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for verdicts, reports and a page")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_only(parser)
-    add_force(parser, "the folder of an earlier proof")
+    add_force(parser, "the folder of an earlier self-test")
     args = parser.parse_args()
-    return prepared(lambda: proved(args.out, (*CHECKS, *MEASURES), args, data_files.keep))
+    return prepared(lambda: _prove(args))
+
+
+def _prove(args: argparse.Namespace) -> int:
+    found = prove(args.out, (*PROGRAMS, *measures.PROGRAMS), args)
+    data_files.keep(args.out, found)
+    return found.exit_code
 
 
 if __name__ == "__main__":

@@ -6,16 +6,11 @@ import re
 import shutil
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracekit.nsight.tables import RECORDER, STRINGS, SYSTEM, TABLES
-from tracekit.proof.recording import REPORT
-from tracekit.proof.summary import PASSED
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.proof.summary import Outcome, Summary
+from tracekit.selftest.judge import REPORT
+from tracekit.selftest.summary import PASSED, Outcome, Summary
 
 FOLDER, README = "data", "README.md"
 MOST_BYTES = 2_000_000
@@ -42,10 +37,10 @@ _TELLING = (
 
 
 def keep(folder: Path, summary: Summary) -> None:
-    """Copies reports of a proof that are small enough, and says what made them.
+    """Copies reports of a self-test that are small enough, and says what made them.
 
     Args:
-        folder: The proof's folder.
+        folder: The self-test's folder.
         summary: What came of its checks.
     """
     (folder / FOLDER).mkdir()

@@ -5,18 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.golden import check
-from tests.graphs.test_by_descent import CAPTURE, REPLAY, moved
+from tests.graphs.test_clone_chains import CAPTURE, REPLAY, moved
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Parse = Callable[..., Dataset]
 
@@ -159,23 +156,14 @@ def test_one_graph_capture_and_one_graph_belong_together_where_all_of_the_proces
     ("old", "new"),
     [
         (FROM_THE_START, ""),  # older versions of nsys say nothing
-        (
-            "-100 -100  Profiling",
-            "-60 -60 Profiling",
-        ),  # launched, and waited for the window to open
+        ("-100 -100  Profiling", "-60 -60 Profiling"),  # launched, and waited for the window to open
         ("-100 -100  Profiling", "150 150 Profiling"),  # the window opened after the capture
         ("-50  -50  CUDA", "-120 -120 CUDA"),  # CUDA was there before the window
         ("CUDA injection initialized successfully.", "NVTX injection initialized successfully."),
         ("was launched by the profiler", "was attached to"),
         ("Profiling has stopped.", "Profiling has started."),  # twice
-        (
-            "said 1  99999",
-            "said 0 5 5 Profiling started due to cudaProfilerStart API\nsaid 1 99999",
-        ),
-        (
-            "said 1  99999",
-            "said 1 9 9 Not all CUDA events might have been collected.\nsaid 1 99999",
-        ),
+        ("said 1  99999", "said 0 5 5 Profiling started due to cudaProfilerStart API\nsaid 1 99999"),
+        ("said 1  99999", "said 1 9 9 Not all CUDA events might have been collected.\nsaid 1 99999"),
         ("said 1    -50", "said 7/1 -50"),  # said of another process
     ],
 )
@@ -188,9 +176,7 @@ def test_a_graph_may_be_from_before_the_recording_unless_all_of_the_process_was_
     check(parsed(start + CAPTURE + REPLAY), "kernels", UNMAPPED)
 
 
-def test_a_graph_capture_that_is_not_replayed_may_have_the_shape_of_another_s_graph(
-    parsed: Parse,
-) -> None:
+def test_a_graph_capture_that_is_not_replayed_may_have_the_shape_of_another_s_graph(parsed: Parse) -> None:
     """Another capture's launches may be recorded in part, so that its graph looks like the first one's."""
     second = other(CAPTURE, 1000, 3).replace("'top", "'other").replace("cudaMemset", "cudaMemcpy")
     replay = moved(REPLAY, 2000)
@@ -345,9 +331,7 @@ def test_a_graph_captured_before_the_recording_is_unmapped_with_advice(parsed: P
     assert "tracekit capture" in row["advice"]
 
 
-def test_the_launches_around_nodes_whose_record_was_lost_tell_where_they_stand(
-    parsed: Parse,
-) -> None:
+def test_the_launches_around_nodes_whose_record_was_lost_tell_where_they_stand(parsed: Parse) -> None:
     some = """
         node!1    1  25  25
         node!11   1 112 112 1
@@ -434,17 +418,6 @@ def test_nodes_of_two_graph_captures_recorded_together_are_told_apart_by_their_g
     assert actual == [path if numbered else None for number in ran for path in expected[number]]
 
 
-def test_graph_captures_of_several_sizes_are_told_apart_in_any_batch(parsed: Parse) -> None:
-    shorter = CAPTURE.replace("    launch    1  75  80  #4\n", "")
-    lines = [captured(0), captured(1, shorter)]
-    lines += [captured(2)]
-    lines += [written(number, 2105, numbered=True) for number in (0, 2)]
-    lines += [written(1, 2106, numbered=True, originals=range(1, 3))]
-    lines += [replayed(number, numbered=True) for number in (2, 0)]
-    actual = parsed("\n".join(lines)).table("kernels").column("module").to_pylist()
-    assert actual == ["top.a", "top.b", "top.b", "top2.a", "top2.b", "top2.b"]
-
-
 @pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize(
     ("captures", "recorded"),
@@ -479,32 +452,6 @@ def test_what_is_recorded_after_a_whole_batch_is_certain_again(parsed: Parse) ->
     assert actual == ["top2.a", "top2.b", "top2.b"]
 
 
-def test_batches_whose_ids_have_no_graph_are_not_counted_as_graphs(parsed: Parse) -> None:
-    """Two captures, two batches that may hold any part of either, and between them a capture of nothing."""
-    empty = """
-        launch 1 2001 2002 #91 cudaStreamBeginCapture_v10000
-        launch 1 2003 2004 #92 cudaStreamEndCapture_v10000
-    """
-    lines = [captured(0), captured(1), empty]
-    lines += [written(0, 2105, numbered=False), written(1, 1105, numbered=False)]
-    lines += [replayed(number, numbered=False) for number in (0, 1)]
-    dataset = parsed("\n".join(lines))
-    assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
-
-
-@pytest.mark.parametrize(("last", "mapped"), [("#2", True), ("#3", False)])
-def test_a_graph_capture_of_nothing_claims_no_nodes_if_no_call_of_it_is_missing(
-    parsed: Parse, last: str, mapped: bool
-) -> None:
-    empty = f"""
-        launch 1 -90 -89 #1 cudaStreamBeginCapture_v10000
-        launch 1 -80 -79 {last} cudaStreamEndCapture_v10000
-    """
-    later = CAPTURE.replace("#", "#7")
-    dataset = parsed(empty + later + LATE + REPLAY)
-    check(dataset, "kernels", MAPPED if mapped else UNMAPPED)
-
-
 KERNELS = CAPTURE.replace("cudaMemsetAsync_v3020", "cudaLaunchKernel_v7000")
 REPLAY_OF_KERNELS = REPLAY.replace("memset!12 1 310 311  #7 64", "kernel!12 1 310 311  #7 relu")
 CROSSED = REPLAY_OF_KERNELS.replace("!12 ", "!x ").replace("!13 ", "!12 ").replace("!x ", "!13 ")
@@ -526,3 +473,16 @@ def test_a_replay_that_contradicts_the_order_of_ids_on_its_stream_maps_nothing(
     dataset = parsed(KERNELS + records + replays)
     causes = {None if mapped else "graph_unmapped"}
     assert set(dataset.table("kernels").column("cause").to_pylist()) == causes
+
+
+@pytest.mark.parametrize(("last", "mapped"), [("#2", True), ("#3", False)])
+def test_a_graph_capture_of_nothing_claims_no_nodes_if_no_call_of_it_is_missing(
+    parsed: Parse, last: str, mapped: bool
+) -> None:
+    empty = f"""
+        launch 1 -90 -89 #1 cudaStreamBeginCapture_v10000
+        launch 1 -80 -79 {last} cudaStreamEndCapture_v10000
+    """
+    later = CAPTURE.replace("#", "#7")
+    dataset = parsed(empty + later + LATE + REPLAY)
+    check(dataset, "kernels", MAPPED if mapped else UNMAPPED)

@@ -1,14 +1,14 @@
-"""The dialects of markers: texts beside what they say."""
+"""The dialects of markers: texts next to what they mean."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tracekit.causes.markers import BROKEN, DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, TOO_DEEP, TOO_LONG
+from tracekit.causes import BROKEN, DIMENSION_UNKNOWN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, TOO_DEEP, TOO_LONG
 from tracekit.markers.base import (
+    Marker,
     ModuleMarker as Module,
     OperatorMarker as Operator,
     Param,
@@ -17,9 +17,6 @@ from tracekit.markers.base import (
     Unreadable,
 )
 from tracekit.trace.decoding import decode
-
-if TYPE_CHECKING:
-    from tracekit.markers.base import Marker
 
 
 def said(text: str) -> Marker | None:
@@ -30,17 +27,11 @@ def said(text: str) -> Marker | None:
 
 LAYER_DICTS = [
     ("{'Module': 'top'}", Module("top", inputs=())),
-    ("{'Module': ''}", Module("", inputs=())),
     ("{'Module': 'top.a', 'Inputs': [[8, 64], []]}", Module("top.a", inputs=((8, 64), ()))),
     ("{'Module': 'top.a', 'Inputs': [8, 64]}", Module("top.a", inputs=((8, 64),))),
-    ("{'Module': 'top.a', 'Inputs': ((8, 64), [0])}", Module("top.a", inputs=((8, 64), (0,)))),
     (
         "{'Module': 'top.a', 'TrainableParams': {'weight': [64, 32], 'k_scale': [], 'b': (4,)}}",
-        Module(
-            "top.a",
-            params=(Param("weight", (64, 32)), Param("k_scale", ()), Param("b", (4,))),
-            inputs=(),
-        ),
+        Module("top.a", params=(Param("weight", (64, 32)), Param("k_scale", ()), Param("b", (4,))), inputs=()),
     ),
     (
         "{'Module': 'top.a', 'TrainableParams': {'w': {'shape': [2], 'dtype': 'bf16'}}}",
@@ -50,20 +41,10 @@ LAYER_DICTS = [
         "{'Module': 'top.a', 'Inputs': [[7, 8]], 'input_ids': [[7]], 'x y': [[1, 2], [3]]}",
         Module("top.a", inputs=((7, 8),), kwargs={"input_ids": ((7,),), "x y": ((1, 2), (3,))}),
     ),
-    (
-        "{'Module': 'top.a', 'Outputs': [[7, 2048]]}",
-        Module("top.a", outputs=((7, 2048),), only_result=True),
-    ),
-    (
-        "{'Module': 'top.a', 'Inputs': [[7]], 'Outputs': [[9]]}",
-        Module("top.a", inputs=((7,),), outputs=((9,),)),
-    ),
-    ("{'Module': 'top.a', 'Class': 'Linear'}", Module("top.a", class_name="Linear", inputs=())),
+    ("{'Module': 'top.a', 'Outputs': [[7, 2048]]}", Module("top.a", outputs=((7, 2048),), only_result=True)),
     (' {"Module": "top.a", "Inputs": [[8]]} ', Module("top.a", inputs=((8,),))),
     ("{'Module': 'it\\'s.a'}", Module("it's.a", inputs=())),
-    ("{'Module': \"it's.a\"}", Module("it's.a", inputs=())),
     ("{'Inputs': [[8]], 'Module': 'top.a'}", Module("top.a", inputs=((8,),))),
-    ("{'Module': 'top.ü.層'}", Module("top.ü.層", inputs=())),
 ]
 
 #: Our own markers keep keyword arguments apart, whatever they are called; in vLLM's they are keys like the others.
@@ -84,69 +65,39 @@ OUR_DICTS = [
     ),
     (
         '{"Module": "top.a", "Class": "A", "Inputs": [], "Kwargs": {"Module": [[1]], "Outputs": [[2]], "Cut": [[3]]}}',
-        Module(
-            "top.a",
-            "A",
-            inputs=(),
-            kwargs={"Module": ((1,),), "Outputs": ((2,),), "Cut": ((3,),)},
-        ),
+        Module("top.a", "A", inputs=(), kwargs={"Module": ((1,),), "Outputs": ((2,),), "Cut": ((3,),)}),
     ),
     (
         '{"Module": "top.a", "Class": "A", "Outputs": [[8]], "Types": ["float32 cpu"]}',
         Module("top.a", "A", outputs=((8,),), types=("float32 cpu",), only_result=True),
     ),
     ('{"Module": "top.a", "Class": "A", "Cut": "Inputs"}', Module("top.a", "A", cause=FIELD_CUT)),
-    (
-        '{"Module": "top.a", "Class": "A", "Cut": "Outputs"}',
-        Module("top.a", "A", only_result=True, cause=FIELD_CUT),
-    ),
+    ('{"Module": "top.a", "Class": "A", "Cut": "Outputs"}', Module("top.a", "A", only_result=True, cause=FIELD_CUT)),
     (
         "{'Module': 'top.a', 'Kwargs': [[8]], 'Types': [[2], [3]], 'KwargTypes': [[4]], 'Cut': [[1]]}",
         Module(
-            "top.a",
-            inputs=(),
-            kwargs={
-                "Kwargs": ((8,),),
-                "Types": ((2,), (3,)),
-                "KwargTypes": ((4,),),
-                "Cut": ((1,),),
-            },
+            "top.a", inputs=(), kwargs={"Kwargs": ((8,),), "Types": ((2,), (3,)), "KwargTypes": ((4,),), "Cut": ((1,),)}
         ),
     ),
-    (
-        '{"Module": "top.a", "Class": "A", "Phase": "backward"}',
-        Module("top.a", "A", phase="backward"),
-    ),
-    (
-        "{'Module': 'top.a', 'Phase': [[8]]}",
-        Module("top.a", inputs=(), kwargs={"Phase": ((8,),)}),
-    ),
+    ('{"Module": "top.a", "Class": "A", "Phase": "backward"}', Module("top.a", "A", phase="backward")),
+    ("{'Module': 'top.a', 'Phase': [[8]]}", Module("top.a", inputs=(), kwargs={"Phase": ((8,),)})),
     (
         '{"Step": 12, "Name": "train", "Kind": "train", "BatchSize": 8, "Tokens": 4096}',
         Step("train", "train", index=12, batch_size=8, tokens=4096),
     ),
-    ('{"Step": 0, "Name": "it"}', Step("it", index=0)),
     ('{"Step": -1, "Name": "it", "Kind": "odd", "BatchSize": true, "Tokens": 1e3}', Step("it")),
     (
         '{"Piece": "submod_2", "Graph": 1, "Size": 16, "Code": "9-32", "How": "replayed"}',
         Piece("submod_2", "replayed", graph=1, size=16, code="9-32"),
     ),
     ("{'Piece': 'attn', 'How': 'eager'}", Piece("attn", "eager")),
-    (
-        '{"Piece": "a", "Graph": -1, "Size": 1e3, "Code": 9, "How": "compiled"}',
-        Piece("a", "compiled"),
-    ),
+    ('{"Piece": "a", "Graph": -1, "Size": 1e3, "Code": 9, "How": "compiled"}', Piece("a", "compiled")),
 ]
 
 OTHER_DIALECTS = [
     ("blocks.0.attn in=[[1, 4096, 3072]]", Module("blocks.0.attn", inputs=((1, 4096, 3072),))),
-    ("blocks.0.attn in=[[1, 2], (3,)]", Module("blocks.0.attn", inputs=((1, 2), (3,)))),
     ("attn in=[]", Module("attn", inputs=())),
     ("Torch Compiled Module (input):Llama", Module("Llama", class_name="Llama", class_only=True)),
-    (
-        "Torch Compiled Module (output):models.Llama",
-        Module("Llama", class_name="Llama", class_only=True, only_result=True),
-    ),
     (
         "{'Module': 'Torch Compiled Module (input):Llama', 'Inputs': [[8]]}",
         Module("Llama", class_name="Llama", class_only=True, inputs=((8,),)),
@@ -160,34 +111,20 @@ OTHER_DIALECTS = [
         "'dtype': 'float16'}, {'name': 'p', 'type': 'int', 'value': 2}]}",
         Operator("norm", "torch", ((8, 2),)),
     ),
-    ('{"mod": "torch", "op": "relu", "args": []}', Operator("relu", "torch")),
     ("{'traceMarker': ['net.py:12', 'a.py:3']}", Operator(None, stack=("net.py:12", "a.py:3"))),
-    ('{"traceMarker": ["net.py:12"], "funcStack": ["/a"]}', Operator(None, stack=("net.py:12",))),
     ("ProfilerStep#12", Step("ProfilerStep#12", "train", index=12)),
     ("step[DECODE bs=32]", Step("step[DECODE bs=32]", "decode", batch_size=32, tokens=32)),
-    (
-        "step[EXTEND bs=15 toks=15360]",
-        Step("step[EXTEND bs=15 toks=15360]", "prefill", batch_size=15, tokens=15360),
-    ),
+    ("step[EXTEND bs=15 toks=15360]", Step("step[EXTEND bs=15 toks=15360]", "prefill", batch_size=15, tokens=15360)),
     (
         "execute_context_2(512)_generation_3(3)",
         Step("execute_context_2(512)_generation_3(3)", "mixed", batch_size=5, tokens=515),
-    ),
-    (
-        "execute_context_0(0)_generation_8(8)",
-        Step("execute_context_0(0)_generation_8(8)", "decode", batch_size=8, tokens=8),
     ),
 ]
 
 #: Fields that are not of the expected form are left out; the module stays known.
 ODD_FIELDS = [
     ("{'Module': 'a', 'Inputs': [[True, 8]]}", Module("a", inputs=None, cause=FIELD_SKIPPED)),
-    ("{'Module': 'a', 'Inputs': [[-1]]}", Module("a", inputs=None, cause=FIELD_SKIPPED)),
-    (
-        "{'Module': 'a', 'Inputs': [[99999999999999999999]]}",
-        Module("a", inputs=None, cause=FIELD_SKIPPED),
-    ),
-    ("{'Module': 'a', 'scale': 0.5}", Module("a", inputs=(), cause=FIELD_SKIPPED)),
+    ("{'Module': 'a', 'Inputs': [[99999999999999999999]]}", Module("a", inputs=None, cause=FIELD_SKIPPED)),
     ("{'Module': 'a', 'TrainableParams': 7}", Module("a", inputs=(), cause=FIELD_SKIPPED)),
     (
         "{'Module': 'a', 'TrainableParams': {'w': 'big', 'b': [4]}}",
@@ -197,14 +134,8 @@ ODD_FIELDS = [
 
 #: A dimension that is no number is lost, the others are not.
 SYMBOLIC = [
-    (
-        "{'Module': 'a', 'Inputs': [[s0, 4096], [8]]}",
-        Module("a", inputs=((None, 4096), (8,)), cause=DIMENSION_UNKNOWN),
-    ),
-    (
-        "{'Module': 'a', 'Inputs': ['batch', 16]}",
-        Module("a", inputs=((None, 16),), cause=DIMENSION_UNKNOWN),
-    ),
+    ("{'Module': 'a', 'Inputs': [[s0, 4096], [8]]}", Module("a", inputs=((None, 4096), (8,)), cause=DIMENSION_UNKNOWN)),
+    ("{'Module': 'a', 'Inputs': ['batch', 16]}", Module("a", inputs=((None, 16),), cause=DIMENSION_UNKNOWN)),
     (
         '{"Module": "a", "Inputs": [[null, "2*s0 + 1", 16]]}',
         Module("a", inputs=((None, None, 16),), cause=DIMENSION_UNKNOWN),
@@ -213,19 +144,7 @@ SYMBOLIC = [
         "{'Module': 'a', 'Inputs': [[8]], 'mask': [[2*s0 + 1, Max(1, s1)]]}",
         Module("a", inputs=((8,),), kwargs={"mask": ((None, None),)}, cause=DIMENSION_UNKNOWN),
     ),
-    (
-        "{'Module': 'a', 'TrainableParams': {'w': [u0, 8]}, 'Inputs': [[8]]}",
-        Module("a", params=(Param("w", (None, 8)),), inputs=((8,),), cause=DIMENSION_UNKNOWN),
-    ),
-    (
-        "{'Module': 'a', 'Outputs': [['batch']]}",
-        Module("a", outputs=((None,),), only_result=True, cause=DIMENSION_UNKNOWN),
-    ),
-    ("a in=[[s0, 8]]", Module("a", inputs=((None, 8),), cause=DIMENSION_UNKNOWN)),
-    (
-        "{'Module': 'a', 'Inputs': [[8]], 'names': ['x', 'y']}",
-        Module("a", inputs=((8,),), cause=FIELD_SKIPPED),
-    ),
+    ("{'Module': 'a', 'Inputs': [[8]], 'names': ['x', 'y']}", Module("a", inputs=((8,),), cause=FIELD_SKIPPED)),
     ("{'Module': 'a', 'Inputs': [[f.x(8), 8]]}", Module("a", cause=BROKEN)),
 ]
 
@@ -236,47 +155,32 @@ UNREADABLE = [
     ("{'Module': '" + "a." * 128 + "b'}", Unreadable(NO_NAME)),
     ("{'Module': 'top", Unreadable(BROKEN)),
     ("{'Module': __import__('os').system('true')}", Unreadable(BROKEN)),
-    ("{'Module': f'{1}'}", Unreadable(BROKEN)),
     ("{'Module': 'a', 'Inputs': [[8, ", Module("a", cause=BROKEN)),
     ("{'Module': 'a', 'x': __import__('os')}", Module("a", cause=BROKEN)),
-    ("{'Module': 'a', **{}}", Module("a", cause=BROKEN)),
     ("{'Module': 'a', 'x': '" + "y" * 100_000 + "'}", Module("a", cause=TOO_LONG)),
     ("{'Module': '" + "y" * 100_000 + "'}", Unreadable(TOO_LONG)),
     ("{'Module': 'a', 'x': " + "[" * 10_000 + "]" * 10_000 + "}", Module("a", cause=TOO_DEEP)),
-    ("{'Module': 'a', 'x': " + "{'b':" * 10_000, Module("a", cause=TOO_DEEP)),
     ("a.b in=[" + "[" * 10_000 + "]" * 10_000 + "]", Module("a.b", cause=TOO_DEEP)),
-    ("a.b in=[" + "[1], " * 30_000 + "]", Module("a.b", cause=TOO_LONG)),
 ]
 
 PLAIN = [
     "",
     "aten::linear, op_id = 12",
-    "{ForeignNode[transformer.blocks.0...]}",
     "{ForeignNode['Module': 'x']}",
     '{"model_config": {"emit_nvtx": true}}',
     "__import__('os')",
     "Module: 'a'",
-    "the 'Module': 'a' of a sentence",
-    "{'Modules': 'a'}",
-    "{'module': 'a'}",
     "{'mod': 'torch'}",
     "{'traceMarker': 7}",
     "{'traceMarker': ['cut",
     "loss in=[later]",
     "a b in=[[1]]",
-    "a..b in=[[1]]",
-    "a in=[[-1]]",
-    "a in=[__import__('os')]",
-    "about Torch Compiled Module (input):X",
     "Torch Compiled Module (input):",
-    "Torch Compiled Module (other):X",
     "ProfilerStep#x",
     "step[]",
     '{"Step": 12',
-    '{"Step": __import__("os")}',
     "execute_context_many",
     "step[3]",
-    "step[12 bs=4]",
 ]
 
 
@@ -289,20 +193,20 @@ def test_text_says_what_stands_beside_it(text: str, marker: Marker) -> None:
     assert said(text) == marker
 
 
-@pytest.mark.parametrize("text", PLAIN)
-def test_text_that_merely_looks_like_a_marker_stays_plain(text: str) -> None:
-    assert said(text) is None
+def test_text_that_merely_looks_like_a_marker_stays_plain() -> None:
+    assert {text: said(text) for text in PLAIN if said(text)} == {}
 
 
-def test_a_dict_that_only_mentions_a_module_deep_inside_stays_plain() -> None:
-    assert said("{'config': {'depth': 1, 'Module': 'top.a'}}") is None
+def test_keyword_arguments_keep_their_order() -> None:
+    marker = said("{'Module': 'a', 'y': [[1]], 'x': [[2]], 'z': [[3]], 'StaticParams': {'p': inf}}")
+    assert isinstance(marker, Module)
+    assert list(marker.kwargs) == ["y", "x", "z"]
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "{'Module': 'top.a', 'Inputs': [[8]], 'Module': [[3]]}",
-        '{"Module": "top.a", "Inputs": [[8]], "Module": [[3]]}',
         "{'Module': 'top.a', 'Inputs': [[8]], 'Module': 'evil'}",
         "{'Module': [[3]], 'Inputs': [[8]], 'Module': 'top.a'}",
     ],
@@ -324,21 +228,10 @@ def test_static_params_of_every_kind_are_kept_as_json() -> None:
     assert marker.cause is None
 
 
-def test_distinct_texts_are_decoded_once_and_plain_ones_have_no_marker() -> None:
-    decoded = decode(["plain", "{'Module': 'a'}", "", "ProfilerStep#1"])
-    assert (decoded.of_text < 0).tolist() == [True, False, True, False]
-    assert [decoded.markers[at] for at in decoded.of_text[[1, 3]]] == [
-        Module("a", inputs=()),
-        Step("ProfilerStep#1", "train", index=1),
-    ]
-    assert not decoded.rows(Module, Step)[-1]
-
-
 @pytest.mark.parametrize(
     ("text", "marker"),
     [
         ("nn.Module: Linear_3", Module("Linear_3", "Linear", class_only=True, numbered=True)),
-        ("nn.Module: My_Block_12", Module("My_Block_12", "My_Block", class_only=True, numbered=True)),
         (
             "nn.Module: A_0 (b_1 (c.py(3)))",
             Module("A_0", "A", static_params='{"forward": "b_1 (c.py(3))"}', class_only=True, numbered=True),
@@ -356,12 +249,10 @@ def test_modules_by_class_and_number_have_no_path_of_their_own(text: str, marker
     [
         ("TOP(C)::forward.", Module("C", "C")),
         ("TOP(C)::forward.A0(A)::forward.SELF(A)::forward_impl_.SELF(A)::my_new_method.", Module("C.A0", "A")),
-        ("TOP(C)::forward.SELF(C)::call_b.B0(B)::forward.aten::add", Module("C.B0", "B")),
         ("TOP(C)::forward.layer1(Sequential)::forward.0(B)::forward.::relu", Module("C.layer1.0", "B")),
         ("TOP(C)::forward.CALL_FUNCTION::relu", Module("C", "C")),
         ("TOP(C)::forward.INSTANCE_NAME_UNKNOWN(B)::forward", Unreadable(NO_NAME)),
         ("TOP(my.C)::forward.A0(torch.A)::forward.", Module("C.A0", "torch.A")),
-        ("TOP(my.C)::(", Module("C", "my.C")),
         ("TOP()::defaults.", None),
     ],
 )

@@ -8,7 +8,8 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ import tracekit
 from tests.command import environment, without_privileges
 from tracekit.errors import CaptureError
 from tracekit.nsight import file as nsight_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TID = 1 << 48 | 7 << 24 | 7
 TABLES: dict[str, list[dict[str, Any]]] = {

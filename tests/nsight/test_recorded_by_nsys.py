@@ -5,17 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.nsys import import_heard_nvtx, nsys, record
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.nsys, pytest.mark.heard_nvtx]
 
@@ -79,22 +75,9 @@ def test_steps_and_domains_are_known(dataset: Dataset) -> None:
 
 
 def test_ranges_are_those_of_nsys_stats(report: Path, dataset: Dataset) -> None:
-    stats = [
-        str(nsys()),
-        "stats",
-        "-q",
-        "--force-export=false",
-        "--report",
-        "nvtxpptrace",
-        "--format",
-        "csv",
-    ]
+    stats = [str(nsys()), "stats", "-q", "--force-export=false", "--report", "nvtxpptrace", "--format", "csv"]
     said = subprocess.run(
-        [*stats, "--output", "-", str(report)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=240,
+        [*stats, "--output", "-", str(report)], check=True, capture_output=True, text=True, timeout=240
     )
     rows = list(csv.DictReader(io.StringIO(said.stdout[said.stdout.index("Start") :])))
     theirs = sorted((int(row["Start (ns)"]), int(row["Duration (ns)"]), int(row["Lvl"])) for row in rows)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +16,6 @@ from tests.needs import TRACES
 from tests.readers.kineto.traces import event, kernel, launch
 from tracekit.errors import ReportError
 from tracekit.pipeline.module_hierarchies import write_module_hierarchies
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 TOP = "TOP(top)::forward."
 
@@ -52,11 +50,6 @@ def test_kernels_and_operators_name_the_modules_that_launched_them(tmp_path: Pat
     told = [one["args"].get("Module Hierarchy") for one in with_hierarchies(written(tmp_path / "t.json.gz", events))]
     fc = f"{TOP}fc()::forward."
     assert told == [None, None, fc, TOP, None, None, None, fc, TOP, None, None]
-
-
-def test_a_trace_without_modules_stays_as_it_is(tmp_path: Path) -> None:
-    events = [event("cpu_op", "aten::add", 40, 10), launch(41, 2), kernel(60, 2), event("user_annotation", "x", 0, 90)]
-    assert with_hierarchies(written(tmp_path / "t.json.gz", events)) == events
 
 
 def test_a_trace_with_impossible_times_stays_as_it_is(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from tests.benchmarks.serving_report import write_report
 from tests.cli.test_terminal import on_a_terminal
 from tests.command import LINES, arguments, command, contents, environment, separately
 from tests.trace_lines import report
-from tracekit.pipeline import any_size
+from tracekit.pipeline import one
 from tracekit.pipeline.several import report_names
 
 
@@ -97,15 +96,6 @@ def test_one_bad_report_does_not_spoil_the_others(ranks: list[Path], tmp_path: P
     assert not list(dataset.folder.glob(".*"))
 
 
-def test_python_is_told_of_a_bad_report_and_where_the_others_are(ranks: list[Path], tmp_path: Path) -> None:
-    spoil(ranks[0])
-    with pytest.raises(tracekit.ReportsError) as raised:
-        tracekit.parse(ranks, tmp_path / "run")
-    [error] = raised.value.errors
-    assert (error.path, raised.value.folder) == (ranks[0], tmp_path / "run")
-    assert tracekit.load(tmp_path / "run").reports == ["rank1", "rank2"]
-
-
 def test_if_all_reports_are_bad_nothing_is_written(ranks: list[Path], tmp_path: Path) -> None:
     for path in ranks:
         spoil(path)
@@ -152,44 +142,18 @@ def test_reports_need_a_folder_and_each_is_given_once(ranks: list[Path], tmp_pat
     assert contents(tmp_path) == before
 
 
-def test_a_list_of_one_report_is_that_report(ranks: list[Path]) -> None:
-    dataset = tracekit.parse(ranks[:1])
-    assert dataset.folder == ranks[0].with_suffix(".tracekit")
-    assert (dataset.folder / "kernels.parquet").is_file()
-    assert dataset.manifest["source"]["name"] == "rank0.sqlite"
-
-
 def test_json_has_a_part_for_every_report(ranks: list[Path], tmp_path: Path) -> None:
     outcome = command("parse", *map(str, ranks), "-o", tmp_path / "run", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     summary = json.loads(outcome.out)
-    assert set(summary) == {
-        "dataset",
-        "reports",
-        "left_out",
-        "hierarchy",
-        "rows",
-        "coverage",
-        "gpu_time_ns",
-        "attributed_ns",
-        "by_process",
-        "steps",
-        "modules",
-    }
     assert [one["name"] for one in summary["reports"]] == ["rank0", "rank1", "rank2"]
     assert summary["gpu_time_ns"] == 630
     assert [(row["report"], row["rank"], row["gpu_time_ns"]) for row in summary["by_process"]] == [
         (f"rank{rank}", rank, 210) for rank in range(3)
     ]
     for entry in summary["reports"]:
-        assert {"source", "processes", "devices", "ranks", "lacks", "rows", "coverage"} <= set(entry)
+        assert {"source", "processes", "devices", "ranks", "missing", "rows", "coverage"} <= set(entry)
         assert sum(row["time_ns"] for row in entry["coverage"] if row["what"] == "kernels") == 210
-
-
-def test_the_summary_shows_the_rank_beside_process_and_device(ranks: list[Path], tmp_path: Path) -> None:
-    lines = command("parse", *ranks, "-o", tmp_path / "run").out.splitlines()
-    rows = [line.split() for line in lines if line.startswith(" rank")]
-    assert [row[:4] for row in rows if row[1].isdigit()] == [[f"rank{at}", str(at), "1", "0"] for at in range(3)]
 
 
 def test_every_report_has_a_bar_on_a_terminal_and_none_elsewhere(ranks: list[Path], tmp_path: Path) -> None:
@@ -198,42 +162,6 @@ def test_every_report_has_a_bar_on_a_terminal_and_none_elsewhere(ranks: list[Pat
     assert "GPU time by process" in summary
     outcome = separately("parse", *ranks, "-o", tmp_path / "run", "--force")
     assert (outcome.code, outcome.err) == (0, "")
-
-
-ODD = [
-    "a b=c.sqlite",
-    "100%.sqlite",
-    "[red].sqlite",
-    "ü.sqlite",
-    "-x.sqlite",
-    "line\nbreak",
-    "7.sqlite",
-]
-
-
-def test_names_with_odd_characters_become_safe_partitions(tmp_path: Path) -> None:
-    paths = [report(tmp_path / name, LINES) for name in ODD]
-    dataset = tracekit.parse(paths, tmp_path / "run")
-    assert dataset.reports == [
-        "a_b_c",
-        "report_100_",
-        "red_",
-        "\N{LATIN SMALL LETTER U WITH DIAERESIS}",
-        "report_-x",
-        "line_break",
-        "report_7",
-    ]
-    assert [entry["source"]["name"] for entry in dataset.manifest["reports"]] == ODD
-    import pyarrow.parquet as pq
-
-    seen = pq.read_table(tmp_path / "run" / "kernels.parquet").column("report").to_pylist()
-    assert set(seen) == set(dataset.reports)
-
-
-def test_a_name_that_is_no_utf_8_can_be_given_too(tmp_path: Path) -> None:
-    raw = os.fsdecode(b"rank\xff.sqlite")
-    paths = [report(tmp_path / name, LINES) for name in (raw, "b.sqlite")]
-    assert tracekit.parse(paths, tmp_path / "run").reports == ["rank_", "b"]
 
 
 @pytest.mark.parametrize(
@@ -259,20 +187,6 @@ def test_a_long_name_still_fits_into_the_name_of_a_folder() -> None:
     assert len(f"report={name}".encode()) <= 255
 
 
-def test_workers_import_what_their_caller_imported_wherever_it_runs(
-    ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody's main program is run again, and relative names stay right."""
-    monkeypatch.chdir(tmp_path)
-    script = tmp_path / "mine.py"
-    script.write_text(
-        "import tracekit; print('once')\ntracekit.parse(['reports/rank0.sqlite', 'reports/rank1.sqlite'], 'run')\n"
-    )
-    done = subprocess.run([arguments()[0], str(script)], capture_output=True, text=True, env=environment(), check=True)
-    assert (done.stdout, done.stderr) == ("once\n", "")
-    assert tracekit.load("run").reports == ["rank0", "rank1"]
-
-
 def test_a_full_disk_leaves_nothing_and_names_the_folder(ranks: list[Path], tmp_path: Path) -> None:
     before = contents(tmp_path)
 
@@ -287,7 +201,7 @@ def test_a_full_disk_leaves_nothing_and_names_the_folder(ranks: list[Path], tmp_
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, ZeroDivisionError])
 def test_a_run_that_is_stopped_while_it_joins_leaves_what_was_there(
     stop: type[BaseException], ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,107 +260,27 @@ def begun(reports: list[Path], out: Path, at_work: int = 1) -> subprocess.Popen[
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 5)])
 def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
-    number: signal.Signals, large: list[Path], tmp_path: Path
+    number: signal.Signals, times: int, large: list[Path], tmp_path: Path
 ) -> None:
-    process = begun(large, tmp_path / "run")
-    started, workers = children(process.pid), workers_of(process.pid)
-    assert workers
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert out == ""
-    assert "Traceback" not in err
-    assert err.count("\n") <= 1
-    assert not any(map(runs, workers))
-    check_ended(started)
-    assert contents(tmp_path) == {}
-
-
-#: What is asked to stop while SQLAlchemy closes a connection, which logs what interrupts it.
-CLOSING = """
-import os, signal, sys, sqlalchemy
-def closing(*_):
-    engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.NullPool)
-    engine.dialect.do_close = lambda _: os.kill(os.getpid(), signal.SIGTERM)
-    engine.connect().close()
-"""
-IN_A_WORKER = """
-from multiprocessing import Pipe
-from tracekit.engines import worker
-ends = Pipe(), Pipe()
-worker.prepare(ends[0][0], ends[1][0], (700, 10, 10))
-worker.done(closing)
-"""
-IN_A_COMMAND = """
-from tracekit import cli
-cli.parse.run = closing
-cli.main(["parse", *sys.argv[1:]])
-"""
-
-
-@pytest.mark.parametrize(
-    ("program", "code"),
-    [pytest.param(IN_A_WORKER, 1, id="worker"), pytest.param(IN_A_COMMAND, 128 + signal.SIGTERM, id="command")],
-)
-def test_what_is_asked_to_stop_while_a_connection_is_closed_says_nothing(
-    program: str, code: int, tmp_path: Path
-) -> None:
-    path = report(tmp_path / "run.sqlite", LINES)
-    running = [sys.executable, "-c", CLOSING + program, str(path), str(tmp_path / "tables")]
-    with subprocess.Popen(running, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as stopped:
-        assert stopped.wait(60) == code
-        assert stopped.stderr is not None
-        assert stopped.stderr.read() == b""
-
-
-@pytest.mark.parametrize("pause", [0.0, 0.004, 0.02])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_asked_to_stop_again_and_again_leaves_nothing_and_no_process(
-    number: signal.Signals, pause: float, large: list[Path], tmp_path: Path
-) -> None:
-    """People press Ctrl-C twice, and a terminal that closes sends what it has."""
+    """People press Ctrl-C twice."""
     process = begun(large, tmp_path / "run")
     started = children(process.pid)
-    for _ in range(5):
+    for _ in range(times):
         process.send_signal(number)
-        time.sleep(pause)
-    process.communicate(timeout=60)
+        time.sleep(0.004)
+    _, complained = process.communicate(timeout=60)
     # It may hear the last ones when all is done and Python has already given up its handlers.
-    assert process.returncode in {128 + number, -number}
+    assert process.returncode == 128 + number or (times > 1 and process.returncode == -number)
+    assert times > 1 or "Traceback" not in complained
     check_ended(started)
     assert contents(tmp_path) == {}
-
-
-def test_the_workers_of_a_run_that_is_killed_end_by_themselves(large: list[Path], tmp_path: Path) -> None:
-    process = begun(large, tmp_path / "run")
-    started = children(process.pid)
-    assert started
-    process.kill()
-    process.communicate(timeout=60)
-    check_ended(started)
-    assert not (tmp_path / "run").exists()
 
 
 def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_path: Path) -> None:
-    names = (
-        "run.sqlite",
-        "run.json",
-        "run.pt.trace.json.gz",
-        "run.nsys-rep",
-        "run_pqtdir/A.parquet",
-        "run_pqtdir/B.parquet",
-    )
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    megabytes = {}
+    for name in ("run.sqlite", "run.json", "run.pt.trace.json.gz", "run.nsys-rep"):
         (tmp_path / name).write_bytes(bytes(1_000_000))
-    needed = {name: any_size.needed_bytes(tmp_path / name) for name in (*names[:4], "run_pqtdir")}
-    megabytes = {name: round((count - 200_000_000) / 1_000_000) for name, count in needed.items()}
-    assert megabytes == {
-        "run.sqlite": 4,
-        "run.json": 4,
-        "run.pt.trace.json.gz": 32,
-        "run.nsys-rep": 40,
-        "run_pqtdir": 32,
-    }
+        megabytes[name] = round((one.needed_bytes(tmp_path / name) - 200_000_000) / 1_000_000)
+    assert megabytes == {"run.sqlite": 4, "run.json": 4, "run.pt.trace.json.gz": 32, "run.nsys-rep": 40}

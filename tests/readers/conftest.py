@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import tracekit
-from tests.readers.files import LINES, changed
+from tests.readers.files import LINES, Rewrite, changed
 from tests.trace_lines import report
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.readers.files import Rewrite
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 
 @pytest.fixture

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracekit.dataset.opening import Dataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LINES = """
     domain 1   -9   -  2 NCCL
@@ -43,7 +40,7 @@ def rows(dataset: Dataset) -> dict[str, list[dict]]:
 
 
 def lacks(dataset: Dataset) -> set[str]:
-    return {lack["what"] for lack in dataset.manifest["lacks"]}
+    return {lack["what"] for lack in dataset.manifest["missing"]}
 
 
 def state(folder: Path) -> dict[str, tuple[str, int]]:

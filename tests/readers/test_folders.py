@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +13,6 @@ from tests.needs import TRACES
 from tests.readers.files import LINES, changed, lacks, rows, state
 from tests.readers.folders import SUFFIXES, as_folder, write
 from tests.trace_lines import report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NVTX = "NVTX_EVENTS"
 
@@ -79,14 +76,6 @@ def test_other_types_of_texts_and_ids_are_read_too(folder: Path, suffix: str) ->
     assert rows(tracekit.parse(folder, force=True)) == whole
 
 
-def test_texts_that_are_not_utf_8_are_replaced(folder: Path, suffix: str) -> None:
-    table = read(folder / f"{NVTX}{suffix}", suffix)
-    raw = [text if text is None else text.encode() + b"\xff" for text in table.column("text").to_pylist()]
-    replaced(folder, suffix, NVTX, "text", pa.array(raw, pa.binary()).view(pa.string()))
-    texts = set(tracekit.parse(folder).table("ranges", ["text"])["text"].to_pylist())
-    assert "loose\N{REPLACEMENT CHARACTER}" in texts
-
-
 def test_a_file_that_is_cut_is_named(folder: Path, suffix: str) -> None:
     path = folder / f"{NVTX}{suffix}"
     whole = path.read_bytes()
@@ -101,18 +90,6 @@ def test_a_column_of_another_kind_is_damage(folder: Path, suffix: str) -> None:
     replaced(folder, suffix, NVTX, "start", pa.array(["soon"] * size))
     with pytest.raises(tracekit.ReportError, match="string"):
         tracekit.parse(folder)
-
-
-def test_a_table_without_times_is_refused_as_in_sqlite(folder: Path, suffix: str) -> None:
-    path = folder / f"{NVTX}{suffix}"
-    write(read(path, suffix).drop_columns(["start"]), path)
-    with pytest.raises(tracekit.ReportError, match=f"its table {NVTX} lacks start"):
-        tracekit.parse(folder)
-
-
-def test_a_damaged_table_that_is_not_read_does_not_matter(folder: Path, suffix: str) -> None:
-    (folder / f"OSRT_API{suffix}").write_bytes(b"")
-    assert rows(tracekit.parse(folder))["kernels"]
 
 
 def test_a_dataset_is_not_taken_for_a_report(folder: Path) -> None:

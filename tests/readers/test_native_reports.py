@@ -8,9 +8,8 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,10 +22,6 @@ from tests.readers.folders import as_folder
 from tests.trace_lines import report
 from tracekit.nsight.exporting import RAW_MAGIC, REPORT_END, REPORT_MAGIC
 from tracekit.readers.nsight_native import cache
-from tracekit.readers.nsight_native.writer import written_by
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: Answers as nsys does, and notes every export.
 NSYS = """#!/bin/sh
@@ -86,12 +81,6 @@ def kept() -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def runs(pid: str) -> bool:
-    """Whether a process runs; one that ended may wait to be collected."""
-    status = Path("/proc") / pid / "stat"
-    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
 def problem(machine: Machine) -> str:
     with pytest.raises(tracekit.ReportError) as raised:
         tracekit.parse(machine.report)
@@ -132,20 +121,12 @@ def removed(export: Path) -> None:
     (export / "NVTX_EVENTS.arrow").unlink()
 
 
-def emptied(export: Path) -> None:
-    (export / "NVTX_EVENTS.arrow").write_bytes(b"")
-
-
 def overwritten(export: Path) -> None:
     size = (export / "NVTX_EVENTS.arrow").stat().st_size
     (export / "NVTX_EVENTS.arrow").write_bytes(bytes(size))
 
 
-def unlisted(export: Path) -> None:
-    (export.parent / "contents").unlink()
-
-
-@pytest.mark.parametrize("damage", [removed, emptied, overwritten, unlisted, shutil.rmtree])
+@pytest.mark.parametrize("damage", [removed, overwritten, shutil.rmtree])
 def test_an_export_that_was_damaged_since_is_made_again(machine: Machine, damage: Callable[[Path], None]) -> None:
     machine.install()
     whole = rows(tracekit.parse(machine.report))
@@ -168,40 +149,6 @@ def test_where_nothing_can_be_kept_a_temporary_folder_will_do(
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_exports_of_another_user_are_left_alone(machine: Machine, tmp_path: Path) -> None:
-    """As they are where someone ran it with sudo."""
-    machine.install()
-    tracekit.parse(machine.report)
-    [entry] = cache.cache_folder().iterdir()
-    with seen_by_another_user(cache.cache_folder()):
-        assert cache.kept(entry.name) is None
-        with cache.made(entry.name, lambda place: (place / "export").mkdir()) as place:
-            assert (place / "export").is_dir()
-            assert cache.cache_folder() not in place.parents
-    assert cache.kept(entry.name) == entry
-
-
-@contextmanager
-def seen_by_another_user(folder: Path) -> Iterator[None]:
-    folder.chmod(0)
-    user = os.geteuid()
-    try:
-        if not user:
-            os.seteuid(65_534)
-        yield
-    finally:
-        os.seteuid(user)
-        folder.chmod(0o700)
-
-
-def test_of_two_at_once_each_reads_an_export_and_one_is_kept(machine: Machine) -> None:
-    with cache.made("key", lambda place: (place / "export").mkdir()) as first:
-        with cache.made("key", lambda place: (place / "export").mkdir()) as second:
-            assert (second / "export").is_dir()
-        assert (first / "export").is_dir()
-    assert kept() == ["key"]
-
-
 def test_what_was_not_used_for_longest_goes_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install()
     folder, now = cache.cache_folder(), time.time()
@@ -213,31 +160,6 @@ def test_what_was_not_used_for_longest_goes_first(machine: Machine, monkeypatch:
     tracekit.parse(machine.report)
     assert {"old", "in-use", ".partial-new"} < set(kept())
     assert not {"older", ".partial-old"} & set(kept())
-
-
-def test_what_another_process_may_still_read_stays_however_much_it_is(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.install()
-    folder, now = cache.cache_folder(), time.time()
-    for name, age in (("old", 9_000), ("in-use", 60)):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "data").write_bytes(bytes(10))
-        os.utime(folder / name, (now - age, now - age))
-    monkeypatch.setattr(cache, "LARGEST_BYTES", 0)
-    tracekit.parse(machine.report)
-    assert "in-use" in kept()
-    assert "old" not in kept()
-
-
-def test_several_reports_are_exported_side_by_side(machine: Machine, tmp_path: Path) -> None:
-    machine.install()
-    ranks = [machine.report.with_name(f"rank{rank}.nsys-rep") for rank in (0, 1)]
-    for rank in ranks:
-        shutil.copy(machine.report, rank)
-    dataset = tracekit.parse(ranks, tmp_path / "all.tracekit")
-    assert {rank["rank"] for one in dataset.manifest["reports"] for rank in one["ranks"]} == {0, 1}
-    assert len(kept()) == 1
 
 
 def test_raw_data_is_imported_first_from_a_copy(machine: Machine) -> None:
@@ -281,12 +203,7 @@ def test_without_nsys_the_line_says_who_wrote_it_and_what_to_do(
     [
         ("2020.3.1", "std::exception::what: ProtobufParseException", REPORT_END, "2020.3.1 .* is too old .*Protobuf"),
         ("2023.4.4", "Exportation error: Section Table mismatch.", b"", "truncated: .*Section Table mismatch;"),
-        (
-            "2023.4.4",
-            "Exportation error: No luck.",
-            REPORT_END,
-            "by nsys 2022.2.1, and .*export it: No luck;",
-        ),
+        ("2023.4.4", "Exportation error: No luck.", REPORT_END, "by nsys 2022.2.1, and .*export it: No luck;"),
         ("2023.4.4", "", REPORT_END, "exit code 1"),
     ],
 )
@@ -316,49 +233,6 @@ def test_a_report_of_a_newer_nsys_may_lack_events(machine: Machine) -> None:
     assert "possibly events that only nsys 2022.2.1 knows" in lacks(tracekit.parse(machine.report))
 
 
-@pytest.mark.parametrize("reports", [1, 2])
-def test_an_interrupt_ends_nsys_and_leaves_nothing(machine: Machine, tmp_path: Path, reports: int) -> None:
-    machine.install(does='mkdir "$5"; sleep 60 & echo $! >> {here}/pids; wait')
-    paths = [machine.report.with_name(f"r{number}.nsys-rep") for number in range(reports)]
-    for path in paths:
-        path.write_bytes(REPORT_MAGIC + path.name.encode() + WRITER + REPORT_END)
-    running = subprocess.Popen(arguments("parse", *paths, "-o", tmp_path / "out"), stderr=subprocess.PIPE)
-    pids = machine.here / "pids"
-    for _ in range(600):
-        if pids.exists() and len(pids.read_text().split()) == reports:
-            break
-        time.sleep(0.1)
-    running.send_signal(signal.SIGINT)
-    _, error = running.communicate(timeout=60)
-    assert running.returncode == 130, error
-    assert kept() == []
-    assert not (tmp_path / "out").exists()
-    assert not [pid for pid in pids.read_text().split() if runs(pid)]
-
-
-def test_the_doctor_says_whether_reports_can_be_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install()
-    monkeypatch.chdir(machine.here)
-    out = command("doctor", "--json").out
-    assert "can be read: nsys 2023.4.4 exports them (arrowdir)" in out
-
-
-@pytest.mark.traces
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [
-        ("emit_nvtx_training_v2022.2.nsys-rep", "2022.2.1"),
-        ("mpi_one_rank_v2020.5.qdrep", "2020.5.1"),
-        ("tensorrt_graph_no_kernels_v2023.2.nsys-rep", "2023.2.1"),
-    ],
-)
-def test_the_version_that_wrote_a_real_report_is_found(name: str, version: str, tmp_path: Path) -> None:
-    whole = (TRACES / "nsys" / name).read_bytes()
-    assert written_by(TRACES / "nsys" / name) == version
-    (tmp_path / "cut").write_bytes(whole[: len(whole) // 3])
-    assert written_by(tmp_path / "cut") == version
-
-
 @pytest.mark.traces
 @pytest.mark.nsys
 def test_a_real_report_gives_what_its_sqlite_export_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,17 +242,6 @@ def test_a_real_report_gives_what_its_sqlite_export_gives(tmp_path: Path, monkey
     assert outcome.code == 0, outcome.err
     export = native.with_name("emit_nvtx_training_v2022.2.export_v2023.4.4.sqlite")
     assert rows(tracekit.load(tmp_path / "native.tracekit")) == rows(tracekit.parse(export, tmp_path / "file.tracekit"))
-
-
-@pytest.mark.traces
-@pytest.mark.nsys
-def test_a_real_report_that_was_cut_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = tmp_path / "cut.nsys-rep"
-    path.write_bytes((TRACES / "nsys" / "emit_nvtx_training_v2022.2.nsys-rep").read_bytes()[:500_000])
-    with pytest.raises(tracekit.ReportError, match="is damaged or truncated: its end is missing"):
-        tracekit.parse(path)
-    assert kept() == []
 
 
 @pytest.mark.parametrize("reports", [1, 2], ids=["run", "worker"])

@@ -17,9 +17,8 @@ with everything in it but captures of CUDA graphs, ``capturing(seed)`` one with 
 
 ``ranks.simulated(ranks.Job(seed=7))`` is one, too: ranks that meet in collectives, each with a clock of its own.
 
-Reading order: ``plan`` (what there is to choose), ``events`` (what can happen), ``models``, ``markers`` and ``device``
-(what it happens to), ``threads`` (the clock and the open ranges), ``graphs``, ``script``, ``loops`` and ``captures``
-(who does what), ``run``, ``faults``, ``lineage`` and ``truth``, and for the file ``generations`` and ``report``.
+Reading order: ``plan`` (what there is to choose), ``events`` and ``models`` (what can happen, to what), ``threads``
+(the clock and the open ranges), ``graphs``, ``script`` and ``loops`` (who does what), ``run``, ``truth``, ``report``.
 
 To add a thing that happens: an act in ``script.py``, a switch in ``plan.py``, a link in ``events.py`` if the truth
 needs one, and the climb along it in ``truth.py``.

@@ -12,13 +12,11 @@ numbers, so what is folded is known as they are made, but for numbers that only 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: The words of texts that are always one place; of a counter; of a place that is numbered; of what the report decides.
 WORDS = ("forward", "backward pass", "Computing softmax!", "höhe ≥, 模型", "loss", "aten::mul", "all_reduce")
@@ -54,16 +52,11 @@ class Text(NamedTuple):
 class Range:
     """A range, as the profiler saw it: a pop ends what was pushed last in its domain."""
 
-    number: int
     text: Text
     thread: Thread
     start: int
     domain: str | None = None
-    spans: bool = False
     end: int | None = None
-    above: list[Range] = field(default_factory=list)
-    next_of_its_name: Range | None = None
-    """Of a range that never ended, the next one of its name on its thread."""
     with_users: bool = False
     """Contains ranges that are no library's."""
 
@@ -89,18 +82,6 @@ class Thread:
         return f"{self.process}/{self.number}"
 
 
-class Inside(NamedTuple):
-    """What a thread was inside of at a time.
-
-    Attributes:
-        ranges: The ranges, outermost first.
-        seen: How many ranges had begun until then.
-    """
-
-    ranges: list[Range]
-    seen: int
-
-
 class Launch(NamedTuple):
     """What was open around a launch, or around the launch that was captured.
 
@@ -111,8 +92,8 @@ class Launch(NamedTuple):
         method: How its kernel's node is known.
     """
 
-    inside: Inside
-    others: list[tuple[Inside, Inside]]
+    inside: list[Range]
+    others: list[tuple[list[Range], list[Range]]]
     busy: list[bool]
     method: str
 
@@ -125,8 +106,6 @@ class Features:
     autograd: str | None = None
     """How autograd's threads are known: ``named`` or ``evaluating``."""
     loaders: bool = False
-    overlapping: bool = False
-    leaking: bool = False
     domains: bool = False
     graphs: bool = False
 
@@ -141,15 +120,6 @@ class Truth(NamedTuple):
 
     chain: tuple[Part, ...]
     method: str | None
-
-
-def still_counting(inside: list[Range]) -> list[Range]:
-    """Those of some ranges that have not ended; a start/end range ends, as a node, with what was around its begin."""
-    return [
-        one
-        for one in inside
-        if one.end is None and not (one.spans and any(above.end is not None for above in one.above if not above.spans))
-    ]
 
 
 class Program:
@@ -206,8 +176,6 @@ class Program:
     def _annotating(self, thread: Thread, threads: list[Thread], events: int) -> Iterator[None]:
         """The life of a thread that annotates; with ``threads``, it also calls backward passes."""
         acts: list[tuple[float, Callable[[Thread], Iterator[None]]]] = [(5, self._push), (4, self._pop), (4, self._run)]
-        if self.features.overlapping:
-            acts += [(2, self._begin_span), (2, self._end_span)]
         if self.features.graphs:
             acts += [(1, self._capture), (1.5, self._replay)]
         weights = [weight for weight, _ in acts]
@@ -216,48 +184,32 @@ class Program:
             yield from act(thread)
             if len(threads) > 1 and self.features.autograd and self.chance(0.12):
                 yield from self._backward(thread, threads)
-        while any(begun.spans for begun in thread.open):
-            yield from self._end_span(thread)
-        while self.stack(thread) and not (self.features.leaking and self.chance(0.3)):
+        while thread.open:
             yield from self._pop(thread)
-        # The last sign of life of a thread on which ranges never ended.
-        self.lines.append(self._api(thread, "cudaStreamSynchronize_v3020"))
 
     # What they do.
 
-    def stack(self, thread: Thread) -> list[Range]:
-        return [pushed for pushed in thread.open if not pushed.spans]
-
     def _push(self, thread: Thread, text: Text | None = None) -> Iterator[None]:
-        if len(self.stack(thread)) < 7:
-            self._begin(thread, text or self.text(thread), spans=False)
+        if len(thread.open) < 7:
+            self._begin(thread, text or self.text(thread))
             yield
 
-    def _begin(self, thread: Thread, text: Text, *, spans: bool) -> None:
+    def _begin(self, thread: Thread, text: Text) -> None:
         domain = self.rng.choice((None, None, *DOMAINS)) if self.features.domains and not text.path else None
-        begun = Range(len(self.ranges), text, thread, self.now(), domain, spans, above=[*thread.open])
+        begun = Range(text, thread, self.now(), domain)
         for pushed in thread.open:
             pushed.with_users |= not begun.library
         thread.open.append(begun)
         self.ranges.append(begun)
 
     def _pop(self, thread: Thread) -> Iterator[None]:
-        if stack := self.stack(thread):
-            self._finish(stack[-1])
+        if thread.open:
+            self._finish(thread.open[-1])
             yield
 
     def _finish(self, ended: Range) -> None:
         ended.end = self.now()
         ended.thread.open.remove(ended)
-
-    def _begin_span(self, thread: Thread) -> Iterator[None]:
-        self._begin(thread, Text(f"span {self.rng.choice('abc')}", ""), spans=True)
-        yield
-
-    def _end_span(self, thread: Thread) -> Iterator[None]:
-        if spans := [begun for begun in thread.open if begun.spans]:
-            self._finish(self.rng.choice(spans))
-            yield
 
     def _run(self, thread: Thread) -> Iterator[None]:
         yield from self._launch(thread, [])
@@ -267,19 +219,16 @@ class Program:
         start, around = self.now(), [*thread.open]
         thread.launching = True
         thread.launched += 1
-        before = [(self._inside(other.open), other.launched, other.launching) for other in others]
+        before = [([*other.open], other.launched, other.launching) for other in others]
         yield
         thread.launching = False
         end = self.now()
-        after = [self._inside(other.open) for other in others]
+        after = [[*other.open] for other in others]
         busy = [was or other.launched > count for other, (_, count, was) in zip(others, before, strict=True)]
         number = len(self.launches) + 1
         self._work(thread, start, end, number)
         pairs = [(begun[0], returned) for begun, returned in zip(before, after, strict=True)]
-        self.launches[f"kernel{number}"] = Launch(self._inside(around), pairs, busy, "range")
-
-    def _inside(self, open_: list[Range]) -> Inside:
-        return Inside(still_counting(open_), len(self.ranges))
+        self.launches[f"kernel{number}"] = Launch([one for one in around if one.end is None], pairs, busy, "range")
 
     def _work(self, thread: Thread, start: int, end: int, number: int) -> None:
         self.lines.append(f"launch {thread.id} {start} {end} #{number}")
@@ -293,7 +242,7 @@ class Program:
             evaluating = self.features.autograd == "evaluating" and (worker.launched == 0 or self.chance(0.5))
             if evaluating:
                 operator = EVALUATING.format(self.rng.choice(("Mm", "Add")))
-                self._begin(worker, Text(operator, operator, kind="operator"), spans=False)
+                self._begin(worker, Text(operator, operator, kind="operator"))
             if meanwhile and self.chance(0.5):
                 # The API calls of the two threads overlap.
                 pair = [self._launch(worker, others), self._launch(thread, [])]
@@ -317,9 +266,9 @@ class Program:
         nodes = []
         for node in (first, first + 1):
             self.lines.append(self._api(thread, "cudaLaunchKernel_v7000", node=node))
-            nodes.append((node + 5, Launch(self._inside(thread.open), [], [], "graph_node")))
-            if self.stack(thread) and self.chance(0.3):
-                self._finish(self.stack(thread)[-1])
+            nodes.append((node + 5, Launch([*thread.open], [], [], "graph_node")))
+            if thread.open and self.chance(0.3):
+                self._finish(thread.open[-1])
         self.lines.append(self._api(thread, "cudaStreamEndCapture_v10000"))
         start, end = self.now(), self.now() + 9
         self.clock = end
@@ -359,7 +308,7 @@ class Program:
 
     def text(self, thread: Thread) -> Text:
         """A text of any kind."""
-        modules = [pushed.text.path for pushed in self.stack(thread) if pushed.text.path]
+        modules = [pushed.text.path for pushed in thread.open if pushed.text.path]
         if self.features.modules and self.chance(0.5):
             below = self.rng.choice(("fc1", "fc2", "layers.0", "layers.1"))
             path = f"{modules[-1]}.{below}" if modules else "top"
@@ -413,10 +362,8 @@ class Program:
 
     def _write_ranges(self) -> None:
         for one in self.ranges:
-            kind = "async" if one.spans else "range"
             domain = f"@{self.number[one.domain]}" if one.domain else ""
-            end = "-" if one.end is None else one.end
-            self.lines.append(f"{kind}{domain} {one.thread.id} {one.start} {end} {one.text.text}")
+            self.lines.append(f"range{domain} {one.thread.id} {one.start} {one.end} {one.text.text}")
         on_thread = Counter((one.text.text, one.thread) for one in self.ranges)
         again = {text for (text, _), number in on_thread.items() if number > 1}
         alike: dict[str, set[str]] = defaultdict(set)
@@ -426,10 +373,6 @@ class Program:
         self.counting = {
             template for template, texts in alike.items() if len(texts) > 1 and 2 * len(texts & again) < len(texts)
         }
-        for at, one in enumerate(self.ranges):
-            if one.end is None:
-                same = (next_ for next_ in self.ranges[at + 1 :] if self._same_node(one, next_))
-                one.next_of_its_name = next(same, None)
         nodes = {one.domain for one in self.ranges if not one.library and one.text.path is None}
         self.one_domain = len(nodes) == 1
 
@@ -440,10 +383,6 @@ class Program:
         name = text.template.replace("{}", "*") if text.template in self.counting else text.name or text.text
         said = node.domain if node.domain and (node.library or not self.one_domain) else None
         return [(f"{said}:{name}" if said else name, text.kind)]
-
-    def _same_node(self, one: Range, other: Range) -> bool:
-        own, others = (self._parts(each) for each in (one, other))
-        return (one.thread, one.domain, own) == (other.thread, other.domain, others)
 
     def _truth(self, launch: Launch) -> Truth:
         if nodes := self._nodes(launch.inside):
@@ -459,51 +398,21 @@ class Program:
                 return Truth(self._chain(before), "autograd_thread")
         return Truth((), None)
 
-    def _nodes(self, inside: Inside) -> list[Range]:
-        return [
-            one
-            for one in inside.ranges
-            if not (one.library and one.with_users) and not superseded(one, inside.ranges, inside.seen)
-        ]
+    def _nodes(self, inside: list[Range]) -> list[Range]:
+        return [one for one in inside if not (one.library and one.with_users)]
 
     def _chain(self, nodes: list[Range]) -> tuple[Part, ...]:
         return tuple(part for node in nodes for part in self._parts(node))
 
 
-def superseded(one: Range, inside: list[Range], seen: int) -> bool:
-    """Whether a range that never ended does not count any more: it makes way for the next one of its name.
-
-    It also makes way for what is around that one, since ranges nest.
-    """
-    way = made_way_for(one)
-    if way is None:
-        return False
-    later = (each for each in inside[inside.index(one) + 1 :] if each.end is None)
-    return way.number < seen or any(
-        (other := made_way_for(each)) is None or other.number > way.number for each in later
-    )
-
-
-def made_way_for(one: Range) -> Range | None:
-    """For what a range that never ended made way: the next of its name, or the outermost popped range around that."""
-    following = one.next_of_its_name
-    if one.end is not None or following is None:
-        return None
-    around = (each for each in following.above if each.number > one.number and each.end is not None)
-    return next(around, following)
-
-
 def annotated(seed: int) -> Program:
     """A program with features by its seed."""
     rng = Random(f"features {seed}")
-    overlapping, leaking = rng.choice(((False, False), (False, False), (True, False), (False, True)))
     features = Features(
-        modules=not leaking and rng.random() < 0.5,
+        modules=rng.random() < 0.5,
         autograd=rng.choice((None, "named", "evaluating")),
         loaders=rng.random() < 0.4,
-        overlapping=overlapping,
-        leaking=leaking,
-        domains=not overlapping and not leaking and rng.random() < 0.4,
+        domains=rng.random() < 0.4,
         graphs=rng.random() < 0.4,
     )
     return Program(seed, features)

@@ -1,16 +1,4 @@
-"""CUDA graphs: captured, cloned, made executable, updated and replayed, and the records that this leaves.
-
-A launch that is captured leaves its API call and no device work; its node is recorded inside that call. Making a graph
-executable clones its nodes; a clone leaves two records, of which the second names the original. All of a process'
-graphs share one row of ids, of which an executable graph takes two. So says B6 of nsight-sqlite.md, and so lie the
-records in ``graph_mode_v2025.5`` (its graph is created inside ``cudaStreamBeginCapture``).
-
-A replay is one ``cudaGraphLaunch``. With ``--cuda-graph-trace=node`` each node leaves a piece of work that carries the
-id of the executable graph's node and the launch's correlation id; with ``graph`` the whole graph is one piece.
-
-What was ``captured_earlier``, before the recording began as in serving, is known to no file: its nodes have neither a
-launch nor an original.
-"""
+"""CUDA graphs: captured, cloned, made executable, updated and replayed, and the records that this leaves."""
 
 from __future__ import annotations
 
@@ -19,13 +7,17 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulator import device
+from tests.simulator import events
 from tests.simulator.events import Capture, GraphRecord, Node, NodeRecord
 
 if TYPE_CHECKING:
-    from tests.simulator.device import Stream
-    from tests.simulator.events import Launch
+    from collections.abc import Generator, Iterator
+
+    from tests.simulator.events import Launch, Stream
+    from tests.simulator.models import Module
+    from tests.simulator.script import Script
     from tests.simulator.threads import Process, Thread
+
 
 NODE_CREATED, EXECUTABLE_CREATED, GRAPH_CREATED, GRAPH_CLONED = 77, 94, 95, 96
 RECORD_NAMES = {
@@ -59,7 +51,7 @@ class Graph:
         assert self.capture is not None
         self.capture.launches.append(launch)
         for number, kind in enumerate(kinds, start=1):
-            node = self.new_node(kind, *device.chosen(self.capture.shape, kind))
+            node = self.new_node(kind, *events.chosen(self.capture.shape, kind))
             node.captured_by = launch
             self.nodes.append(node)
             self.record(node, launch, launch.start_ns + number)
@@ -153,7 +145,7 @@ def instantiate(thread: Thread, graph: Graph, *, idle_nodes: int = 0, busy_nodes
     _record(thread, GRAPH_CREATED, launch.start_ns + 2, beside)
     _clone_nodes(graph, executable, launch)
     for number in range(busy_nodes + idle_nodes):
-        node = executable.new_node("memset", *device.chosen(thread.rng, "memset"))
+        node = executable.new_node("memset", *events.chosen(thread.rng, "memset"))
         node.id += max(0, number - busy_nodes)
         executable.record(node, launch, launch.end_ns - 1)
         if number < busy_nodes:
@@ -196,7 +188,7 @@ def captured_earlier(thread: Thread) -> Graph:
     executable = _graph(thread, source=_graph(thread))
     kinds = ["kernel"] + [thread.rng.choice(("kernel", "memset", "memcpy")) for _ in range(thread.rng.randrange(4))]
     for kind in kinds:
-        executable.nodes.append(executable.new_node(kind, *device.chosen(thread.rng, kind)))
+        executable.nodes.append(executable.new_node(kind, *events.chosen(thread.rng, kind)))
     return executable
 
 
@@ -219,3 +211,109 @@ def replay_as_a_whole(thread: Thread, executable: Graph) -> None:
     work = thread.work("graph", thread.api("cudaGraphLaunch_v10000"))
     work.graph_id, work.graph_exec = executable.source.id, executable.id
     work.captured, work.updated = executable.first.capture, bool(executable.updates)
+
+
+SHAPES = ("decode 1", "decode 2", "prefill")
+ACTIONS_OF_A_CAPTURE = 3
+"""What a capture counts as, whatever happens in it."""
+
+
+class Capturing:
+    """The captures of one thread."""
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.thread, self.plan = script, script.thread, script.plan
+        self.left = script.plan.graph_captures
+        self.pieces: dict[tuple[Module, int], Graph] = {}
+        """What replaces a callee of a module that runs piece by piece, by its number."""
+
+    def warm_up(self) -> Iterator[None]:
+        """Captures models as a whole, and makes executables of what any thread of the process has captured."""
+        script, process = self.script, self.thread.process
+        while self.left and script.chance(0.7):
+            model, shape = script.rng.choice(script.models), script.rng.choice(SHAPES)
+            graph = yield from self.capture(model, shape)
+            if self.plan.graph_updates and script.chance(0.4):
+                yield from self.updated(graph)
+            if script.chance(0.85):
+                yield from self.executable(graph)
+        if process.captured and script.chance(0.3):
+            yield from self.executable(script.rng.choice(process.captured))
+
+    def before(self) -> Iterator[None]:
+        """Captures before the recording begins, and after that the same, which becomes no executable."""
+        model, shape = self.script.rng.choice(self.script.models), self.script.rng.choice(SHAPES)
+        graph = yield from self.capture(model, shape)
+        yield from self.executable(graph)
+        self.thread.forget()
+        yield from self.capture(model, shape)
+
+    def capture(self, module: Module, shape: str) -> Generator[None, None, Graph]:
+        """Captures a call of ``module``; one with the same ``shape`` in the same place is the same once more."""
+        script, thread = self.script, self.thread
+        self.left -= 1
+        graph = begin_capture(thread, f"{self.plan.seed} {module.path} {shape}")
+        assert graph.capture is not None
+        saved = script.rng, thread.actions
+        script.rng, thread.actions = graph.capture.shape, 0
+        yield
+        beside = (self.plan.outside_work or bool(thread.stack)) and script.chance(0.5)
+        if beside:
+            yield from script.launch()
+        yield from script.call(module)
+        if beside:
+            yield from script.launch()
+        script.rng, thread.actions = saved[0], saved[1] + ACTIONS_OF_A_CAPTURE
+        end_capture(thread, crossed=self.plan.crossed_nodes)
+        yield
+        return graph
+
+    def executable(self, graph: Graph) -> Generator[None, None, Graph]:
+        """Makes one or more executables, some of a clone or of a clone's clone; the last one."""
+        rng = self.script.rng
+        while self.plan.graph_clones and self.script.chance(0.4):
+            graph = clone(self.thread, graph)
+            yield from self.script.done()
+        made = graph
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            busy = rng.choice((0, 0, 1)) if self.plan.graph_extras else 0
+            idle = rng.choice((0, 4)) if self.plan.graph_extras else 0
+            made = instantiate(self.thread, graph, idle_nodes=idle, busy_nodes=busy)
+            yield from self.script.done()
+        return made
+
+    def updated(self, graph: Graph) -> Iterator[None]:
+        """Updates an executable that was captured by the same recipe, if there is one."""
+        for executable in self.thread.process.executables:
+            same = executable.topology[: len(graph.nodes)] == graph.topology
+            if executable.recipe == graph.recipe and same:
+                update(self.thread, executable, graph)
+                yield from self.script.done()
+                return
+
+    def replay(self) -> Iterator[None]:
+        """Replays any executable of the process, whichever thread made it."""
+        if self.thread.process.executables:
+            yield from self.script.replay_of(self.script.rng.choice(self.thread.process.executables))
+
+    def piecewise(self, module: Module) -> Iterator[None]:
+        """What stands for the forward of a module of which every other callee runs from a graph."""
+        for number, callee in enumerate(module.callees()):
+            if number % 2:
+                yield from self.script.call(callee)
+            else:
+                yield from self.piece(module, number, callee)
+            yield from self.script.between()
+
+    def piece(self, module: Module, number: int, callee: Module) -> Iterator[None]:
+        """A callee from its graph, which is captured at the first time."""
+        known = self.pieces.get((module, number))
+        if known is None and not self.left:
+            yield from self.script.call(callee)
+            return
+        if known is None:
+            graph = yield from self.capture(callee, "piece")
+            known = self.pieces[module, number] = yield from self.executable(graph)
+            if self.script.chance(0.5):
+                return
+        yield from self.script.replay_of(known)

@@ -107,7 +107,7 @@ class Plan:
     graph_replays: bool = False
     """``cudaGraphLaunch`` of a graph captured before the recording, whose kernels are recorded node by node."""
     graph_traces: bool = False
-    """``cudaGraphLaunch`` recorded as one piece of work, where the schema has the table."""
+    """``cudaGraphLaunch`` recorded as one kernel, where the schema has the table."""
     graph_captures: int = 0
     """How many graphs each thread captures at most; replays of them are recorded as those of earlier ones are."""
     piecewise: bool = False

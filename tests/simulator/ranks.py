@@ -13,16 +13,13 @@ Each rank computes and then meets the others of its communicator: in every layer
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tests.trace_lines import report
 from tracekit.analyses.alignment.collectives import Lane
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = (
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from tests.simulator import generations as nsys
-from tests.simulator.events import START_END, signed
-from tests.simulator.generations import generation
+from tests.simulator.events import START_END, GraphRecord, Launch, Mark, NodeRecord, Range, ThreadId, Work, signed
+from tests.simulator.generations import Columns, Generation, generation
 from tests.simulator.graphs import NODE_CREATED, RECORD_NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.simulator.events import GraphRecord, Launch, Mark, NodeRecord, Range, ThreadId, Work
-    from tests.simulator.generations import Columns, Generation
-    from tests.simulator.run import Run
+from tests.simulator.run import Run
 
 PUSH_POP_RANGE, START_END_RANGE, DOMAIN_CREATED, DOMAIN_DESTROYED = 59, 60, 75, 76
 BACKTRACE = 67
 
 Row = dict[str, object]
 Tables = dict[str, list[Row]]
-TABLE_OF = {
-    "kernel": nsys.KERNEL,
-    "memcpy": nsys.MEMCPY,
-    "memset": nsys.MEMSET,
-    "graph": nsys.GRAPH_TRACE,
-}
+TABLE_OF = {"kernel": nsys.KERNEL, "memcpy": nsys.MEMCPY, "memset": nsys.MEMSET, "graph": nsys.GRAPH_TRACE}
 
 
 def write_report(run: Run, path: Path) -> Path:
@@ -49,12 +38,7 @@ def write_report(run: Run, path: Path) -> Path:
             _create(db, name, _with_additions(run, rng, name, columns), rows)
         _write_version(db, written)
         if run.plan.oddities.user_additions:
-            _create(
-                db,
-                "NvtxPushPopRanges",
-                {"text": "TEXT", "dur": "INTEGER"},
-                [{"text": "mine", "dur": 1}],
-            )
+            _create(db, "NvtxPushPopRanges", {"text": "TEXT", "dur": "INTEGER"}, [{"text": "mine", "dur": 1}])
     return path
 
 
@@ -113,11 +97,7 @@ class _Rows:
                 for process in run.processes
             ],
             nsys.THREAD_NAMES: [
-                {
-                    "nameId": self._string("python3"),
-                    "priority": 20,
-                    "globalTid": process.main.global_tid,
-                }
+                {"nameId": self._string("python3"), "priority": 20, "globalTid": process.main.global_tid}
                 for process in run.processes
             ],
         }
@@ -236,11 +216,7 @@ class _Rows:
         said = [(opened, 0, "Profiling has started.")]
         for process in self.run.processes:
             said.append(
-                (
-                    first + 1,
-                    process.main.global_pid,
-                    f"Process {process.main.pid} was launched by the profiler",
-                )
+                (first + 1, process.main.global_pid, f"Process {process.main.pid} was launched by the profiler")
             )
             said.append((first + 500, process.main.global_pid, "CUDA injection initialized successfully."))
         return [
@@ -307,10 +283,4 @@ class _Rows:
             }
         if piece.kind == "graph":
             return row | {"graphExecId": piece.graph_exec}
-        return row | {
-            "bytes": piece.bytes,
-            "copyKind": piece.copy_kind,
-            "srcKind": 0,
-            "dstKind": 2,
-            "memKind": 2,
-        }
+        return row | {"bytes": piece.bytes, "copyKind": piece.copy_kind, "srcKind": 0, "dstKind": 2, "memKind": 2}

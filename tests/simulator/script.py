@@ -5,24 +5,18 @@ Each function is a generator that yields after every action, so that ``run.py`` 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import count
 
-from tests.simulator import graphs, markers
-from tests.simulator.captures import Capturing
-from tests.simulator.events import Call
+from tests.simulator import graphs, models
+from tests.simulator.events import Call, Shape
+from tests.simulator.graphs import Capturing, Graph
 from tests.simulator.loops import Loop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from itertools import count
-
-    from tests.simulator.events import Shape
-    from tests.simulator.graphs import Graph
-    from tests.simulator.models import Module
-    from tests.simulator.plan import Plan
-    from tests.simulator.threads import Thread
+from tests.simulator.models import Module
+from tests.simulator.plan import Plan
+from tests.simulator.threads import Thread
 
 MARK, THREAD_NAME, CATEGORY = 34, 39, 33
 DEEPEST_RECURSION = 3
@@ -91,7 +85,7 @@ class Script:
         """One step, if the plan names steps, or just forwards one after another."""
         step = None
         if self.plan.steps and (self.chance(0.85) or self.plan.raises):
-            told = markers.step(self.rng, self.plan.steps, index)
+            told = models.step(self.rng, self.plan.steps, index)
             step = self.thread.push(told.name, step=told)
         try:
             yield from self.inside_step()
@@ -108,7 +102,7 @@ class Script:
         self.calm = True
         self.thread.actions = 0
         if self.plan.steps:
-            told = markers.step(self.rng, self.plan.steps, self.plan.iterations)
+            told = models.step(self.rng, self.plan.steps, self.plan.iterations)
             self.thread.push(told.name, step=told)
         for model in self.models:
             yield from self.call(model)
@@ -143,12 +137,7 @@ class Script:
         """The same program on another thread of its process, which begins now and works for the same turn."""
         thread = self.thread
         other = replace(
-            thread,
-            id=thread.id._replace(tid=tid),
-            clock=thread.clock + 1,
-            stack=[],
-            recorded={},
-            last_end=None,
+            thread, id=thread.id._replace(tid=tid), clock=thread.clock + 1, stack=[], recorded={}, last_end=None
         )
         return Script(other, self.plan, self.models, self.sequence)
 
@@ -157,7 +146,7 @@ class Script:
         thread, plan = self.thread, self.plan
         thread.actions += 1
         call = self.marked(module)
-        text = markers.marker(call, plan.dialect)
+        text = models.marker(call, plan.dialect)
         first = thread.push(text, domain=self.marker_domain(), call=call)
         for _ in range(plan.hooks - 1):
             thread.push(text, domain=self.marker_domain()).doubles = first
@@ -173,7 +162,7 @@ class Script:
             if plan.writes_outputs:
                 thread.pause(least=1)
                 empty = self.chance(0.5)
-                second = markers.marker(call, plan.dialect, second=True)
+                second = models.marker(call, plan.dialect, second=True)
                 thread.push(second, domain=self.marker_domain(), empty=empty).outputs_of = first
                 thread.pop()
         yield
@@ -235,7 +224,7 @@ class Script:
                 yield from act()
 
     def launch(self) -> Iterator[None]:
-        """One API call that puts one or more pieces of work on a device."""
+        """One API call that puts one or more kernels on a device."""
         several = not self.thread.capturing or self.plan.graph_extras
         name, event_class, kinds = self.rng.choice(LAUNCHES if several else LAUNCHES[:-1])
         launch = self.thread.launch(name, kinds, event_class=event_class)
@@ -320,10 +309,10 @@ class Script:
         return sum(pushed.call is not None and pushed.call.module is module for pushed in self.thread.stack)
 
     def plain_text(self) -> str | None:
-        return markers.plain(self.thread.rng, next(self.sequence))
+        return models.plain(self.thread.rng, next(self.sequence))
 
     def plain_domain(self) -> str | None:
-        return self.thread.rng.choice((None, *markers.DOMAINS))
+        return self.thread.rng.choice((None, *models.DOMAINS))
 
     def marker_domain(self) -> str | None:
         return self.plan.marker_domain

@@ -112,12 +112,7 @@ GRAPH_FAULTS = st.builds(
     lost_nodes=st.sampled_from((0.0, 0.0, 0.2)),
     skipped_capture_calls=SELDOM,
     capture_range=st.booleans(),
-) | st.builds(
-    Faults,
-    node_records=WHEN_NODES,
-    node_batch=BATCHES,
-    captured_before=st.booleans(),
-)
+) | st.builds(Faults, node_records=WHEN_NODES, node_batch=BATCHES, captured_before=st.booleans())
 
 
 def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from random import Random
 
-from tests.simulator.events import START_END, Launch, Mark, Range
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from tests.simulator.device import Devices, Stream
-    from tests.simulator.events import (
-        Call,
-        Capture,
-        GraphRecord,
-        Node,
-        NodeRecord,
-        Step,
-        ThreadId,
-        Work,
-    )
-    from tests.simulator.graphs import Graph
+from tests.simulator.events import (
+    START_END,
+    Call,
+    Capture,
+    Devices,
+    GraphRecord,
+    Launch,
+    Mark,
+    Node,
+    NodeRecord,
+    Range,
+    Step,
+    Stream,
+    ThreadId,
+    Work,
+)
+from tests.simulator.graphs import Graph
 
 
 @dataclass(slots=True, eq=False)
@@ -194,7 +194,7 @@ class Thread:
         launch.end_ns = self.clock
 
     def work(self, kind: str, launch: Launch, node: Node | None = None, stream: Stream | None = None) -> Work:
-        """Puts one piece of work of ``launch`` on a stream, by default one of this thread's choice."""
+        """Puts one kernel of ``launch`` on a stream, by default one of this thread's choice."""
         stream = stream or self.rng.choice(self.process.streams)
         return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns, node=node)
 

@@ -1,38 +1,21 @@
 """The answer to a run, from its links alone: what each kernel, call and range of the file truly is.
 
-Decisions, where a file has lost rows:
-
-* A launch whose call's range is lost belongs to the next enclosing call that is still there: nobody can tell.
-* A call's place follows rule 6 of DESIGN.md over the calls that are still there; so the place of a call below a lost
-  range is what the remaining markers say. "Below its enclosing call" is read as: below what that call's marker says,
-  so that ``top.a.s.layers.0`` inside the shared ``top.a.s``, run as ``top.b.s``, is ``top.b.s.layers.0``.
-* Work whose launch is lost has no module, launch, range or step, even if its correlation id is known.
-* A call whose second range is lost has no outputs, or those of a lost call of the same module on its thread, whose
-  second range may now follow it directly: ``outputs`` holds all answers that are not wrong.
-* A second range without its call is a range and no call.
-* Work replayed from a graph belongs to the call that was open when its node was captured, climbed to as above from the
-  launch that added it; see ``lineage.py`` for when the file says so. An updated executable runs nodes of its first
-  capture, for so says their lineage. Its launch, range, step and projection are those of the replay.
-* A graph traced as a whole belongs to the innermost call that holds everything captured into it, lost or not; if it was
-  updated, into what it was made of first.
-* A call made inside a capture is of the phase ``capture`` where the file says when the capture began and ended.
+Where a file has lost rows: a launch whose call's range is lost belongs to the next enclosing call that is still there,
+and a call's place follows from the calls that are still there. Work whose launch is lost has no module, launch, range
+or step. Work replayed from a graph belongs to the call that was open when its node was captured; an updated executable
+runs nodes of its first capture. A graph traced as a whole belongs to the innermost call that holds everything captured.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tests.simulator.events import signed
-from tests.simulator.lineage import captured_inside, causes, methods, phases
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulator.events import Call, Launch, Range, Shape, Work
-    from tests.simulator.run import Run
+from tests.simulator.events import Call, Launch, Node, Range, Shape, Work, signed
+from tests.simulator.run import Run
 
 
 class RangeKey(NamedTuple):
@@ -321,3 +304,63 @@ def _projections(run: Run) -> defaultdict[Range, list[Launch]]:
         for span in _spans(launch):
             projected[span].append(launch)
     return projected
+
+
+UNMAPPED, NOT_EXPANDED, OUTSIDE = "graph_unmapped", "graph_not_expanded", "outside_modules"
+IN_NO_CALL = frozenset({OUTSIDE, "graph_not_expanded"})
+
+
+def captured_inside(piece: Work) -> Range | None:
+    """The range that was open when the node was captured, if it ever was."""
+    launch = piece.node.root.captured_by if piece.node else None
+    return launch.inside if launch else None
+
+
+def recorded(node: Node) -> bool:
+    """Whether the file says which launch added ``node`` to the graph that its lineage begins with."""
+    while node.original is not None:
+        if not any(said.original is node.original and not said.lost for said in node.records):
+            return False
+        node = node.original
+    launch = node.captured_by
+    in_time = any(not said.late and not said.lost for said in node.records)
+    return launch is not None and not launch.lost and in_time
+
+
+def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[str]:
+    """Why a kernel may have no module; none where it must have one.
+
+    Args:
+        piece: The work.
+        launch: What launched it, if that is in the file.
+        call: The call it belongs to, be that told by the file or not.
+    """
+    if piece.node is not None:
+        ran_outside = call is None and piece.node.root.captured_by is not None
+        unknown = not recorded(piece.node)
+        return frozenset({UNMAPPED} if unknown else ()) | frozenset({OUTSIDE} if ran_outside else ())
+    if piece.replayed:
+        return frozenset({NOT_EXPANDED}) | (IN_NO_CALL if piece.captured and call is None else frozenset())
+    if launch is None and piece.correlation is None:
+        return frozenset({"managed_memory"})
+    if launch is None:
+        return frozenset({"no_launch"})
+    return frozenset({OUTSIDE} if call is None else ())
+
+
+def methods(piece: Work, call: Range | None) -> frozenset[str]:
+    """How the module of a kernel may be known."""
+    if call is None:
+        return frozenset()
+    if piece.node is None:
+        return frozenset({"graph_capture" if piece.replayed else "range"})
+    return frozenset({"graph_node"} if recorded(piece.node) else {"graph_node", "graph_order"})
+
+
+def phases(pushed: Range) -> frozenset[str]:
+    """What a call was part of. Without the bounds of its capture a file need not say that it was one."""
+    if pushed.capture is None:
+        return frozenset({"forward"})
+    bounds = pushed.capture.begin, pushed.capture.end
+    known = all(bound is not None and not bound.lost for bound in bounds)
+    return frozenset({"capture"} if known else {"capture", "forward"})

@@ -164,38 +164,18 @@ def test_work_of_autograds_thread_is_of_the_only_step_open_in_its_process(parsed
     )
 
 
-def test_work_of_a_helping_thread_has_no_step_where_two_are_open(parsed: Parse) -> None:
+def test_work_beside_several_steps_is_of_none_and_so_is_work_between_the_steps_of_a_thread(parsed: Parse) -> None:
     dataset = parsed(
         """
         range  1   0 100 ProfilerStep#1
-        range  2  50 150 ProfilerStep#1
+        range  3  50 150 ProfilerStep#1
+        range  2 110 200 ProfilerStep#1
         launch 9  60  65 #1
         kernel 1 900 910 #1 whose
-        launch 2  60  65 #2
-        kernel 1 910 920 #2 of-two
-    """,
-        by="modules",
-    )
-    check(
-        dataset,
-        "kernels",
-        """
-        name    step_id
-        whose   -
-        of-two  1
-    """,
-    )
-
-
-def test_work_of_a_thread_that_has_steps_is_of_none_between_them(parsed: Parse) -> None:
-    dataset = parsed(
-        """
-        range  1   0 100 ProfilerStep#1
-        range  2 110 200 ProfilerStep#1
-        launch 2  60  65 #1
-        kernel 1 900 910 #1 between
-        launch 2 120 125 #2
-        kernel 1 910 920 #2 inside
+        launch 2  20  25 #2
+        kernel 1 910 920 #2 between
+        launch 2 120 125 #3
+        kernel 1 920 930 #3 inside
     """,
         by="modules",
     )
@@ -204,8 +184,9 @@ def test_work_of_a_thread_that_has_steps_is_of_none_between_them(parsed: Parse) 
         "kernels",
         """
         name     step_id
+        whose    -
         between  -
-        inside   1
+        inside   2
     """,
     )
 
@@ -341,7 +322,7 @@ def test_rows_that_end_before_they_start_have_no_duration_and_are_counted(parsed
     """,
     )
     losses = [row for row in dataset.table("coverage").to_pylist() if "losses" in row["what"]]
-    assert {row["cause"] for row in losses} == {"ends_before_start"}
+    assert {row["cause"] for row in losses} == {"row_damaged"}
     assert sum(row["count"] for row in losses) == 3
 
 
@@ -368,7 +349,7 @@ def test_coverage_adds_up_to_all_work_and_all_ranges(parsed: Parse) -> None:
         kernels  outside_modules  False  1      5        0.05
         ranges   marker           True   1      100      0.3333333333333333
         ranges   plain            True   1      10       0.3333333333333333
-        ranges   marker_broken    False  1      40       0.3333333333333333
+        ranges   marker_unreadable    False  1      40       0.3333333333333333
     """,
     )
     shares = dataset.table("coverage", ["share"]).column("share").to_pylist()
@@ -398,16 +379,22 @@ OF_OPERATORS = """
     ("lines", "by", "cause", "advice"),
     [
         (OUTSIDE, "auto", "backward", "record with tracekit capture --backward"),
-        (f"{OUTSIDE}\n{MARKED_BACKWARD}", "auto", "backward", "accept it: losses and sums of gradients"),
-        (OUTSIDE, "auto", "outside_modules", "tracekit capture --backward tells apart"),
-        (f"{OUTSIDE}\n{MARKED_BACKWARD}", "auto", "outside_modules", "copies run outside forward calls"),
-        (OF_OPERATORS, "operators", "outside_ranges", "tracekit parse --by ranges"),
+        (f"{OUTSIDE}\n{MARKED_BACKWARD}", "auto", "backward", "expected: losses and sums of gradients"),
+        (OUTSIDE, "auto", "outside_modules", "Training? Record with --backward."),
+        (
+            f"{OUTSIDE}\n{MARKED_BACKWARD}",
+            "auto",
+            "outside_modules",
+            "expected for losses, sampling and copies; otherwise mark more modules",
+        ),
+        (OF_OPERATORS, "operators", "outside_ranges", "tracekit parse --rows ranges"),
         (OF_OPERATORS, "ranges", "outside_ranges", "annotate more of the program"),
     ],
 )
 def test_advice_fits_what_was_recorded(parsed: Parse, lines: str, by: str, cause: str, advice: str) -> None:
     rows = {row["cause"]: row["advice"] for row in parsed(lines, by=by).table("coverage").to_pylist()}
     assert advice in rows[cause]
+    assert bool(advice) == bool(rows[cause])
     assert ("--backward" in rows[cause]) == ("--backward" in advice)
 
 
@@ -418,4 +405,4 @@ def test_an_empty_report_gives_empty_tables_and_says_what_it_lacks(parsed: Parse
         "kernels": 0,
         "ranges": 0,
     }
-    assert {"NVTX ranges", "GPU work"} <= {lack["what"] for lack in dataset.manifest["lacks"]}
+    assert {"NVTX ranges", "GPU work"} <= {lack["what"] for lack in dataset.manifest["missing"]}

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.needs import TRACES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.traces
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tests.golden import check
-from tracekit.dataset.opening import Dataset
-
-Parse = Callable[..., Dataset]
+from tests.golden import Parse, check
 
 
 def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(parsed: Parse) -> None:
@@ -73,14 +68,6 @@ def test_containers_that_are_never_called_are_modules_without_calls(parsed: Pars
         1          4               0          1      model.layers        layers
         2          4               1          2      model.layers.0      0
         3          4               2          3      model.layers.0.mlp  mlp
-    """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
-        call_id  module
-        0        model.layers.0.mlp
     """,
     )
 
@@ -149,55 +136,6 @@ def test_a_compiled_region_stands_below_its_caller_under_its_class(parsed: Parse
         top.model.LlamaModel  LlamaModel  -
     """,
     )
-    check(
-        dataset,
-        "calls",
-        """
-        module                start_ns  occurrence  kernel_count
-        top.model             0         1           1
-        top.model.LlamaModel  10        1           1
-        top.model.LlamaModel  60        2           0
-    """,
-    )
-
-
-def test_compact_markers_nest_like_others(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100 transformer in=[[1, 64], [1]]
-        range  1  10  50 transformer.blocks.0 in=[[1, 64]]
-        launch 1  20  25 #1
-        kernel 1 900 950 #1 attention
-    """)
-    check(
-        dataset,
-        "calls",
-        """
-        module                inputs          kernel_self_count
-        transformer           [[1, 64], [1]]  0
-        transformer.blocks.0  [[1, 64]]       1
-    """,
-    )
-
-
-def test_roots_of_several_models_stand_side_by_side(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0  10 {'Module': 'draft'}
-        range  1  20  50 {'Module': 'target'}
-        range  1  30  40 {'Module': 'target.mlp'}
-        range  1  60  90 {'Module': 'draft'}
-        range  1  70  80 {'Module': 'draft.mlp'}
-    """)
-    check(
-        dataset,
-        "modules",
-        """
-        module_id  subtree_end_id  parent_id  path
-        0          2               -          draft
-        1          2               0          draft.mlp
-        2          4               -          target
-        3          4               2          target.mlp
-    """,
-    )
 
 
 def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
@@ -214,24 +152,6 @@ def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
         top            -
         top.layer      -
         top.layer.mlp  top.layers.mlp
-    """,
-    )
-
-
-def test_outputs_range_that_launches_work_is_a_call_of_its_own(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0  40 {'Module': 'top', 'Inputs': [[8]]}
-        range  1  50  90 {'Module': 'top', 'Outputs': [[8]]}
-        launch 1  60  70 #1
-        kernel 1 900 950 #1 gemm
-    """)
-    check(
-        dataset,
-        "calls",
-        """
-        start_ns  outputs  kernel_count
-        0         -        0
-        50        [[8]]    1
     """,
     )
 
@@ -268,14 +188,7 @@ def test_numbered_layers_of_the_stages_of_a_pipeline_stand_by_their_numbers(pars
         range  2/1 100 200 {'Module': 'top.layers.2'}
         range  2/1 300 400 {'Module': 'top.layers.10'}
     """)
-    assert dataset.table("modules").column("name").to_pylist() == [
-        "top",
-        "layers",
-        "0",
-        "1",
-        "2",
-        "10",
-    ]
+    assert dataset.table("modules").column("name").to_pylist() == ["top", "layers", "0", "1", "2", "10"]
 
 
 def test_numbered_layers_that_a_process_calls_from_the_last_stand_so(parsed: Parse) -> None:

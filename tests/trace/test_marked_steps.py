@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.golden import check
+from tests.golden import Parse, check
 from tracekit.analyses import phases
-from tracekit.dataset.opening import Dataset
-
-Parse = Callable[..., Dataset]
 
 OURS = '{"Step": %d, "Name": "iteration", "Kind": "decode", "BatchSize": 2, "Tokens": 2}'
 
@@ -81,4 +76,4 @@ def test_a_step_around_several_steps_is_none_and_is_counted(parsed: Parse) -> No
     )
     check(dataset, "kernels", "name       step_id\nbetween    -\nin-decode  2")
     rows = dataset.table("coverage").to_pylist()
-    assert [row["count"] for row in rows if row["cause"] == "step_around_steps"] == [1]
+    assert [row["count"] for row in rows if row["cause"] == "steps_unclear"] == [1]

@@ -6,15 +6,10 @@ import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from tests.parsed_programs import over_programs, parsed, piece, place, placed, true_piece
-from tests.simulator import Plan
+from tests.parsed_programs import Parsed, over_programs, parsed, piece, place, placed, true_piece
+from tests.simulator import Plan, TrueCall
 from tests.simulator.strategies import plans
-
-if TYPE_CHECKING:
-    from tests.parsed_programs import Parsed
-    from tests.simulator import TrueCall
 
 Facts = tuple[object, ...]
 
@@ -33,34 +28,6 @@ def facts_of(call: TrueCall) -> Facts:
 
 def without_numbers(path: str) -> str:
     return re.sub(r"~\d+", "", path)
-
-
-def outermost(it: Parsed) -> dict[tuple, TrueCall]:
-    """For every call the one around it that is in no other."""
-    of = {placed(call.key): call for call in it.truth.calls}
-    found = {}
-    for key, call in of.items():
-        around = call
-        while around.parent is not None:
-            around = of[placed(around.parent)]
-        found[key] = around
-    return found
-
-
-def contested(it: Parsed) -> dict[tuple[int, str], int]:
-    """The paths of which a process says different things below its root, with how many outermost calls say any."""
-    statements = defaultdict(set)
-    holding = defaultdict(set)
-    around = outermost(it)
-    for call in it.truth.calls:
-        key = call.key.pid, call.path
-        statements[key].add(facts_of(call))
-        holding[key].add(placed(around[placed(call.key)].key))
-    return {
-        key: len(holding[key])
-        for key, facts in statements.items()
-        if any(len({one[at] for one in facts} - {(), "null"}) > 1 for at in (0, 1))
-    }
 
 
 @of_two_models
@@ -90,31 +57,6 @@ def test_no_module_of_a_process_is_of_two_models_that_are_told_apart(it: Parsed)
 
 
 @of_two_models
-def test_modules_say_of_themselves_what_all_their_calls_say(it: Parsed) -> None:
-    true = {placed(call.key): call for call in it.truth.calls}
-    modules = {row["path"]: row for row in it.tables["modules"]}
-    statements = defaultdict(set)
-    for row in it.tables["calls"]:
-        call = true[place(row)]
-        statements[row["module"]].add(tuple(sorted(call.params.items())))
-    for path, its in statements.items():
-        params = tuple(sorted((one["name"], tuple(one["shape"] or ())) for one in modules[path]["params"]))
-        telling = its - {()} or its
-        if len(telling) == 1:
-            assert {params} == telling
-        else:  # two processes
-            assert params not in telling
-
-
-@of_two_models
-def test_calls_of_one_call_stay_together(it: Parsed) -> None:
-    calls = {row["call_id"]: row for row in it.tables["calls"]}
-    for row in calls.values():
-        if row["parent_call_id"] is not None:
-            assert row["module"].startswith(f"{calls[row['parent_call_id']]['module']}.")
-
-
-@of_two_models
 def test_kernels_are_their_calls_or_counted(it: Parsed) -> None:
     calls = {row["call_id"]: place(row) for row in it.tables["calls"]}
     paths = {place(row): row["module"] for row in it.tables["calls"]}
@@ -125,22 +67,6 @@ def test_kernels_are_their_calls_or_counted(it: Parsed) -> None:
     unclear = [row for row in it.tables["kernels"] if row["cause"] == "module_unclear"]
     lost = [work for work in it.truth.work if work.call and placed(work.call) not in paths]
     assert len(unclear) == len(lost)
-
-
-@of_two_models
-def test_a_call_that_says_what_tells_the_models_apart_is_never_lost(it: Parsed) -> None:
-    """What most outermost calls of the prefix say is what tells."""
-    there = {place(row) for row in it.tables["calls"]}
-    around = outermost(it)
-    roots = {(call.key.pid, call.path) for call in around.values() if "." not in call.path}
-    often = contested(it)
-    for call in it.truth.calls:
-        pid, root = call.key.pid, call.path.split(".")[0]
-        rivals = {path: n for (its, path), n in often.items() if its == pid and path.split(".")[0] == root}
-        if (pid, root) in roots and rivals.get(call.path) == max(rivals.values(), default=None):
-            most = [path for path, n in rivals.items() if n == rivals[call.path]]
-            if len(most) == 1 and call.params and call.static:
-                assert placed(call.key) in there
 
 
 def test_most_programs_of_two_models_tell_them_apart() -> None:

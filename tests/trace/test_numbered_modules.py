@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tests.golden import check
-from tracekit.dataset.opening import Dataset
-
-Parse = Callable[..., Dataset]
+from tests.golden import Parse, check
 
 
 def test_a_module_that_is_also_called_from_outside_belongs_to_the_only_module_that_calls_it(parsed: Parse) -> None:
@@ -27,19 +22,6 @@ def test_a_module_that_is_also_called_from_outside_belongs_to_the_only_module_th
         Net_0                     Net         -
         Net_0.Encoder_0           Encoder     -
         Net_0.Encoder_0.Linear_0  Linear      -
-    """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
-        start_ns  parent_call_id  occurrence  module
-        30        -               1           Net_0
-        0         -               1           Net_0.Encoder_0
-        40        0               2           Net_0.Encoder_0
-        5         1               1           Net_0.Encoder_0.Linear_0
-        45        2               2           Net_0.Encoder_0.Linear_0
-        100       -               3           Net_0.Encoder_0.Linear_0
     """,
     )
 
@@ -62,28 +44,6 @@ def test_a_module_that_several_modules_call_stands_where_it_ran_and_names_its_fi
         Net_0.Block_0           -
         Net_0.Block_0.Linear_0  Net_0.Linear_0
         Linear_0                Net_0.Linear_0
-    """,
-    )
-
-
-def test_modules_that_call_each_other_stand_where_they_ran(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100 nn.Module: A_0
-        range  1  10  20 nn.Module: B_0
-        range  1 200 300 nn.Module: B_0
-        range  1 210 220 nn.Module: A_0
-        range  1 212 214 nn.Module: A_0
-    """)
-    check(
-        dataset,
-        "modules",
-        """
-        path         alias_of
-        A_0          -
-        A_0.B_0      -
-        B_0          A_0.B_0
-        B_0.A_0      A_0
-        B_0.A_0.A_0  A_0
     """,
     )
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from tests.parsed_programs import over_programs, parsed, piece, true_piece
+from tests.parsed_programs import Parsed, over_programs, parsed, piece, true_piece
 from tests.simulator import Plan
 from tests.simulator.loops import LOOPS
 from tests.simulator.strategies import loops
-
-if TYPE_CHECKING:
-    from tests.parsed_programs import Parsed
 
 of_any_loop = over_programs(loops(), 80)
 of_any_cut_or_thinned_loop = over_programs(loops(faulty=True), 120)

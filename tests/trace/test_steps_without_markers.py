@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from textwrap import dedent
 
 import pytest
 
-from tests.attribution.test_doubtful_cases import losses
-from tests.golden import check
+from tests.golden import Parse, check, losses
 from tracekit.dataset.opening import Dataset
-
-Parse = Callable[..., Dataset]
 
 
 def loop(lines: str, times: int, *, every: int = 1000, begin: int = 0) -> str:
@@ -64,42 +60,8 @@ def test_what_a_server_calls_beside_its_model_begins_no_step(parsed: Parse) -> N
         2        Llama  -     2      1    2100      2200
     """,
     )
-    assert steps_of_kernels(dataset) == {
-        "model": [0, 1, 2],
-        "logits": [None] * 3,
-        "sample": [None] * 3,
-    }
+    assert steps_of_kernels(dataset) == {"model": [0, 1, 2], "logits": [None] * 3, "sample": [None] * 3}
     assert losses(dataset) == {}
-
-
-def test_a_model_of_one_row_leads_the_sampler_that_its_profile_run_called_twice(
-    parsed: Parse,
-) -> None:
-    """As vLLM 0.32 ran compiled: nothing is marked below the model, and the sampler has a part."""
-    dataset = parsed(
-        loop("range 1 0 400 {'Module': 'Llama', 'Inputs': [[512]]}", 1)
-        + "\n"
-        + loop(
-            """
-            range  1 410 420 {'Module': 'Llama.logits_processor', 'Inputs': [[4]]}
-            range  1 430 450 {'Module': 'Sampler'}
-            range  1 435 440 {'Module': 'Sampler.top_k'}
-            range  1 460 470 {'Module': 'Sampler'}
-            """,
-            1,
-        )
-        + "\n"
-        + loop(
-            """
-            range  1   0 100 {'Module': 'Llama', 'Inputs': [[2]]}
-            range  1 110 120 {'Module': 'Llama.logits_processor', 'Inputs': [[2]]}
-            range  1 130 150 {'Module': 'Sampler'}
-            """,
-            8,
-            begin=1000,
-        )
-    )
-    assert names(dataset) == ["Llama"] * 9
 
 
 TRAINING = """
@@ -124,11 +86,6 @@ def test_a_loss_and_layers_that_are_computed_again_begin_no_step(parsed: Parse) 
     assert set(map(tuple, steps_of_kernels(dataset).values())) == {(None, None, None)}
 
 
-def test_batches_without_a_loss_are_steps_too(parsed: Parse) -> None:
-    dataset = parsed(loop(TRAINING, 2) + "\n" + loop("range 1 0 100 {'Module': 'net'}", 3, begin=5000))
-    assert names(dataset) == ["net"] * 5
-
-
 @pytest.mark.parametrize("cut", ["net.layers.1", "net.head", "CrossEntropyLoss"])
 def test_what_is_left_of_a_forward_that_began_before_the_recording_is_no_step(parsed: Parse, cut: str) -> None:
     rest = {
@@ -141,9 +98,7 @@ def test_what_is_left_of_a_forward_that_began_before_the_recording_is_no_step(pa
     assert names(dataset) == ["net"] * 2
 
 
-def test_a_recording_that_holds_but_the_rest_of_a_forward_has_no_steps_and_says_so(
-    parsed: Parse,
-) -> None:
+def test_a_recording_that_holds_but_the_rest_of_a_forward_has_no_steps_and_says_so(parsed: Parse) -> None:
     dataset = parsed("""
         range  1 10 20 {'Module': 'net.layers.1'}
         range  1 30 40 {'Module': 'net.layers.2'}
@@ -181,11 +136,7 @@ def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Pa
         2        net.layers  2      1    9000      9010
     """,
     )
-    assert steps_of_kernels(dataset) == {
-        "between": [0, 1],
-        "inside": [0, 1],
-        "behind": [None, None],
-    }
+    assert steps_of_kernels(dataset) == {"between": [0, 1], "inside": [0, 1], "behind": [None, None]}
 
 
 def test_chunks_of_layers_that_run_by_turns_are_no_passes(parsed: Parse) -> None:
@@ -203,21 +154,6 @@ def test_chunks_of_layers_that_run_by_turns_are_no_passes(parsed: Parse) -> None
     )
     assert names(dataset) == []
     assert losses(dataset) == {"steps_unclear": 12}
-
-
-def test_a_stage_with_a_root_of_its_own_steps_with_each_batch(parsed: Parse) -> None:
-    dataset = parsed(
-        loop(
-            """
-            range 7/1  0 50 {'Module': 'stage0'}
-            range 7/1 10 20 {'Module': 'stage0.layers.0'}
-            range 8/1 60 90 {'Module': 'net.stage1'}
-            range 8/1 70 80 {'Module': 'net.stage1.layers.4'}
-            """,
-            2,
-        )
-    )
-    assert names(dataset) == ["stage0", "net.stage1"] * 2
 
 
 @pytest.mark.parametrize(
@@ -252,32 +188,6 @@ def test_where_drafts_differ_in_number_the_much_larger_model_leads_or_none(
     dataset = parsed("\n".join(lines))
     assert names(dataset) == expected
     assert losses(dataset) == ({} if expected else {"steps_unclear": 11})
-
-
-def test_models_on_threads_of_their_own_have_steps_of_their_own(parsed: Parse) -> None:
-    dataset = parsed(
-        loop(
-            """
-            range  1  0 50 {'Module': 'ranker'}
-            range  2 10 60 {'Module': 'reader'}
-            launch 2 20 25 #1
-            kernel 1 99 99 #1 reader
-            """,
-            2,
-        )
-    )
-    check(
-        dataset,
-        "steps",
-        """
-        name    index  tid
-        ranker  0      1
-        reader  1      2
-        ranker  2      1
-        reader  3      2
-    """,
-    )
-    assert steps_of_kernels(dataset) == {"reader": [1, 3]}
 
 
 def test_replicas_are_one_step(parsed: Parse) -> None:
@@ -324,137 +234,17 @@ def test_threads_that_each_run_a_loop_of_their_own_make_steps_of_their_own(parse
     assert names(parsed(both)) == ["net"] * 4
 
 
-def test_a_warm_up_and_the_preparation_of_data_begin_no_step(parsed: Parse) -> None:
-    body = """
-        range 1  0 10 {'Module': 'preprocess'}
-        range 1 20 50 {'Module': 'net'}
-        range 1 30 40 {'Module': 'net.fc'}
-    """
-    dataset = parsed("range 1 0 90 {'Module': 'warmup'}\n" + loop(body, 3, begin=100))
-    assert names(dataset) == ["net"] * 3
-
-
 def test_models_that_run_one_after_the_other_have_steps_each(parsed: Parse) -> None:
     first = loop("range 1 0 50 {'Module': 'small'}", 3)
     second = loop("range 1 0 50 {'Module': 'large'}", 2, begin=5000)
     assert names(parsed(f"{first}\n{second}")) == ["small"] * 3 + ["large"] * 2
 
 
-def test_a_model_that_was_registered_without_a_name_leads_its_layers(parsed: Parse) -> None:
-    body = """
-        range 1  0 50 {'Module': '', 'Inputs': [[1]]}
-        range 1 10 20 {'Module': 'layers.0', 'Inputs': [[1]]}
-        range 9 60 70 {'Module': 'layers.0', 'Inputs': [[1]]}
-    """
-    assert names(parsed(loop(body, 2))) == ["(root)"] * 2
-
-
-def test_where_more_modules_run_by_turns_than_a_loop_has_models_there_are_no_steps(
-    parsed: Parse,
-) -> None:
+def test_where_more_modules_run_by_turns_than_a_loop_has_models_there_are_no_steps(parsed: Parse) -> None:
     body = "\n".join(f"range 1 {at} {at + 5} {{'Module': 'part_{at}'}}" for at in range(0, 90, 10))
     dataset = parsed(loop(body, 2))
     assert names(dataset) == []
     assert losses(dataset) == {"steps_unclear": 18}
-
-
-def test_a_thread_that_runs_a_model_without_steps_works_for_no_other_threads_step(
-    parsed: Parse,
-) -> None:
-    unclear = "\n".join(f"range 2 {at} {at + 5} {{'Module': 'part_{at}'}}" for at in range(0, 90, 10))
-    dataset = parsed(
-        loop("range 1 0 100 {'Module': 'net'}", 2)
-        + "\n"
-        + loop(f"{unclear}\nlaunch 2 1 3 #1\nkernel 1 100 110 #1 theirs", 2)
-    )
-    assert names(dataset) == ["net"] * 2
-    assert steps_of_kernels(dataset) == {"theirs": [None, None]}
-
-
-def test_models_of_two_threads_do_not_lead_each_other_by_what_both_call(parsed: Parse) -> None:
-    def body(thread: int, name: str) -> str:
-        return f"""
-            range {thread}  0 10 {{'Module': 'preprocess'}}
-            range {thread} 20 50 {{'Module': '{name}'}}
-            range {thread} 30 40 {{'Module': '{name}.fc'}}
-        """
-
-    both = loop(body(1, "ranker"), 2) + "\n" + loop(body(2, "reader"), 2, begin=30)
-    assert names(parsed(both)) == ["ranker", "reader"] * 2
-
-
-def test_of_replicas_that_ran_once_only_the_first_is_known_to_be_of_the_step(parsed: Parse) -> None:
-    """Two threads that happened to call one model at the same time would look alike."""
-    dataset = parsed("""
-        range  11   0  50 {'Module': 'net'}
-        range  12   5  60 {'Module': 'net'}
-        launch 12  20  25 #1
-        kernel 1  100 110 #1 replica
-        launch 11  20  25 #2
-        kernel 1  110 120 #2 first
-    """)
-    assert names(dataset) == ["net"]
-    assert steps_of_kernels(dataset) == {"replica": [None], "first": [0]}
-
-
-def test_replicas_of_a_part_work_for_the_step_of_the_whole(parsed: Parse) -> None:
-    """As of DataParallel where the wrapper is marked, too."""
-    dataset = parsed("""
-        range  1    0 100 {'Module': 'DataParallel'}
-        range  11  10  50 {'Module': 'DataParallel.module'}
-        launch 11  20  25 #1
-        kernel 1  100 110 #1 one
-        range  12  10  60 {'Module': 'DataParallel.module'}
-        launch 12  20  25 #2
-        kernel 1  110 120 #2 two
-    """)
-    assert names(dataset) == ["DataParallel"]
-    assert steps_of_kernels(dataset) == {"one": [0], "two": [0]}
-
-
-def test_a_step_of_one_thread_is_not_that_of_another_that_runs_a_part_of_the_model(
-    parsed: Parse,
-) -> None:
-    """What is left of another forward, whose beginning was not recorded."""
-    dataset = parsed("""
-        range  1    0 100 {'Module': 'net'}
-        range  11  10  50 {'Module': 'net.head'}
-        launch 11  20  25 #1
-        kernel 1  100 110 #1 head
-    """)
-    assert names(dataset) == ["net"]
-    assert steps_of_kernels(dataset) == {"head": [None]}
-
-
-def test_a_thread_that_calls_a_helper_of_the_loop_is_no_replica(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1    0 100 {'Module': 'net'}
-        range  11  10  50 {'Module': 'critic'}
-        launch 11  20  25 #1
-        kernel 1  100 110 #1 theirs
-        range  1  110 120 {'Module': 'critic'}
-        range  1  200 300 {'Module': 'net'}
-        range  1  210 220 {'Module': 'net.fc'}
-        range  1  310 320 {'Module': 'critic'}
-    """)
-    assert names(dataset) == ["net"] * 2
-    assert steps_of_kernels(dataset) == {"theirs": [None]}
-
-
-def test_layers_with_something_else_between_them_are_no_pass(parsed: Parse) -> None:
-    """A root whose ranges were lost may have called them in two forwards."""
-    dataset = parsed(
-        loop(
-            """
-            range 1 10 20 {'Module': 'net.layers.0'}
-            range 1 30 40 {'Module': 'net.norm'}
-            range 1 50 60 {'Module': 'net.layers.1'}
-            """,
-            2,
-        )
-    )
-    assert names(dataset) == []
-    assert losses(dataset) == {"steps_unclear": 6}
 
 
 def test_parts_of_a_model_that_was_only_captured_lead_no_steps(parsed: Parse) -> None:

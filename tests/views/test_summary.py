@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -13,12 +13,8 @@ import tracekit
 from tests.command import ROOT
 from tests.trace_lines import report
 from tracekit.analyses import phases, steps, tree as module_tree
+from tracekit.dataset.opening import Dataset
 from tracekit.views import summary
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
 
 
 def printed(dataset: Dataset, width: int) -> list[str]:
@@ -27,7 +23,7 @@ def printed(dataset: Dataset, width: int) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_summary_shows_the_tree_without_breaking_a_line(tmp_path: Path, width: int) -> None:
     """Names, indented, on one line each; those without room are cut, and a command shows all."""
     dataset = tracekit.parse(ROOT / "data" / "llama_eager.sqlite", tmp_path / "a folder")
@@ -41,7 +37,7 @@ def test_the_summary_shows_the_tree_without_breaking_a_line(tmp_path: Path, widt
     assert max(map(cell_len, [*lines[:end], *lines[end + 1 : -1]])) <= width
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("width", [60, 200])
 def test_the_summary_of_several_ranks_keeps_to_the_width(tmp_path: Path, width: int) -> None:
     reports = sorted((ROOT / "data" / "llama_ranks").glob("*.sqlite"))
     *lines, last = printed(tracekit.parse(reports, tmp_path / "run"), width)
@@ -53,21 +49,12 @@ def test_the_summary_of_several_ranks_keeps_to_the_width(tmp_path: Path, width: 
     assert last == f"Tables are in {tmp_path}/run"
 
 
-def test_a_report_without_modules_has_no_tree_and_says_how_to_get_one(tmp_path: Path) -> None:
-    dataset = tracekit.parse(report(tmp_path / "report.sqlite", "launch 1 1 2 #1\nkernel 1 3 9 #1 gemm\n"))
-    text = "\n".join(printed(dataset, 80))
-    assert "GPU time by module" not in text
-    assert "no module calls were recorded: record with tracekit capture" in text
-
-
 @pytest.mark.parametrize(
     ("format_", "exporter", "schema", "expected"),
     [
         ("nsight-sqlite", "2023.4.4.54", "3.7.2", "Nsight Systems 2023.4.4.54, schema 3.7.2"),
         ("nsight-folder", None, None, "Nsight Systems (unknown version)"),
         ("nsight-sqlite", "tracekit 0.1.0", None, "tracekit 0.1.0"),
-        ("kineto", "torch.profiler", "1", "torch.profiler, schema 1"),
-        ("another", "Profiler 7", None, "Profiler 7"),
         ("another", None, None, "another"),
     ],
 )

@@ -4,14 +4,12 @@ To add an analysis, write ``analyses/<name>.py``, named as its command, with ``N
 :class:`~tracekit.analyses.base.Analysis` has them; add the module to ``ANALYSES``, and a report with the expected
 answer to the tests. ``OPTIONS`` names the keywords of ``frame`` that the command line passes on.
 
-Several analyses share ``nodes`` (what the hierarchy holds, and why), ``subtrees`` (sums along it), ``series``
-(numbered siblings), ``phase_times`` (forward, backward and so on side by side), ``devices`` (work on one axis of
-time), ``spread`` (quantiles of groups), ``portions`` and ``fused`` (kernels that serve several modules),
-``certainty`` (how sure attribution is), ``costs`` (FLOPs and bytes), ``each_report`` (one report in memory at a
-time), ``counted`` (equal rows of many reports), ``side_by_side`` (the same question to every report) and
-``alignment`` (clocks of ranks, and which collectives they share).
-``difference`` compares two datasets, with ``comparable``, ``present`` (what work they have), ``called_work``,
-``step_times``, ``key_times``, ``step_kinds``, ``medians`` and ``difference_notes``.
+Several analyses share ``nodes`` (what the hierarchy holds, and why), ``subtrees`` (sums along it, numbered siblings),
+``phase_times`` (forward, backward and so on side by side), ``weighted_kernels`` (device work on one axis of time, and
+by the modules that it serves), ``spread`` (quantiles of groups), ``costs`` (FLOPs and bytes), ``each_report`` (one
+report in memory at a time), ``side_by_side`` (the same question to every report) and ``alignment`` (clocks of ranks,
+and which collectives they share). ``difference`` compares two datasets, with ``comparable``, ``step_times``,
+``step_metrics`` and ``medians``.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 
 class Analysis(Protocol):

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.phase_times import COLUMNS
-from tracekit.analyses.series import series
 from tracekit.analyses.spread import share
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.subtrees import Hierarchy, hierarchy, series
 from tracekit.arrays.groups import counts, sums
-
-if TYPE_CHECKING:
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Flags, Rows
+from tracekit.dataset.opening import Dataset
 
 NAME = "classes"
 
@@ -29,7 +23,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         A row per class, or per name for modules of unknown class: ``class_name``, ``name`` (null where the class is
         known; ``layers.*`` for numbered modules in ``layers``, ``layer_*`` for ranges ``layer_0``, ``layer_1``, …),
         ``modules``, ``calls``, ``kernels``, ``self_ns`` (the rows add up to all attributed time), ``self_share``,
-        ``inclusive_ns`` (with all modules below; a module below another one of its type counts once), that by phase
+        ``subtree_ns`` (with all modules below; a module below another one of its type counts once), that by phase
         (``forward_ns``, ``backward_ns``, ``recompute_ns``, ``optimizer_ns`` and ``other_ns`` add up to it) and
         ``share``. Both shares are of all GPU time.
     """
@@ -41,7 +35,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     own = {name: sums(code, np.asarray(times[name]), len(kinds)) for name in ("calls", "kernels", "self_ns")}
     total = {
         name: sums(code, np.where(outermost, np.asarray(times[name]), 0), len(kinds))
-        for name in ("inclusive_ns", *COLUMNS)
+        for name in ("subtree_ns", *COLUMNS)
     }
     answer = pd.DataFrame(
         {
@@ -51,7 +45,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             **own,
             "self_share": share(own["self_ns"], whole),
             **total,
-            "share": share(total["inclusive_ns"], whole),
+            "share": share(total["subtree_ns"], whole),
         }
     )
     return answer.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
@@ -72,7 +66,6 @@ def layer_types(modules: Hierarchy) -> tuple[list[tuple[str | None, str | None]]
 
 
 def _outermost(code: Rows, end: Rows) -> Flags:
-    """Which modules, in pre-order, are not below another one of their type."""
     outermost = np.ones(code.size, dtype=bool)
     reach: dict[int, int] = {}
     for row, (own, last) in enumerate(zip(code.tolist(), end.tolist(), strict=True)):

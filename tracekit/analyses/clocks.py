@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.collectives import collectives
-from tracekit.analyses.alignment.reports import aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracekit.analyses.alignment.collectives import Lane
-    from tracekit.analyses.alignment.reports import Clock
-    from tracekit.arrays.types import Ints
-    from tracekit.dataset.opening import Dataset
+from tracekit.analyses.alignment.collectives import Lane, collectives
+from tracekit.analyses.alignment.reports import Clock, aligned
+from tracekit.arrays.types import Ints
+from tracekit.dataset.opening import Dataset
 
 NAME = "clocks"
 COMPARES_REPORTS = True
@@ -46,7 +40,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 def _row(names: Sequence[str | None], lanes: Sequence[Lane], clock: Clock) -> dict[str, object]:
-    """What is known of one clock."""
     ranks = [lane.rank for lane in lanes if lane.rank >= 0]
     row: dict[str, object] = {"rank": min(ranks, default=None), **dict.fromkeys(_MEASURED)}
     if clock.why is None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from tracekit.analyses.devices import DEVICE_TIMES, axis, covered, kernels
 from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.spread import share
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.analyses.weighted_kernels import DEVICE_TIMES, Axis, axis, covered, kernels
+from tracekit.arrays.codes import Labels, labels
 from tracekit.arrays.columns import integers
-from tracekit.arrays.labels import labels
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tracekit.analyses.devices import Axis
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.labels import Labels
-    from tracekit.arrays.types import Flags, Ints
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Flags, Ints
+from tracekit.dataset.opening import Dataset
 
 NAME = "communication"
 
@@ -61,7 +55,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 def _of_one(dataset: Dataset, modules: Hierarchy, words: Words) -> tuple[dict[str, Ints], int]:
-    """The work of NCCL in one report, and the time of all its work."""
     table, is_nccl, exposed = communication(dataset, ["name", "module_id", "dur_ns"])
     names, owner, time = labels(table, "name"), modules.rows(table), integers(table, "dur_ns")
     in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
@@ -77,13 +70,7 @@ def _of_one(dataset: Dataset, modules: Hierarchy, words: Words) -> tuple[dict[st
 
 
 class Communication(NamedTuple):
-    """All work of a dataset, and which of it is communication.
-
-    Attributes:
-        table: Columns of ``kernels``.
-        is_nccl: Which rows are kernels of NCCL.
-        exposed_ns: For each of these, the time in which its device computed nothing else; 0 for other rows.
-    """
+    """All work, which is of NCCL, and of that the time in which its device computed nothing else."""
 
     table: pa.Table
     is_nccl: Flags
@@ -91,16 +78,12 @@ class Communication(NamedTuple):
 
 
 def communication(dataset: Dataset, columns: list[str]) -> Communication:
-    """The communication of the whole dataset, also outside its root.
-
-    Args:
-        dataset: The dataset, or a subtree of it.
-        columns: Columns of ``kernels`` that the table must have.
-    """
+    """The communication of the whole dataset, also outside its root, with some columns of ``kernels``."""
     whole = dataset.whole
     table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "range_id", *DEVICE_TIMES])))
-    is_nccl = _is_nccl(whole, table, labels(table, "name"))
-    return Communication(table, is_nccl, _exposed(axis(whole, table), is_nccl, _computes(table) & ~is_nccl))
+    is_nccl, kinds = _is_nccl(whole, table, labels(table, "name")), labels(table, "kind")
+    copies = np.isin(kinds.code, kinds.of("memcpy", "memset"))
+    return Communication(table, is_nccl, _exposed(axis(whole, table), is_nccl, ~copies & ~is_nccl))
 
 
 def _is_nccl(dataset: Dataset, table: pa.Table, names: Labels) -> Flags:
@@ -115,13 +98,6 @@ def _is_nccl(dataset: Dataset, table: pa.Table, names: Labels) -> Flags:
         return by_name
     by_range: Flags = np.isin(integers(table, "range_id"), integers(ranges, "range_id")[in_domain])
     return by_name | (on_device & by_range)
-
-
-def _computes(table: pa.Table) -> Flags:
-    """Which rows are neither copies nor sets of memory."""
-    kinds = labels(table, "kind")
-    computes: Flags = ~np.isin(kinds.code, kinds.of("memcpy", "memset"))
-    return computes
 
 
 def _exposed(work: Axis, is_nccl: Flags, computes: Flags) -> Ints:

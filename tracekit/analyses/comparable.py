@@ -1,21 +1,55 @@
-"""What of two datasets can be compared: the names of modules, the sizes of steps, and the work between steps."""
+"""What makes two datasets comparable: the work they hold, and the steps and modules they share."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.analyses.series import series
-from tracekit.analyses.step_kinds import common_properties
-from tracekit.analyses.step_times import step_times
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.phase_times import TRAINING
+from tracekit.analyses.step_metrics import KeyTimes, common_properties
+from tracekit.analyses.step_times import StepTimes, step_times
+from tracekit.analyses.subtrees import hierarchy, series
+from tracekit.dataset.opening import Dataset
 
-if TYPE_CHECKING:
-    from tracekit.analyses.key_times import KeyTimes
-    from tracekit.analyses.present import Present
-    from tracekit.analyses.step_times import StepTimes
-    from tracekit.dataset.opening import Dataset
+_COLUMNS = ("kind", "phase", "method")
+_OPERATOR, _COMPILED = "cpu_op", "compiled"
+
+
+class WorkSummary(NamedTuple):
+    """The kinds, phases and methods of a dataset's device work, and whether any of it is in a step."""
+
+    kinds: set[str]
+    phases: set[str]
+    methods: set[str]
+    steps: bool
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether operators on the host count as work."""
+        return _OPERATOR in self.kinds
+
+    @property
+    def trains(self) -> bool:
+        """Whether any work is of a phase of training other than forward."""
+        return not self.phases.isdisjoint(name.removesuffix("_ns") for name in TRAINING)
+
+    @property
+    def in_compiled_graphs(self) -> bool:
+        """Whether any work has its modules by a kernel map."""
+        return _COMPILED in self.methods
+
+
+def work_summary(dataset: Dataset) -> WorkSummary:
+    """What work there is, all reports together."""
+    words: dict[str, set[str]] = {name: set() for name in _COLUMNS}
+    steps = False
+    for part in dataset.by_report():
+        work = part.table("kernels", [*_COLUMNS, "step_id"])
+        for name, found in words.items():
+            found.update(work.column(name).unique().to_pylist())
+        steps |= work.column("step_id").null_count < work.num_rows
+    kinds, phases, methods = (found - {None} for found in words.values())
+    return WorkSummary(kinds, phases, methods, steps)
+
 
 #: Work between steps is compared over all steps if it follows at least this share of one side's steps; otherwise only
 #: over the steps that it follows.
@@ -26,7 +60,7 @@ class Run(NamedTuple):
     """A dataset to compare, and what work it has."""
 
     dataset: Dataset
-    work: Present
+    work: WorkSummary
 
 
 class Paths(NamedTuple):
@@ -121,7 +155,6 @@ def _never_called(run: Run, names: list[str], side: StepTimes, other: StepTimes)
 
 
 def _without(side: StepTimes, paths: set[str]) -> StepTimes:
-    """The times without those of some modules."""
     if not paths:
         return side
     phases = {name: _without(part, paths) for name, part in side.phases.items()}

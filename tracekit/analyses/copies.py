@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import kernels
 from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.spread import ratio, share
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.analyses.weighted_kernels import kernels
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
-from tracekit.arrays.labels import labels
-
-if TYPE_CHECKING:
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Ints
+from tracekit.dataset.opening import Dataset
 
 NAME = "copies"
 
@@ -33,7 +28,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``moved_bytes`` (null if the size of any of them was not recorded) and ``gb_per_s`` (10^9 bytes per second of
         their own time).
     """
-    modules, words, whole_ns = hierarchy(dataset), _Words(Words(), Words()), 0
+    modules, words, whole_ns = hierarchy(dataset), (Words(), Words()), 0
     sums = Totals(_KEYS, dict.fromkeys(("ns", "moved", "size", "unsized"), "sum"))
     for part in dataset.by_report():
         columns, time_ns = _of_one(part, modules, words)
@@ -42,8 +37,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     groups = sums.frame()
     answer = pd.DataFrame(
         {
-            "kind": words.kinds.named(groups["kind"]),
-            "copy_kind": words.directions.named(groups["direction"]),
+            "kind": words[0].named(groups["kind"]),
+            "copy_kind": words[1].named(groups["direction"]),
             "path": modules.paths(groups["module"].to_numpy()),
             "copies": groups["size"].to_numpy(),
             **_figures(groups, whole_ns),
@@ -52,21 +47,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-class _Words(NamedTuple):
-    """The kinds and directions of copies in all reports."""
-
-    kinds: Words
-    directions: Words
-
-
-def _of_one(dataset: Dataset, modules: Hierarchy, words: _Words) -> tuple[dict[str, Ints], int]:
-    """The copies of one report, and the time of all its work."""
+def _of_one(dataset: Dataset, modules: Hierarchy, words: tuple[Words, Words]) -> tuple[dict[str, Ints], int]:
     table = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
     kinds, directions = labels(table, "kind"), labels(table, "copy_kind")
     rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
     columns = {
-        "kind": words.kinds.codes(kinds)[rows],
-        "direction": words.directions.codes(directions)[rows],
+        "kind": words[0].codes(kinds)[rows],
+        "direction": words[1].codes(directions)[rows],
         "module": modules.rows(table)[rows],
         "ns": integers(table, "dur_ns")[rows],
         "moved": integers(table, "bytes", null=0)[rows],
@@ -77,7 +64,6 @@ def _of_one(dataset: Dataset, modules: Hierarchy, words: _Words) -> tuple[dict[s
 
 
 def _figures(groups: pd.DataFrame, whole_ns: int) -> dict[str, object]:
-    """Time, bytes and bandwidth of each group."""
     moved = groups["moved"].astype("Int64").mask(groups["unsized"] > 0)
     time = np.asarray(groups["ns"], np.int64)
     return {

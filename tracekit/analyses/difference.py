@@ -1,45 +1,28 @@
-"""What changed between two datasets: modules by path and input shapes, and the kernels inside.
-
-The median over steps of a module's GPU time in a step is compared, over the steps in which it had work, and only over
-steps that both sides have: of like kind, batch size and tokens, if both datasets know these. If these steps have
-several sizes, as many of each size are compared as both sides have, and times are first divided by the median of their
-size (the mean of both sides' medians; for display they are multiplied by the mean of those). Another mix of steps is
-therefore no change.
-
-A change counts if the median moved by more than a threshold, and by more than the spread between steps explains: the
-intervals that contain the two true medians do not overlap. An interval reaches from one value of the sorted steps to
-another, 2.5 standard deviations of a binomial distribution to each side of the middle (the usual distribution-free
-confidence interval of a median), so that outliers, warm-up and steps of two speeds do no harm. With few steps that
-covers all of them, and one slow step would hide every change; from five steps on it therefore reaches no further from
-the median than four standard errors, by the median absolute deviation. With a single step it is that step, and the
-threshold alone decides.
-"""
+"""What changed between two runs, by module, and what keeps them from being compared."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.comparable import Run, measured, names_of, patterns_of
-from tracekit.analyses.difference_notes import of_compiled, of_mix, of_sides, undecided, without_steps
-from tracekit.analyses.key_times import KEYS, in_blocks
-from tracekit.analyses.medians import like, medians
+from tracekit.analyses.comparable import Run, measured, names_of, patterns_of, work_summary
+from tracekit.analyses.coverage import certainty_of_work
+from tracekit.analyses.medians import MatchedTimes, matched_times, medians
 from tracekit.analyses.nodes import keyed_by, noun
 from tracekit.analyses.phase_times import PHASES
-from tracekit.analyses.present import present
-from tracekit.analyses.step_kinds import mix
+from tracekit.analyses.step_metrics import KEYS, Mix, in_blocks, mix
+from tracekit.analyses.step_times import StepTimes
+from tracekit.arrays.types import Flags
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 
-if TYPE_CHECKING:
-    from tracekit.analyses.key_times import KeyTimes
-    from tracekit.analyses.medians import Like
-    from tracekit.analyses.step_times import StepTimes
-    from tracekit.arrays.types import Flags
-    from tracekit.dataset.opening import Dataset
-
+_FEW_STEPS = 5
+#: How many kinds and sizes of steps a note names.
+_MOST_NAMED = 3
 #: Smaller changes than this share do not count by default.
 THRESHOLD = 0.01
 
@@ -108,13 +91,8 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
 
 
 def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
-    """Compares two datasets, with the kernels that changed.
-
-    Raises:
-        DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
-            the other by ranges or operators.
-    """
-    runs = Run(before, present(before)), Run(after, present(after))
+    """Compares two datasets, with the kernels that changed; raises what :func:`frame` does."""
+    runs = Run(before, work_summary(before)), Run(after, work_summary(after))
     _check_devices(*runs)
     _check_hierarchies(before, after)
     names, notes = names_of(before, after, strip_root=options.strip_root)
@@ -122,13 +100,12 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     times_before, times_after = measured(runs, names, steps=all(with_steps), shapes=options.shapes)
     rows, own = _judged(times_before, times_after, options.threshold)
     if all(with_steps):
-        notes += of_sides(times_before, times_after) + of_mix(
-            mix(_whole_steps(times_before), _whole_steps(times_after))
-        )
+        whole = [side.times.of(lambda key: key[0] == "step" and not key[2]) for side in (times_before, times_after)]
+        notes += of_sides(times_before, times_after) + of_mix(mix(*whole))
     else:
         notes.append(without_steps(with_steps))
     notes += of_compiled(runs, shapes=options.shapes)
-    notes += undecided(rows, _moved(rows, options.threshold), _alone(rows), options.threshold)
+    notes += undecided(rows, options.threshold)
     phases = _by_phase(rows, times_before, times_after, options.threshold)
     patterns = patterns_of(after, names[1]) | patterns_of(before, names[0])
     return Difference(_with_phases(rows, phases), _changed_kernels(own, rows), notes, phases, noun(after), patterns)
@@ -143,7 +120,6 @@ def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold
 
 
 def _with_phases(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their change in each phase."""
     keyed = phases.assign(shapes=phases["shapes"].fillna(""))
     changes = keyed.pivot(index=KEYS, columns="phase", values="change_ns").reindex(columns=list(PHASES))
     index = pd.MultiIndex.from_frame(rows[KEYS].assign(shapes=rows["shapes"].fillna("")))
@@ -161,16 +137,14 @@ def slower_than(rows: pd.DataFrame, share: float) -> pd.DataFrame:
     if not math.isfinite(share):
         return rows.iloc[:0]
     slower = (rows["status"] == "slower") & ((rows["change"] > share) | (rows["before_ns"] == 0))
-    whole = _is_kind_of_steps(rows)
+    whole = (rows["what"] == "step") & rows["shapes"].isna()
     total = (rows["before_ns"] * rows["before_steps"])[whole].sum()
     once = (rows["what"] == "between") & (rows["change_ns"] > share * total)
     kinds = whole & rows["status"].isin(("added", "gone"))
-    failed: pd.DataFrame = rows[(slower & (~_alone(rows) | once)) | kinds]
-    return failed
+    return rows.loc[(slower & (~_alone(rows) | once)) | kinds]
 
 
 def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Which things were seen in a single step of a side that has several steps."""
     both = rows["before_ns"].notna() & rows["after_ns"].notna()
     alone: pd.Series[bool] = both & False
     for steps in (rows["before_steps"], rows["after_steps"]):
@@ -178,17 +152,7 @@ def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
     return alone
 
 
-def _is_kind_of_steps(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows are whole steps of a kind, over all sizes."""
-    return (rows["what"] == "step") & rows["shapes"].isna()
-
-
-def _whole_steps(side: StepTimes) -> KeyTimes:
-    return side.times.of(lambda key: key[0] == "step" and not key[2])
-
-
 def _check_devices(before: Run, after: Run) -> None:
-    """Refuses to compare a CPU with a GPU."""
     if before.work.kinds and after.work.kinds and before.work.on_cpu != after.work.on_cpu:
         devices = ["a CPU" if run.work.on_cpu else "a GPU" for run in (before, after)]
         problem = f"was recorded on {devices[1]}, but {before.dataset.folder} on {devices[0]}"
@@ -201,7 +165,7 @@ def _check_hierarchies(before: Dataset, after: Dataset) -> None:
     if all(keys) and not keys[0] & keys[1]:
         first, second = (" and ".join(by) for by in keys)
         problem = f"its hierarchy is keyed by {second}, that of {before.folder} by {first}"
-        raise DatasetError(after.folder, problem, "parse both with the same --by")
+        raise DatasetError(after.folder, problem, "parse both with the same --rows")
 
 
 def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> pd.DataFrame:
@@ -212,7 +176,7 @@ def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> 
 def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of :func:`judge`, and the kernels of each thing itself."""
     kernels = [side.kernels.set_index([*KEYS, "alike"]) for side in (before, after)]
-    blocks = [_block(like(*times), kernels, threshold) for times in in_blocks(before.times, after.times)]
+    blocks = [_block(matched_times(*times), kernels, threshold) for times in in_blocks(before.times, after.times)]
     rows, own = (pd.concat(parts) for parts in zip(*blocks, strict=True))
     for name in ("before_steps", "after_steps"):
         rows[name] = rows[name].fillna(0).astype(np.int64)
@@ -223,8 +187,7 @@ def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.D
     return rows.iloc[order].reset_index(drop=True), own
 
 
-def _block(pairs: Like, kernels: list[pd.DataFrame], threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows about some things, and their own kernels."""
+def _block(pairs: MatchedTimes, kernels: list[pd.DataFrame], threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     sides = [
         medians(times).add_prefix(f"{name}_") for name, times in zip(("before", "after"), pairs.times, strict=True)
     ]
@@ -240,7 +203,6 @@ def _block(pairs: Like, kernels: list[pd.DataFrame], threshold: float) -> tuple[
 
 
 def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
-    """Which medians moved by more than the threshold."""
     return rows["change_ns"].abs() > threshold * rows["before_ns"]
 
 
@@ -253,19 +215,12 @@ def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
         moved & (rows["after_low_ns"] > rows["before_high_ns"]),
         moved & (rows["after_high_ns"] < rows["before_low_ns"]),
     ]
-    status: list[str] = np.select(
-        [np.asarray(condition) for condition in conditions],
-        ["added", "gone", "unlike", "slower", "faster"],
-        "same",
-    ).tolist()
-    return status
+    names = ["added", "gone", "unlike", "slower", "faster"]
+    return [*np.select([np.asarray(condition) for condition in conditions], names, "same").tolist()]
 
 
-def _own(pairs: Like, kernels: list[pd.DataFrame]) -> pd.DataFrame:
-    """The kernels of each thing itself by name: number and time per step in which it had work.
-
-    These are means by kind and size of steps, with the same weights on both sides.
-    """
+def _own(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> pd.DataFrame:
+    """The kernels of each thing itself by name: means per step, with the same weights of cells on both sides."""
     sides = []
     cells = pd.MultiIndex.from_frame(pairs.cells)
     for name, weight, of_side in zip(("before", "after"), pairs.share, kernels, strict=True):
@@ -280,10 +235,105 @@ def _own(pairs: Like, kernels: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _changed_kernels(own: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """The kernels of changed modules whose number or time per step changed."""
     changed = rows.loc[rows["status"] != "same", KEYS].assign(shapes=rows["shapes"].fillna(""))
     kernels = own[(own["change_ns"] != 0) | (own["before_kernels"] != own["after_kernels"])]
     kernels = kernels.reset_index().merge(changed, on=KEYS)
     kernels["shapes"] = kernels["shapes"].where(kernels["shapes"] != "", None)
     order = np.argsort(-kernels["change_ns"].abs().to_numpy(), kind="stable")
     return kernels.iloc[order].reset_index(drop=True)
+
+
+def undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
+    """Notes on what cannot be decided: changes without a spread, steps without a counterpart, and too few steps."""
+    notes = []
+    if single := int((_alone(rows) & rows["status"].isin(("slower", "faster"))).sum()):
+        notes.append(
+            f"{single} of the changes were seen in a single step of one run, so their spread is unknown: --fail-over "
+            "ignores them. --ignore-shapes compares modules over all steps that are alike."
+        )
+    if unlike := int((rows["status"] == "unlike").sum()):
+        notes.append(
+            f"{unlike} of {len(rows)} rows have no steps of the same kind and size in both runs and are not compared."
+        )
+    few_steps = rows[["before_steps", "after_steps"]].min(axis=1) < _FEW_STEPS
+    few_steps |= rows[["before_low_ns", "after_low_ns"]].isna().any(axis=1)
+    both = rows["before_ns"].notna() & rows["after_ns"].notna()
+    if few := int((both & few_steps & _moved(rows, threshold) & (rows["status"] == "same")).sum()):
+        share = f"{threshold:.2%}".rstrip("0%").rstrip(".")
+        notes.append(
+            f"{few} of {len(rows)} rows moved by more than {share} %, but have fewer than {_FEW_STEPS} steps in one "
+            f"run (or of one size): too few to tell a change from noise, so they count as same. Record {_FEW_STEPS} "
+            "steps or more."
+        )
+    return notes
+
+
+def of_compiled(runs: Sequence[Run], *, shapes: bool) -> list[str]:
+    """Notes on runs of compiled graphs: what is not told apart, and how sure it is whose the work is."""
+    compiled, weighted = [run.work.in_compiled_graphs for run in runs], False
+    notes = []
+    if any(compiled) and shapes:
+        notes.append(
+            "Modules inside compiled graphs record no shapes, so modules are compared over all shapes, as with "
+            "--ignore-shapes."
+        )
+    for name, run in zip(("first", "second"), runs, strict=True):
+        time = certainty_of_work(run.dataset) if run.work.in_compiled_graphs else {}
+        if whole := sum(time.values()):
+            parts = [f"{spent / whole:.1%} {kind}" for kind, spent in time.items() if spent]
+            notes.append(f"Attributed time of the {name} run: {', '.join(parts)}.".replace("%", " %"))
+            weighted |= time["weighted"] > 0
+    if weighted:
+        notes.append(
+            "Weighted kernels are fused: the time of each is divided between the modules that it serves, and it counts "
+            "as a kernel of the first of them."
+        )
+    return notes
+
+
+def without_steps(with_steps: list[bool]) -> str:
+    """A note on which run has no steps."""
+    names = {(False, True): "The first run has no steps", (True, False): "The second run has no steps"}
+    problem = names.get((with_steps[0], with_steps[1]), "Neither run has steps")
+    return f"{problem}: totals are compared, and their spread is unknown."
+
+
+def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
+    """Notes on each run: work that is not compared by module, and few steps."""
+    notes = []
+    for name, side in (("first", before), ("second", after)):
+        if side.between is not None and (between := int(side.between.ns.sum())):
+            notes.append(f"The {name} run has {between:,} ns of work between steps; it is compared as a whole.")
+        if side.outside_ns:
+            notes.append(
+                f"The {name} run has {side.outside_ns:,} ns of work launched before the first step of its process; it "
+                "is ignored."
+            )
+        if side.steps < _FEW_STEPS:
+            steps = f"{side.steps} {'step' if side.steps == 1 else 'steps'}"
+            notes.append(f"The {name} run has {steps}, too few to know its spread well; record {_FEW_STEPS} or more.")
+    return notes
+
+
+def of_mix(mix: Mix) -> list[str]:
+    """Notes on which steps were compared, and on how their mix changed."""
+    if not mix.several:
+        return []
+    before, after = (_percent(share) for share in mix.covered)
+    notes = [
+        "Only steps of the same kind and size are compared: "
+        f"{before} of the time in steps of the first run, {after} of the second."
+    ]
+    if mix.changed:
+        named = "; ".join(
+            f"{name}: {_percent(share)} of the steps before, {_percent(later)} after"
+            for name, share, later in mix.changed[:_MOST_NAMED]
+        )
+        more = len(mix.changed) - _MOST_NAMED
+        rest = f"; and {more:,} more" if more > 0 else ""
+        notes.append(f"The mix of steps changed, which does not count as a change of speed: {named}{rest}.")
+    return notes
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")

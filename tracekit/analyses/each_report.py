@@ -7,29 +7,21 @@ report: arrays by module that are added to, rows by key (:class:`Totals`) and ho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from tracekit.arrays.labels import Labels
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.codes import Labels
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
 
 #: Rows of single reports that wait to be put together; more cost memory, fewer cost time.
 _MOST_WAITING = 1 << 18
 
 
 def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) -> pd.DataFrame:
-    """The rows about each report, in the order of the reports.
-
-    Args:
-        dataset: The dataset, or a subtree of one.
-        of_one: The answer about one report.
-    """
+    """The rows about each report, in the order of the reports."""
     first: pd.DataFrame | None = None
     answers = []
     for part in dataset.by_report():

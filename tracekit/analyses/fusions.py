@@ -2,22 +2,105 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from tracekit.analyses.fused import fused, shares_text
-from tracekit.analyses.portions import portions
-from tracekit.analyses.series import patterns, series
+from tracekit.analyses.phase_times import phase_rows
 from tracekit.analyses.spread import ratio, share
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns, series
+from tracekit.analyses.weighted_kernels import divided, first_of_kernel, kernels, shared_kernels, weighted_kernels
+from tracekit.arrays.codes import codes, joint, labels
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, sums_by
+from tracekit.arrays.types import Rows
+from tracekit.dataset.opening import Dataset
 
-if TYPE_CHECKING:
-    from tracekit.analyses.fused import Fused, Named
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.dataset.opening import Dataset
+#: A kernel by its name and kind.
+Named = tuple[str | None, str | None]
+#: How many modules a text names.
+_MOST_NAMED = 6
+
+
+class Fused(NamedTuple):
+    """Kernels of one name and phase that serve the same modules: the rows and time of each, and how many kernels."""
+
+    kernel: Named
+    phase: int
+    modules: tuple[int, ...]
+    time_ns: tuple[int, ...]
+    kernels: int
+
+
+def fused(dataset: Dataset) -> list[Fused]:
+    """The fused kernels of a whole dataset, by name, kind, phase and the modules that they serve."""
+    modules: Hierarchy | None = None
+    found: dict[tuple[Named, int, tuple[int, ...]], Fused] = {}
+    for part in dataset.by_report():
+        shared = shared_kernels(part)
+        if shared.num_rows:
+            modules = hierarchy(dataset) if modules is None else modules
+            for row in _of_report(part, shared, modules):
+                key = row.kernel, row.phase, row.modules
+                before = found.get(key, row._replace(time_ns=(0,) * len(row.modules), kernels=0))
+                time_ns = tuple(map(sum, zip(before.time_ns, row.time_ns, strict=True)))
+                found[key] = row._replace(time_ns=time_ns, kernels=before.kernels + row.kernels)
+    return [*found.values()]
+
+
+def _of_report(dataset: Dataset, shared: pa.Table, modules: Hierarchy) -> list[Fused]:
+    work = kernels(dataset, ["kernel_id", "name", "kind", "module_id", "dur_ns", "phase"])
+    inside = np.isin(integers(work, "kernel_id"), integers(shared, "kernel_id"))
+    work = divided(work.filter(pa.array(inside)), shared)
+    kernel = integers(work, "kernel_id")
+    first = np.flatnonzero(first_of_kernel(kernel))
+    names, kinds = labels(work, "name"), labels(work, "kind")
+    module, phase = modules.rows(work), phase_rows(work)[first]
+    alike = joint((names.code[first] + 1, kinds.code[first] + 1, phase, _sets(module, first)))
+    _, example, group = np.unique(alike, return_index=True, return_inverse=True)
+    number = counts(group, example.size)
+    size = np.diff(np.append(first, kernel.size))
+    (of, served), (time,) = sums_by((np.repeat(group, size), module), (integers(work, "dur_ns"),))
+    ends = np.searchsorted(of, np.arange(example.size + 1))
+    named = zip(names.named(names.code[first[example]]), kinds.named(kinds.code[first[example]]), strict=True)
+    return [
+        Fused(
+            kernel,
+            int(phase[example[at]]),
+            tuple(served[low:high].tolist()),
+            tuple(time[low:high].tolist()),
+            int(number[at]),
+        )
+        for at, (kernel, low, high) in enumerate(zip(named, ends[:-1].tolist(), ends[1:].tolist(), strict=True))
+    ]
+
+
+def whom_they_serve(dataset: Dataset) -> dict[Named, str]:
+    """Whom fused kernels of each name serve: ``top.layers.*.norm 75.0 %, top.layers.* 25.0 %``."""
+    known = patterns(hierarchy(dataset.whole))
+    time: dict[Named, dict[str, int]] = {}
+    for row in fused(dataset.whole):
+        of_kernel = time.setdefault(row.kernel, {})
+        for module, spent in zip(row.modules, row.time_ns, strict=True):
+            of_kernel[known[module]] = of_kernel.get(known[module], 0) + spent
+    return {kernel: _shares_text(of_kernel) for kernel, of_kernel in time.items()}
+
+
+def _shares_text(time: dict[str, int]) -> str:
+    """``norm 75.0 %, act 25.0 %``: what took the most time first."""
+    whole = sum(time.values())
+    ranked = sorted(time.items(), key=lambda item: -item[1])
+    texts = [f"{name} {spent / whole:.1%}".replace("%", " %") if whole else name for name, spent in ranked]
+    more = len(texts) - _MOST_NAMED
+    return ", ".join([*texts[:_MOST_NAMED], *([f"{more:,} more"] if more > 0 else [])])
+
+
+def _sets(module: Rows, first: Rows) -> Rows:
+    """A number for the modules of each kernel, whose portions stand together, from its first on."""
+    return codes(pa.ListArray.from_arrays(pa.array(np.append(first, module.size), pa.int32()), pa.array(module)))
+
 
 NAME = "fusions"
 
@@ -60,14 +143,14 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     answer = pd.DataFrame([borders.line(key, rows) for key, rows in lines.items()], columns=_COLUMNS)
     time = answer["gpu_time_ns"] = answer["gpu_time_ns"].astype("int64")
     number = answer["kernels"] = answer["kernels"].astype("int64")
-    whole = sum(int(integers(portions(part, _TIMES), "dur_ns").sum()) for part in dataset.by_report())
+    whole = sum(int(integers(weighted_kernels(part, _TIMES), "dur_ns").sum()) for part in dataset.by_report())
     answer["share"] = share(np.asarray(time, np.int64), whole)
     answer["mean_ns"] = ratio(np.asarray(time), np.asarray(number))
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 class _Key(NamedTuple):
-    """What rows of the answer differ in; modules by their paths with ``*`` for numbers."""
+    """What rows of the answer differ in; modules are patterns."""
 
     kernel: Named
     within: str | None
@@ -103,7 +186,7 @@ class _Borders:
                 time[name] = time.get(name, 0) + spent
         return {
             "within": above,
-            "fused": shares_text(time),
+            "fused": _shares_text(time),
             "crosses": key.crosses,
             "name": key.kernel[0],
             "kernels": sum(found.kernels for found, _ in rows),
@@ -121,24 +204,18 @@ class _Borders:
         return top
 
     def _crossed(self, within: int, rows: tuple[int, ...]) -> str:
-        """What lies between some modules, of which all are part of one, or are it."""
         parts: dict[int, set[int]] = {}
         for inner in rows:
             row = inner
             while row != within:
                 parts.setdefault(self._parent[row], set()).add(row)
                 row = self._parent[row]
-        if any(self._are_layers(part) for part in parts.values()):
+        if any(len({self._series[row] or row for row in siblings}) < len(siblings) for siblings in parts.values()):
             return _LAYERS
         return _SIBLINGS if len(parts.get(within, ())) >= _SEVERAL else _INSIDE
 
-    def _are_layers(self, siblings: set[int]) -> bool:
-        """Whether any of some modules below one module are numbered alike."""
-        return len({self._series[row] or row for row in siblings}) < len(siblings)
-
 
 def _below(path: str, above: str | None) -> str:
-    """What follows the path of a module above."""
     if path == above:
         return _ITSELF
     return path.removeprefix(f"{above}.") if above is not None else path

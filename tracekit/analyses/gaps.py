@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels
 from tracekit.analyses.each_report import rows_of_each
 from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.weighted_kernels import DEVICE_TIMES, Axis, axis, kernels
 from tracekit.arrays.groups import maxima, minima
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
-
-if TYPE_CHECKING:
-    from tracekit.analyses.devices import Axis
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
 
 NAME = "gaps"
 
@@ -25,7 +22,7 @@ _KEYS = ["line", "before", "after"]
 
 
 class Idle(NamedTuple):
-    """Every time that a device ran nothing between two pieces of work, given by the rows of these."""
+    """Every time that a device ran nothing between two kernels, given by the rows of these."""
 
     line: Rows
     before: Rows
@@ -52,7 +49,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 def _of_one(dataset: Dataset) -> pd.DataFrame:
-    """The rows of one report, by device and modules."""
     table, modules = kernels(dataset, ["module_id", *DEVICE_TIMES]), hierarchy(dataset)
     work = axis(dataset, table)
     pairs = _by_pair(idle_times(work), modules.rows(table))
@@ -73,7 +69,6 @@ def _of_one(dataset: Dataset) -> pd.DataFrame:
 
 
 def _by_pair(idle: Idle, owner: Rows) -> pd.DataFrame:
-    """Number and times of the gaps on each line between work of the same two modules."""
     gaps = pd.DataFrame({"line": idle.line, "before": owner[idle.before], "after": owner[idle.after], "ns": idle.ns})
     by_pair = gaps.groupby(_KEYS)
     pairs = by_pair["ns"].agg(gaps="size", idle_ns="sum", longest_ns="max").reset_index()
@@ -82,7 +77,7 @@ def _by_pair(idle: Idle, owner: Rows) -> pd.DataFrame:
 
 
 def idle_times(work: Axis) -> Idle:
-    """The gaps between pieces of work, in the order of the axis."""
+    """The gaps between kernels, in the order of the axis."""
     order = np.argsort(work.start, kind="stable")
     start, line = work.start[order], work.line[order]
     reach, latest = _reach(work.end[order])
@@ -92,14 +87,12 @@ def idle_times(work: Axis) -> Idle:
 
 
 def _reach(end: Ints) -> tuple[Ints, Rows]:
-    """The latest end so far at each place, and the place of the work that ends then."""
     reach = np.maximum.accumulate(end)
     fresh = np.concatenate((np.ones(min(end.size, 1), bool), end[1:] > reach[:-1]))
     return reach, np.maximum.accumulate(np.where(fresh, np.arange(end.size), 0))
 
 
 def _spans(work: Axis) -> Ints:
-    """The time from the first work of each line to its last."""
     first = minima(work.line, work.start, len(work.lines))
     last = maxima(work.line, work.end, len(work.lines))
     used = first <= last

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from tracekit.analyses.devices import kernels
 from tracekit.analyses.each_report import Totals, Words
-from tracekit.analyses.fused import whom_they_serve
-from tracekit.analyses.portions import portions, portions_of
-from tracekit.analyses.spread import Values, ratio, share
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.fusions import whom_they_serve
+from tracekit.analyses.spread import Spread, Values, ratio, share
+from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.analyses.weighted_kernels import kernels, weighted_kernels, weighted_work
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import distinct
-from tracekit.arrays.labels import labels
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tracekit.analyses.spread import Spread
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Rows
+from tracekit.dataset.opening import Dataset
 
 NAME = "kernels"
 
@@ -75,7 +67,11 @@ class _Work:
         self.totals.add({**keys, "kernels": ones, "gpu_time_ns": time, "max_ns": time})
         self._durations.add(self._group(keys), time)
         is_whole = dataset.root is None
-        work = portions_of(dataset, table) if is_whole else portions(dataset, ["name", "kind", "module_id", "dur_ns"])
+        work = (
+            weighted_work(dataset, table)
+            if is_whole
+            else weighted_kernels(dataset, ["name", "kind", "module_id", "dur_ns"])
+        )
         owner = modules.rows(work)
         attributed = np.flatnonzero(owner >= 0)
         rows = {**(keys if work is table else self._keys(work)), "module": owner, "ns": integers(work, "dur_ns")}
@@ -89,7 +85,6 @@ class _Work:
         return {"name": self.names.codes(labels(table, "name")), "kind": self.kinds.codes(labels(table, "kind"))}
 
     def _group(self, keys: dict[str, Rows]) -> Rows:
-        """The number of each row's name and kind, in the order in which they were met."""
         name, kind = keys["name"], keys["kind"]
         pairs, pair = distinct((name + 1) * (len(self.kinds) + 1) + kind + 1)
         first = np.empty(pairs.size, np.int64)
@@ -102,7 +97,6 @@ class _Work:
 
 
 def _times(totals: pd.DataFrame, times: Spread) -> dict[str, object]:
-    """Number and times of the kernels of each name."""
     time, count = totals["gpu_time_ns"].to_numpy(), totals["kernels"].to_numpy()
     return {
         "kernels": count,

@@ -9,50 +9,28 @@ starts at once, while a call that prepares its work lets the device wait.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from tracekit.analyses.devices import DEVICE_TIMES, axis, from_graph, kernels, report_codes
-from tracekit.analyses.spread import Values, ratio
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.spread import Spread, Values, ratio
+from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.analyses.weighted_kernels import DEVICE_TIMES, Axis, axis, from_graph, kernels, report_codes
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import sums
-from tracekit.arrays.labels import labels
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tracekit.analyses.devices import Axis
-    from tracekit.analyses.spread import Spread
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
 
 NAME = "launches"
 
 _COLUMNS = (
-    "module_id",
-    "kind",
-    "dur_ns",
-    "pid",
-    "tid",
-    "launch_start_ns",
-    "launch_end_ns",
-    "graph_id",
-    "graph_node_id",
+    *("module_id", "kind", "dur_ns", "pid", "tid", "launch_start_ns", "launch_end_ns", "graph_id", "graph_node_id"),
     *DEVICE_TIMES,
 )
-_SUMS = (
-    "launches",
-    "launch_ns",
-    "blocked_ns",
-    "gpu_time_ns",
-    "replayed_ns",
-    "launch_bound_ns",
-    "waiting_ns",
-)
+_SUMS = ("launches", "launch_ns", "blocked_ns", "gpu_time_ns", "replayed_ns", "launch_bound_ns", "waiting_ns")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -64,7 +42,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per module, and one with a null ``path`` for work that could not be attributed, if there is any:
-        ``path``, ``class_name``, ``inclusive_launch_bound_share`` (``launch_bound_share`` of the whole subtree),
+        ``path``, ``class_name``, ``subtree_launch_bound_share`` (``launch_bound_share`` of the whole subtree),
         ``launches``, ``launch_ns`` (host time in launches, without ``blocked_ns``), ``blocked_ns`` (host time in
         launches during which the device was working on them: from the start of the launch's first work to the return
         of the launch, and if that work was queued, also from the start of the launch to the end of the work before),
@@ -72,7 +50,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         above 1 the host is slower), ``launch_bound_share`` (of ``gpu_time_ns``), ``launch_bound_ns`` (GPU time of
         launch-bound work), ``waiting_ns`` (how long devices were idle before it was launched), ``queue_median_ns``
         and ``queue_p95_ns`` (from the return of the launch to the start of the work; negative if it started earlier)
-        and ``replayed_ns``; then the sums of the whole subtree, named ``inclusive_…``.
+        and ``replayed_ns``; then the sums of the whole subtree, named ``subtree_…``.
     """
     modules, delays = hierarchy(dataset), Values()
     count = len(modules.path)
@@ -92,7 +70,8 @@ def _add(dataset: Dataset, modules: Hierarchy, own: dict[str, Ints], delays: Val
     table = kernels(whole, _COLUMNS)
     owner = modules.rows(table)
     in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
-    replayed = _replayed(table)
+    kinds = labels(table, "kind")
+    replayed = np.isin(kinds.code, kinds.of("graph")) | from_graph(table)
     launched = in_root & ~replayed & np.asarray(table.column("launch_end_ns").is_valid())
     row = np.where(owner < 0, len(modules.path), owner)
     by_work = _figures(whole, table, launched, replayed & in_root)
@@ -103,10 +82,9 @@ def _add(dataset: Dataset, modules: Hierarchy, own: dict[str, Ints], delays: Val
 
 
 def _columns(modules: Hierarchy, own: dict[str, Ints], delays: Spread) -> dict[str, object]:
-    """The figures of modules and of their subtrees."""
-    inclusive = {name: _inclusive(modules, own[name]) for name in _SUMS}
+    subtree = {name: np.append(modules.subtree_sums(own[name][:-1]), own[name][-1:]) for name in _SUMS}
     return {
-        "inclusive_launch_bound_share": ratio(inclusive["launch_bound_ns"], inclusive["gpu_time_ns"]),
+        "subtree_launch_bound_share": ratio(subtree["launch_bound_ns"], subtree["gpu_time_ns"]),
         **{name: own[name] for name in ("launches", "launch_ns", "blocked_ns", "gpu_time_ns")},
         "launch_per_gpu": ratio(own["launch_ns"], own["gpu_time_ns"]),
         "launch_bound_share": ratio(own["launch_bound_ns"], own["gpu_time_ns"]),
@@ -115,24 +93,11 @@ def _columns(modules: Hierarchy, own: dict[str, Ints], delays: Spread) -> dict[s
         "queue_median_ns": delays.quantile(0.5),
         "queue_p95_ns": delays.quantile(0.95),
         "replayed_ns": own["replayed_ns"],
-        **{f"inclusive_{name}": values for name, values in inclusive.items()},
+        **{f"subtree_{name}": values for name, values in subtree.items()},
     }
 
 
-def _inclusive(modules: Hierarchy, own: Ints) -> Ints:
-    """The sums of subtrees; the last entry, of work without a module, stays as it is."""
-    return np.append(modules.inclusive(own[:-1]), own[-1:])
-
-
-def _replayed(table: pa.Table) -> Flags:
-    """Which work was replayed from CUDA graphs, node by node or traced as a whole."""
-    kinds = labels(table, "kind")
-    whole: Flags = np.isin(kinds.code, kinds.of("graph"))
-    return whole | from_graph(table)
-
-
 def _figures(dataset: Dataset, table: pa.Table, launched: Flags, replayed: Flags) -> dict[str, Ints]:
-    """What each piece of work adds to the sums of its module."""
     time, start = integers(table, "dur_ns"), integers(table, "start_ns")
     begun, returned = (integers(table, f"launch_{name}_ns", null=0) for name in ("start", "end"))
     before = _before(axis(dataset, table), integers(table, "end_ns"))
@@ -152,14 +117,7 @@ def _figures(dataset: Dataset, table: pa.Table, launched: Flags, replayed: Flags
 
 
 class _Before(NamedTuple):
-    """What ran on the device before each piece of work, in ns.
-
-    Attributes:
-        none: Which work is the first on its device.
-        reach: The last end of all work that started earlier.
-        any_ended: Whether any work had ended when it started.
-        ended: The last end of that work.
-    """
+    """For each kernel, the last end of all work of its device that started earlier, and of what had ended by then."""
 
     none: Flags
     reach: Ints
@@ -175,7 +133,7 @@ def _before(work: Axis, end: Ints) -> _Before:
 
 
 def _earlier(work: Axis) -> Rows:
-    """For each piece of work, the one with the last end among those that started earlier on the axis, or -1."""
+    """For each kernel, the one with the last end among those that started earlier on the axis, or -1."""
     order = np.argsort(work.start, kind="stable")
     high = np.maximum.accumulate(work.end[order])
     farthest = np.maximum.accumulate(np.where(work.end[order] == high, np.arange(order.size), 0))
@@ -185,7 +143,7 @@ def _earlier(work: Axis) -> Rows:
 
 
 def _last_ended(work: Axis) -> Rows:
-    """For each piece of work, the one that had ended last on the axis when it started, or -1."""
+    """For each kernel, the one that had ended last on the axis when it started, or -1."""
     by_end = np.argsort(work.end, kind="stable")
     # Work that took no time has itself ended when it starts.
     itself = (work.end == work.start).astype(np.int64)
@@ -201,7 +159,7 @@ def _ends(work: Axis, end: Ints, rows: Rows) -> tuple[Ints, Flags]:
 
 
 def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple[Ints, Flags]:
-    """How long the launch of each piece of work was blocked, and which work was queued meanwhile."""
+    """How long the launch of each kernel was blocked, and which work was queued meanwhile."""
     late = returned > start
     lasted = before.ended - begun
     queued = late & before.any_ended & (lasted > 0) & (lasted >= start - before.ended)
@@ -210,7 +168,6 @@ def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple
 
 
 def _first_of_launch(dataset: Dataset, table: pa.Table, launched: Flags) -> Flags:
-    """The first piece of work of each launch: a launch that started several counts once."""
     rows = np.flatnonzero(launched)
     launches = pd.DataFrame(
         {

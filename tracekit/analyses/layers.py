@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from tracekit.analyses import tree as module_tree
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 NAME = "layers"
 
 _COLUMNS = [
-    "pattern",
-    "class_name",
-    "modules",
-    "inclusive_ns",
-    "share",
-    "median_ns",
-    "spread",
-    "min_ns",
-    "max_ns",
-    "self_ns",
-    "calls",
-    "kernels",
+    *("pattern", "class_name", "modules", "subtree_ns", "share", "median_ns", "spread", "min_ns", "max_ns"),
+    *("self_ns", "calls", "kernels"),
 ]
 
 
@@ -34,11 +20,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per pattern: ``pattern`` (``top.layers.0…31.mlp``), ``class_name``, ``modules`` (how many), summed over
-        them ``inclusive_ns`` and ``share`` (of all GPU time); over the single modules, each with all below it,
+        them ``subtree_ns`` and ``share`` (of all GPU time); over the single modules, each with all below it,
         ``median_ns``, ``spread`` (largest minus smallest, divided by the median; NaN if that is 0), ``min_ns`` and
         ``max_ns``; and summed again ``self_ns``, ``calls``, ``kernels``.
     """
     tree = module_tree.frame(dataset)
     folded = tree[tree["modules"] > 1]
     answer = folded.assign(spread=module_tree.spread_of(folded))[_COLUMNS]
-    return answer.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)
+    return answer.sort_values("subtree_ns", ascending=False, kind="stable", ignore_index=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.key_times import KEYS
+from tracekit.analyses.step_metrics import KEYS, Key, KeyTimes
 from tracekit.arrays.groups import counts, distinct
-
-if TYPE_CHECKING:
-    from tracekit.analyses.key_times import Key, KeyTimes
-    from tracekit.arrays.types import Flags, Floats, Ints, Rows
+from tracekit.arrays.types import Flags, Floats, Ints, Rows
 
 #: How many binomial standard deviations of ranks an interval reaches to each side of the median.
 _DEVIATIONS = 2.5
@@ -23,7 +20,7 @@ _MOST_ERRORS, _ERRORS_FROM = 4.0, 5
 _PER_MAD, _PER_DEVIATION = 1.4826, 1.2533
 
 
-class Like(NamedTuple):
+class MatchedTimes(NamedTuple):
     """The times of two runs, restricted to steps that both have.
 
     A *key* is a thing that is compared (``KEYS``); a *cell* is a key in steps of one kind and size.
@@ -47,27 +44,15 @@ class Like(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """The cells of two runs.
-
-    Attributes:
-        key: The key of every cell.
-        steps: How many steps it has on each side.
-        kept: Whether its steps are compared: both sides have it, or nothing of its key in common.
-        levelled: Whether its values are made comparable with those of other sizes.
-    """
+    """The cells of two runs; ``kept`` are those that both sides have, or whose key has nothing in common."""
 
     key: Rows
     steps: tuple[Ints, Ints]
     kept: Flags
     levelled: Flags
 
-    @property
-    def shared(self) -> Flags:
-        """Which cells both sides have."""
-        return (self.steps[0] > 0) & (self.steps[1] > 0)
 
-
-def like(before: KeyTimes, after: KeyTimes) -> Like:
+def matched_times(before: KeyTimes, after: KeyTimes) -> MatchedTimes:
     """The times of steps of like kind and size; all times of things that only one side has."""
     every, alikes = sorted({*before.keys, *after.keys}), sorted({*before.alikes, *after.alikes})
     code = np.concatenate([_codes(side, every, alikes) for side in (before, after)])
@@ -80,7 +65,9 @@ def like(before: KeyTimes, after: KeyTimes) -> Like:
     values = [np.concatenate(columns) for columns in zip(before[-2:], after[-2:], strict=True)]
     times = _comparable((values[0], values[1]), cell, later, cells)
     later = later[times.index]
-    return Like((times[~later], times[later]), names, of_cells, _weights(cells), _unlike(cells))
+    with_steps = [np.bincount(key, steps) > 0 for steps in (*cells.steps, np.minimum(*cells.steps))]
+    unlike: Flags = with_steps[0] & with_steps[1] & ~with_steps[2]
+    return MatchedTimes((times[~later], times[later]), names, of_cells, _weights(cells), unlike)
 
 
 def _codes(side: KeyTimes, keys: list[Key], alikes: list[str]) -> Rows:
@@ -92,7 +79,6 @@ def _codes(side: KeyTimes, keys: list[Key], alikes: list[str]) -> Rows:
 
 
 def _cells(key: Rows, cell: Rows, later: Flags) -> _Cells:
-    """Decides which cells are compared, and which are levelled."""
     steps = counts(cell[~later], key.size), counts(cell[later], key.size)
     shared = (steps[0] > 0) & (steps[1] > 0)
     shared_sizes = np.bincount(key, shared)[key] if key.size else np.zeros(0)
@@ -100,11 +86,10 @@ def _cells(key: Rows, cell: Rows, later: Flags) -> _Cells:
 
 
 def _comparable(values: tuple[Ints, Ints], cell: Rows, later: Flags, cells: _Cells) -> pd.DataFrame:
-    """The rows that are compared, with levelled values."""
     rows = np.flatnonzero(cells.kept[cell] & _chosen(values[0], cell, later, cells))
     times = pd.DataFrame({"key": cells.key[cell[rows]]}, index=rows)
     for name, value in zip(("ns", "kernels"), values, strict=True):
-        times[name] = _levelled(value[rows].astype(np.float64), cell[rows], later[rows], cells)
+        times[name] = _normalized(value[rows].astype(np.float64), cell[rows], later[rows], cells)
     of_key = times["key"].to_numpy()
     times["sizes"] = np.bincount(cells.key, cells.levelled)[of_key] if len(times) else 0
     times["partly"] = (np.bincount(cells.key, ~cells.kept) > 0)[of_key] if len(times) else False
@@ -113,19 +98,11 @@ def _comparable(values: tuple[Ints, Ints], cell: Rows, later: Flags, cells: _Cel
 
 def _weights(cells: _Cells) -> tuple[Floats, Floats]:
     """For each side, the weight of every cell within its key, divided by its number of steps."""
-    total = cells.steps[0] + cells.steps[1]
+    total, shared = cells.steps[0] + cells.steps[1], np.minimum(*cells.steps) > 0
     before, after = (
-        _shares(np.where(cells.shared, total, steps) * cells.kept, cells.key) / np.maximum(steps, 1)
-        for steps in cells.steps
+        _shares(np.where(shared, total, steps) * cells.kept, cells.key) / np.maximum(steps, 1) for steps in cells.steps
     )
     return before, after
-
-
-def _unlike(cells: _Cells) -> Flags:
-    """Which keys both sides have, but in no common cell."""
-    before, after, shared = (np.bincount(cells.key, number) for number in (*cells.steps, cells.shared))
-    unlike: Flags = (before > 0) & (after > 0) & (shared == 0)
-    return unlike
 
 
 def _chosen(value: Ints, cell: Rows, later: Flags, cells: _Cells) -> Flags:
@@ -143,7 +120,7 @@ def _chosen(value: Ints, cell: Rows, later: Flags, cells: _Cells) -> Flags:
     return chosen
 
 
-def _levelled(value: Floats, cell: Rows, later: Flags, cells: _Cells) -> Floats:
+def _normalized(value: Floats, cell: Rows, later: Flags, cells: _Cells) -> Floats:
     """Values divided by the mean of both sides' medians in their cell, times the mean of these over the key's cells."""
     count = cells.key.size
     middle = np.zeros(count)
@@ -158,10 +135,8 @@ def _levelled(value: Floats, cell: Rows, later: Flags, cells: _Cells) -> Floats:
 
 
 def _shares(weight: Ints, key: Rows) -> Floats:
-    """The share of each weight in the sum of its key, NaN for a weight of 0."""
     total = np.bincount(key, weight)[key] if key.size else weight
-    shares: Floats = np.divide(weight, total, out=np.full(weight.size, np.nan), where=weight > 0)
-    return shares
+    return np.asarray(np.divide(weight, total, out=np.full(weight.size, np.nan), where=weight > 0))
 
 
 def medians(times: pd.DataFrame) -> pd.DataFrame:
@@ -187,7 +162,6 @@ def medians(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def _between_ranks(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats]:
-    """The values between which each median lies, by their ranks."""
     low, high = _ranks(steps)
     first = np.cumsum(steps) - steps
     ordered = times.sort_values(["key", "ns"], kind="stable")["ns"].to_numpy()
@@ -203,7 +177,6 @@ def _reach(times: pd.DataFrame, steps: Floats) -> Floats:
 
 
 def _ranks(steps: Ints) -> tuple[Ints, Ints]:
-    """The ranks between which the true median lies, given the number of values."""
     reach = _DEVIATIONS * np.sqrt(steps) / 2
     middle = (steps - 1) / 2
     low = np.maximum(np.floor(middle - reach), 0).astype(np.int64)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.costs.calls import costs
-from tracekit.analyses.costs.sums import Sum, totals
+from tracekit.analyses.costs.calls import Costs, costs
+from tracekit.analyses.costs.modules import Sum, totals
 from tracekit.analyses.spread import ratio
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, sums
-from tracekit.arrays.labels import labels
+from tracekit.arrays.types import Ints
+from tracekit.dataset.opening import Dataset
 from tracekit.flops.peaks import dtypes_stated
 from tracekit.flops.tensors import param_bytes
-from tracekit.markers.kinds import MODULE
-
-if TYPE_CHECKING:
-    from tracekit.analyses.costs.calls import Costs
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints
-    from tracekit.dataset.opening import Dataset
+from tracekit.markers.base import MODULE
 
 NAME = "memory"
 #: Keywords of :func:`frame` that the command line passes on.
@@ -41,7 +35,7 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
     Returns:
         A row per module: ``path``, ``class_name``, ``runs`` (calls; a call during a graph capture counts once per
         replay), ``self_ns`` (GPU time of its calls' own work), ``param_bytes`` (size of its own parameters, once),
-        ``inclusive_param_bytes`` (with all modules below; a parameter that modules share counts in each),
+        ``subtree_param_bytes`` (with all modules below; a parameter that modules share counts in each),
         ``input_bytes`` and ``output_bytes`` (of inputs and outputs in all runs), ``bytes`` (the least that its own work
         must move in all runs, as in ``roofline``), ``gb_per_s`` (``bytes`` in its own time), ``copied_bytes`` (what it
         copied and set itself) and ``copied_ns`` (the time of that). Null where a dtype or shape is not recorded.
@@ -54,15 +48,15 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
     for calls in costs(dataset, dtypes_stated(dtype), modules):
         gathered.add(calls)
     params = _params(dataset, modules, gathered.param_bytes)
-    inclusive_params = params.inclusive(modules)
+    subtree_params = params.subtree_sums(modules)
     answer = pd.DataFrame(
         {
             "path": pd.array(modules.path, dtype=object),
             "class_name": pd.array(modules.class_name, dtype=object),
-            **gathered.columns(params, inclusive_params),
+            **gathered.columns(params, subtree_params),
         }
     )
-    order = np.argsort(-np.where(inclusive_params.known, inclusive_params.value, -1), kind="stable")
+    order = np.argsort(-np.where(subtree_params.known, subtree_params.value, -1), kind="stable")
     return answer.iloc[order].reset_index(drop=True)
 
 
@@ -92,7 +86,7 @@ class _Gathered:
         of_calls = maxima(calls.owner, calls.column("param_bytes"), count)
         self.param_bytes = np.maximum(self.param_bytes, of_calls)
 
-    def columns(self, params: Sum, inclusive_params: Sum) -> dict[str, object]:
+    def columns(self, params: Sum, subtree_params: Sum) -> dict[str, object]:
         """The columns after path and class."""
         # Kernel maps tell no tensors, and not how often a module ran.
         untold = self._served & ~self._called
@@ -101,7 +95,7 @@ class _Gathered:
             "runs": self._sums["runs"].unless(untold).column(),
             "self_ns": self._own_ns,
             "param_bytes": params.column(),
-            "inclusive_param_bytes": inclusive_params.column(),
+            "subtree_param_bytes": subtree_params.column(),
             **{name: total.column() for name, total in moved.items()},
             "gb_per_s": np.where(self._mixed, np.nan, ratio(moved["bytes"].floats(), self._own_ns)),
             "copied_bytes": self._sums["copied_bytes"].column(),
@@ -124,7 +118,6 @@ def _params(dataset: Dataset, modules: Hierarchy, of_calls: Ints) -> Sum:
 
 
 def _copied(calls: Costs) -> tuple[Sum, Ints]:
-    """Bytes and time of the copies of each module itself."""
     table, count = calls.work.table, len(calls.modules.path)
     kinds = labels(table, "kind")
     rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))

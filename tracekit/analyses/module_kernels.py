@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses.each_report import Totals, Words
-from tracekit.analyses.fused import whom_they_serve
+from tracekit.analyses.fusions import whom_they_serve
 from tracekit.analyses.phase_times import PHASES, phase_rows
-from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import ratio, share
 from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.weighted_kernels import weighted_kernels
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
-from tracekit.arrays.labels import labels
-
-if TYPE_CHECKING:
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 NAME = "module_kernels"
 
@@ -42,7 +38,7 @@ def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
     modules, names, kinds = hierarchy(dataset), Words(), Words()
     totals = Totals([*_KEYS, "phase"] if phases else _KEYS, {"kernels": "sum", "ns": "sum"})
     for part in dataset.by_report():
-        table = portions(part, ["name", "kind", "module_id", "dur_ns", "phase"])
+        table = weighted_kernels(part, ["name", "kind", "module_id", "dur_ns", "phase"])
         words = {"name": names.codes(labels(table, "name")), "kind": kinds.codes(labels(table, "kind"))}
         if phases:
             words["phase"] = phase_rows(table)

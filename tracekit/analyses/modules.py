@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tracekit.analyses.devices import DEVICE_TIMES, axis, steps_of
 from tracekit.analyses.phase_times import add, by_phase, no_times
-from tracekit.analyses.portions import portions
-from tracekit.analyses.spread import Values, share
-from tracekit.analyses.subtrees import Pairs, hierarchy, inclusive_pairs
+from tracekit.analyses.spread import Spread, Values, share
+from tracekit.analyses.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
+from tracekit.analyses.weighted_kernels import DEVICE_TIMES, axis, steps_of, weighted_kernels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
-from tracekit.arrays.unions import union_within
-
-if TYPE_CHECKING:
-    from tracekit.analyses.spread import Spread
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.slices import union_within
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
 
 NAME = "modules"
 
@@ -31,7 +26,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         A row per module: ``path``, ``class_name``, ``depth`` (below the first module), ``calls``, ``kernels`` (of the
-        module itself), ``self_ns``, ``inclusive_ns`` (own time plus all modules below) and that by phase:
+        module itself), ``self_ns``, ``subtree_ns`` (own time plus all modules below) and that by phase:
         ``forward_ns``, ``backward_ns``, ``recompute_ns``, ``optimizer_ns`` and ``other_ns`` (in any other phase, or in
         an unknown one) add up to it. ``share`` (of all GPU time, attributed or not), ``kind`` (``module``; or
         ``range``, ``operator`` or ``region`` where the hierarchy holds these), ``busy_ns`` (time in which a device ran
@@ -42,20 +37,20 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     modules, by_step = hierarchy(dataset), Values()
     times, busy = Times(modules), np.zeros(len(modules.path), np.int64)
     for part in dataset.by_report():
-        work = portions(part, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
+        work = weighted_kernels(part, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
         owner = modules.rows(work)
         times.add(part, work, owner)
         busy += _busy(part, modules, work, owner)
         pairs = _per_step(part, modules, work, owner)
         by_step.add(pairs.node, pairs.value)
     rows = pd.DataFrame({**times.columns(), "busy_ns": busy, **_of_steps(by_step.spread(busy.size))})
-    return rows.sort_values("inclusive_ns", ascending=False, kind="stable", ignore_index=True)
+    return rows.sort_values("subtree_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 def totals(dataset: Dataset, most: int) -> dict[str, np.ndarray[Any, Any]]:
     """The first rows of it, without pandas and only with the columns up to ``kind``: half the work."""
     columns = gathered(dataset, hierarchy(dataset)).columns()
-    first = np.argsort(-np.asarray(columns["inclusive_ns"]), kind="stable")[:most]
+    first = np.argsort(-np.asarray(columns["subtree_ns"]), kind="stable")[:most]
     return {
         name: np.asarray(values, dtype=object if isinstance(values, list) else None)[first]
         for name, values in columns.items()
@@ -72,13 +67,7 @@ class Times:
         self.whole_ns = 0
 
     def add(self, dataset: Dataset, work: pa.Table, owner: Rows) -> None:
-        """Adds a report.
-
-        Args:
-            dataset: The part of it that is about the report.
-            work: All its device work with ``dur_ns`` and ``phase``.
-            owner: The module of each piece of it.
-        """
+        """Adds a report: its calls, and its device work with the module of each piece."""
         duration, count = integers(work, "dur_ns"), self._own.size
         self._calls += counts(self._modules.rows(dataset.table("calls", ["module_id"])), count)
         self._kernels += counts(owner, count)
@@ -89,7 +78,7 @@ class Times:
     def columns(self) -> dict[str, object]:
         """The columns of :func:`frame` up to ``kind``, a row per module in pre-order."""
         modules = self._modules
-        inclusive = modules.inclusive(self._own)
+        subtree = modules.subtree_sums(self._own)
         return {
             "path": modules.path,
             "class_name": modules.class_name,
@@ -97,9 +86,9 @@ class Times:
             "calls": self._calls,
             "kernels": self._kernels,
             "self_ns": self._own,
-            "inclusive_ns": inclusive,
-            **{name: modules.inclusive(time) for name, time in self._by_phase.items()},
-            "share": share(inclusive, self.whole_ns),
+            "subtree_ns": subtree,
+            **{name: modules.subtree_sums(time) for name, time in self._by_phase.items()},
+            "share": share(subtree, self.whole_ns),
             "kind": modules.kind,
         }
 
@@ -108,13 +97,12 @@ def gathered(dataset: Dataset, modules: Hierarchy) -> Times:
     """Calls, kernels and times of the modules of a dataset's hierarchy."""
     times = Times(modules)
     for part in dataset.by_report():
-        work = portions(part, ["module_id", "dur_ns", "phase"])
+        work = weighted_kernels(part, ["module_id", "dur_ns", "phase"])
         times.add(part, work, modules.rows(work))
     return times
 
 
 def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Ints:
-    """The time in which a device ran any work of each subtree."""
     owned = owner >= 0
     if not owned.all():
         work, owner = work.filter(pa.array(owned)), owner[owned]
@@ -124,15 +112,13 @@ def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> 
 
 
 def _per_step(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Pairs:
-    """The time of each subtree in each of the steps in which it had work."""
     step = steps_of(dataset, work)
     in_step = np.flatnonzero((owner >= 0) & (step >= 0))
     own = Pairs(owner[in_step], step[in_step], integers(work, "dur_ns")[in_step])
-    return inclusive_pairs(modules.parent, modules.depth, own)
+    return subtree_pairs(modules.parent, modules.depth, own)
 
 
 def _of_steps(by_step: Spread) -> dict[str, object]:
-    """The time of each subtree over steps."""
     return {
         "steps": by_step.size,
         "step_mean_ns": by_step.mean(),

@@ -1,13 +1,7 @@
 """What the nodes of a dataset's hierarchy are: modules, plain NVTX ranges or operators; and why."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from tracekit.markers.kinds import AUTO, HIERARCHIES, MODULE, MODULES, OPERATOR, OPERATORS, RANGE, RANGES, REGION
-
-if TYPE_CHECKING:
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
+from tracekit.markers.base import AUTO, HIERARCHIES, MODULE, MODULES, OPERATOR, OPERATORS, RANGE, RANGES, REGION
 
 #: What a node is called where modules and ranges stand in one hierarchy.
 _NODE = "node"
@@ -20,14 +14,14 @@ _MARK_MODULES = (
 )
 #: What a report without calls was asked for, and what to do about it.
 _NONE = {
-    MODULES: f"no module calls were recorded: read its ranges with tracekit parse --by auto, or {_MARK_MODULES}",
-    OPERATORS: "no operators are marked: read it with tracekit parse --by auto, or record with tracekit capture --ops",
+    MODULES: f"no module calls were recorded: read its ranges with tracekit parse --rows auto, or {_MARK_MODULES}",
+    OPERATORS: "no operators are marked: read it with tracekit parse --rows auto, or record with capture --ops",
 }
 _WHY = {
     (RANGES, AUTO): "no module markers, so the rows are {ranges}. {remedy}",
     (OPERATORS, AUTO): "neither module markers nor other {annotations}, so the rows are operators. {remedy}",
-    (RANGES, RANGES): "rows are {ranges}, and modules where they are marked, because of --by ranges.",
-    (OPERATORS, OPERATORS): "rows are operators because of --by operators.",
+    (RANGES, RANGES): "rows are {ranges}, and modules where they are marked, because of --rows ranges.",
+    (OPERATORS, OPERATORS): "rows are operators because of --rows operators.",
 }
 #: What the ranges of a report are: those that its program wrote, and with those that its profiler added.
 _NVTX = {"annotations": "NVTX ranges", "ranges": "NVTX ranges"}
@@ -87,13 +81,11 @@ def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
 
 
 def _reason(entry: dict[str, dict[str, str]]) -> str:
-    """What the rows of a report are, and why."""
     words = _OF_FORMAT.get(entry["source"]["format"], _NVTX)
     return _WHY.get(_keys(entry), f"rows are {_keys(entry)[0]}.").format(**words, remedy=_TO_SEE_MODULES)
 
 
 def _sentence(text: str, names: list[str], *, whole: bool) -> str:
-    """The reason as a sentence about these reports, or about all with calls."""
     if not whole:
         more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
         return f"{', '.join(names[:_MOST_NAMED])}{more}: {text}"

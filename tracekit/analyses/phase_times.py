@@ -1,31 +1,27 @@
 """Time by phase of training: what forward, backward, recomputation and optimizer took, side by side.
 
-The phase of a piece of work is what the program did when it launched it (``kernels.phase``): inside modules that of the
+The phase of a kernel is what the program did when it launched it (``kernels.phase``): inside modules that of the
 innermost call, unless autograd or an optimizer runs inside that call. Whatever has another phase (loading data,
 compilation) or none that is known is ``other``, so that the phases add up to the whole.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from tracekit.analyses.devices import kernels
 from tracekit.analyses.each_report import Totals, Words
-from tracekit.analyses.portions import portions
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.weighted_kernels import kernels, weighted_kernels
+from tracekit.arrays.codes import Labels, labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
-from tracekit.arrays.labels import Labels, labels
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
 
 #: The phases that have columns; the last one holds all other work.
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
@@ -36,15 +32,10 @@ TRAINING = ("backward_ns", "recompute_ns", "optimizer_ns")
 
 
 class PhaseTimes(NamedTuple):
-    """The time of every module by phase, in the order of the table ``modules``: by column of :data:`COLUMNS`.
-
-    Attributes:
-        own: Of the work of the module itself.
-        inclusive: With all modules below.
-    """
+    """The time of every module, itself and with all below, in the order of ``modules``, by :data:`COLUMNS`."""
 
     own: dict[str, Ints]
-    inclusive: dict[str, Ints]
+    subtree: dict[str, Ints]
 
 
 def phase_times(dataset: Dataset) -> PhaseTimes:
@@ -52,9 +43,9 @@ def phase_times(dataset: Dataset) -> PhaseTimes:
     modules = hierarchy(dataset)
     own = no_times(len(modules.path))
     for part in dataset.by_report():
-        work = portions(part, ["module_id", "dur_ns", "phase"])
+        work = weighted_kernels(part, ["module_id", "dur_ns", "phase"])
         add(own, by_phase(modules.rows(work), work, len(modules.path)))
-    return PhaseTimes(own, {name: modules.inclusive(time) for name, time in own.items()})
+    return PhaseTimes(own, {name: modules.subtree_sums(time) for name, time in own.items()})
 
 
 def no_times(groups: int) -> dict[str, Ints]:
@@ -69,20 +60,14 @@ def add(times: dict[str, Ints], more: dict[str, Ints]) -> None:
 
 
 def by_phase(group: Rows, work: pa.Table, groups: int) -> dict[str, Ints]:
-    """The time of each group of work by phase.
-
-    Args:
-        group: The group of each piece; -1 is none.
-        work: The pieces, with ``dur_ns`` and ``phase``.
-        groups: The number of groups.
-    """
+    """The time of each group of work by phase; -1 is no group."""
     cell = np.where(group < 0, -1, group * len(PHASES) + phase_rows(work))
     times = sums(cell, integers(work, "dur_ns"), groups * len(PHASES)).reshape(groups, len(PHASES))
     return {name: np.ascontiguousarray(times[:, at]) for at, name in enumerate(COLUMNS)}
 
 
 def phase_rows(work: pa.Table) -> Rows:
-    """For each piece of work, which has the column ``phase``, its place in :data:`PHASES`."""
+    """For each kernel, which has the column ``phase``, its place in :data:`PHASES`."""
     phase = labels(work, "phase")
     place = [PHASES.index(word) if word in PHASES else len(PHASES) - 1 for word in [*phase.words, None]]
     rows: Rows = np.array(place, dtype=np.int64)[phase.code]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses import steps as steps_by_time
 from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.spread import Values, ratio, share
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
-from tracekit.arrays.labels import labels
-
-if TYPE_CHECKING:
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset
 
 NAME = "phases"
 

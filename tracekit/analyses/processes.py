@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,12 +12,8 @@ import pyarrow as pa
 from tracekit.analyses.communication import communication
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracekit.arrays.types import Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Rows
+from tracekit.dataset.opening import Dataset
 
 NAME = "processes"
 
@@ -44,7 +41,6 @@ def columns(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _of_one(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
-    """The columns about one report."""
     sums = (
         _work(dataset)
         .group_by(_KEYS, use_threads=False)
@@ -72,7 +68,6 @@ def _order(keys: list[tuple[Any, ...]], reports: Sequence[str]) -> Rows:
 
 
 def _work(dataset: Dataset) -> pa.Table:
-    """A dataset's device work: its keys, and the times to add up."""
     table, is_nccl, exposed = communication(dataset, ["rank", "pid", "device", "module_id", "dur_ns"])
     time, attributed = integers(table, "dur_ns"), np.asarray(table.column("module_id").is_valid())
     reports = table.column("report").cast(pa.string()) if dataset.reports else pa.nulls(table.num_rows, pa.string())

@@ -6,32 +6,24 @@ what their devices can do (``_RanOn``), how long the calls would take at those l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.costs.calls import costs
-from tracekit.analyses.costs.modules import Gathered
-from tracekit.analyses.counted import Counted
-from tracekit.analyses.devices import report_codes
-from tracekit.analyses.spread import ratio
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.costs.calls import Costs, costs
+from tracekit.analyses.costs.modules import Gathered, Own
+from tracekit.analyses.spread import MergedCounts, ratio
+from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.analyses.weighted_kernels import report_codes
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import agreed, grouped
-from tracekit.arrays.lookups import lookup
 from tracekit.arrays.slices import maxima, minima
-from tracekit.flops.peaks import dtypes_stated, stated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tracekit.analyses.costs.calls import Costs
-    from tracekit.analyses.costs.modules import Own
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Floats, Ints
-    from tracekit.dataset.opening import Dataset
-    from tracekit.flops.peaks import Peaks, Stated
+from tracekit.arrays.types import Flags, Floats, Ints
+from tracekit.dataset.opening import Dataset
+from tracekit.flops.peaks import Peaks, Stated, dtypes_stated, stated
 
 NAME = "roofline"
 #: Keywords of :func:`frame` that the command line passes on.
@@ -74,10 +66,10 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         differ, as prefill and decode do). Over all calls: ``flops``, ``bytes``, ``tflops_per_s``, ``gb_per_s``,
         ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``, ``peak_flops_share``, ``peak_bandwidth_share``,
         ``dtype`` (of its matrix products; null if calls differ) and ``runs`` (calls; a call during a graph capture
-        counts once per replay; null inside compiled graphs). With all modules below: ``inclusive_ns``,
-        ``inclusive_flops`` (null if those of any module are unknown), ``inclusive_tflops_per_s``,
-        ``inclusive_peak_share``, ``known_flops`` (the part that is known) and ``known_share`` (the share of
-        ``inclusive_ns`` whose FLOPs are known). ``source`` says where the module's own FLOPs come from (``module``:
+        counts once per replay; null inside compiled graphs). With all modules below: ``subtree_ns``,
+        ``subtree_flops`` (null if those of any module are unknown), ``subtree_tflops_per_s``,
+        ``subtree_peak_share``, ``known_flops`` (the part that is known) and ``known_share`` (the share of
+        ``subtree_ns`` whose FLOPs are known). ``source`` says where the module's own FLOPs come from (``module``:
         class and shapes, ``kernels``: kernel names, ``operators``, ``kernel_map``); ``unknown`` says why they are
         unknown or, after the path of a module below, why those of the subtree are.
 
@@ -86,7 +78,7 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     """
     user_peaks, user_dtype = stated(peaks), dtypes_stated(dtype)
     modules = hierarchy(dataset)
-    gathered, ran_on, runs = Gathered(modules), _RanOn(), Counted(4)
+    gathered, ran_on, runs = Gathered(modules), _RanOn(), MergedCounts(4)
     for calls in costs(dataset, user_dtype, modules):
         gathered.add(calls)
         ran_on.add(calls)
@@ -101,7 +93,7 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
             **_rates(own, limits),
             "dtype": pd.array(own.dtype, dtype=object),
             "runs": own.runs.column(),
-            **_inclusive(modules, own, limits),
+            **_of_subtree(modules, own, limits),
             "source": pd.array(gathered.sources(own), dtype=object),
             "unknown": pd.array(gathered.reasons(own), dtype=object),
         }
@@ -121,7 +113,6 @@ class _RanOn:
     """On which kinds of devices the own work of each module ran, in all reports so far."""
 
     def __init__(self) -> None:
-        """On none."""
         self._pairs: set[tuple[int, _Device]] = set()
 
     def add(self, calls: Costs) -> None:
@@ -156,7 +147,6 @@ class _Device(NamedTuple):
 
 
 def _common_limits(modules: list[int], limits: list[tuple[float, float]], count: int) -> _Limits:
-    """The limits that all devices of a module have in common."""
     distinct = list(dict.fromkeys(limits))
     codes = {pair: code for code, pair in enumerate(distinct)}
     code = agreed(np.array(modules, np.int64), np.array([codes[pair] for pair in limits], np.int64), count)
@@ -166,14 +156,12 @@ def _common_limits(modules: list[int], limits: list[tuple[float, float]], count:
 
 
 def _tflops(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
-    """The compute peak for a dtype; unknown if TF32 may have taken its place."""
     if dtype is None or (doubtful and "tfloat32" in peaks.tflops):
         return _UNKNOWN
     return peaks.tflops.get(dtype, _UNKNOWN)
 
 
 def _devices(dataset: Dataset) -> dict[tuple[int, int], _Device]:
-    """The devices of each report."""
     reports = dataset.manifest.get("reports") or [dataset.manifest]
     return {
         (at, device["device"]): _Device(device["name"], device.get("memory_bytes_per_s"))
@@ -183,7 +171,6 @@ def _devices(dataset: Dataset) -> dict[tuple[int, int], _Device]:
 
 
 def _rates(own: Own, limits: _Limits) -> dict[str, object]:
-    """How fast each module's own work ran, beside the peaks."""
     flops, size = own.flops.floats(), own.bytes.floats()
     time = np.where(own.mixed, np.nan, own.ns)
     tflops, gb = ratio(flops, time) / _GIGA_IN_TERA, ratio(size, time)
@@ -200,8 +187,7 @@ def _rates(own: Own, limits: _Limits) -> dict[str, object]:
     }
 
 
-def _at_the_roof(runs: Counted, own: Own, limits: _Limits) -> dict[str, object]:
-    """The own time of each module, and the share of it that its calls would take at their limits."""
+def _at_the_roof(runs: MergedCounts, own: Own, limits: _Limits) -> dict[str, object]:
     roof = _roof(runs, own, limits)
     return {
         "self_ns": own.ns,
@@ -224,12 +210,11 @@ class _Roof(NamedTuple):
 
 
 def _runs(calls: Costs) -> tuple[Ints, ...]:
-    """Module, FLOPs, bytes and runs of each call of a report."""
     flops, size = np.maximum(calls.flops, 0), np.maximum(calls.column("bytes"), 0)
     return calls.owner, flops, size, np.maximum(calls.runs, 0)
 
 
-def _roof(calls: Counted, own: Own, limits: _Limits) -> _Roof:
+def _roof(calls: MergedCounts, own: Own, limits: _Limits) -> _Roof:
     """Adds up call by call: a module can be memory-bound in a decode step and compute-bound in a prefill."""
     owner, flops_of_one, bytes_of_one, runs, times = calls.columns()
     flops, size = (figure.astype(np.float64) * runs for figure in (flops_of_one, bytes_of_one))
@@ -248,24 +233,20 @@ def _roof(calls: Counted, own: Own, limits: _Limits) -> _Roof:
 
 def _has_roof(own: Own, limits: _Limits) -> Flags:
     """Which modules have all that a roof needs: FLOPs, bytes, and the peaks that limit them."""
-    compute_known = (own.flops.value == 0) | ~np.isnan(limits.tflops)
-    has_roof: Flags = (
-        ~own.mixed & own.flops.known & own.bytes.known & (own.bytes.value > 0) & ~np.isnan(limits.gb) & compute_known
-    )
-    return has_roof
+    has_limits: Flags = ~np.isnan(limits.gb) & ((own.flops.value == 0) | ~np.isnan(limits.tflops))
+    return has_limits & ~own.mixed & own.flops.known & own.bytes.known & (own.bytes.value > 0)
 
 
-def _inclusive(modules: Hierarchy, own: Own, limits: _Limits) -> dict[str, object]:
-    """Time, FLOPs and rates with all modules below."""
-    ns, flops = modules.inclusive(own.ns), own.flops.inclusive(modules)
-    tflops = np.where(own.inclusive_mixed, np.nan, ratio(flops.floats(), ns) / _GIGA_IN_TERA)
+def _of_subtree(modules: Hierarchy, own: Own, limits: _Limits) -> dict[str, object]:
+    ns, flops = modules.subtree_sums(own.ns), own.flops.subtree_sums(modules)
+    tflops = np.where(own.subtree_mixed, np.nan, ratio(flops.floats(), ns) / _GIGA_IN_TERA)
     return {
-        "inclusive_ns": ns,
-        "inclusive_flops": flops.column(),
-        "inclusive_tflops_per_s": tflops,
-        "inclusive_peak_share": tflops / _common_peak(modules, own, limits.tflops),
-        "known_flops": own.known_flops.inclusive(modules).column(),
-        "known_share": ratio(modules.inclusive(own.known_ns), ns),
+        "subtree_ns": ns,
+        "subtree_flops": flops.column(),
+        "subtree_tflops_per_s": tflops,
+        "subtree_peak_share": tflops / _common_peak(modules, own, limits.tflops),
+        "known_flops": own.known_flops.subtree_sums(modules).column(),
+        "known_share": ratio(modules.subtree_sums(own.known_ns), ns),
     }
 
 
@@ -276,5 +257,4 @@ def _common_peak(modules: Hierarchy, own: Own, peak: Floats) -> Floats:
     subtree = np.arange(peak.size), modules.end
     lowest = minima(np.where(has_flops, code, distinct.size), *subtree, empty=distinct.size)
     highest = maxima(np.where(has_flops, code, -1), *subtree, empty=-1)
-    common: Floats = np.append(distinct, np.nan)[np.where(lowest == highest, highest, distinct.size)]
-    return common
+    return np.where(lowest == highest, np.append(distinct, np.nan)[highest], np.nan)

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from tracekit.analyses.costs.calls import costs
-from tracekit.analyses.costs.modules import inclusive_flops
-from tracekit.analyses.devices import from_graph
+from tracekit.analyses.costs.calls import CallKinds, Costs, costs
+from tracekit.analyses.costs.modules import subtree_flops
 from tracekit.analyses.phase_times import by_phase
 from tracekit.analyses.spread import Values, ratio
-from tracekit.analyses.subtrees import Pairs, hierarchy, inclusive_pairs, united
+from tracekit.analyses.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs, united
+from tracekit.analyses.weighted_kernels import from_graph
+from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, minima, sums
 from tracekit.arrays.intervals import by_level, depths
-from tracekit.arrays.labels import labels
-from tracekit.arrays.lookups import positions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from tracekit.analyses.costs.calls import Costs
-    from tracekit.analyses.costs.kinds import CallKinds
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
 
 NAME = "shapes"
 
@@ -61,7 +54,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     owner, phases, shapes = gathered.what_was_called()
     answer = pd.DataFrame({**_what_was_called(modules, owner, phases, shapes), **gathered.figures()})
     in_graph_capture = np.array([phase == "capture" for phase in phases], bool)
-    untold = (modules.inclusive(gathered.shared) > 0)[owner] & in_graph_capture
+    untold = (modules.subtree_sums(gathered.shared) > 0)[owner] & in_graph_capture
     if untold.any():
         answer[_COUNTED] = answer[_COUNTED].astype("Int64")
         answer.loc[untold, _COUNTED + _RATES] = pd.NA
@@ -69,7 +62,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], shapes: pa.Table) -> dict[str, object]:
-    """Module, phase and shapes of each row."""
     kwargs = [None if pairs is None else dict(pairs) for pairs in shapes.column("kwargs").to_pylist()]
     return {
         "path": modules.paths(owner),
@@ -81,13 +73,10 @@ def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], 
 
 
 class _Gathered:
-    """Calls by module, phase and shapes, added up over reports.
-
-    Attributes:
-        shared: Of each module, how much replayed work is known to be its, but not of which of its calls.
-    """
+    """Calls by module, phase and shapes, added up over reports."""
 
     def __init__(self, modules: int) -> None:
+        # How much replayed work is known to be a module's, but not of which of its calls.
         self.shared = np.zeros(modules, np.int64)
         self._kinds: CallKinds | None = None
         self._sums: dict[str, Ints] = {}
@@ -119,7 +108,7 @@ class _Gathered:
         self.shared += counts(cost.modules.rows(cost.work.shared), self.shared.size)
 
     def _add_flops(self, cost: Costs, group: Rows, count: int) -> None:
-        one_run, all_runs = inclusive_flops(cost)
+        one_run, all_runs = subtree_flops(cost)
         largest = np.iinfo(np.int64).max
         self._flops_least = np.minimum(_longer(self._flops_least, count, largest), minima(group, one_run, count))
         self._flops_most = np.maximum(_longer(self._flops_most, count, -largest), maxima(group, one_run, count))
@@ -152,19 +141,11 @@ class _Gathered:
 
 
 def _longer(column: NDArray[Number], size: int, empty: int) -> NDArray[Number]:
-    """A column with more rows, of groups that were not met before."""
     return np.concatenate((column, np.full(size - column.size, empty, column.dtype)))
 
 
 class _Called(NamedTuple):
-    """Calls with their work.
-
-    Attributes:
-        parent: The call around each call, or -1.
-        depth: How many are around it.
-        work: Device work.
-        call: The call of each piece of it, or -1.
-    """
+    """Calls, the call around each and how many are, and device work with the call of each piece; -1 is none."""
 
     parent: Rows
     depth: Ints
@@ -179,7 +160,6 @@ def _called(calls: pa.Table, work: pa.Table) -> _Called:
 
 
 def _by_phase(called: _Called) -> dict[str, Ints]:
-    """The time of each call and those below it by phase."""
     times = by_phase(called.call, called.work, called.parent.size)
     for rows in reversed(by_level(called.depth)[1:]):
         for time in times.values():
@@ -192,16 +172,15 @@ def _by_step(steps: pa.Table, called: _Called) -> tuple[Pairs, Flags]:
     parent, depth, work, call = called
     step, time = positions(integers(work, "step_id"), integers(steps, "step_id")), integers(work, "dur_ns")
     in_step = np.flatnonzero((call >= 0) & (step >= 0))
-    by_step = inclusive_pairs(parent, depth, Pairs(call[in_step], step[in_step], time[in_step]))
+    by_step = subtree_pairs(parent, depth, Pairs(call[in_step], step[in_step], time[in_step]))
     of_graph = np.flatnonzero((call >= 0) & from_graph(work))
-    replays = inclusive_pairs(parent, depth, Pairs(call[of_graph], np.zeros_like(of_graph), time[of_graph]))
+    replays = subtree_pairs(parent, depth, Pairs(call[of_graph], np.zeros_like(of_graph), time[of_graph]))
     replayed = np.zeros(parent.size, dtype=bool)
     replayed[replays.node] = True
     return by_step, replayed
 
 
 def _by_token(steps: pa.Table, pairs: Pairs, count: int) -> dict[str, Ints]:
-    """The time of each group over the steps whose tokens are known, and these tokens."""
     tokens = np.append(integers(steps, "tokens", null=0), 0)
     of_pairs = np.maximum(tokens[pairs.group], 0)
     spent = sums(pairs.node, np.where(of_pairs > 0, pairs.value, 0), count)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.base import Analysis
+from tracekit.arrays.types import Rows
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.analyses.base import Analysis
-    from tracekit.arrays.types import Rows
-    from tracekit.dataset.opening import Dataset
 
 REPORT, RANK, HOST = "report", "rank", "host"
 #: What reports are told apart by.
@@ -68,7 +65,6 @@ def _parts(dataset: Dataset, by: str) -> Iterator[tuple[Dataset, _Keys]]:
 
 
 def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
-    """The reports of each machine together."""
     reports: dict[str | None, list[str]] = {}
     for entry in dataset.manifest.get("reports", ()):
         reports.setdefault(entry["source"].get(HOST), []).append(entry["name"])

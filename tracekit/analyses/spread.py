@@ -1,18 +1,51 @@
-"""Quantiles and means of many groups at once, ratios and shares."""
+"""Quantiles, means and shares of groups of values; equal values of many reports are counted, not kept."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tracekit.analyses.counted import Counted
-from tracekit.arrays.groups import counts, sums
+from tracekit.arrays.groups import counts, sums, sums_by
+from tracekit.arrays.types import Floats, Ints, Rows
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+#: Rows of single reports that wait to be counted; more cost memory, fewer cost time.
+_MOST_WAITING = 1 << 19
 
-    from tracekit.arrays.types import Floats, Ints, Rows
+
+class MergedCounts:
+    """Rows with how often they occur, report by report; those of a single report stay as they are."""
+
+    def __init__(self, width: int) -> None:
+        self._parts: list[list[Ints]] = []
+        self._width, self._reports = width, 0
+        self._counted, self._waiting = 0, 0
+
+    def add(self, *columns: Ints) -> None:
+        """Adds the rows of a report."""
+        self._parts.append([*columns, np.ones(columns[0].size, np.int64)])
+        self._reports += 1
+        self._waiting += columns[0].size
+        if self._reports > 1 and self._waiting > max(_MOST_WAITING, 2 * self._counted):
+            self._parts = [_merged_counts(self._parts)]
+            self._counted, self._waiting = self._parts[0][0].size, 0
+
+    @property
+    def is_one_report(self) -> bool:
+        """Whether the rows are those of a single report, in its order; else they are sorted."""
+        return self._reports <= 1
+
+    def columns(self) -> list[Ints]:
+        """The columns, and how often each row occurs."""
+        if not self._reports:
+            return [np.empty(0, np.int64)] * (self._width + 1)
+        return self._parts[0] if self.is_one_report else _merged_counts(self._parts)
+
+
+def _merged_counts(parts: list[list[Ints]]) -> list[Ints]:
+    *keys, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    keys, (times,) = sums_by(keys, (times,))
+    return [*keys, times]
+
 
 _ONE_KEY = 2**62
 
@@ -48,16 +81,14 @@ class Spread(NamedTuple):
         return ratio(running[self._rows(self.start + self.size)] - running[self._rows(self.start)], self.size)
 
     def _rows(self, places: Ints) -> Rows:
-        """Where the values of some places are."""
         return places if self.until is None else np.searchsorted(self.until, places, side="right")
 
 
 class Values:
-    """Values of groups, report by report; equal ones are counted (:class:`~tracekit.analyses.counted.Counted`)."""
+    """Values of groups, report by report; equal ones are counted (:class:`~tracekit.analyses.spread.MergedCounts`)."""
 
     def __init__(self) -> None:
-        """No values yet."""
-        self._rows = Counted(2)
+        self._rows = MergedCounts(2)
 
     def add(self, group: Rows, value: Ints) -> None:
         """Adds the values of a report; group -1 is ignored."""
@@ -65,12 +96,7 @@ class Values:
         self._rows.add(group[kept], value[kept])
 
     def spread(self, groups: int, number: Rows | None = None) -> Spread:
-        """The values by group.
-
-        Args:
-            groups: The number of groups.
-            number: Another number for each group.
-        """
+        """The values by group, or by another number that each group has."""
         group, value, times = self._rows.columns()
         group = group if number is None else number[group]
         if self._rows.is_one_report:
@@ -91,7 +117,6 @@ def spread(group: Rows, value: Ints, groups: int) -> Spread:
 
 
 def _in_order(group: Rows, value: Ints, groups: int) -> Ints:
-    """The values sorted by (group, value)."""
     if not value.size:
         return value
     low, high = int(value.min()), int(value.max())

@@ -1,29 +1,164 @@
-"""The time of every module in every step, by the shapes of its inputs: what two datasets are compared by."""
+"""The times of modules by step: device work by the call that it counts for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tracekit.analyses.called_work import NO_STEP, Modules, called_work
 from tracekit.analyses.each_report import Totals, Words
-from tracekit.analyses.key_times import KEYS, KeyRows, Keys
-from tracekit.analyses.phase_times import PHASES
-from tracekit.analyses.step_kinds import PROPERTIES, STEP, step_kinds
-from tracekit.arrays.groups import sums_by
-from tracekit.arrays.labels import Labels
-from tracekit.arrays.lookups import positions
+from tracekit.analyses.phase_times import PHASES, phase_rows
+from tracekit.analyses.step_metrics import KEYS, PROPERTIES, STEP, KeyRows, Keys, KeyTimes, step_before, step_kinds
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.weighted_kernels import first_of_kernel, weighted_kernels
+from tracekit.arrays.codes import Labels, labels, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped, sums_by
+from tracekit.arrays.text import json_text
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import REPORT, Dataset
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+#: The step of work outside steps.
+NO_STEP = -1
+_KERNELS = ["kernel_id", "module_id", "method", "call_id", "step_id", "name", "kind", "phase", "dur_ns"]
+_KERNELS += ["start_ns", "launch_start_ns", "pid"]
 
-    from tracekit.analyses.called_work import Calls, Work
-    from tracekit.analyses.key_times import KeyTimes
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
+
+class Work(NamedTuple):
+    """Kernels, and where each belongs; -1 is no call and no step. ``number`` is 0 for further portions of a kernel."""
+
+    call: Ints
+    step: Ints
+    step_before: Ints
+    phase: Rows
+    ns: Ints
+    number: Ints
+    names: Labels
+
+    def at(self, rows: Flags) -> Work:
+        """Some of the kernels."""
+        call, step, before, phase, ns, number = (column[rows] for column in self[:-1])
+        return Work(call, step, before, phase, ns, number, self.names._replace(code=self.names.code[rows]))
+
+    def by(self, *keys: Ints) -> tuple[list[Ints], Ints, Ints]:
+        """The distinct keys, and the time and the number of the kernels with each."""
+        distinct, (ns, count) = sums_by(keys, (self.ns, self.number))
+        return distinct, ns, count
+
+
+class Modules:
+    """The modules of all reports, and their names in the comparison, which those of several roots can share."""
+
+    def __init__(self, dataset: Dataset, named: list[str]) -> None:
+        self.parent = hierarchy(dataset).parent
+        paths, code = np.unique(np.array(named, dtype=object), return_inverse=True)
+        self.paths, self.code = paths.tolist(), code.astype(np.int64)
+
+
+class Calls:
+    """Calls of a report, each with the number of its module and shapes; and modules inside compiled graphs."""
+
+    def __init__(self, dataset: Dataset, modules: Modules, kernels: pa.Table, *, shapes: bool) -> None:
+        columns = ["call_id", "parent_call_id", "module_id", *(["inputs", "kwargs"] if shapes else [])]
+        calls = dataset.table("calls", columns)
+        ids = integers(calls, "call_id")
+        around = positions(integers(kernels, "call_id"), ids)
+        compiled = compiled_modules(modules.parent, kernels, around, integers(calls, "module_id").astype(np.int64))
+        self.of_work = compiled.of_work
+        self._parent = np.append(positions(integers(calls, "parent_call_id"), ids), compiled.parent)
+        module = modules.code[np.append(integers(calls, "module_id"), compiled.module)]
+        texts = (_shapes(calls) if shapes else pa.nulls(calls.num_rows, pa.string())).dictionary_encode()
+        shape = np.append(np.asarray(texts.indices.fill_null(-1)), np.full(compiled.module.size, -1)).astype(np.int64)
+        self.key, first = grouped((module, shape))
+        self.paths = [modules.paths[row] for row in module[first].tolist()]
+        self.shapes = Labels(shape, texts.dictionary.to_pylist()).named(shape[first])
+
+    def subtrees(self, work: Work) -> tuple[Rows, Ints, Ints, Ints]:
+        """The number, step, time and kernels of every module and shapes, with all calls inside."""
+        known = work.at(work.call >= 0)
+        (call, step), ns, count = known.by(known.call, known.step)
+        levels = [(self.key[call], step, ns, count)]
+        while call.size:
+            above = self._parent[call]
+            inner = above >= 0
+            call, step, ns, count = (column[inner] for column in (above, step, ns, count))
+            levels.append((self.key[call], step, ns, count))
+        key, step, ns, count = (np.concatenate(columns) for columns in zip(*levels, strict=True))
+        (key, step), (ns, count) = sums_by((key, step), (ns, count))
+        return key, step, ns, count
+
+
+def _work(dataset: Dataset, kernels: pa.Table, call: Rows, *, steps: bool) -> Work:
+    step = integers(kernels, "step_id").astype(np.int64) if steps else np.zeros(kernels.num_rows, np.int64)
+    before, outside = np.full(step.size, NO_STEP, np.int64), step == NO_STEP
+    if outside.any():
+        before[outside] = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
+    names, kinds = labels(kernels, "name"), labels(kernels, "kind")
+    name = np.where(names.code >= 0, names.code, np.where(kinds.code >= 0, len(names.words) + kinds.code, -1))
+    return Work(
+        call,
+        step,
+        before,
+        phase_rows(kernels),
+        integers(kernels, "dur_ns"),
+        first_of_kernel(integers(kernels, "kernel_id")).astype(np.int64),
+        Labels(name, [*names.words, *kinds.words]),
+    )
+
+
+def _launched(kernels: pa.Table) -> pd.DataFrame:
+    time = pc.coalesce(kernels.column("launch_start_ns"), kernels.column("start_ns"))
+    launches = {"pid": integers(kernels, "pid").astype(np.int64), "time": np.asarray(time)}
+    if REPORT in kernels.column_names:
+        launches[REPORT] = kernels.column(REPORT).cast(pa.string()).to_pylist()
+    return pd.DataFrame(launches)
+
+
+def _shapes(calls: pa.Table) -> pa.Array:
+    inputs = json_text(calls.column("inputs"))
+    kwargs = json_text(calls.column("kwargs"))
+    empty = pc.fill_null(pc.equal(kwargs, "{}"), fill_value=True)
+    both = pc.binary_join_element_wise(pc.fill_null(inputs, "[]"), kwargs, " ")
+    return pc.if_else(empty, inputs, both)
+
+
+class CompiledModules(NamedTuple):
+    """Modules that kernels of compiled graphs serve, numbered after all calls, and what each stands in; -1 is none."""
+
+    of_work: Rows
+    module: Rows
+    parent: Rows
+
+
+def compiled_modules(above: Rows, kernels: pa.Table, call: Rows, module_of_call: Ints) -> CompiledModules:
+    """Finds them, given the module above each module, portions of work, and their calls; -1 is none."""
+    method = labels(kernels, "method")
+    compiled = np.isin(method.code, method.of("compiled"))
+    rows = np.flatnonzero((compiled | (call < 0)) & (integers(kernels, "module_id") >= 0))
+    modules = np.append(module_of_call, -1)
+    width = above.size + 1
+    module = integers(kernels, "module_id")[rows].astype(np.int64)
+    wanted = codes = np.where(module == modules[call[rows]], -1, (call[rows] + 1) * width + module)
+    found = [np.unique(codes[codes >= 0])]
+    while found[-1].size:
+        around, inside = np.divmod(found[-1], width)
+        outer = above[inside]
+        kept = (outer >= 0) & (outer != modules[around - 1])
+        found.append(np.unique(around[kept] * width + outer[kept]))
+    codes = np.unique(np.concatenate(found))
+    around, inside = np.divmod(codes, width)
+    outer = above[inside]
+    between = (outer >= 0) & (outer != modules[around - 1])
+    parent = np.where(between, module_of_call.size + np.searchsorted(codes, around * width + outer), around - 1)
+    of_work = call.copy()
+    of_work[rows[wanted >= 0]] = module_of_call.size + np.searchsorted(codes, wanted[wanted >= 0])
+    return CompiledModules(of_work, inside, parent)
+
 
 _NO_MODULE, _BETWEEN = "(no module)", "(between steps)"
 _STEP, _MODULE = "step", "module"
@@ -81,7 +216,10 @@ def step_times(
     whole = _Gathered(words, steps=steps)
     by_phase = {name: _Gathered(words, steps=steps) for name in (PHASES if phases else ())}
     for part in dataset.by_report():
-        work, calls = called_work(part, modules, steps=steps, shapes=shapes)
+        kernels = weighted_kernels(part, _KERNELS)
+        calls = Calls(part, modules, kernels, shapes=shapes)
+        work = _work(part, kernels, calls.of_work, steps=steps)
+        del kernels  # the largest of all
         kinds = _Kinds(part, properties, words.alikes) if steps else None
         whole.add(work, calls, kinds)
         for name, gathered in by_phase.items():
@@ -132,7 +270,6 @@ class _Gathered:
         return StepTimes(times, kernels, self._steps, self._outside_ns, between)
 
     def _add_in_steps(self, work: Work, calls: Calls, kinds: _Kinds | None) -> None:
-        """Times of whole steps, of work without a module, and of modules."""
         keys, (step,), ns, count = self._words.keys, *work.by(work.step)
         alike = self._alike(step, kinds)
         if kinds is None:
@@ -149,7 +286,7 @@ class _Gathered:
         key, step, ns, count = calls.subtrees(work)
         self._times.add(keys.codes(_MODULE, calls.paths, calls.shapes, key), self._alike(step, kinds), ns, count)
         own = work.at(work.call >= 0)
-        self._add_own(own, calls.key_of(own.call), kinds, (_MODULE, calls.paths, calls.shapes))
+        self._add_own(own, calls.key[own.call], kinds, (_MODULE, calls.paths, calls.shapes))
 
     def _add_between(self, work: Work, kinds: _Kinds) -> None:
         """Times of work between steps, with a row for every step: 0 if nothing came after it."""
@@ -164,20 +301,17 @@ class _Gathered:
     def _add_own(
         self, work: Work, key: Rows, kinds: _Kinds | None, keys: tuple[str, Sequence[str], Sequence[str | None]]
     ) -> None:
-        """Kernels by key, by kind and size of their step, and by name."""
         name = self._words.names.codes(work.names)
         (key, alike, name), ns, count = work.by(key, self._alike(work.step, kinds), name)
         columns = (self._words.keys.codes(*keys, key), alike, name, ns, count)
         self._own.add(dict(zip((*_OWN, "ns", "kernels"), columns, strict=True)))
 
     def _alike(self, step: Ints, kinds: _Kinds | None) -> Rows:
-        """The number of the text of each step."""
         if kinds is None:
             return self._words.alikes.codes(Labels(np.zeros_like(step), [_ALL_ALIKE]))
         return kinds.alike[kinds.rows(step)]
 
     def _single(self, what: str, path: str, step: Ints) -> Rows:
-        """The number of a thing that there is one of, for each of some steps."""
         return self._words.keys.codes(what, [path], [None], np.zeros_like(step))
 
 

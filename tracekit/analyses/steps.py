@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tracekit.analyses.devices import DEVICE_TIMES, axis, kernels, union
 from tracekit.analyses.each_report import rows_of_each
 from tracekit.analyses.spread import ratio
+from tracekit.analyses.weighted_kernels import DEVICE_TIMES, axis, kernels, union
+from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
-from tracekit.arrays.lookups import positions
-from tracekit.dataset.opening import REPORT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import REPORT, Dataset
 
 NAME = "steps"
 
@@ -71,7 +66,6 @@ def _columns(steps: pa.Table, names: Sequence[str]) -> dict[str, pd.Series]:
 
 
 def _figures(dataset: Dataset, steps: pa.Table) -> dict[str, NDArray[Any]]:
-    """What each step cost."""
     work = kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
     step = positions(integers(work, "step_id"), integers(steps, "step_id"))
     on_axis, count = axis(dataset, work), steps.num_rows

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.collectives import collectives
-from tracekit.analyses.alignment.groups import met
-from tracekit.analyses.alignment.lines import TIMES_EXACT_TO_NS
-from tracekit.analyses.alignment.pairs import ends_apart
-from tracekit.analyses.alignment.reports import aligned
+from tracekit.analyses.alignment.collectives import collectives, ends_apart
+from tracekit.analyses.alignment.matching import TIMES_EXACT_TO_NS
+from tracekit.analyses.alignment.reports import Met, aligned, met
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tracekit.analyses.alignment.groups import Met
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
 
 NAME = "stragglers"
 COMPARES_REPORTS = True
@@ -50,12 +44,14 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     rows = met(read.lanes, aligned(read.lanes))
     last = _last(rows)
     modules = hierarchy(dataset)
-    event = _events(rows, last.shown)
+    event = _events(rows, last.row)
+    module = event["module_id"] - modules.first
+    inside = (module >= 0) & (module < len(modules.path))
     table = pd.DataFrame(
         {
             "lane": np.where(last.certain, rows.lane[last.row], -1),
             "step_id": event["step_id"],
-            "module": _inside(event["module_id"], modules.first, len(modules.path)),
+            "module": np.where(inside, module, -1),
             "name": event["name"],
             "ranks": last.ranks,
             "waited_ns": last.waited_ns,
@@ -72,7 +68,6 @@ class _Last(NamedTuple):
     """For each collective its last rank."""
 
     row: Rows
-    shown: Rows
     certain: Flags
     ranks: Ints
     waited_ns: Ints
@@ -81,7 +76,6 @@ class _Last(NamedTuple):
 
 
 def _last(rows: Met) -> _Last:
-    """Who was last in each collective, and how long the others waited for that."""
     order = np.lexsort((rows.start, rows.meeting))
     meeting, start, error = rows.meeting[order], rows.start[order], rows.error[order]
     first = np.flatnonzero(np.diff(meeting, prepend=-1))
@@ -97,7 +91,7 @@ def _last(rows: Met) -> _Last:
     certain = (np.add.reduceat(close, first) == 0) & (rows.missing == 0) if first.size else np.zeros(0, bool)
     sums = np.add.reduceat(apart, first) if first.size else apart
     worst = np.maximum.reduceat(doubt, first) if first.size else doubt
-    return _Last(order[final], order[final], certain, ranks, sums, start[final] - start[first], worst)
+    return _Last(order[final], certain, ranks, sums, start[final] - start[first], worst)
 
 
 def _side_by_side(rows: Met, order: Rows) -> Ints:
@@ -110,7 +104,6 @@ def _side_by_side(rows: Met, order: Rows) -> Ints:
 
 
 def _events(rows: Met, chosen: Rows) -> dict[str, Ints]:
-    """The name, module and step of collectives, as some rank tells them."""
     lane, event = rows.lane[chosen], rows.event[chosen]
     columns = {name: np.full(chosen.size, -1, np.int64) for name in ("name", "module_id", "step_id")}
     for at in np.unique(lane).tolist():
@@ -120,13 +113,7 @@ def _events(rows: Met, chosen: Rows) -> dict[str, Ints]:
     return columns
 
 
-def _inside(module_id: Ints, first: int, count: int) -> Rows:
-    inside = (module_id >= first) & (module_id < first + count)
-    return np.where(inside, module_id - first, -1)
-
-
 def _answer(dataset: Dataset, table: pd.DataFrame, rows: Met, names: list[str]) -> pd.DataFrame:
-    """The collectives added up, in words."""
     groups = table.groupby(_KEYS, sort=False)
     totals = groups.agg(
         collectives=("ranks", "size"),
@@ -178,7 +165,6 @@ def _gpus(entry: dict[str, object]) -> dict[int, object]:
 
 
 def _steps(dataset: Dataset, wanted: Iterable[int]) -> dict[int, tuple[str, int]]:
-    """Name and number of some steps."""
     ids = np.unique(np.fromiter(wanted, np.int64))
     known: dict[int, tuple[str, int]] = {}
     for piece in dataset.pieces("steps", ["step_id", "name", "index"]) if ids.size else ():

@@ -1,20 +1,18 @@
-"""The hierarchy as arrays, and sums along it. A row is a place in the table ``modules``; -1 is no module."""
+"""The module hierarchy of a dataset: sums over subtrees, and numbered siblings as one pattern."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import sums_by
 from tracekit.arrays.intervals import by_level
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
+from tracekit.markers.base import RANGE
 
 
 class Hierarchy(NamedTuple):
@@ -48,7 +46,7 @@ class Hierarchy(NamedTuple):
             row = int(self.parent[row])
         return names[::-1]
 
-    def inclusive(self, own: Ints) -> Ints:
+    def subtree_sums(self, own: Ints) -> Ints:
         """For every module its own value plus those of all modules below it."""
         running = np.concatenate((np.zeros(1, own.dtype), np.cumsum(own)))
         total: Ints = running[self.end] - running[:-1]
@@ -68,29 +66,23 @@ def hierarchy(dataset: Dataset) -> Hierarchy:
     columns = ["module_id", "path", "name", "class_name", "depth", "parent_id", "subtree_end_id", "kind"]
     modules = dataset.table("modules", columns)
     first = modules.column("module_id")[0].as_py() if modules.num_rows else 0
-    parent = integers(modules, "parent_id").astype(np.int64) - first
+    parent, depth = (integers(modules, name).astype(np.int64) for name in ("parent_id", "depth"))
     return Hierarchy(
         first,
         modules.column("path").to_pylist(),
         modules.column("name").to_pylist(),
         modules.column("class_name").to_pylist(),
-        _below_first(integers(modules, "depth").astype(np.int64)),
-        np.maximum(parent, -1),
+        depth - (depth[0] if depth.size else 0),
+        np.maximum(parent - first, -1),
         integers(modules, "subtree_end_id").astype(np.int64) - first,
         modules.column("kind").to_pylist(),
     )
 
 
-def inclusive_pairs(parent: Rows, depth: Ints, own: Pairs) -> Pairs:
-    """The values of each node plus those of all nodes below it, by group.
+def subtree_pairs(parent: Rows, depth: Ints, own: Pairs) -> Pairs:
+    """The values of each node plus those of all nodes below it, by group, in no particular order.
 
-    Args:
-        parent: The node above each node, or -1.
-        depth: The number of nodes above it.
-        own: Values of the nodes themselves, in any order; a node and group may have several.
-
-    Returns:
-        A row for each node and group with values, in no particular order.
+    ``parent`` is the node above each, or -1, and ``depth`` the number above it; a node and group may have several rows.
     """
     levels: list[Pairs] = []
     carried = Pairs(*(np.empty(0, np.int64) for _ in Pairs._fields))
@@ -110,6 +102,41 @@ def united(pairs: Pairs) -> Pairs:
     return Pairs(node, group, value)
 
 
-def _below_first(depth: Ints) -> Ints:
-    """Depths below the first module, which in a subtree is its root."""
-    return depth - (depth[0] if depth.size else 0)
+#: A number that tells siblings apart: not the 2 of ``conv2d``.
+_NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![^\W_])")
+#: How many numbers of a name are looked at, from its end.
+_MOST_NUMBERS = 4
+
+
+def series(modules: Hierarchy) -> list[str | None]:
+    """For each module of a series its name with ``*`` for the number; None for the others.
+
+    A module is in a series if its name is a number; a range if a sibling has the next number or the one before in
+    place of one of its own.
+    """
+    # By parent and name without the number, the ranges by number.
+    alike: dict[tuple[int, str], set[int]] = {}
+    numbers = {row: [*_numbers(modules.name[row])] for row, kind in enumerate(modules.kind) if kind == RANGE}
+    parents = modules.parent.tolist()
+    for row, own in numbers.items():
+        for name, number in own:
+            alike.setdefault((parents[row], name), set()).add(number)
+    names = ["*" if name.isdecimal() else None for name in modules.name]
+    for row, own in numbers.items():
+        in_series = (n for n, number in own if not alike[parents[row], n].isdisjoint((number - 1, number + 1)))
+        names[row] = next(in_series, None)
+    return names
+
+
+def patterns(modules: Hierarchy) -> list[str]:
+    """For each module its path with ``*`` for the numbers of series: ``top.layers.*.mlp``."""
+    answer: list[str] = []
+    for row, (name, parent) in enumerate(zip(series(modules), modules.parent.tolist(), strict=True)):
+        own = modules.name[row] if name is None else name
+        answer.append(f"{answer[parent]}.{own}" if parent >= 0 else modules.path[row])
+    return answer
+
+
+def _numbers(name: str) -> Iterator[tuple[str, int]]:
+    for match in [*_NUMBER.finditer(name)][: -_MOST_NUMBERS - 1 : -1]:
+        yield f"{name[: match.start()]}*{name[match.end() :]}", int(match[0])

@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.phase_times import COLUMNS
-from tracekit.analyses.series import series
 from tracekit.analyses.spread import spread
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.subtrees import Hierarchy, hierarchy, series
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
 
 NAME = "tree"
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("sort",)
 
-_SUMMED = ("calls", "kernels", "self_ns", "inclusive_ns", *COLUMNS, "share")
+_SUMMED = ("calls", "kernels", "self_ns", "subtree_ns", *COLUMNS, "share")
 #: What siblings can be sorted by, other than their order in the model.
 SORTED_BY = (
-    "inclusive_ns",
-    "self_ns",
-    *COLUMNS,
-    "share",
-    "calls",
-    "kernels",
-    "median_ns",
-    "spread",
-    "min_ns",
-    "max_ns",
+    *("subtree_ns", "self_ns", *COLUMNS, "share", "calls", "kernels", "median_ns", "spread", "min_ns", "max_ns"),
     "label",
 )
 
 
 class _Line(NamedTuple):
-    """Modules that share a line, in pre-order; the first of them is shown.
-
-    Attributes:
-        rows: The modules.
-        depth: Their depth.
-        copies: How many siblings were folded.
-        label: Their names: ``layers``, or ``0 … 31``.
-        pattern: Their paths, with folded numbers: ``top.layers.0…31.mlp``.
-    """
+    """Modules that share a line, in pre-order; the first of them is shown. See :func:`frame`."""
 
     rows: list[int]
     depth: int
@@ -73,7 +51,7 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
         ``top.layers.0…31.mlp``), ``class_name``, ``kind`` (``module``; or ``range``, ``operator`` or ``region`` where
         the hierarchy holds these), ``depth``, ``copies`` (how many siblings were folded) and ``modules``
         (how many modules share the line, those below folded parents included). Summed over these modules: ``calls``,
-        ``kernels``, ``self_ns``, ``inclusive_ns``, that by phase (``forward_ns``, ``backward_ns``, ``recompute_ns``,
+        ``kernels``, ``self_ns``, ``subtree_ns``, that by phase (``forward_ns``, ``backward_ns``, ``recompute_ns``,
         ``optimizer_ns`` and ``other_ns``, in any other phase or an unknown one, add up to it) and ``share`` (of all
         GPU time, attributed or not). Over the single modules, each with all below it: ``median_ns``, ``min_ns`` and
         ``max_ns``.
@@ -97,7 +75,6 @@ def columns(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, np.ndarray[Any, Any]]:
-    """What each line stands for."""
     first = [line.rows[0] for line in lines]
     texts: dict[str, list[Any]] = {
         "label": [line.label for line in lines],
@@ -118,11 +95,10 @@ def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, np.ndarray[Any, 
 
 
 def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, np.ndarray[Any, Any]]:
-    """Sums and spread over the modules of each line."""
     size = np.array([len(line.rows) for line in lines], dtype=np.int64)
     rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
     line = np.repeat(np.arange(size.size), size)
-    each = spread(line, np.asarray(times["inclusive_ns"])[rows], size.size)
+    each = spread(line, np.asarray(times["subtree_ns"])[rows], size.size)
     totals = {
         name: np.add.reduceat(np.asarray(times[name])[rows], each.start) if lines else np.empty(0) for name in _SUMMED
     }
@@ -136,12 +112,12 @@ def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, np.ndarr
 
 def largest(lines: pd.DataFrame, count: int) -> pd.DataFrame:
     """The lines of the most time, in their order; the line above a kept one is kept, too."""
-    return lines.iloc[of_most_time(lines["inclusive_ns"].to_numpy(), count)]
+    return lines.iloc[of_most_time(lines["subtree_ns"].to_numpy(), count)]
 
 
-def of_most_time(inclusive: Ints, count: int) -> Rows:
+def of_most_time(subtree: Ints, count: int) -> Rows:
     """The rows of the largest times, in their order."""
-    return np.sort(np.argsort(-inclusive, kind="stable")[:count])
+    return np.sort(np.argsort(-subtree, kind="stable")[:count])
 
 
 def spread_of(lines: pd.DataFrame) -> pd.Series:
@@ -174,7 +150,6 @@ def _siblings_by(lines: pd.DataFrame, sort: str) -> pd.DataFrame:
 
 
 def _sort_key(lines: pd.DataFrame, sort: str) -> list[float]:
-    """A number for each line, the largest for the first."""
     if sort == "label":
         return [-float(rank) for rank in lines[sort].rank(method="dense")]
     by = spread_of(lines) if sort == "spread" else lines[sort]

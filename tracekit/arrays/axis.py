@@ -1,15 +1,10 @@
 """One axis for the times of many groups (threads, devices), laid end to end: with their distances, or as ranks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracekit.arrays.types import Ints
+from tracekit.arrays.types import Ints
 
 #: The number of places on a 64-bit axis, with some to spare for rounding.
 _ROOM = 2.0**64 - 2.0**16

@@ -1,16 +1,73 @@
-"""Nested lists as numbers: equal lists get equal numbers, at any depth, without a loop over rows."""
+"""Values as numbers: words and nested lists as codes, ids as positions. -1 is none."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from tracekit.arrays.types import Ints, Rows
 
-    from tracekit.arrays.types import Ints, Rows
+
+class Labels(NamedTuple):
+    """For each row the place of its word among the distinct words, -1 for null."""
+
+    code: Rows
+    words: list[str]
+
+    def named(self, codes: Iterable[int] | Ints) -> list[str | None]:
+        """The words of some codes, None for -1."""
+        words = [*self.words, None]
+        return [words[code] for code in np.asarray(codes, np.int64).tolist()]
+
+    def of(self, *words: str) -> Rows:
+        """The codes of those words that occur."""
+        return np.array([at for at, word in enumerate(self.words) if word in words], np.int64)
+
+    def containing(self, text: str) -> Rows:
+        """The codes of the words that contain a lowercase text, ignoring their case."""
+        return np.array([at for at, word in enumerate(self.words) if text in word.lower()], np.int64)
+
+
+def labels(table: pa.Table, column: str) -> Labels:
+    """A column of categories as codes."""
+    values = table.column(column).combine_chunks()
+    code = np.asarray(values.indices.fill_null(-1), np.int64)
+    return Labels(code, values.dictionary.to_pylist())
+
+
+#: Ids that leave out more numbers than this for each of them are sorted instead of counted through.
+_MOST_LEFT_OUT = 2
+
+
+def positions(wanted: Ints, ids: Ints) -> Rows:
+    """The position of each wanted id in ``ids``, -1 for those that are not there.
+
+    Args:
+        wanted: Any ids.
+        ids: Distinct ids, in any order; ascending ones, and those that leave few numbers out, are looked up faster.
+    """
+    if not ids.size:
+        return np.full(wanted.size, -1, dtype=np.int64)
+    wanted, ids = wanted.astype(np.int64, copy=False), ids.astype(np.int64, copy=False)
+    low, high = int(ids.min()), int(ids.max())
+    if high - low < _MOST_LEFT_OUT * ids.size:
+        place_of = np.full(high - low + 1, -1, dtype=np.int64)
+        place_of[ids - low] = np.arange(ids.size)
+        inside = (wanted >= low) & (wanted <= high)
+        return np.where(inside, place_of[np.where(inside, wanted - low, 0)], -1)
+    ascending = bool((ids[1:] > ids[:-1]).all())
+    order = None if ascending else np.argsort(ids, kind="stable")
+    by_id = ids if order is None else ids[order]
+    place = np.minimum(np.searchsorted(by_id, wanted), ids.size - 1)
+    position = place if order is None else order[place]
+    return np.where(by_id[place] == wanted, position, -1)
+
+
+def lookup(values: NDArray[Any], rows: Rows, missing: int = -1) -> NDArray[Any]:
+    """``values[rows]``, with ``missing`` where the row is -1."""
+    return np.append(values, missing).take(rows)
 
 
 #: Lists longer than any real shape are compared one by one.
@@ -66,7 +123,6 @@ def _of_one_length(inner: Ints, begin: Ints, length: int) -> Rows:
 
 
 def _inner(values: pa.Array) -> Ints:
-    """Numbers of the entries of all lists, addressed by the offsets of the lists."""
     if pa.types.is_map(values.type):
         return joint((codes(values.keys), codes(values.items)))
     return codes(values.values)

@@ -1,14 +1,9 @@
 """Columns of Arrow tables as NumPy arrays, and back."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Ints, Rows
 
 
 def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
@@ -17,6 +12,14 @@ def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
     if values.null_count:
         values = values.fill_null(pa.scalar(null, values.type))
     return np.asarray(values.to_numpy())
+
+
+def numbers(table: pa.Table, column: str) -> Ints:
+    """As :func:`integers`; a column of nothing but nulls takes no memory."""
+    values = table.column(column)
+    if values.null_count == len(values):
+        return np.broadcast_to(np.array(-1, values.type.to_pandas_dtype()), len(values))
+    return integers(table, column)
 
 
 def nullable(values: Ints, type_: pa.DataType) -> pa.Array:

@@ -3,18 +3,14 @@
 A row names its group by a number from 0 on. Rows of group -1 are in no group and are ignored.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 
 #: Up to this many codes beyond the number of rows, an array of flags is faster than sorting.
 _SPARE_CODES = 1 << 16

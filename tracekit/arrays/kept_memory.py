@@ -1,7 +1,5 @@
 """Keeps memory that was freed for the next array of this process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,8 +1,7 @@
-"""Arrow values as JSON text, without a loop over rows: shapes as keys, nested columns for formats without them."""
-
-from __future__ import annotations
+"""Arrow values as JSON; texts that no spreadsheet runs as a formula."""
 
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +35,6 @@ def json_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _string(array: pa.Array) -> pa.Array:
-    """Strings; each distinct one is escaped once."""
     distinct = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     spelled = [json.dumps(text) for text in distinct.dictionary.to_pylist()]
     return pa.array(spelled, pa.string()).take(distinct.indices)
@@ -58,7 +56,6 @@ def _struct(array: pa.StructArray) -> pa.Array:
 
 
 def _joined(array: pa.ListArray | pa.MapArray, members: pa.Array) -> pa.Array:
-    """The texts of each list's members, separated by commas."""
     lists = pa.ListArray.from_arrays(array.offsets, members)
     return pc.if_else(array.is_valid(), pc.binary_join(lists, ", "), pa.scalar(None, pa.string()))
 
@@ -69,3 +66,16 @@ def _bracketed(before: str, text: pa.Array, after: str) -> pa.Array:
 
 def _or_null(text: pa.Array) -> pa.Array:
     return pc.fill_null(text, "null")
+
+
+#: What a spreadsheet may take for a formula or an error. A sign before a number is harmless; an apostrophe is ours.
+_CALCULATED = re.compile(r"['=@#\t\r\n]|[+-](?!\d+(\.\d*)?([eE][+-]?\d+)?\Z)")
+
+
+def safe_in_a_sheet(text: str) -> str:
+    """The text, with an apostrophe in front if a spreadsheet would take it for a formula.
+
+    Such texts start with ``=``, ``@``, ``#``, a tab, a line break or an apostrophe, or with ``+`` or ``-`` without
+    being a number. Removing one leading apostrophe restores every text.
+    """
+    return f"'{text}" if _CALCULATED.match(text) else text

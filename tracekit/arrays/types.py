@@ -1,7 +1,5 @@
 """Types of NumPy arrays, by what they hold."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

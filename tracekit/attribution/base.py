@@ -1,37 +1,32 @@
-"""The interface of a method of attribution, and the result of all methods together."""
+"""What attribution gives: the call or the cause of every kernel, and the keys by which tables refer to each other."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.trace.compiled.shares import Shares
-    from tracekit.trace.evidence import Evidence
+from tracekit.arrays.types import Ints, Rows
+from tracekit.trace.compiled.work import Shares
+from tracekit.trace.evidence import Evidence
 
 
-class Method(Protocol):
-    """A module that finds the calls of some pieces of work."""
+class Method(NamedTuple):
+    """A way to find the calls of kernels.
 
-    #: Its name in ``kernels.method``.
+    Attributes:
+        NAME: Its name in ``kernels.method``.
+        owners: Gives the row of calls of each of some kernels, or -1 where this method does not know it.
+    """
+
     NAME: str
-
-    def owners(self, evidence: Evidence, work: Ints, /) -> Ints:
-        """The row of calls of each of these pieces of work, or -1 where this method does not know it.
-
-        Args:
-            evidence: What is known about the recording.
-            work: Rows of work that no earlier method gave to a call.
-        """
+    owners: Callable[[Evidence, Rows], Rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Which call each piece of work belongs to, and by which method that is known; or the cause why it is not.
+    """Which call each kernel belongs to, and by which method that is known; or the cause why it is not.
 
     Attributes:
-        call: For every piece of work the row of its call, or -1; -1 also where only the module is known, as of
+        call: For every kernel the row of its call, or -1; -1 also where only the module is known, as of
             compiled graphs that no marked call runs.
         method: Position in ``METHODS``, or -1.
         cause: Position in ``causes.CAUSES`` exactly where ``method`` is -1, else -1.
@@ -49,7 +44,7 @@ class Ids:
     Attributes:
         call_id: Id of every call; -1 for calls of unknown modules, which are in no table.
         call_order: Rows of calls by (module, start).
-        kernel_id: Id of every piece of work: its rank by start.
+        kernel_id: Id of every kernel: its rank by start.
         kernel_order: Rows of work by (module, start), those without a module last.
     """
 
@@ -61,15 +56,15 @@ class Ids:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recording in which every piece of work has an owner or a cause.
+    """A recording in which every kernel has an owner or a cause.
 
     Attributes:
         evidence: What is known about the recording.
-        owners: The call or the cause of every piece of work.
+        owners: The call or the cause of every kernel.
         ids: Keys and orders of tables.
-        module: For every piece of work the row of its module, or -1; of several that it serves the one with the
+        module: For every kernel the row of its module, or -1; of several that it serves the one with the
             greatest weight, or what they are all part of.
-        own_ns: How long every piece of work ran by itself, in nanoseconds.
+        own_ns: How long every kernel ran, without what ran inside it, in nanoseconds.
     """
 
     evidence: Evidence
@@ -85,5 +80,5 @@ class Trace:
 
     @property
     def shares_of_work(self) -> Rows:
-        """For every piece of work the row of its shares; negative where it serves its module alone."""
+        """For every kernel the row of its shares; negative where it serves only its module."""
         return self.evidence.compiled_work.of_work

@@ -1,20 +1,15 @@
-"""Causes of missing attribution: why a piece of work has no module."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""Causes of missing attribution: why a kernel has no module."""
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import innermost, parents
-from tracekit.causes import CAUSES
-from tracekit.causes.markers import RANGES_OVERLAP
-from tracekit.causes.work import (
+from tracekit.arrays.types import Flags, Ints
+from tracekit.causes import (
     AMBIGUOUS_LAUNCH,
     AMBIGUOUS_SEQ,
     BACKWARD,
+    CAUSES,
     COMPILATION,
     COMPILED_UNMATCHED,
     DATA_LOADING,
@@ -29,19 +24,16 @@ from tracekit.causes.work import (
     OPTIMIZER,
     OUTSIDE_MODULES,
     OUTSIDE_RANGES,
+    RANGES_OVERLAP,
+    Cause,
 )
 from tracekit.graphs.api_calls import BEGINS_CAPTURE, roles_of
 from tracekit.markers import phases
-from tracekit.markers.kinds import MODULES
-from tracekit.recording.tables import COPY_KINDS, MEMCPY
-from tracekit.trace.compiled import shares
-from tracekit.trace.replay import is_whole_graph
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints
-    from tracekit.causes.base import Cause
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.evidence import Evidence
+from tracekit.markers.base import MODULES
+from tracekit.recording.tables import COPY_KINDS, MEMCPY, Recording
+from tracekit.trace.compiled import work
+from tracekit.trace.evidence import Evidence
+from tracekit.trace.launching import is_whole_graph
 
 #: What a phase says of work that no module launched.
 _OF_PHASE = {
@@ -52,17 +44,17 @@ _OF_PHASE = {
     phases.DATA: DATA_LOADING,
 }
 #: Why a kernel map tells no module.
-_UNMATCHED = (shares.NO_MAP, shares.CUT, shares.DIFFERS, shares.SILENT)
+_UNMATCHED = (work.NO_MAP, work.CUT, work.DIFFERS, work.SILENT)
 #: Kinds of copies that moved pages of managed memory, as CUPTI reports them.
 _UNIFIED = [kind for kind, label in enumerate(COPY_KINDS) if label.startswith("Unified")]
 
 
 def causes_of(evidence: Evidence, call: Ints) -> Ints:
-    """For each piece of work the cause that holds if it has no module, as a position in ``causes.CAUSES``.
+    """For each kernel the cause that holds if it has no module, as a position in ``causes.CAUSES``.
 
     Args:
         evidence: What is known about the recording.
-        call: The call of each piece, whether its module is known or not; -1 for none.
+        call: The call of each, whether its module is known or not; -1 for none.
     """
     launched, phase = evidence.launched, evidence.phase_of_work
     nowhere = OUTSIDE_MODULES if evidence.keyed.by == MODULES else OUTSIDE_RANGES
@@ -70,7 +62,7 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     of_run = evidence.compiled_work.of_work
     cases: list[tuple[Flags, Cause]] = [
         (np.isin(of_run, _UNMATCHED), COMPILED_UNMATCHED),
-        (of_run == shares.UNCLEAR, MODULE_UNCLEAR),
+        (of_run == work.UNCLEAR, MODULE_UNCLEAR),
         (outside, nowhere),
         (divided, GRAPH_NOT_IN_ONE_CALL),
         (is_whole_graph(evidence.recording), GRAPH_NOT_EXPANDED),
@@ -94,7 +86,7 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
 def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
     """Which graphs traced as a whole were captured outside of every call, and which are known to lie in some calls."""
     graphs = evidence.whole_graphs
-    outside, inside = (np.zeros(evidence.recording.work.num_rows, dtype=bool) for _ in range(2))
+    outside, inside = (np.zeros(len(evidence.recording.work), dtype=bool) for _ in range(2))
     marked = evidence.call_at_launch[graphs.launch] >= 0
     in_calls = counts(graphs.captured_in[marked], int(graphs.window.max(initial=-1)) + 1)[graphs.window] > 0
     outside[graphs.work[~in_calls]], inside[graphs.work[in_calls]] = True, True
@@ -102,14 +94,13 @@ def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
 
 
 def _made_by_several(evidence: Evidence) -> Flags:
-    """Which pieces were launched by nodes of autograd that several operators may have made."""
-    if evidence.made_by is None:
-        return np.zeros(evidence.recording.work.num_rows, dtype=bool)
-    return np.asarray(np.append(evidence.made_by.ambiguous, False)[evidence.launched.launch])
+    """Which kernels were launched by nodes of autograd that several operators may have made."""
+    if evidence.forward_call_of is None:
+        return np.zeros(len(evidence.recording.work), dtype=bool)
+    return np.asarray(np.append(evidence.forward_call_of.ambiguous, False)[evidence.launched.launch])
 
 
 def _in_cut_range(evidence: Evidence) -> Flags:
-    """Which pieces were launched inside a range that ends earlier as a node."""
     axis, cut = evidence.axis, evidence.keyed.cut
     start, end = axis.range_start[cut], axis.range_end[cut]
     inside = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end) >= 0
@@ -117,17 +108,17 @@ def _in_cut_range(evidence: Evidence) -> Flags:
 
 
 def _captured_too(recording: Recording) -> Flags:
-    """For each piece of work whether graph captures of its process are known, but nothing of the graphs they made."""
+    """For each kernel whether graph captures of its process are known, but nothing of the graphs they made."""
     processes = np.zeros(recording.threads.process_pid.size + 1, dtype=bool)
     if not recording.records_graphs:
         begins = roles_of(recording) == BEGINS_CAPTURE
-        processes[recording.threads.process[integers(recording.launches, "thread")[begins]]] = True
-    return processes[integers(recording.work, "process")]
+        processes[recording.threads.process[recording.launches.thread[begins]]] = True
+    return processes[recording.work.process]
 
 
 def _is_migration(evidence: Evidence) -> Flags:
     """Which copies moved managed memory: those without an id, and those of such a kind that no call started."""
     work = evidence.recording.work
-    nameless = integers(work, "correlation_id", null=0) == 0
-    unified = np.isin(integers(work, "copy_kind"), _UNIFIED) & (evidence.launched.launch < 0)
-    return np.asarray((integers(work, "kind") == MEMCPY) & (nameless | unified))
+    nameless = np.isin(work.correlation_id, (0, -1))
+    unified = np.isin(work.copy_kind, _UNIFIED) & (evidence.launched.launch < 0)
+    return np.asarray((work.kind == MEMCPY) & (nameless | unified))

@@ -1,11 +1,11 @@
-"""Marks, runs and records a model. Beside it, only programs that a proof records import torch.
+"""Marks, runs and records a model. Beside it, only models that the self-test records import torch.
 
 * :func:`layer_markers` puts a range around every call of every module of a model;
 * :func:`layer_marker` marks one call by hand;
-* :func:`compiled_maps` tells which modules the kernels of compiled graphs serve;
+* :func:`compiled_maps` records which modules the kernels of compiled graphs serve;
 * :func:`step` marks an iteration, and :func:`operator_markers` every operator;
-* :class:`Nvtx`, :class:`Itt` and :class:`Listed` are emitters: where the ranges go;
-* :func:`unheard` says why no tool records them.
+* :class:`Nvtx`, :class:`Itt` and :class:`MemoryEmitter` are emitters: where the ranges go;
+* :func:`unheard` explains why no tool records them.
 
 This code runs inside the user's job. It does not import pandas, pyarrow or SQLAlchemy, and it raises nothing while
 the model runs.
@@ -13,25 +13,10 @@ the model runs.
 
 from __future__ import annotations
 
-from tracekit.capture.emit import (
-    Emitter,
-    Itt,
-    Listed,
-    Nvtx,
-    itt_emitter,
-    nvtx_emitter,
-    unheard,
-)
-from tracekit.capture.layers import (
-    SKIPPED,
-    LayerMarkers,
-    MarkedCall,
-    layer_marker,
-    layer_markers,
-)
+from tracekit.capture.emit import Emitter, Itt, MemoryEmitter, Nvtx, itt_emitter, nvtx_emitter, unheard
+from tracekit.capture.layers import SKIPPED, LayerMarkers, MarkedCall, layer_marker, layer_markers
 from tracekit.capture.maps import compiled_maps
-from tracekit.capture.operators import operator_markers
-from tracekit.capture.steps import STEPS, StepCounter, step
+from tracekit.capture.steps import STEPS, StepCounter, operator_markers, step
 
 __all__ = [
     "SKIPPED",
@@ -39,8 +24,8 @@ __all__ = [
     "Emitter",
     "Itt",
     "LayerMarkers",
-    "Listed",
     "MarkedCall",
+    "MemoryEmitter",
     "Nvtx",
     "StepCounter",
     "compiled_maps",

@@ -4,21 +4,17 @@ Dynamo skips the hooks of a compiled module, so its calls would go unmarked. ``t
 module whose hooks run outside the compiled code. ``module.compile()`` stores a compiled call on the module itself.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakMethod, ref
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from tracekit.capture.backward import BackwardMarks
 from tracekit.capture.emit import nothing
 from tracekit.capture.marks import WRAPPED, Marks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import nn
-    from torch.utils.hooks import RemovableHandle
 
 _CALL = "_compiled_call_impl"
 #: The ids of the hooks of marks: the first marks on a module have the first, and so on.
@@ -44,8 +40,6 @@ class Attached(NamedTuple):
 
 
 class _MarkedCall:
-    """A module's compiled or fused call with marks around it."""
-
     def __init__(
         self, module: nn.Module, marks: AnyMarks, called: Callable[..., Any], *, outermost: bool = False
     ) -> None:
@@ -104,8 +98,7 @@ def attach(module: nn.Module, marks: AnyMarks) -> Attached:
 def _share_id(handle: RemovableHandle, hooks: dict[int, Any], options: dict[int, bool]) -> None:
     """Gives a hook an id that marks on other modules have, too.
 
-    Dynamo guards on the ids of hooks that it traces. With ids of their own, modules that are alike could not share
-    their compiled code.
+    Dynamo guards on ids of hooks; with ids of their own, like modules could not share their compiled code.
     """
     shared = next((number for number in _shared_ids if number not in hooks), None)
     if shared is None:
@@ -129,12 +122,7 @@ def _remove(handle: RemovableHandle, marks: AnyMarks, module: ref[nn.Module]) ->
 
 
 def compile_in_place(module: nn.Module, compile_: Callable[[], object]) -> None:
-    """Compiles a module in place. Its marks go around the compiled call: as hooks inside it they would do nothing.
-
-    Args:
-        module: The module.
-        compile_: Compiles it.
-    """
+    """Compiles a module in place. Its marks go around the compiled call: as hooks inside it they would do nothing."""
     calls = list(_calls_around(module))
     compile_()
     if calls:
@@ -195,14 +183,12 @@ def all_marks_on(module: nn.Module) -> Iterator[Marks | BackwardMarks]:
 
 
 def _hooked(module: nn.Module) -> Iterator[Marks | BackwardMarks]:
-    """The marks that are hooks of a module."""
     for hook in module._forward_pre_hooks.values():
         if isinstance(marks := getattr(hook, "__self__", None), Marks | BackwardMarks):
             yield marks
 
 
 def _calls_around(module: nn.Module) -> Iterator[_MarkedCall]:
-    """The marked calls around a module's compiled or fused call, from the outermost one."""
     call = getattr(module, _CALL, None)
     while isinstance(call, _MarkedCall):
         yield call

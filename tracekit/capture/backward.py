@@ -1,9 +1,12 @@
 """Backward markers: a range around the part of a backward pass that belongs to a call of a module.
 
-Autograd runs nodes, not modules, in its own order. While a module runs forward, we note the sequence numbers of the
-nodes that it makes (:mod:`tracekit.capture.passes`). Before a backward pass runs, we put hooks on the nodes before
-which the call changes, and take them off at its end. The hooks open the ranges of that call and of the calls around
-it, on whatever thread, and close all others.
+Autograd runs nodes, not modules, in its own order. Every node has a sequence number, counted by the thread that made
+it. The engine runs the nodes of one device in descending order of these numbers, because a node is older than the nodes
+that use its results; only gradients of parameters are accumulated out of order, each right after the parameter's last
+user. So the numbers at the begin and the end of each forward call identify the call that made the node that runs.
+
+Before a backward pass runs, we put hooks on the nodes before which the call changes, and take them off at its end. The
+hooks open the ranges of that call and of the calls around it, on whatever thread, and close all others.
 
 Torch's own operator ranges (``emit_nvtx``) begin before a node's hooks run and end after them, so pushed ranges would
 not nest with them. While torch emits them, we start and end ranges instead, which need not nest.
@@ -13,37 +16,41 @@ from __future__ import annotations
 
 import logging
 import threading
-from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, wraps
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary, ref
 
 import torch
+from torch import nn
+from torch._C import _ImperativeEngine
+from torch._C._autograd import _get_sequence_nr
 from torch._C._profiler import ActiveProfilerType
+from torch._guards import TracingContext
 from torch.autograd import Variable
+from torch.autograd.graph import Node
 from torch.compiler import is_dynamo_compiling
+from torch.utils import checkpoint
+from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
-from tracekit.capture import recomputing
-from tracekit.capture.emit import Nowhere, close_down_to, nothing
-from tracekit.capture.marks import Switch, pickled_as_nothing, unwrapped
-from tracekit.capture.passes import NodeOwners, plan, unwatch, watch
-from tracekit.capture.tensors import all_tensors
-from tracekit.markers import spelling
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import nn
-    from torch.autograd.graph import Node
-    from torch.utils.hooks import RemovableHandle
-
-    from tracekit.capture.emit import Emitter, Lane
-    from tracekit.capture.passes import Plan
+from tracekit.capture.emit import Emitter, Lane, NullEmitter, close_entry, nothing
+from tracekit.capture.marks import Switch, all_tensors, pickled_as_nothing, unwrapped
+from tracekit.markers import formatting
 
 _LOG = logging.getLogger("tracekit.capture")
 _TAG = "tracekit"
 _MARKS = attrgetter("marks")
+#: Nodes that accumulate gradients of parameters have higher numbers than this, and run out of order.
+_OUT_OF_ORDER = 2**63
+#: A thread remembers the owners of its latest nodes, up to this many changes.
+_MOST_CHANGES = 2**17
+#: Position of ``inputs`` among the engine's arguments.
+_INPUTS = 4
+#: Names of torch.utils.checkpoint: the context around a recomputed function, and the reentrant variant.
+_HOOK, _REENTRANT = "_recomputation_hook", "CheckpointFunction"
 
 
 class _Call:
@@ -58,27 +65,18 @@ class _Call:
 
 
 class _Thread(threading.local):
-    """What runs on this thread.
+    """What runs on this thread, calls outermost first; for each backward pass, how many forward calls ran before it."""
 
-    Attributes:
-        forward: Forward calls, outermost first.
-        backward: Calls whose backward ranges are open, outermost first.
-        ends: What ends each of these ranges.
-        line: Whose nodes this thread makes.
-        passes: For each backward pass that was started on this thread, how many forward calls ran before it.
-    """
-
-    def __init__(self, lines: list[ref[NodeOwners[_Call]]]) -> None:
+    def __init__(self, nodes_by_thread: list[ref[NodeOwners]]) -> None:
         self.forward: list[_Call] = []
         self.backward: list[_Call] = []
         self.ends: list[Callable[[], object]] = []
-        self.line = NodeOwners[_Call]()
+        self.nodes = NodeOwners()
         self.passes: list[int] = []
-        lines.append(ref(self.line, lines.remove))
+        nodes_by_thread.append(ref(self.nodes, nodes_by_thread.remove))
 
     @property
     def current(self) -> _Call | None:
-        """The innermost call that runs, forward or backward."""
         forward, backward = self.forward, self.backward
         if backward and len(forward) <= (self.passes[-1] if self.passes else 0):
             return backward[-1]
@@ -90,22 +88,20 @@ class BackwardTrack:
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
-        self._lines: list[ref[NodeOwners[_Call]]] = []
-        self.thread = _Thread(self._lines)
+        self._nodes_by_thread: list[ref[NodeOwners]] = []
+        self.thread = _Thread(self._nodes_by_thread)
         self._marked = 0
         self._several_threads = False
         self._start: Callable[[str], Callable[[], object]] | None = None
-        self._recomputation = emitter.opener(spelling.RECOMPUTATION)
+        self._recomputation = emitter.opener(formatting.RECOMPUTATION)
 
     def marked(self, more: int) -> None:
         """Counts marked modules; passes are watched while there are any."""
         before, self._marked = self._marked, self._marked + more
         if before == 0:
-            watch(self._begin)
-            recomputing.watch(self._recompute)
+            _watch(self)
         elif self._marked == 0:
-            unwatch(self._begin)
-            recomputing.unwatch(self._recompute)
+            _unwatch(self)
             self._switch_to(None)
 
     def tag(self, value: object) -> None:
@@ -113,15 +109,16 @@ class BackwardTrack:
         try:
             for tensor in all_tensors(value) or ():
                 if (node := tensor.grad_fn) is not None:
-                    _notes(node)[_TAG] = self.thread.line
-        except Exception:  # noqa: BLE001 - outputs that we cannot search must not end the user's run
+                    _metadata(node)[_TAG] = self.thread.nodes
+        except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot mark a call's backward pass", exc_info=True)
 
-    def _begin(self, roots: Sequence[Node], *, whole: bool) -> Callable[[], object]:
+    def pass_begins(self, roots: Sequence[Node], *, whole: bool) -> Callable[[], object]:
         """Prepares a backward pass that this thread starts; returns what ends it."""
         thread = self.thread
         running = thread.backward[-1] if thread.backward else None
-        self._start = getattr(self.emitter, "start", None) if _operators_push_ranges() else None
+        operators_push_ranges = torch._C._autograd._profiler_type() == ActiveProfilerType.NVTX
+        self._start = getattr(self.emitter, "start", None) if operators_push_ranges else None
         steps = self._plan(roots, whole=whole)
         handles = [_first_hook(node, partial(self._enter, call)) for node, call in steps.changes()]
         last = steps.last()
@@ -131,22 +128,22 @@ class BackwardTrack:
         return partial(self._end, handles, running)
 
     def _end(self, handles: list[Any], running: _Call | None) -> None:
-        """Ends a backward pass: what ran backward before it goes on."""
         for handle in handles:
             handle.remove()
         self._switch_to(running)
         self.thread.passes.pop()
-        self.thread.line.note(self.thread.current)
+        self.thread.nodes.note(self.thread.current)
 
-    def _plan(self, roots: Sequence[Node], *, whole: bool) -> Plan[_Call]:
+    def _plan(self, roots: Sequence[Node], *, whole: bool) -> Plan:
         """The nodes of a pass. If several threads made nodes, only some are known to be of a certain thread."""
-        used = [line for known in list(self._lines) if (line := known()) is not None and line.used]
+        known = [nodes() for nodes in list(self._nodes_by_thread)]
+        used = [nodes for nodes in known if nodes is not None and nodes.used]
         self._several_threads |= len(used) > 1
         if not self._several_threads:
             return plan(roots if used else (), used[0] if used else None, None, whole=whole)
         # In the middle of another pass, this thread ran forward again what it now runs backward.
-        line = self.thread.line if torch._C._current_graph_task_id() >= 0 else None
-        return plan(roots, line, _tag, whole=whole)
+        own = self.thread.nodes if torch._C._current_graph_task_id() >= 0 else None
+        return plan(roots, own, _tag, whole=whole)
 
     def _enter(self, call: _Call | None, _gradients: object) -> None:
         thread = self.thread
@@ -159,7 +156,7 @@ class BackwardTrack:
                 # On a thread of the engine's own, only the engine can tell us that the pass has ended.
                 Variable._execution_engine.queue_callback(self._leave)
         # What this node makes is the call's: to be run forward again, or to be differentiated again.
-        thread.line.note(call)
+        thread.nodes.note(call)
 
     def _leave(self, *_gradients: object) -> None:
         self._switch_to(None)
@@ -179,33 +176,20 @@ class BackwardTrack:
             ends.pop()()
         for entry in chain[shared:]:
             open_.append(entry)
-            ends.append(self._opened(entry))
+            ends.append(self._opened(entry, entry.marks.text, entry.opener))
 
-    def _opened(self, call: _Call) -> Callable[[], object]:
-        """Opens the backward range of a call; returns what ends it."""
-        if self._start is not None:
-            return self._start(call.marks.text)
-        self.emitter.lane.open.append(call)
-        call.opener()
-        return partial(self._close, call)
-
-    def _recompute(self) -> Callable[[], object]:
+    def recomputation_begins(self) -> Callable[[], object]:
         """Opens a range of no module while a function runs forward again in the middle of a module's part."""
         if not self.thread.backward:
             return nothing
-        if self._start is not None:
-            return self._start(spelling.RECOMPUTATION)
-        entry = object()
-        self.emitter.lane.open.append(entry)
-        self._recomputation()
-        return partial(self._close, entry)
+        return self._opened(object(), formatting.RECOMPUTATION, self._recomputation)
 
-    def _close(self, call: object) -> None:
-        opened = self.emitter.lane.open
-        if call in opened:
-            close_down_to(call, opened, self.emitter.close)
-            opened.pop()
-            self.emitter.close()
+    def _opened(self, entry: object, text: str, opener: Callable[[], object]) -> Callable[[], object]:
+        if self._start is not None:
+            return self._start(text)
+        self.emitter.lane.open.append(entry)
+        opener()
+        return partial(close_entry, entry, self.emitter)
 
 
 _tracks: WeakValueDictionary[Lane, BackwardTrack] = WeakValueDictionary()
@@ -218,16 +202,9 @@ def backward_track(emitter: Emitter) -> BackwardTrack:
     return track
 
 
-def _operators_push_ranges() -> bool:
-    """Whether torch pushes an NVTX range for every operator."""
-    return torch._C._autograd._profiler_type() == ActiveProfilerType.NVTX
-
-
-def _notes(node: Node) -> dict[object, object]:
-    """The metadata dict of a node; torch's type stubs declare it as a method."""
-    metadata: Any = node.metadata
-    notes: dict[object, object] = metadata
-    return notes
+def _metadata(node: Node) -> dict[object, object]:
+    metadata: Any = node.metadata  # torch's type stubs declare it as a method
+    return metadata  # type: ignore[no-any-return]
 
 
 def _first_hook(node: Node, hook: Callable[[object], None]) -> RemovableHandle:
@@ -239,9 +216,9 @@ def _first_hook(node: Node, hook: Callable[[object], None]) -> RemovableHandle:
     return handle
 
 
-def _tag(node: Node) -> NodeOwners[_Call] | None:
-    line = _notes(node).get(_TAG)
-    return line if isinstance(line, NodeOwners) else None
+def _tag(node: Node) -> NodeOwners | None:
+    nodes = _metadata(node).get(_TAG)
+    return nodes if isinstance(nodes, NodeOwners) else None
 
 
 class BackwardMarks:
@@ -255,7 +232,7 @@ class BackwardMarks:
         self._opener: Callable[[], object] | None = None
 
     def __deepcopy__(self, _memo: dict[int, object]) -> BackwardMarks:
-        return _silent()
+        return BackwardMarks("", BackwardTrack(NullEmitter()), Switch(on=False))
 
     @override
     def __reduce__(self) -> tuple[object, ...]:
@@ -267,11 +244,11 @@ class BackwardMarks:
             return
         thread = self._track.thread
         if self._opener is None:
-            self.text = spelling.backward(self._path, type(unwrapped(module)).__name__)
+            self.text = formatting.backward(self._path, type(unwrapped(module)).__name__)
             self._opener = self._track.emitter.opener(self.text)
         call = _Call(self, self._opener, thread.current)
         thread.forward.append(call)
-        thread.line.note(call)
+        thread.nodes.note(call)
 
     def after(self, _module: nn.Module, _args: object, output: object) -> None:
         """Notes that nodes are of the call around from now on."""
@@ -283,11 +260,227 @@ class BackwardMarks:
             return
         while forward.pop().marks is not self:  # inner calls that an interrupt ended
             pass
-        thread.line.note(thread.current)
+        thread.nodes.note(thread.current)
         if not forward:
             self._track.tag(output)
 
 
-def _silent() -> BackwardMarks:
-    """Marks that do nothing, for copies of a marked module: nobody could take real ones off again."""
-    return BackwardMarks("", BackwardTrack(Nowhere()), Switch(on=False))
+class NodeOwners:
+    """The owners of the nodes that one thread made, by sequence number."""
+
+    __slots__ = ("__weakref__", "_owners", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._owners: list[_Call | None] = []
+
+    def note(self, owner: _Call | None) -> None:
+        """From now on, nodes that this thread makes are the owner's."""
+        number = _get_sequence_nr()
+        starts, owners = self._starts, self._owners
+        if starts and starts[-1] == number:
+            owners[-1] = owner
+            return
+        starts.append(number)
+        owners.append(owner)
+        if len(starts) > _MOST_CHANGES:
+            del starts[: _MOST_CHANGES // 2], owners[: _MOST_CHANGES // 2]
+
+    def owner(self, number: int) -> _Call | None:
+        """The owner of the node with this number; None if it has none, or is too old."""
+        at = bisect_right(self._starts, number) - 1
+        return self._owners[at] if at >= 0 else None
+
+    @property
+    def used(self) -> bool:
+        """Whether the thread made any nodes since its first note."""
+        return len(self._starts) > 1
+
+
+class Step(NamedTuple):
+    """A node that a pass runs, and the owners of the nodes of the thread that made it, if that thread is known."""
+
+    number: int
+    node: Node
+    thread: NodeOwners | None
+
+    @property
+    def owner(self) -> _Call | None:
+        """The call that made the node."""
+        return None if self.thread is None else self.thread.owner(self.number)
+
+
+class Plan(NamedTuple):
+    """The nodes that a pass runs, as each device does; ``certain`` if that order is, and if all of them run."""
+
+    steps: list[Step]
+    certain: bool
+
+    def changes(self) -> Iterator[tuple[Node, _Call | None]]:
+        """The nodes before which the owner changes; all nodes where it is not certain what runs before."""
+        current: dict[str, _Call | None] = {}
+        on_gpus = torch.cuda.is_available()  # without GPUs, one thread runs all nodes
+        for step in self.steps:
+            device, owner = _device(step.node) if on_gpus else "cpu", step.owner
+            if not self.certain or current.get(device) is not owner:
+                current[device] = owner
+                yield step.node, owner
+
+    def last(self) -> list[Node]:
+        """The last node of each device, if there may be several."""
+        if not torch.cuda.is_available():
+            return []
+        return list({_device(step.node): step.node for step in self.steps}.values())
+
+
+def _device(node: Node) -> str:
+    devices = (str(gradient.device) for gradient in node._input_metadata)
+    return next((device for device in devices if device != "cpu"), "cpu")
+
+
+def plan(
+    roots: Sequence[Node], thread: NodeOwners | None, tagged: Callable[[Node], NodeOwners | None] | None, *, whole: bool
+) -> Plan:
+    """Finds the nodes below some nodes.
+
+    ``tagged`` knows the thread that made a node, where that is recorded; it made the nodes below, too.
+    """
+    steps: list[Step] = []
+    seen: set[Node] = set()
+    pending: list[tuple[Node, int, NodeOwners | None]] = [(node, _OUT_OF_ORDER, thread) for node in roots]
+    while pending:
+        node, consumer, made_by = pending.pop()
+        number = node._sequence_nr()
+        if number >= _OUT_OF_ORDER:
+            continue
+        if number >= consumer:
+            whole = False
+        if node in seen:
+            continue
+        seen.add(node)
+        if tagged is not None:
+            made_by = tagged(node) or made_by
+        steps.append(Step(number, node, made_by))
+        pending += [(below, number, made_by) for below, _ in node.next_functions if below is not None]
+    steps.sort(key=itemgetter(0), reverse=True)
+    return Plan(steps, whole)
+
+
+#: The tracks whose marked modules run.
+_watching: list[BackwardTrack] = []
+_originals: dict[str, Any] = {}
+
+
+def _watch(track: BackwardTrack) -> None:
+    """From now on, a track hears of every backward pass, and of every function that one runs again.
+
+    What a checkpointed function (``torch.utils.checkpoint``) computes again outside the modules that it calls does not
+    belong to the module that runs backward just then. Torch announces neither passes nor recomputations, so its engine
+    and both kinds of checkpoints are wrapped while anybody watches.
+    """
+    if not isinstance(Variable._execution_engine, _WatchedEngine):
+        Variable._execution_engine = _WatchedEngine()
+    if not _watching:
+        _wrap_checkpoints()
+    _watching.append(track)
+
+
+def _unwatch(track: BackwardTrack) -> None:
+    if track in _watching:
+        _watching.remove(track)
+    if _watching:
+        return
+    if type(Variable._execution_engine) is _WatchedEngine:
+        Variable._execution_engine = _ImperativeEngine()
+    if _HOOK in _originals:
+        setattr(checkpoint, _HOOK, _originals.pop(_HOOK))
+    if _REENTRANT in _originals:
+        checkpoint.CheckpointFunction.backward = _originals.pop(_REENTRANT)  # type: ignore[method-assign]
+
+
+class _WatchedEngine(_ImperativeEngine):
+    @override
+    def run_backward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        ends = _pass_begins(*args, **kwargs)
+        try:
+            return super().run_backward(*args, **kwargs)
+        finally:
+            for end in ends:
+                end()
+
+
+def _pass_begins(*args: Any, **kwargs: Any) -> list[Callable[[], object]]:  # noqa: ANN401 - as the engine
+    # AOTAutograd runs passes to trace them, not to compute anything.
+    if not _watching or TracingContext.try_get() is not None:
+        return []
+    ends: list[Callable[[], object]] = []
+    try:
+        tensors = args[0] if args else kwargs["tensors"]
+        inputs = args[_INPUTS] if len(args) > _INPUTS else kwargs.get("inputs")
+        nodes = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in tensors]  # or GradientEdges
+        roots = [node for node in nodes if node is not None]
+        for track in _watching.copy():
+            ends.append(track.pass_begins(roots, whole=not inputs))  # noqa: PERF401 - those that began end, whatever fails after
+    except Exception:  # noqa: BLE001
+        _LOG.debug("cannot mark a backward pass", exc_info=True)
+    return ends
+
+
+def _wrap_checkpoints() -> None:
+    hook, reentrant = getattr(checkpoint, _HOOK, None), getattr(checkpoint, _REENTRANT, None)
+    if isinstance(hook, type):
+        _originals[_HOOK] = hook
+        setattr(checkpoint, _HOOK, _watched(hook))
+    if reentrant is not None and "backward" in vars(reentrant):
+        _originals[_REENTRANT] = vars(reentrant)["backward"]
+        reentrant.backward = staticmethod(_watched_reentrant(reentrant.backward))
+
+
+def _watched(hook: type) -> type:
+    class Watched(hook):  # type: ignore[misc]
+        def __enter__(self) -> Any:  # noqa: ANN401 - as torch's
+            self._ends = _recomputation_begins()
+            return super().__enter__()
+
+        def __exit__(self, *raised: object) -> Any:  # noqa: ANN401
+            _recomputation_ends(self._ends)
+            return super().__exit__(*raised)
+
+    return Watched
+
+
+def _watched_reentrant(backward: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(backward)
+    def watched(ctx: Any, *gradients: Any) -> Any:  # noqa: ANN401 - as torch's
+        function = ctx.run_function
+
+        def run(*args: Any) -> Any:  # noqa: ANN401
+            ends = _recomputation_begins()
+            try:
+                return function(*args)
+            finally:
+                _recomputation_ends(ends)
+
+        ctx.run_function = run
+        try:
+            return backward(ctx, *gradients)
+        finally:
+            ctx.run_function = function
+
+    return watched
+
+
+def _recomputation_begins() -> list[Callable[[], object]]:
+    try:
+        return [track.recomputation_begins() for track in _watching.copy()]
+    except Exception:  # noqa: BLE001
+        _LOG.debug("cannot mark what a checkpoint runs again", exc_info=True)
+        return []
+
+
+def _recomputation_ends(ends: list[Callable[[], object]]) -> None:
+    try:
+        for end in ends:
+            end()
+    except Exception:  # noqa: BLE001
+        _LOG.debug("cannot end the mark of what a checkpoint ran again", exc_info=True)

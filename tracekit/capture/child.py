@@ -1,41 +1,27 @@
 """The process that nsys profiles: runs a target with markers, and reports the outcome to its parent."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracekit.capture import target
-from tracekit.capture.compiling import Compiling
-from tracekit.capture.emit import nvtx_emitter
-from tracekit.capture.epoch import epoch
-from tracekit.capture.graphs import on_graph_capture
+from tracekit.capture.emit import epoch, nvtx_emitter
 from tracekit.capture.maps import maps_of_recording
-from tracekit.capture.operators import operator_markers
 from tracekit.capture.program import Settings
-from tracekit.capture.run import exit_code, run
-from tracekit.capture.schedule import attempt, wait_for_gpu
-from tracekit.capture.training import data_markers
+from tracekit.capture.run import exit_code, load, run
+from tracekit.capture.schedule import attempt, data_markers, on_graph_capture, wait_for_gpu
+from tracekit.capture.steps import operator_markers
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight.nsys import WINDOW
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 class NvtxWindow:
-    """The range that tells nsys what to record. nsys accepts only one.
-
-    Attributes:
-        warnings: What went wrong when it was closed.
-    """
+    """The range that tells nsys what to record. nsys accepts only one."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -82,7 +68,7 @@ def main(argument: str) -> int:
     code, process = 1, os.getpid()  # 1 is Python's own exit code for exceptions that are not caught below
     try:
         nvtx_emitter()  # raises where nvtx is missing, before the target runs
-        _run_target(spec, tuple(arguments), _settings(settings), window, figures)
+        _run_target(spec, tuple(arguments), Settings.of_json(settings), window, figures)
         code = 0
     except TracekitError as error:
         outcome |= {"problem": str(error), "usage": isinstance(error, UsageError)}
@@ -97,20 +83,13 @@ def main(argument: str) -> int:
     return code
 
 
-def _settings(values: dict[str, Any]) -> Settings:
-    """Settings from JSON."""
-    compiling = values["compiling"]
-    restored = {"skip": tuple(values["skip"]), "compiling": compiling and Compiling(**compiling)}
-    return Settings(**(values | restored))
-
-
 def _run_target(
     spec: str, arguments: tuple[str, ...], settings: Settings, window: NvtxWindow, figures: dict[str, int]
 ) -> None:
     operators = operator_markers() if settings.ops else nullcontext()
     # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
     with on_graph_capture(window.open), data_markers(), maps_of_recording():
-        run(target.load(spec, arguments), settings, window, operators, figures)
+        run(load(spec, arguments), settings, window, operators, figures)
 
 
 def _write_outcome(path: Path, outcome: dict[str, object]) -> None:
@@ -118,7 +97,7 @@ def _write_outcome(path: Path, outcome: dict[str, object]) -> None:
         path.write_text(json.dumps(outcome))
     except OSError as error:
         line = f"tracekit: warning: {path}: {error.strerror}; the cost of recording is not known"
-        print(line, file=sys.stderr)  # noqa: T201 - there is no other way to tell the parent
+        print(line, file=sys.stderr)  # noqa: T201 - there is no other way to the parent
 
 
 if __name__ == "__main__":

@@ -1,19 +1,13 @@
 """A small Llama with random weights that answers three requests: shows tracekit in seconds, without a download."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
 from tracekit.capture.steps import step
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 #: Number of steps of the first request, which is the warm-up.
 WARMUP = 4
@@ -176,7 +170,6 @@ def _no_past(ids: Tensor) -> Past:
 
 
 def _heads(x: Tensor) -> Tensor:
-    """[batch, tokens, hidden] to [batch, heads, tokens, size]."""
     return x.view(*x.shape[:2], _HEADS, _SIZE).transpose(1, 2)
 
 

@@ -1,32 +1,28 @@
-"""Emitters: where markers go. NVTX for nsys and similar tools, ITT for VTune, or a list. They know texts, not modules.
+"""Emitters: where markers go. NVTX for nsys and similar tools, ITT for VTune, or memory. They know texts, not modules.
 
 :meth:`Emitter.opener` prepares a range from its text. It may be slow, because it is called once per distinct text;
 opening and closing the range are single calls into C.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 from tracekit.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _LOG = logging.getLogger("tracekit.capture")
 _INJECTION = "NVTX_INJECTION64_PATH"
 KNOWN_NVTX = "pip install 'nvtx>=0.2.11,<=0.2.17'"
 
 
-class Opened(list[object]):
+class OpenRanges(list[object]):
     """The marked calls and steps that are open on one thread, outermost first."""
 
     __slots__ = ("__weakref__",)
@@ -35,8 +31,8 @@ class Opened(list[object]):
 class Lane(threading.local):
     """The open calls and steps of this thread, with access to those of other threads."""
 
-    def __init__(self, all_threads: list[ref[Opened]]) -> None:
-        self.open = Opened()
+    def __init__(self, all_threads: list[ref[OpenRanges]]) -> None:
+        self.open = OpenRanges()
         self._all_threads = all_threads
         all_threads.append(ref(self.open, all_threads.remove))
 
@@ -46,12 +42,7 @@ class Lane(threading.local):
 
 
 class Emitter(Protocol):
-    """A destination for ranges.
-
-    Attributes:
-        lane: What is open, by thread. All marks of one emitter share it, so that their ranges nest.
-        close: Closes the innermost range of this thread.
-    """
+    """A destination for ranges. All marks of one emitter share its ``lane``, so that their ranges nest."""
 
     lane: Lane
     close: Callable[[], object]
@@ -64,15 +55,38 @@ class Unmarked:
     """Placeholder among a thread's open calls for a call that began while marking was off."""
 
 
-def close_down_to(entry: object, opened: Opened, close: Callable[[], object]) -> None:
-    """Closes the ranges inside an open call that an interrupt left open."""
+def close_down_to(entry: object, emitter: Emitter) -> None:
+    """Closes the ranges inside an open call or step that an interrupt left open."""
+    opened = emitter.lane.open
     while opened[-1] is not entry:
         if not isinstance(opened.pop(), Unmarked):
-            close()
+            emitter.close()
+
+
+def close_entry(entry: object, emitter: Emitter) -> None:
+    """Closes the range of a call or step, and those that were left open inside it, if it is open on this thread."""
+    if entry in emitter.lane.open:
+        close_down_to(entry, emitter)
+        emitter.lane.open.pop()
+        emitter.close()
 
 
 def nothing() -> None:
-    """Does nothing, where there is no range to open or close."""
+    """Does nothing: there is no range to open or close."""
+
+
+def required_nvtx() -> Any:  # noqa: ANN401 - has no types
+    """The package nvtx.
+
+    Raises:
+        UsageError: If it is not installed.
+    """
+    try:
+        import nvtx  # noqa: PLC0415 - needed only to record
+    except ImportError as error:
+        message = "markers need the nvtx package: pip install nvtx"
+        raise UsageError(message) from error
+    return nvtx
 
 
 class Nvtx:
@@ -104,11 +118,7 @@ class Nvtx:
         return self._text_starter(text)
 
     def _connect(self) -> None:
-        try:
-            import nvtx  # noqa: PLC0415 - needed only to record
-        except ImportError as error:
-            message = "markers need the nvtx package: pip install nvtx"
-            raise UsageError(message) from error
+        nvtx = required_nvtx()
         try:
             from nvtx._lib import lib  # noqa: PLC0415
 
@@ -135,7 +145,7 @@ class Nvtx:
 
 
 def _attributes_of(lib: Any, domain: Any) -> Callable[[str], Any]:  # noqa: ANN401 - have no types
-    """What makes a range's attributes. The package's own function keeps every text until the process ends."""
+    # The package's own function keeps every text until the process ends.
 
     def attributes(text: str) -> object:
         return lib.EventAttributes(lib.RegisteredString(domain.handle, text), "blue")
@@ -152,7 +162,7 @@ def _attributes_of(lib: Any, domain: Any) -> Callable[[str], Any]:  # noqa: ANN4
 
 
 def _ended_by(end: Callable[..., object], started: object) -> Callable[[], object]:
-    """What ends a range: nvtx 0.2.11 returns an id, later releases a pair of id and domain."""
+    # nvtx 0.2.11 returns an id, later releases a pair of id and domain.
     return partial(end, *started) if isinstance(started, tuple) else partial(end, started)
 
 
@@ -173,7 +183,7 @@ class Itt:
         return partial(self._push, text)
 
 
-class Nowhere:
+class NullEmitter:
     """Drops all ranges."""
 
     def __init__(self) -> None:
@@ -193,12 +203,8 @@ class Event(NamedTuple):
     time_ns: int
 
 
-class Listed:
-    """Keeps ranges in memory: for tests, and to inspect markers without a profiler.
-
-    Attributes:
-        events: What was opened and closed, in order.
-    """
+class MemoryEmitter:
+    """Keeps ranges in memory: for tests, and to inspect markers without a profiler."""
 
     def __init__(self) -> None:
         self.lane = new_lane()
@@ -284,7 +290,7 @@ def _nvtx_or_nowhere() -> Emitter:
     try:
         return nvtx_emitter()
     except UsageError:
-        return Nowhere()
+        return NullEmitter()
 
 
 def default_emitter() -> Emitter:
@@ -297,3 +303,20 @@ def default_emitter() -> Emitter:
         if reason := unheard():
             _LOG.warning("markers will not be recorded: %s", reason)
     return emitter
+
+
+class Epoch:
+    """Counts when recordings begin and markers change: what was emitted once must be emitted again then."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def begin(self) -> None:
+        """Something has changed."""
+        self.number += 1
+
+
+#: The epoch of this process.
+epoch = Epoch()

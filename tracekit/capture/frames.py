@@ -1,30 +1,24 @@
-"""Reads facts that PyTorch offers no interface for from the stack frames of its running functions.
+"""What PyTorch has no interface for: facts read from the stack frames of its running functions, replaced methods.
 
 This is the only module that looks at frames. Each function says which interface is missing. If a release of PyTorch
 uses other names, the answer is "not known", never an error.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NamedTuple
 
 from torch import nn
 from torch.optim import Optimizer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 _CALL = nn.Module._call_impl.__code__
 _HOOKED_STEPS = Optimizer.profile_hook_step.__code__.co_filename
 
 
 def kwargs_of_hooked_call() -> dict[str, object] | None:
-    """The keyword arguments of the module call whose hook is running.
-
-    PyTorch does not pass them to global hooks (``register_module_forward_pre_hook``), only to those of one module.
-    """
+    """The keyword arguments of the module call whose global hook is running: PyTorch does not pass them to it."""
     frame = next((frame for frame in _callers() if frame.f_code.co_filename == _CALL.co_filename), None)
     kwargs = None if frame is None else frame.f_locals.get("kwargs")
     return kwargs if isinstance(kwargs, dict) else None
@@ -36,10 +30,7 @@ def running_calls(module: nn.Module) -> int:
 
 
 def running_steps(optimizer: Optimizer) -> int:
-    """How many steps of an optimizer are running on this thread, one inside the other where classes are derived.
-
-    No hook sees the end of an interrupted step.
-    """
+    """How many steps of an optimizer run on this thread; no hook sees the end of an interrupted one."""
     hooked = (frame for frame in _callers() if frame.f_code.co_filename == _HOOKED_STEPS)
     return sum(frame.f_code.co_name == "wrapper" and frame.f_locals.get("self") is optimizer for frame in hooked)
 
@@ -52,14 +43,11 @@ def generating_model(module: nn.Module) -> nn.Module:
     """
     for frame in _callers():
         model = frame.f_locals.get("self") if frame.f_code.co_name == "generate" else None
-        if isinstance(model, nn.Module) and model is not module and _is_apart(frame, model):
-            return model if any(part is module for part in model.modules()) else module
+        if isinstance(model, nn.Module) and model is not module:
+            forward = getattr(type(model).forward, "__code__", None)
+            if forward is not None and forward.co_filename != frame.f_code.co_filename:
+                return model if any(part is module for part in model.modules()) else module
     return module
-
-
-def _is_apart(frame: FrameType, model: nn.Module) -> bool:
-    forward = getattr(type(model).forward, "__code__", None)
-    return forward is not None and forward.co_filename != frame.f_code.co_filename
 
 
 class FailedCall(NamedTuple):
@@ -91,6 +79,17 @@ def dynamo_began_ns() -> int | None:
             if isinstance(start_ns, int):
                 return start_ns
     return None
+
+
+@contextmanager
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """While the block runs, a class or module has another method or setting."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
 
 
 def _callers() -> Iterator[FrameType]:

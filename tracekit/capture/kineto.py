@@ -1,25 +1,32 @@
-"""Converts what torch.profiler recorded (Kineto's Chrome trace) into rows of Nsight's tables.
+"""Kineto's Chrome trace (that of torch.profiler): read piece by piece, and converted into rows of Nsight's tables.
 
 Kineto records one process; the traces of several become one report. Times become nanoseconds since the first event.
 Names of our own ranges are numbers that stand for texts (:mod:`tracekit.capture.recorder`); other annotations keep
 their names.
+
+``--hierarchy`` keeps the trace itself, too: with the texts of our markers, of all processes in one file. Every event
+has a line of its own, so that it can be read and changed piece by piece. Ids that count in each process by itself are
+moved apart. Which module an operator belongs to is decided where reports are read.
 """
 
-from __future__ import annotations
-
+import gzip
+import json
 import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
-from tracekit.capture.evaluations import Evaluations
-from tracekit.capture.rows import COPY_LABELS, MEMORY_LABELS, Rows, global_tid
+import msgspec
+
+from tracekit.capture.rows import COPY_LABELS, MEMORY_LABELS, IntegerRows, Row, Rows, Span, global_tid
+from tracekit.errors import CaptureError
+from tracekit.files import reason_of, whole_file
 from tracekit.markers.phases import phase_of
-from tracekit.nsight.kernel_names import short_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from tracekit.capture.rows import Row, Span
+from tracekit.nsight.tables import short_name
 
 #: Prefix of the names of our ranges in Kineto's trace; a number follows.
 NUMBERED = "tracekit:"
@@ -35,38 +42,36 @@ _COPY_KINDS = {f"{label[0]}to{label.partition('-to-')[2][0]}": kind for kind, la
 _MEMORY_KINDS = {label: kind for kind, label in MEMORY_LABELS.items()}
 _MEMCPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _MEMSET = re.compile(r"Memset(?: \((\w+)\))?")
-
-
-def rows_of(
-    trace: Row,
-    texts: Sequence[str],
-    pid: int,
-    *,
-    ops: bool = False,
-    names: Callable[[], Mapping[Span, str]] = dict,
-) -> Rows:
-    """Converts the trace of one process.
-
-    Args:
-        trace: Kineto's Chrome trace; its events may be an iterator.
-        texts: The texts that the numbers of our own ranges stand for.
-        pid: The process id.
-        ops: Whether every operator also becomes a range, spelled as ``emit_nvtx`` spells it.
-        names: Returns the names of annotations by their times since the trace's base; called only if there are names
-            that Kineto garbled, as it does if they are not plain ASCII.
-    """
-    return rows_of_processes([ProcessTrace(trace, texts, pid, names)], ops=ops)
+_EVALUATION = "autograd::engine::evaluate_function: "
+_NEVER = 2**63
+#: Times by thread.
+Times = dict[int, "array[int]"]
+_PIECE_BYTES = 4 << 20
+_EVENTS = b'"traceEvents": ['
+#: Ends of an event that another one follows, and of the list of events.
+_END, _LAST = b"\n  },\n", b"\n  ]"
+_BASE = re.compile(rb'"baseTimeNanoseconds": (\d+)')
+#: An annotation's name in Kineto's trace. Kineto does not escape quotes in it.
+_QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
+_ENCODER = msgspec.json.Encoder()
+#: Events that are written at once: many small pieces take long to compress.
+_BATCH = 10_000
+#: Fast enough not to delay the end of the program.
+_LEVEL = 1
+_RANGES = ("cpu_op", "user_annotation")
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
+#: Ids that count per process, and what sets those of several processes apart.
+_IDS = ("correlation", "External id")
+_IDS_BITS, _PIDS_BITS = 32, 23
+#: True of one process only.
+_OF_ONE_PROCESS = ("distributedInfo", "trace_id")
 
 
 class ProcessTrace(NamedTuple):
-    """The trace of one process.
+    """Kineto's trace of one process, with what it lacks.
 
-    Attributes:
-        trace: Kineto's Chrome trace; its events may be an iterator.
-        texts: The texts that the numbers of our own ranges stand for.
-        pid: The process id.
-        names: Returns the names of annotations by their times since the trace's base.
-        devices: The numbers that the process's GPUs have in the report; a GPU that is missing keeps its own.
+    These are the texts that the numbers of our ranges stand for, the names of annotations by their times since the
+    trace's base, and the numbers that the process's GPUs have in the report.
     """
 
     trace: Row
@@ -87,10 +92,7 @@ class ProcessTrace(NamedTuple):
 
 
 def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False) -> Rows:
-    """Converts the traces of several processes of one machine to the rows of one report.
-
-    Kineto counts all times from a moment that it tells, by the machine's clock, so they need no alignment.
-    """
+    """Converts the traces of several processes to the rows of one report. Kineto's times are of the machine's clock."""
     converter = _Converter(ops=ops)
     for process in processes:
         converter.add(process)
@@ -98,11 +100,9 @@ def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False) -
 
 
 class _Converter:
-    """Collects rows, with one method per category of Kineto's events."""
-
     def __init__(self, *, ops: bool) -> None:
         self._rows = Rows()
-        self._evaluations = Evaluations()
+        self._evaluations = _Evaluations()
         self._ids: dict[str, int] = {}
         self._ops = ops
         self._base_ns: int | None = None
@@ -133,7 +133,6 @@ class _Converter:
                 convert(event, {"start": start, "end": start + nanoseconds(event.get("dur", 0))})
 
     def converted(self) -> Rows:
-        """The rows of all traces."""
         rows = self._rows
         self._evaluations.begin_with_their_nodes(rows.operators, self._ids)
         zero_ns = rows.count_from(self._first_ns or 0)
@@ -259,3 +258,220 @@ def _operator_text(event: Row) -> str:
     text += f", op_id = {args.get('External id', 0)}"
     sizes = args.get("Input Dims")
     return text if sizes is None else f"{text}, sizes = {sizes}"
+
+
+class _Evaluation(NamedTuple):
+    """The row of an evaluation among the operators, and the rows that have a copy of it, with its row there."""
+
+    node: str
+    operator: int
+    copy: tuple[IntegerRows, int] | None
+
+
+class _Evaluations:
+    """Evaluations of backward nodes, whose hooks open and close our ranges.
+
+    An evaluation begins with the node's hooks. One that opens or closes ranges there lies in the ranges of two modules:
+    it belongs to the second one's, and the hooks to none. So its rows begin where the node begins.
+    """
+
+    def __init__(self) -> None:
+        self._evaluations: list[_Evaluation] = []
+        self._changes: Times = {}
+
+    def operator_added(self, name: str, operators: IntegerRows, copies: IntegerRows | None) -> None:
+        """Notes the last row of the operators, if it is an evaluation, and the last row of those that copy it."""
+        if name.startswith(_EVALUATION):
+            copy = None if copies is None else (copies, len(copies) - 1)
+            self._evaluations.append(_Evaluation(name.removeprefix(_EVALUATION), len(operators) - 1, copy))
+
+    def range_added(self, ranges: IntegerRows) -> None:
+        tid, *times = (ranges.values(name)[-1] for name in ("globalTid", "start", "end"))
+        self._changes.setdefault(tid, array("q")).extend(times)
+
+    def begin_with_their_nodes(self, operators: IntegerRows, ids: Mapping[str, int]) -> None:
+        """Moves the start of evaluations that begin with hooks of ours to the start of their node."""
+        starts = _node_starts(operators, {ids[one.node] for one in self._evaluations if one.node in ids})
+        changes = {tid: sorted(times) for tid, times in self._changes.items()}
+        for evaluation in self._evaluations:
+            row = evaluation.operator
+            tid, start, end = (operators.values(name)[row] for name in ("globalTid", "start", "end"))
+            node = _next(starts.get((tid, ids.get(evaluation.node, -1)), ()), start)
+            if _next(changes.get(tid, ()), start) < node <= end:
+                operators.replace(row, "start", node)
+                if evaluation.copy is not None:
+                    rows, copy = evaluation.copy
+                    rows.replace(copy, "start", node)
+
+
+def _node_starts(operators: IntegerRows, names: set[int]) -> dict[tuple[int, int], list[int]]:
+    starts: dict[tuple[int, int], list[int]] = {}
+    columns = (operators.values(name) for name in ("globalTid", "nameId", "start"))
+    for tid, name, start in zip(*columns, strict=True) if names else ():
+        if name in names:
+            starts.setdefault((tid, name), []).append(start)
+    for times in starts.values():
+        times.sort()
+    return starts
+
+
+def _next(times: Sequence[int], start: int) -> int:
+    """The first of some sorted times from a start on; later than all times if there is none."""
+    at = bisect_left(times, start)
+    return times[at] if at < len(times) else _NEVER
+
+
+def trace_in(path: Path) -> Row:
+    """The trace in a file: what stands before its events, and ``traceEvents``.
+
+    The events are read while they are iterated over, once. If quotes in the names of annotations make the JSON invalid,
+    these names are empty.
+
+    Raises:
+        CaptureError: If it is invalid JSON for another reason; also while the events are read.
+    """
+    with path.open("rb") as file:
+        head = file.read(_PIECE_BYTES)
+    base = _BASE.search(head)
+    about = {"baseTimeNanoseconds": int(base[1]) if base else 0, "traceEvents": _events(path)}
+    return _metadata(head.partition(_EVENTS)[0]) | about
+
+
+def _metadata(head: bytes) -> Row:
+    try:
+        metadata: Row = json.loads(head.rstrip().rstrip(b",") + b"}")
+    except ValueError:
+        return {}
+    return metadata
+
+
+def _events(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        rest = file.read(_PIECE_BYTES)
+        _, start, events = rest.partition(_EVENTS)
+        if not start:
+            yield from _whole(rest + file.read())
+            return
+        rest = yield from _all_but_last(file, events)
+    last = rest.rpartition(_LAST)[0]
+    if (parsed := _parsed(last)) is None:
+        raise _invalid()
+    yield from parsed
+
+
+def _all_but_last(file: BinaryIO, rest: bytes) -> Generator[Row, None, bytes]:
+    while piece := file.read(_PIECE_BYTES):
+        rest += piece
+        events, end, after = rest.rpartition(_END)
+        # What looks like an event's end may be part of a name: then the piece is read together with the next one.
+        if end and (parsed := _parsed(events + _END.rstrip(b",\n"))) is not None:
+            yield from parsed
+            rest = after
+    return rest
+
+
+def _whole(content: bytes) -> list[Row]:
+    try:
+        events: list[Row] = json.loads(content)["traceEvents"]
+    except (ValueError, KeyError):
+        raise _invalid() from None
+    return events
+
+
+def _parsed(events: bytes) -> list[Row] | None:
+    for text in (events, _QUOTED.sub(rb"\1\2", events)):
+        try:
+            rows: list[Row] = json.loads(b"[" + text + b"]")
+        except ValueError:
+            continue
+        return rows
+    return None
+
+
+def _invalid() -> CaptureError:
+    return CaptureError(
+        "torch.profiler wrote a trace that is not valid JSON; record with --engine nsys, or use another torch release"
+    )
+
+
+def keep_chrome_trace(processes: Sequence[ProcessTrace], rows: Rows, place: Path, warnings: list[str]) -> None:
+    """Writes the traces of the processes of one machine as one. A failure is a warning: the report is worth more."""
+    try:
+        _write(processes, rows, place)
+    except OSError as error:
+        warnings.append(f"{place}: the Chrome trace could not be written ({reason_of(error)})")
+    except CaptureError as error:
+        warnings.append(f"{place}: the Chrome trace could not be written: {error}")
+
+
+def _write(processes: Sequence[ProcessTrace], rows: Rows, place: Path) -> None:
+    first, *others = (process.trace for process in processes)
+    about = {name: value for name, value in first.items() if name != "traceEvents"}
+    if others:
+        about = {name: value for name, value in about.items() if name not in _OF_ONE_PROCESS}
+    with whole_file(place) as partial, gzip.open(partial, "wb", _LEVEL) as file:
+        file.write(_lines([about])[:-1] + b',"traceEvents":[')
+        events, separator = _events_of_all(processes, iter(rows.operators.values("start"))), b"\n"
+        while batch := list(islice(events, _BATCH)):
+            file.write(separator + _lines(batch))
+            separator = b",\n"
+        file.write(b"\n]}\n")
+
+
+def _lines(values: Sequence[Row]) -> bytes:
+    try:
+        return _ENCODER.encode_lines(values)[:-1].replace(b"\n", b",\n")
+    except UnicodeEncodeError:
+        texts = (json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in values)
+        return ",\n".join(texts).encode("utf-8", "replace")
+
+
+def _events_of_all(processes: Iterable[ProcessTrace], starts: Iterator[int]) -> Iterator[Row]:
+    base_ns: int | None = None
+    for number, process in enumerate(processes):
+        own_base_ns = process.trace["baseTimeNanoseconds"]
+        base_ns = own_base_ns if base_ns is None else base_ns
+        for event in process.trace["traceEvents"]:
+            kept = _named(event, process)
+            if kept.get("cat") == "cpu_op" and kept.get("ph") == "X":
+                kept = _beginning(kept, next(starts) - own_base_ns + base_ns)
+            yield _apart(kept, process, number, own_base_ns - base_ns) if number else kept
+
+
+def _named(event: Row, process: ProcessTrace) -> Row:
+    """The event with its own name, if it is a range. Our ranges are annotations: no operators."""
+    if event.get("ph") != "X" or event.get("cat") not in (*_RANGES, "gpu_user_annotation"):
+        return event
+    name = str(event["name"])
+    if (text := process.marker_text(name)) is not None:
+        category = event["cat"].replace("cpu_op", "user_annotation")
+        return event | {"cat": category, "name": text}
+    if event["cat"] == "user_annotation":
+        start = nanoseconds(event["ts"])
+        return event | {"name": process.annotation_name(name, start, start + nanoseconds(event.get("dur", 0)))}
+    return event
+
+
+def _beginning(event: Row, start_ns: int) -> Row:
+    late_ns = start_ns - nanoseconds(event["ts"])
+    if not late_ns:
+        return event
+    return event | {"ts": start_ns / 1_000, "dur": (nanoseconds(event["dur"]) - late_ns) / 1_000}
+
+
+def _apart(event: Row, process: ProcessTrace, number: int, later_ns: int) -> Row:
+    """The event of a further process, on the clock of the first one and with ids of its own."""
+    event = dict(event)
+    if later_ns and "ts" in event:
+        event["ts"] = (nanoseconds(event["ts"]) + later_ns) / 1_000
+    if isinstance(event.get("pid"), int) and event["pid"] != process.pid:
+        # Devices are processes, too: streams of the same number must not share a track.
+        event["pid"] += number << _PIDS_BITS
+    if isinstance(event.get("id"), int):
+        event["id"] += number << _IDS_BITS
+    if isinstance(args := event.get("args"), dict):
+        moved = {name: args[name] + (number << _IDS_BITS) for name in _IDS if isinstance(args.get(name), int)}
+        if "device" in args and event.get("cat") in _ON_DEVICE:
+            moved["device"] = process.devices.get(args["device"], args["device"])
+        event["args"] = args | moved
+    return event

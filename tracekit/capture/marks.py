@@ -1,7 +1,7 @@
-"""The marks of one module: the two hooks that open and close its ranges.
+"""The marks of one module: the two hooks that open and close its ranges, and what the ranges say.
 
-The hooks run in the middle of the user's forward pass. Expensive work is done once per combination of shapes. A range
-that was opened is always closed, and nothing is raised.
+The hooks run in the middle of the user's forward pass. Expensive work is done once per combination of shapes, dtypes
+and devices of a call's tensors. A range that was opened is always closed, and nothing is raised.
 
 Dynamo must not trace the hooks: pushing a range breaks the graph, and a range that Python pushes around compiled code
 would show wrong times. To Dynamo both hooks are empty, by a constant that costs neither a graph break nor a guard.
@@ -11,30 +11,26 @@ would show wrong times. To Dynamo both hooks are empty, by a constant that costs
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
+from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _current_graph_task_id as _graph_task
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
-from tracekit.capture.emit import Nowhere, Unmarked, close_down_to, nothing
+from tracekit.capture.emit import Emitter, NullEmitter, OpenRanges, Unmarked, close_down_to, close_entry, nothing
 from tracekit.capture.frames import running_calls
-from tracekit.capture.settings import settings_of
-from tracekit.capture.tensors import call_key, marker_tensors, plain, tensors_in
-from tracekit.markers import spelling
+from tracekit.markers import formatting
 from tracekit.markers.base import Param
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracekit.capture.emit import Emitter, Opened
-    from tracekit.capture.tensors import CallKey, Described, Tensors
+from tracekit.markers.formatting import Tensor as MarkerTensor
 
 _LOG = logging.getLogger("tracekit.capture")
 #: ``torch.compile(module)`` returns a new module that holds the original under this name.
@@ -42,16 +38,20 @@ WRAPPED = "_orig_mod"
 #: Above this many combinations of shapes, a module forgets the earlier ones; above this many texts, all modules of a
 #: model do. A text takes about 1 kB.
 _MOST_TEXTS, _MOST_TEXTS_OF_ALL = 4_096, 65_536
+#: Structures with more parts than this are not searched for tensors.
+MOST_PARTS = 1_024
+
+Described = tuple[torch.Size, torch.dtype, torch.device]
+#: None means too many tensors to describe.
+Tensors = tuple[Described, ...] | None
+CallKey = tuple[Tensors, tuple[tuple[str, Tensors], ...]]
+
+#: Types of values that hold no tensors.
+_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
 
 
 class Switch:
-    """Turns all marks of one :class:`~tracekit.capture.layers.LayerMarkers` on and off, and counts their texts.
-
-    Attributes:
-        on: Whether calls are marked.
-        texts: Texts that are remembered, of this generation.
-        generation: How often the modules were to forget all earlier texts.
-    """
+    """Turns all marks of one :class:`~tracekit.capture.layers.LayerMarkers` on and off, and counts their texts."""
 
     __slots__ = ("generation", "on", "texts")
 
@@ -69,6 +69,7 @@ class Marks:
         "call_openers",
         "called",
         "close",
+        "emitter",
         "generation",
         "lane",
         "leave",
@@ -86,6 +87,7 @@ class Marks:
         self.root = root
         self.switch = switch
         self.generation = switch.generation
+        self.emitter = emitter
         self.lane = emitter.lane
         self.close = emitter.close
         self.opener = emitter.opener
@@ -99,7 +101,7 @@ class Marks:
         self.leave: Callable[[], object] | None = None
 
     def __deepcopy__(self, _memo: dict[int, object]) -> Marks:
-        return silent()
+        return Marks("", Switch(on=False), NullEmitter())  # nobody could take real ones off a copy
 
     @override
     def __reduce__(self) -> tuple[object, ...]:
@@ -123,10 +125,10 @@ class Marks:
                 key = call_key(args, kwargs or {})
             openers = self.recompute_openers if _graph_task() >= 0 else self.call_openers
             opener = openers.get(key) or self._new_call_opener(module, key, openers)
-        except Exception:  # noqa: BLE001 - arguments that we cannot describe must not end the user's run
+        except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
             class_name = type(unwrapped(module)).__name__
-            opener = self.opener(spelling.call(self.path, class_name, inputs=None, phase=_phase()))
+            opener = self.opener(formatting.call(self.path, class_name, inputs=None, phase=_phase()))
             self.called = True
         opened.append(self)
         opener()
@@ -148,9 +150,9 @@ class Marks:
         try:
             key = (output.shape, output.dtype, output.device) if type(output) is Tensor else tensors_in(output)
             opener = self.result_openers.get(key) or self._new_result_opener(module, key)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a result of %s", self.path, exc_info=True)
-            opener = self.opener(spelling.result(self.path, type(module).__name__, None))
+            opener = self.opener(formatting.result(self.path, type(module).__name__, None))
         if opener is not nothing:
             opener()
             self.close()
@@ -161,9 +163,7 @@ class Marks:
         """Closes this thread's open ranges of the module, and those inside: no hook will see their end."""
         opened = self.lane.open
         while self in opened:
-            close_down_to(self, opened, self.close)
-            opened.pop()
-            self.close()
+            close_entry(self, self.emitter)
 
     def forget(self) -> None:
         """Drops the cached texts: parameters may have changed."""
@@ -173,17 +173,15 @@ class Marks:
 
     def _forget_interrupted(self, module: Module) -> None:
         """Closes the range of an earlier call of the root that an interrupt ended without running our hook."""
-        if self not in self.lane.open:
-            return
-        if running_calls(module) == 1:
+        if self in self.lane.open and running_calls(module) == 1:
             self.abandon()
 
-    def _on_top(self, opened: Opened) -> bool:
+    def _on_top(self, opened: OpenRanges) -> bool:
         """Closes ranges that interrupted inner calls left open. Returns whether this call itself is marked."""
         innermost = (entry for entry in reversed(opened) if entry is self or entry is self.unmarked)
         if (entry := next(innermost, None)) is None:
             return False
-        close_down_to(entry, opened, self.close)
+        close_down_to(entry, self.emitter)
         if entry is self:
             return True
         opened.pop()
@@ -195,7 +193,7 @@ class Marks:
         self.called = True
         module = unwrapped(module)
         args, kwargs = key if len(key) == 2 else ((key,), ())  # noqa: PLR2004 - a CallKey, or one tensor's three fields
-        text = spelling.call(
+        text = formatting.call(
             self.path,
             type(module).__name__,
             params=_params(module),
@@ -211,7 +209,7 @@ class Marks:
             return self._remembered(self.result_openers, key, nothing)
         tensors = (key,) if key and isinstance(key[0], torch.Size) else key
         path = self.path.replace("(input)", "(output)")
-        text = spelling.result(path, type(unwrapped(module)).__name__, marker_tensors(tensors))
+        text = formatting.result(path, type(unwrapped(module)).__name__, marker_tensors(tensors))
         return self._remembered(self.result_openers, key, self.opener(text))
 
     def _remembered(
@@ -230,17 +228,9 @@ class Marks:
 
 
 def pickled_as_nothing() -> tuple[object, ...]:
-    """How marks are pickled: as a pair of hooks that do nothing, made of Python's own classes.
-
-    A model saved while it is marked can so be loaded where tracekit is not installed.
-    """
+    """How marks are pickled: as hooks of Python's own that do nothing, so models load where tracekit is missing."""
     nothing_done = nullcontext().__exit__
     return SimpleNamespace, (), {"before": nothing_done, "after": nothing_done}
-
-
-def silent() -> Marks:
-    """Marks that do nothing, for copies of a marked module: nobody could take real ones off again."""
-    return Marks("", Switch(on=False), Nowhere())
 
 
 def in_backward_pass() -> bool:
@@ -264,3 +254,122 @@ def unwrapped(module: Module) -> Module:
     """The original module, if this is a wrapper made by torch.compile; else the module itself."""
     inside = getattr(module, WRAPPED, None)
     return inside if isinstance(inside, Module) else module
+
+
+def all_tensors(value: object) -> list[torch.Tensor] | None:
+    """The tensors in nested lists, tuples, dicts and dataclasses, in order; None if there is too much to search."""
+    tensors: list[torch.Tensor] = []
+    pending: list[object] = [value]
+    for _ in range(MOST_PARTS):
+        if not pending:
+            return tensors
+        item = pending.pop()
+        if isinstance(item, torch.Tensor):
+            tensors.append(item)
+        elif not isinstance(item, _PLAIN):
+            pending += reversed(_parts(item))
+    return None
+
+
+def tensors_in(value: object) -> Tensors:
+    """Shape, dtype and device of the tensors in a structure; None if there is too much to search."""
+    tensors = [value] if isinstance(value, torch.Tensor) else all_tensors(value)
+    if tensors is None:
+        return None
+    return tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+
+
+def call_key(args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallKey:
+    """The tensors of a call: positional, then by keyword. Keyword arguments without tensors are left out."""
+    by_name = tuple(
+        (name, tensors)
+        for name, item in kwargs.items()
+        if not isinstance(item, _PLAIN) and (tensors := tensors_in(item)) != ()
+    )
+    return tensors_in(args), by_name
+
+
+def marker_tensors(tensors: Tensors) -> list[MarkerTensor] | None:
+    """Tensors as markers spell them: shape, and dtype and device as text. A symbolic dimension is -1."""
+    if tensors is None:
+        return None
+    return [
+        ([dim if type(dim) is int else -1 for dim in shape], f"{plain(dtype)} {device}")
+        for shape, dtype, device in tensors
+    ]
+
+
+def plain(dtype: torch.dtype) -> str:
+    """The dtype's name without ``torch.``: ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _parts(item: object) -> list[object]:
+    parts: Iterable[Any] = ()
+    match item:
+        case list() | tuple():
+            parts = item[: MOST_PARTS + 1]
+        case Mapping():
+            parts = islice(item.values(), MOST_PARTS + 1)
+        case _ if is_dataclass(item):
+            parts = (getattr(item, part.name, None) for part in fields(item))
+    return list(parts)
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+_CONVOLUTION = {
+    "in_chan": "in_channels",
+    "out_chan": "out_channels",
+    "filter_dim": "kernel_size",
+    **_same("stride", "padding", "dilation", "transposed", "output_padding", "groups", "padding_mode"),
+}
+_POOL = {"filter_dim": "kernel_size", **_same("stride", "padding")}
+_RECURRENT = _same(
+    *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
+)
+_ATTENTION = _same("embed_dim", "num_heads", "head_dim", "dropout", "batch_first", "add_zero_attn", "kdim", "vdim")
+_NORM = {"num_features": "num_features", "epsilon": "eps", "momentum": "momentum"}
+
+#: Settings by type of layer: name in the marker (as in vLLM's) → attribute. The first match counts.
+_SETTINGS: tuple[tuple[tuple[type[nn.Module], ...], Mapping[str, str]], ...] = (
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONVOLUTION),
+    ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _CONVOLUTION),
+    ((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), {**_POOL, **_same("dilation", "ceil_mode")}),
+    ((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), {**_POOL, **_same("ceil_mode", "count_include_pad")}),
+    ((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), _same("output_size")),
+    ((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), _same("output_size")),
+    ((nn.Linear,), _same("in_features", "out_features")),
+    ((nn.Bilinear,), _same("in1_features", "in2_features", "out_features")),
+    ((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _NORM),
+    ((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _NORM),
+    ((nn.GroupNorm,), {**_same("num_groups", "num_channels"), "epsilon": "eps"}),
+    ((nn.LayerNorm, nn.RMSNorm), {**_same("normalized_shape", "elementwise_affine"), "epsilon": "eps"}),
+    ((nn.ReLU,), {"in_place": "inplace"}),
+    ((nn.Dropout,), {"p": "p", "in_place": "inplace"}),
+    ((nn.Embedding,), _same("num_embeddings", "embedding_dim", "padding_idx")),
+    ((nn.Upsample,), _same("scale_factor", "size", "mode", "align_corners")),
+    ((nn.LSTM, nn.GRU, nn.RNN), _RECURRENT),
+    ((nn.MultiheadAttention,), _ATTENTION),
+)
+
+#: In these layers, a single number applies to every dimension of the layer.
+_BY_DIMENSION: dict[int, tuple[type[nn.Module], ...]] = {
+    1: (nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d),
+    2: (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
+    3: (nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d),
+}
+_PER_DIMENSION = {"filter_dim", "stride", "padding", "dilation", "output_size"}
+
+
+def settings_of(module: nn.Module) -> dict[str, object]:
+    """The settings of a layer; empty for other modules."""
+    names = next((names for types, names in _SETTINGS if isinstance(module, types)), {})
+    dimensions = next((n for n, types in _BY_DIMENSION.items() if isinstance(module, types)), 0)
+    values = {name: getattr(module, attribute, None) for name, attribute in names.items()}
+    return {
+        name: [item] * dimensions if dimensions and name in _PER_DIMENSION and isinstance(item, int) else item
+        for name, item in values.items()
+    }

@@ -1,7 +1,5 @@
 """The process with which ``tracekit doctor`` tests nvtx under nsys: it emits a marker, a window, and a plain range."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -17,7 +15,7 @@ def main(problem_file: str) -> int:
     try:
         _as_capture()
         _as_others()
-    except Exception as error:  # noqa: BLE001 - an unknown release of nvtx may raise anything
+    except Exception as error:  # noqa: BLE001 - whatever it raises
         reason = " ".join(str(error).split())
         Path(problem_file).write_text(f"{type(error).__name__}: {reason}", "utf-8")
         return 1

@@ -1,26 +1,73 @@
-"""Marks the models, steps and optimizers of a program that runs its steps itself."""
+"""What to record of a program, and the markers on its models, which it need not name.
+
+A module that is called from outside all other modules is a root. Its first call is marked too. A global hook sees the
+calls of all modules but those compiled in place (``module.compile()``), which are watched one by one.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
+import warnings
 from collections import Counter
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
-from tracekit.capture.inventory import FIGURE, MARKED
-from tracekit.capture.layers import SKIPPED, layer_markers
-from tracekit.capture.roots import RootMarkers
-from tracekit.capture.starts import StepStarts
+import torch
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from tracekit.capture.attach import all_marks_on, attach_outermost, compile_in_place, is_compiled_in_place
+from tracekit.capture.emit import Unmarked, default_emitter
+from tracekit.capture.frames import generating_model, kwargs_of_hooked_call, replaced
+from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, layer_markers
+from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
+from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
 from tracekit.capture.steps import on_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from tracekit.capture.compile import PiecewiseBackend  # Dynamo and Inductor are slow to import
 
-    from torch import nn
 
-    from tracekit.capture.compiling import Compiling
-    from tracekit.capture.layers import LayerMarkers
-    from tracekit.capture.schedule import Schedule
+@dataclass(frozen=True, slots=True)
+class Compiling:
+    """How a model is compiled before it is recorded; see ``CompileConfig``. The default cache is the user's."""
+
+    splitting_ops: tuple[str, ...] = ()
+    compile_sizes: tuple[int, ...] = ()
+    cudagraph_sizes: tuple[int, ...] = ()
+    cache_dir: str | None = None
+    use_cache: bool = True
+    backend: str = "inductor"
+
+    @property
+    def captures_graphs(self) -> bool:
+        """Whether CUDA graphs will be captured."""
+        return bool(self.cudagraph_sizes) and torch.cuda.is_available()
+
+    def piecewise(self) -> PiecewiseBackend:
+        """The backend that compiles the model. Ask it for its missing operators; it does not warn of them."""
+        from tracekit.capture.compile import CompileConfig, PiecewiseBackend  # noqa: PLC0415 - Dynamo and Inductor are slow to import
+
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        config = CompileConfig(
+            mode=self.backend,
+            splitting_ops=tuple(self.splitting_ops),
+            compile_sizes=tuple(self.compile_sizes),
+            cudagraph_sizes=tuple(self.cudagraph_sizes),
+            cache_dir=Path(self.cache_dir) if self.cache_dir else Path(home) / "tracekit" / "compile",
+            use_cache=self.use_cache,
+        )
+        backend = PiecewiseBackend(config)
+        backend.warns = False
+        return backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +94,11 @@ class Settings:
     keep_fused: bool = False
     compiling: Compiling | None = None
 
-    def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
-        """Marks a model as these settings say."""
-        skip: list[type[nn.Module] | str] = [*SKIPPED, *self.skip]
-        markers = layer_markers(
-            model, prefix, skip=skip, depth=self.depth, backward=self.backward, keep_fused=self.keep_fused
-        )
-        markers.warns = False  # the command says it, for all models together
-        return markers
+    @classmethod
+    def of_json(cls, values: dict[str, Any]) -> Self:
+        """Settings that became JSON on their way to another process."""
+        compiling = values["compiling"]
+        return cls(**(values | {"skip": tuple(values["skip"]), "compiling": compiling and Compiling(**compiling)}))
 
 
 class Marking:
@@ -65,17 +109,22 @@ class Marking:
         self._handles: list[LayerMarkers] = []
         self._inherited: list[LayerMarkers] = []
 
+    def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
+        """Marks a model as the settings say."""
+        settings = self._settings
+        skip: list[type[nn.Module] | str] = [*SKIPPED, *settings.skip]
+        marks: dict[str, Any] = {"backward": settings.backward, "keep_fused": settings.keep_fused}
+        handle = layer_markers(model, prefix, skip=skip, depth=settings.depth, **marks)
+        handle.warns = False  # the command does, for all models together
+        self._handles.append(handle)
+        return handle
+
     def forked(self) -> None:
         """In a forked process, models of its parent count only if they are called here, too."""
         self._inherited = [*self._inherited, *self._handles]
         self._handles = []
         for handle in self._inherited:
             handle.restart()
-
-    def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
-        """Marks a model as the settings say."""
-        self._handles.append(handle := self._settings.put_on(model, prefix))
-        return handle
 
     def figures(self) -> dict[str, int]:
         """How many modules ran marked and, by cause, unmarked. Known once the markers are taken off."""
@@ -87,28 +136,122 @@ class Marking:
         return figures | {"fused_paths_off": sum(handle.fused_paths_off for handle in handles)}
 
 
-class _MarkedProgram:
-    """The markers of a program, while they are on."""
+@contextmanager
+def marked_program(
+    schedule: Schedule, put_on: Callable[[nn.Module, str], LayerMarkers]
+) -> Iterator[Callable[[], object]]:
+    """While the block runs, marks every model and every step of an optimizer, and announces steps to the schedule.
 
-    def __init__(self, schedule: Schedule, starts: StepStarts) -> None:
-        self._schedule = schedule
-        self._starts = starts
+    Yields what to call in a forked process, so that steps count from its own first one.
+    """
+    starts = StepStarts(schedule)
 
-    def forked(self) -> None:
-        """In a forked process, steps count from its own first one."""
-        self._schedule.restart()
-        self._starts.restart()
+    def restart() -> None:
+        schedule.restart()
+        starts.restart()
+
+    with RootMarkers(starts.outermost_call, put_on), starts.optimizers, on_step(starts.marked_step):
+        yield restart
+
+
+class RootMarkers:
+    """Puts layer markers on every root that is called while the block runs, and takes them off at its end."""
+
+    def __init__(
+        self, called: Callable[[nn.Module, bool], object], put_on: Callable[[nn.Module, str], LayerMarkers]
+    ) -> None:
+        self._handles: list[LayerMarkers] = []
+        self._watching = ExitStack()
+        #: Called with the root before the range of a call from outside is opened, and with whether it was changed
+        #: since its last call, but by no known optimizer.
+        self._called = called
+        self._put_on = put_on
+        self._known: WeakSet[nn.Module] = WeakSet()
+        self._names: dict[str, int] = {}
+        self._training = TrainingMarkers()
+
+    def __enter__(self) -> Self:
+        self._watching.enter_context(self._training)
+        self._watching.enter_context(warnings.catch_warnings())
+        # Torch warns that global hooks such as ours do nothing inside a compiled model.
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
+        self._watching.callback(register_module_forward_pre_hook(self._before).remove)
+        self._watching.enter_context(_on_compiling_in_place(self._watch_compiled))
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._watching.close()
+        for handle in self._handles:
+            handle.remove()
+
+    def _watch_compiled(self, module: nn.Module) -> None:
+        self._watching.callback(attach_outermost(module, _CompiledCalls(self._called_compiled)).remove_before)
+
+    def _called_compiled(self, module: nn.Module) -> None:
+        if not is_dynamo_compiling() and self._begins(module):
+            self._mark(module)
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not is_dynamo_compiling() and self._begins(module):
+            self._mark(module)
+            # This call's hooks were collected before our marks were among them.
+            kwargs = kwargs_of_hooked_call()
+            for marks in all_marks_on(module):
+                marks.before(module, args, kwargs)
+
+    def _begins(self, module: nn.Module) -> bool:
+        """Notes a call, if it is from outside all modules. Returns whether it is the first of a new root."""
+        opened = default_emitter().lane.open
+        if opened and isinstance(opened[-1], Marks | Unmarked):
+            return False
+        if not in_backward_pass():
+            updated = self._training.updated(module)
+            self._called(module, updated)
+            self._training.called(module, updated=updated)
+        return module not in self._known
+
+    def _mark(self, module: nn.Module) -> None:
+        root = generating_model(module)
+        self._known.update(root.modules())
+        self._handles.append(self._put_on(root, self._name(root)))
+
+    def _name(self, module: nn.Module) -> str:
+        """Its class, with a number for later roots of the class that hold anything: losses made anew are alike."""
+        name = type(unwrapped(module)).__name__
+        if not module._modules and not module._parameters and not module._buffers:
+            return name
+        self._names[name] = self._names.get(name, 0) + 1
+        return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
+
+
+class _CompiledCalls:
+    """Marks around the compiled call of a module that only announce it."""
+
+    def __init__(self, called: Callable[[nn.Module], object]) -> None:
+        self._called = called
+
+    def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
+        self._called(module)
+
+    def after(self, _module: nn.Module, _args: object, _output: object) -> None:
+        pass
 
 
 @contextmanager
-def marked_program(schedule: Schedule, put_on: Callable[[nn.Module, str], LayerMarkers]) -> Iterator[_MarkedProgram]:
-    """While the block runs, marks every model and every step of an optimizer, and tells the schedule of steps.
+def _on_compiling_in_place(listener: Callable[[nn.Module], object]) -> Iterator[None]:
+    """Calls the listener with every module that is compiled in place, and with others as the block compiles them."""
+    compile_ = nn.Module.compile
 
-    Args:
-        schedule: What begins and ends with the steps.
-        put_on: Marks a model under a name.
-    """
-    starts = StepStarts(schedule)
-    roots = RootMarkers(starts.outermost_call, put_on)
-    with roots, starts.optimizers, on_step(starts.marked_step):
-        yield _MarkedProgram(schedule, starts)
+    @wraps(compile_)
+    def observed(module: nn.Module, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the method
+        known = is_compiled_in_place(module)
+        compile_in_place(module, partial(compile_, module, *args, **kwargs))
+        if not known and is_compiled_in_place(module):
+            listener(module)
+
+    # Nothing is compiled without Dynamo. Only types are asked: proxies would load what they stand for.
+    for each in gc.get_objects() if "torch._dynamo" in sys.modules else ():
+        if issubclass(type(each), nn.Module) and is_compiled_in_place(each):
+            listener(each)
+    with replaced(nn.Module, "compile", observed):
+        yield

@@ -4,37 +4,27 @@ Markers are ranges of torch.profiler itself, so markers, operators and (through 
 clock. In the profiler, a range's name is a number; its text is kept here, complete and unescaped.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
-from tracekit.capture.chrome_trace import keep_chrome_trace
-from tracekit.capture.emit import new_lane
-from tracekit.capture.epoch import epoch
-from tracekit.capture.kineto import NUMBERED, ProcessTrace, rows_of
-from tracekit.capture.kineto_file import trace_in
+from tracekit.capture.emit import epoch, new_lane
+from tracekit.capture.kineto import NUMBERED, ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
+from tracekit.capture.rows import Rows, Span
 from tracekit.capture.schedule import wait_for_gpu
 from tracekit.errors import CaptureError
-from tracekit.nsight.nsys import passing_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tracekit.capture.rows import Rows, Span
-
+from tracekit.nsight.nsys import temp_dir
 
 _PROFILER_IN_USE = (
     "nothing was recorded, because the program uses torch.profiler itself and only one profiler can run at a time; "
@@ -43,19 +33,12 @@ _PROFILER_IN_USE = (
 
 
 class _Guards(threading.local):
-    """The open ranges of a thread."""
-
     def __init__(self) -> None:
         self.open: list[_RecordFunctionFast] = []
 
 
 class ProfilerEmitter:
-    """Emits markers to torch.profiler.
-
-    Attributes:
-        texts: The distinct texts; a text's index is the number that stands for it in the trace.
-        opened: Counts the opened ranges.
-    """
+    """Emits markers to torch.profiler, as the index of their text among the distinct texts."""
 
     def __init__(self) -> None:
         self.lane = new_lane()
@@ -100,24 +83,12 @@ class ProfilerEmitter:
 
 
 class Recorder:
-    """Records a window of this process.
-
-    Attributes:
-        emitter: The emitter that markers must use.
-        figures: What recording cost, in nanoseconds, and how much it recorded and lost, by name.
-        warnings: What went wrong at the end of the recording without harming it.
-        windows: How many windows were opened. Only the last one is recorded.
-    """
+    """Records a window of this process; of several, only the last one is kept."""
 
     def __init__(self, *, ops: bool = False, gpu: Callable[[], bool] | None = None) -> None:
-        """Prepares a recording.
-
-        Args:
-            ops: Whether to record the shapes of operators.
-            gpu: Whether to record the GPU, asked when a window opens. By default, if there is one; but the question
-                alone keeps processes that are forked later from using it.
-        """
         self.emitter = ProfilerEmitter()
+        #: Whether to record the GPU, asked when a window opens. By default, if there is one; but the question alone
+        #: keeps processes that are forked later from using it.
         self._gpu = gpu
         self._with_gpu = False
         self.figures: dict[str, int] = {}
@@ -125,7 +96,8 @@ class Recorder:
         self._ops = ops
         self._profile: profile | None = None
         self._open = False
-        self._opened = 0
+        #: How many markers were opened in the window.
+        self.opened = 0
         #: A program's threads may open and close the window at the same time.
         self._changing = threading.RLock()
         self._inherited = False
@@ -146,43 +118,34 @@ class Recorder:
     def open(self) -> None:
         """Begins to record. Drops what an earlier window recorded."""
         with self._changing:
-            self._begin()
-
-    def _begin(self) -> None:
-        self.close()
-        if self._inherited:
-            self._end_inherited()
-        if self._earlier:
-            _end_ranges()
-        self._earlier = True
-        self._with_gpu = torch.cuda.is_available() if self._gpu is None else self._gpu()
-        self._profile = _new_profile(record_shapes=self._ops, gpu=self._with_gpu)
-        self.emitter.window_begins()
-        # Kineto logs every start and stop to stderr, which belongs to the program.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        with self._timed("start_ns"):
-            self._profile.start()
-        if (inner := self._profile.profiler) is not None:
-            inner.acc_events = False  # else it makes a Python object of every event as soon as it stops
-        self.windows += 1
-        self._open = True
-        epoch.begin()
+            self.close()
+            if self._inherited:
+                self._end_inherited()
+            if self._earlier:
+                _end_ranges()
+            self._earlier = True
+            self._with_gpu = torch.cuda.is_available() if self._gpu is None else self._gpu()
+            self._profile = _new_profile(record_shapes=self._ops, gpu=self._with_gpu)
+            self.emitter.window_begins()
+            # Kineto logs every start and stop to stderr, which belongs to the program.
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+            with self._timed("start_ns"):
+                self._profile.start()
+            if (inner := self._profile.profiler) is not None:
+                inner.acc_events = False  # else it makes a Python object of every event as soon as it stops
+            self.windows += 1
+            self._open = True
+            epoch.begin()
 
     def drop(self) -> None:
         """Closes the window; the next one drops what it recorded."""
         self.close()
 
     def close(self) -> None:
-        """Waits for the GPU and closes the window, if it is open.
-
-        Raises:
-            CaptureError: If the program's own profiler ended ours.
-        """
+        """Waits for the GPU and closes the window, if it is open; an error if the program's own profiler ended ours."""
         with self._changing:
-            self._end()
-
-    def _end(self) -> None:
-        if self._open and self._profile is not None:
+            if not self._open or self._profile is None:
+                return
             self._open = False
             if not torch.autograd.profiler._is_profiler_enabled:
                 # The program's own profile ended ours too; what is left of ours must not be touched.
@@ -193,7 +156,7 @@ class Recorder:
                     wait_for_gpu(self.warnings)
                 self._profile.stop()
             # Markers from here on are outside the window, not lost.
-            self._opened = next(self.emitter.opened)
+            self.opened = next(self.emitter.opened)
 
     @property
     def records_gpu(self) -> bool:
@@ -206,7 +169,7 @@ class Recorder:
             # Else the inherited profiler would fill the memory of a process that runs no model.
             torch._C._autograd._enable_record_function(False)  # noqa: FBT003
             self._inherited = True
-        self._profile, self._open, self.windows, self._opened = None, False, 0, 0
+        self._profile, self._open, self.windows, self.opened = None, False, 0, 0
         self.figures, self.warnings = {}, []
         self._changing = threading.RLock()
         self.emitter.forked()
@@ -224,30 +187,21 @@ class Recorder:
         if self._profile is not None:
             self._profile.export_chrome_trace(str(path))
 
-    @property
-    def opened(self) -> int:
-        """How many markers were opened in the window."""
-        return self._opened
-
     def rows(self, chrome_trace: Path | None = None) -> Rows:
-        """The recording, as rows of Nsight's tables.
-
-        Args:
-            chrome_trace: Where torch.profiler's own trace goes, too.
-        """
+        """The recording, as rows of Nsight's tables."""
         self.close()
-        with self._timed("convert_ns"), passing_folder(self.warnings) as folder:
+        with self._timed("convert_ns"), temp_dir(self.warnings) as folder:
             path = folder / "trace.json"
             self.write_trace(path)
             trace = trace_in(path)
             names = cache(partial(self.annotation_names, trace["baseTimeNanoseconds"]))
-            rows = rows_of(trace, self.emitter.texts, os.getpid(), ops=self._ops, names=names)
+            process = ProcessTrace(trace, self.emitter.texts, os.getpid(), names)
+            rows = rows_of_processes([process], ops=self._ops)
             if chrome_trace is not None:
-                process = ProcessTrace(trace_in(path), self.emitter.texts, os.getpid(), names)
-                keep_chrome_trace([process], rows, chrome_trace, self.warnings)
+                keep_chrome_trace([process._replace(trace=trace_in(path))], rows, chrome_trace, self.warnings)
         self.figures |= {
             "markers": rows.numbered,
-            "markers_lost": max(0, self._opened - rows.numbered),
+            "markers_lost": max(0, self.opened - rows.numbered),
             "operators": len(rows.operators),
         }
         return rows
@@ -274,9 +228,9 @@ def _end_ranges() -> None:
 
     If a range that begins in one window ended in a later one, torch would write to memory that it has freed.
     """
-    for found in gc.get_objects():
-        if type(found) is record_function and getattr(found, "record", None) is not None:
-            found.record = torch.ops.profiler._record_function_enter_new(found.name, found.args)
+    for each in gc.get_objects():
+        if type(each) is record_function and getattr(each, "record", None) is not None:
+            each.record = torch.ops.profiler._record_function_enter_new(each.name, each.args)
 
 
 def _new_profile(*, record_shapes: bool, gpu: bool) -> profile:

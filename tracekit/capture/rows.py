@@ -1,16 +1,19 @@
-"""Events as rows of Nsight's tables, before they are written. It knows no profiler."""
+"""A recording as rows of Nsight's tables, before they are written: events, and the machine they were recorded on."""
 
-from __future__ import annotations
-
+import os
+import platform
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypedDict
 
+import torch
 from typing_extensions import override
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tracekit.capture.schedule import attempt
+from tracekit.version import __version__
 
 Row = dict[str, Any]
 #: Start and end of an event, in nanoseconds.
@@ -31,18 +34,14 @@ COPY_LABELS = {
     10: "Peer-to-Peer",
 }
 MEMORY_LABELS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
-
-
+#: Version of the nsys export schema that the recorder's files follow (that of Nsight Systems 2023.4.4).
+_SCHEMA = "3.7.2"
 _NONE = -(1 << 63)
 _TIMES = ("start", "end")
 
 
 class IntegerRows(Sequence[Row]):
-    """Rows of integers, some of them None, kept by column: millions of them take 8 bytes a value, not a dict a row.
-
-    Attributes:
-        zero_ns: What is subtracted from times when a row is read.
-    """
+    """Rows of integers, some of them None, kept by column: millions of them take 8 bytes a value, not a dict a row."""
 
     def __init__(self) -> None:
         self.zero_ns = 0
@@ -68,12 +67,8 @@ class IntegerRows(Sequence[Row]):
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
     @override
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         return self._row([column[index] for column in self._columns.values()])
@@ -94,21 +89,7 @@ class IntegerRows(Sequence[Row]):
 
 @dataclass
 class Rows:
-    """Rows of Nsight's tables. Texts are stored once, in ``strings``; a text's index is its id.
-
-    Attributes:
-        ranges: NVTX_EVENTS.
-        api_calls: CUPTI_ACTIVITY_KIND_RUNTIME.
-        kernels: CUPTI_ACTIVITY_KIND_KERNEL.
-        memcpys: CUPTI_ACTIVITY_KIND_MEMCPY.
-        memsets: CUPTI_ACTIVITY_KIND_MEMSET.
-        operators: Operators, in a table of tracekit's own.
-        phases: Operators that tell a phase of the program, as rows of NVTX_EVENTS.
-        threads: ThreadNames.
-        strings: The distinct texts.
-        started_utc_ns: Time 0, in nanoseconds since 1970.
-        numbered: How many of the ranges are our markers.
-    """
+    """Rows of Nsight's tables. Texts are stored once, in ``strings``; a text's index is its id."""
 
     ranges: IntegerRows = field(default_factory=IntegerRows)
     api_calls: IntegerRows = field(default_factory=IntegerRows)
@@ -135,9 +116,9 @@ class Rows:
         return zero_ns
 
     def tables(self) -> dict[str, Sequence[Row]]:
-        """The rows by name of table. Operators count as work only where no GPU did any.
+        """The rows by name of table.
 
-        Where one did, those that tell a phase of the program are ranges.
+        Operators are work only where no GPU did any; else those that mark a phase are ranges.
         """
         return {
             "StringIds": [{"id": number, "value": text} for number, text in enumerate(self.strings)],
@@ -154,3 +135,125 @@ class Rows:
 def global_tid(pid: int, tid: int) -> int:
     """Nsight's 64-bit id of a thread; thread 0 stands for the process."""
     return 1 << 48 | (pid & 0xFFFFFF) << 24 | tid & 0xFFFFFF
+
+
+class Description(TypedDict):
+    """A process and its machine: values for JSON."""
+
+    system: dict[str, str]
+    process: Row
+    gpus: list[Row]
+    gpu_identities: list[str]
+
+
+def empty_description() -> Description:
+    """A description of nothing."""
+    return {"system": {}, "process": {}, "gpus": [], "gpu_identities": []}
+
+
+def machine_tables(
+    rows: Rows, warnings: list[str] | None = None, processes: Sequence[Description] | None = None
+) -> dict[str, list[Row]]:
+    """Everything in a report that is not an event, by name of table. By default, this process was recorded."""
+    if processes is None:
+        processes = [describe_process([] if warnings is None else warnings, on_device=rows.on_device)]
+    tables = {
+        "META_DATA_EXPORT": _pairs(_exporter()),
+        "TARGET_INFO_SYSTEM_ENV": _pairs(processes[0]["system"] if processes else _system()),
+        "TARGET_INFO_SESSION_START_TIME": [_session(rows.started_utc_ns)],
+        "PROCESSES": list({process["process"]["pid"]: process["process"] for process in processes}.values()),
+    }
+    if rows.on_device:
+        if devices := {gpu["id"]: gpu for process in processes for gpu in process["gpus"]}:
+            tables["TARGET_INFO_GPU"] = list(devices.values())
+        tables["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_LABELS)
+        tables["ENUM_CUDA_MEM_KIND"] = _labels(MEMORY_LABELS)
+    return tables
+
+
+def describe_process(warnings: list[str], *, on_device: bool) -> Description:
+    """This process and the system and GPUs that it sees."""
+    described: Description = {**empty_description(), "system": _system(), "process": _process()}
+
+    def describe_gpus() -> None:
+        rows = gpus_of_torch()
+        described["gpu_identities"] = [str(torch.cuda.get_device_properties(row["id"]).uuid) for row in rows]
+        described["gpus"] = rows
+
+    if on_device:
+        # After a kernel failed, the driver answers no more questions.
+        attempt(describe_gpus, "the report does not describe the GPUs", warnings)
+    return described
+
+
+def gpus_of_torch() -> list[Row]:
+    """The GPUs that torch sees."""
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [
+        {
+            "id": index,
+            "name": gpu.name,
+            "smCount": gpu.multi_processor_count,
+            "totalMemory": gpu.total_memory,
+            "computeMajor": gpu.major,
+            "computeMinor": gpu.minor,
+        }
+        for index, gpu in enumerate(devices)
+    ]
+
+
+def uses_gpu() -> bool:
+    """Whether this process has begun to use a GPU."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def built_for_cuda() -> bool:
+    """Whether this build of torch supports NVIDIA GPUs."""
+    return torch.version.cuda is not None
+
+
+def _exporter() -> dict[str, str]:
+    numbers = dict(zip(("MAJOR", "MINOR", "MICRO"), _SCHEMA.split("."), strict=True))
+    return {
+        "EXPORT_PRODUCT_NAME": "tracekit",
+        "EXPORT_PRODUCT_VERSION": f"tracekit {__version__}",
+        "EXPORT_SCHEMA_VERSION": _SCHEMA,
+        **{f"EXPORT_SCHEMA_VERSION_{name}": number for name, number in numbers.items()},
+    }
+
+
+def _system() -> dict[str, str]:
+    return {
+        "CpuArchitecture": platform.machine(),
+        "CpuCores": str(os.cpu_count()),
+        "OsVersion": platform.system(),
+        "PythonVersion": platform.python_version(),
+        "TorchVersion": str(torch.__version__),
+        "CudaVersion": str(torch.version.cuda or "none"),
+    }
+
+
+def _session(started_utc_ns: int) -> Row:
+    started = datetime.fromtimestamp(started_utc_ns // 10**9, tz=UTC)
+    return {
+        "utcEpochNs": started_utc_ns,
+        "utcTime": f"{started:%Y-%m-%dT%H:%M:%S}",
+        "localTime": f"{started.astimezone():%Y-%m-%dT%H:%M:%S}",
+    }
+
+
+def _process() -> Row:
+    pid = os.getpid()
+    comm = Path("/proc/self/comm")
+    name = comm.read_text("utf-8", "replace").strip() if comm.exists() else "python"
+    if (rank := os.environ.get("RANK", "")).isdecimal() and "WORLD_SIZE" in os.environ:  # as torchrun sets them
+        name = f"{name} rank{rank}"
+    return {"globalPid": global_tid(pid, 0), "pid": pid, "name": name}
+
+
+def _pairs(values: dict[str, str]) -> list[Row]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _labels(labels: dict[int, str]) -> list[Row]:
+    return [{"id": number, "name": label, "label": label} for number, label in labels.items()]

@@ -1,53 +1,51 @@
-"""Runs a target and decides which part of the run is recorded. How it is recorded is up to the engine."""
+"""Runs a target: what a user asks to record. A function in a file or a module, a script, or the demo.
+
+``file.py:function`` and ``package.module:function`` return ``(model, inputs)`` or run steps themselves. ``file.py`` is
+run as a script. A target is the user's code: whatever it raises becomes one line that says where.
+
+Here it is decided which part of the run is recorded; how it is recorded is up to the engine. With ``--compile``, the
+model runs in compiled pieces. Compiling itself is not recorded.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
+import runpy
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from tracekit.capture.compiling import compile_figures, compiled, without_graph_captures
-from tracekit.capture.marks import unwrapped
-from tracekit.capture.program import Marking, marked_program
-from tracekit.capture.schedule import Schedule
+from tracekit.capture.attach import marks_on
+from tracekit.capture.frames import failed_call
+from tracekit.capture.marks import Tensors, all_tensors, call_key, marker_tensors, unwrapped
+from tracekit.capture.program import Compiling, Marking, Settings, marked_program
+from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
-from tracekit.capture.target import errors_in_one_line, join_threads
-from tracekit.capture.tensors import all_tensors
-from tracekit.errors import CaptureError
+from tracekit.errors import CaptureError, UsageError
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from tracekit.capture.program import Settings
-    from tracekit.capture.schedule import Window
-    from tracekit.capture.target import Target
-
+DEMO = "demo"
+EXPECTED = "expected FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, FILE.py or demo"
+_MOST_CHARACTERS = 300
 #: Defaults for a target that returns a model and its inputs.
 STEPS, WARMUP = 5, 2
-#: Steps before the recording that must have been timed for their median to be told; the first does not count.
+#: The median of fewer steps before the recording is not worth printing; the first does not count.
 _TIMED = 3
 _EXPECTED = "expected (model, inputs), or None from a function that runs steps itself"
 _OTHER_PROCESSES = "processes that it starts are recorded with: tracekit capture -- python {}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """A model and the arguments to call it with.
-
-    ``model`` is called and ``marked`` is marked; they differ where the model is compiled.
-    """
-
-    model: Any
-    marked: nn.Module
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run(
@@ -55,8 +53,8 @@ def run(
     settings: Settings,
     window: Window,
     operators: AbstractContextManager[object],
-    figures: dict[str, int] | None = None,
-) -> dict[str, int]:
+    figures: dict[str, int],
+) -> None:
     """Runs a target to its end.
 
     Args:
@@ -64,28 +62,30 @@ def run(
         settings: What to record.
         window: Opened and closed around the recorded part.
         operators: Entered while the target runs.
-        figures: Receives the figures as they become known; it holds them even if the target fails or exits.
-
-    Returns:
-        The figures: modules marked and unmarked, by cause, and, where the target returned a model, the median time of
-        an iteration before and during the recording, in nanoseconds.
+        figures: Receives the figures as they become known, so that it holds them even if the target fails or exits:
+            modules marked and unmarked, by cause, and, where the target returned a model, the median time of an
+            iteration before and during the recording, in nanoseconds.
 
     Raises:
         CaptureError: If the target fails, or nothing in it could be recorded.
     """
-    figures = {} if figures is None else figures
-    marking = Marking(settings)
+    job = _Run(target, settings, window, Marking(settings))
     try:
         with operators:
             if settings.compiling is not None:
-                program = _program(target.spec, _result_to_compile(target))
-                figures |= _run_compiled_steps(program, target, settings, window, marking)
-            elif (result := _called_with_root_markers(target, settings, window, marking)) is not None:
-                figures |= _run_steps(_program(target.spec, result), target, settings, window, marking)
+                figures |= _run_compiled_steps(job, settings.compiling)
+            elif (result := _called_with_root_markers(job)) is not None:
+                figures |= _run_steps(job, _program(target.spec, result))
     finally:
         window.close()
-        figures |= marking.figures()
-    return figures
+        figures |= job.marking.figures()
+
+
+class _Run(NamedTuple):
+    target: Target
+    settings: Settings
+    window: Window
+    marking: Marking
 
 
 def exit_code(leaving: SystemExit) -> int:
@@ -96,11 +96,11 @@ def exit_code(leaving: SystemExit) -> int:
     return 1
 
 
-def _called_with_root_markers(target: Target, settings: Settings, window: Window, marking: Marking) -> object:
-    """Calls the target, marks the models that it runs, and returns its result."""
+def _called_with_root_markers(job: _Run) -> object:
+    target, settings = job.target, job.settings
     warmup = target.warmup if settings.warmup is None else settings.warmup
-    schedule = Schedule(window, warmup, settings.steps)
-    with marked_program(schedule, marking.put_on), errors_in_one_line(target.spec, target.file):
+    schedule = Schedule(job.window, warmup, settings.steps)
+    with marked_program(schedule, job.marking.put_on), errors_in_one_line(target.spec, target.file):
         before = set(threading.enumerate())
         if (result := target.call()) is None:
             join_threads(before)
@@ -110,96 +110,63 @@ def _called_with_root_markers(target: Target, settings: Settings, window: Window
 
 
 def _why_nothing(target: Target, begun: int, warmup: int) -> str:
-    """Why nothing was recorded, and what to do."""
     if begun:
         return f"ended after {begun} of {warmup} warm-up steps, so nothing was recorded; set a smaller --warmup"
     advice = _OTHER_PROCESSES.format(target.spec) if target.spec == target.file else _EXPECTED
     return f"called no module, so nothing was recorded; {advice}"
 
 
-def _result_to_compile(target: Target) -> object:
-    """The result of a target that must return a model, because only then can the model be compiled."""
-    with errors_in_one_line(target.spec, target.file):
-        result = (target.model or target.call)()
-    if result is None:
-        raise CaptureError(f"{target.spec}: returned no model to compile; expected (model, inputs)")
-    return result
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A model and the arguments to call it with."""
+
+    model: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _program(spec: str, result: object) -> _Program:
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], nn.Module):  # noqa: PLR2004
         if isinstance(result, Coroutine):
             result.close()  # else Python warns that it was never awaited
-        raise CaptureError(f"{spec}: returned {_type_name(result)}; {_EXPECTED}")
+        kinds = ", ".join(type(item).__name__ for item in result) if isinstance(result, tuple) else ""
+        returned = f"({kinds})" if kinds else f"an object of type {type(result).__name__}"
+        raise CaptureError(f"{spec}: returned {returned}; {_EXPECTED}")
     model, inputs = result
     if isinstance(inputs, Mapping):
         kwargs = {str(name): value for name, value in inputs.items()}
-        return _Program(model, model, kwargs=kwargs)
+        return _Program(model, kwargs=kwargs)
     # A namedtuple is one argument: a batch with names.
     several = isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields")
     args = tuple(inputs) if several else (inputs,)
-    return _Program(model, model, args)
+    return _Program(model, args)
 
 
-def _type_name(result: object) -> str:
-    if isinstance(result, tuple):
-        return f"({', '.join(type(item).__name__ for item in result)})"
-    return f"an object of type {type(result).__name__}"
-
-
-def _run_steps(
-    program: _Program, target: Target, settings: Settings, window: Window, marking: Marking
-) -> dict[str, int]:
-    """Runs the warm-up, opens the window, and runs the steps to record."""
+def _run_steps(job: _Run, program: _Program) -> dict[str, int]:
+    target, settings, window, marking = job
     warmup = WARMUP if settings.warmup is None else settings.warmup
     steps = STEPS if settings.steps is None else settings.steps
-    name = type(unwrapped(program.marked)).__name__
-    with marking.put_on(program.marked, name), errors_in_one_line(target.spec, target.file):
+    name = type(unwrapped(program.model)).__name__
+    with marking.put_on(program.model, name), errors_in_one_line(target.spec, target.file):
         before_ns = [_timed(program, settings) for _ in range(warmup)]
         window.open()
         recorded_ns = []
         for _ in range(steps):
             with step(kind="train" if settings.backward else None):
                 recorded_ns.append(_timed(program, settings))
-    return _step_figures(before_ns, recorded_ns)
-
-
-def _step_figures(before_ns: list[int], recorded_ns: list[int]) -> dict[str, int]:
-    """Median times of a step. The first call is left out, because it also sets things up."""
-    times_ns = {"step_before_ns": before_ns[1:], "step_recorded_ns": recorded_ns}
-    least = {"step_before_ns": _TIMED, "step_recorded_ns": 1}
-    return {name: int(median(times)) for name, times in times_ns.items() if len(times) >= least[name]}
-
-
-def _run_compiled_steps(
-    program: _Program, target: Target, settings: Settings, window: Window, marking: Marking
-) -> dict[str, int]:
-    """As :func:`_run_steps`, with the model compiled. Graph captures happen inside the window, compiling outside."""
-    compiling = settings.compiling
-    assert compiling is not None
-    before = compile_figures()
-    backend = compiling.piecewise()
-    program = replace(program, model=compiled(program.model, backend), marked=program.model)
-    with errors_in_one_line(target.spec, target.file), without_graph_captures():
-        _timed(program, settings)
-    if backend.missing_operators:
-        raise CaptureError(f"{target.spec}: {backend.missing_operators}")
-    if compiling.captures_graphs:
-        window.open()
-    figures = _run_steps(program, target, settings, window, marking)
-    after = compile_figures()
-    no_gpu = bool(compiling.cudagraph_sizes) and not compiling.captures_graphs
-    return figures | {name: after[name] - before[name] for name in after} | {"no_gpu": int(no_gpu)}
+    figures = {"step_recorded_ns": int(median(recorded_ns))} if recorded_ns else {}
+    if len(before_ns) > _TIMED:  # the first call also sets things up
+        figures["step_before_ns"] = int(median(before_ns[1:]))
+    return figures
 
 
 def _timed(program: _Program, settings: Settings) -> int:
-    """Calls the model once and waits for the GPU. Returns nanoseconds."""
     before = time.perf_counter_ns()
     with torch.set_grad_enabled(settings.backward):
         output = program.model(*program.args, **program.kwargs)
     if settings.backward:
         _backward(output)
-        program.marked.zero_grad(set_to_none=True)
+        program.model.zero_grad(set_to_none=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter_ns() - before
@@ -211,3 +178,192 @@ def _backward(output: object) -> None:
         message = "no output of the model requires a gradient; remove --backward"
         raise CaptureError(message)
     sum(tensor.float().sum() for tensor in differentiable).backward()  # type: ignore[union-attr]
+
+
+def _run_compiled_steps(job: _Run, compiling: Compiling) -> dict[str, int]:
+    """As :func:`_run_steps`, with the model compiled. Graph captures happen inside the window, compiling outside."""
+    from tracekit.capture.compile import compile_model, counters  # noqa: PLC0415 - Dynamo and Inductor are slow to import
+
+    target, settings, window, _ = job
+    program = _program_to_compile(target)
+    before = counters.snapshot()
+    backend = compiling.piecewise()
+    program = replace(program, model=compile_model(program.model, backend.config, backend=backend))
+    with errors_in_one_line(target.spec, target.file), without_graph_captures():
+        _timed(program, settings)
+    if backend.missing_operators:
+        raise CaptureError(f"{target.spec}: {backend.missing_operators}")
+    if compiling.captures_graphs:
+        window.open()
+    figures = _run_steps(job, program)
+    after = counters.snapshot()
+    no_gpu = bool(compiling.cudagraph_sizes) and not compiling.captures_graphs
+    return figures | {name: after[name] - before[name] for name in after} | {"no_gpu": int(no_gpu)}
+
+
+def _program_to_compile(target: Target) -> _Program:
+    with errors_in_one_line(target.spec, target.file):
+        result = (target.model or target.call)()
+    if result is None:
+        raise CaptureError(f"{target.spec}: returned no model to compile; expected (model, inputs)")
+    return _program(target.spec, result)
+
+
+@contextmanager
+def without_graph_captures() -> Iterator[None]:
+    """While the block runs, code is compiled but no CUDA graph is captured or replayed."""
+    from tracekit.capture.compile.cudagraph import graph_captures_on_hold  # noqa: PLC0415 - slow to import
+
+    with graph_captures_on_hold():
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something to run: ``call`` may return ``(model, inputs)``, else ``model`` does, if there is such a function."""
+
+    spec: str
+    file: str
+    call: Callable[[], Any]
+    warmup: int = 0
+    model: Callable[[], Any] | None = None
+
+
+def load(spec: str, arguments: tuple[str, ...] = ()) -> Target:
+    """Finds and imports a target; ``arguments`` is what a script finds in ``sys.argv``."""
+    place, colon, name = spec.rpartition(":")
+    if spec == DEMO:
+        from tracekit.capture import demo  # noqa: PLC0415 - used only in this case
+
+        return Target(spec, str(demo.__file__), demo.small_llama, demo.WARMUP, demo.model_and_prompt)
+    if not colon and spec.endswith(".py"):
+        return Target(spec, _file(spec), lambda: _script(spec, arguments))
+    if not place or not name:
+        raise UsageError(f"{spec!r} is not something to record; {EXPECTED}")
+    if arguments:
+        raise UsageError(f"{spec}: a function takes no arguments after --; wrap it in a function without parameters")
+    with errors_in_one_line(spec, place):
+        module = _from_file(place) if place.endswith(".py") else _from_package(place)
+    return Target(spec, str(module.__file__), _function(module, place, name))
+
+
+@contextmanager
+def errors_in_one_line(spec: str, file: str) -> Iterator[None]:
+    """Turns an exception of the user's code into one line. Exits and interrupts pass through."""
+    try:
+        yield
+    except CaptureError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it raises
+        place = "".join(f" in {call}" for call in [_failed_call(error)] if call)
+        message = f"{spec}: raised {error_line(error, file)}{place}; run it without tracekit for the full traceback"
+        raise CaptureError(message) from None
+
+
+def error_line(error: BaseException, file: str) -> str:
+    """``ValueError: too long (model.py, line 12, in forward)``, with the innermost frame, if possible in the file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    candidates = [frame for frame in frames if Path(frame.filename).name == Path(file).name] or frames
+    message = " ".join(str(error).split())
+    text = _cut(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+    if not candidates:
+        return text
+    frame = candidates[-1]
+    return f"{text} ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
+
+
+def join_threads(before: set[threading.Thread]) -> None:
+    """Waits for all threads but these and daemons, also for those that begin meanwhile."""
+    while running := [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]:
+        for thread in running:
+            thread.join()
+
+
+def _failed_call(error: BaseException) -> str:
+    """``Net.layers.3 (Linear) with inputs [2, 4] float32``: the innermost module call that raised, if one did."""
+    if (call := failed_call(error)) is None:
+        return ""
+    name = type(unwrapped(call.module)).__name__
+    paths = [marks.path for marks in marks_on(call.module) if marks.path]
+    positional, by_name = call_key(call.args, call.kwargs)
+    texts = [_shapes(positional), *(f"{name}={_shapes(tensors)}" for name, tensors in by_name)]
+    given = ", ".join(text for text in texts if text)
+    place = f"{paths[0]} ({name})" if paths else name
+    return place + (f" with inputs {_cut(given)}" if given else "")
+
+
+def _shapes(tensors: Tensors) -> str:
+    described = marker_tensors(tensors) or ()
+    return ", ".join(f"{shape} {kind.rpartition(' ')[0]}" for shape, kind in described)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+
+
+def _file(place: str) -> str:
+    if not Path(place).is_file():
+        raise CaptureError(f"{place}: file not found; {EXPECTED}")
+    return place
+
+
+def _from_file(place: str) -> ModuleType:
+    path = Path(_file(place)).resolve()
+    sys.path.insert(0, str(path.parent))
+    # The file may have the name of a module that is already imported.
+    name = f"target_{path.stem}" if path.stem in sys.modules else path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CaptureError(f"{place}: not a Python file; {EXPECTED}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that its classes can be pickled, for workers
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_package(place: str) -> ModuleType:
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{place}.".startswith(f"{error.name}."):
+            message = f"{place}: module not found; {EXPECTED}"
+            raise CaptureError(message) from None
+        raise
+
+
+def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
+    function: Any = module
+    for part in name.split("."):
+        owner, function = function, getattr(function, part, None)
+        if function is None:
+            raise CaptureError(f"{place}: has no function {name}; {_did_you_mean(part, owner)}")
+    if not callable(function):
+        raise CaptureError(f"{place}: {name} is not a function; {EXPECTED}")
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        message = f"{place}: {name}{inspect.signature(function)} needs arguments; expected a function without any"
+        raise CaptureError(message) from None
+    except ValueError:
+        pass  # it is written in C and has no signature
+    return function  # type: ignore[no-any-return]
+
+
+def _did_you_mean(name: str, owner: object) -> str:
+    functions = [key for key, item in getattr(owner, "__dict__", {}).items() if inspect.isfunction(item)]
+    close = get_close_matches(name, functions, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else EXPECTED
+
+
+def _script(place: str, arguments: tuple[str, ...]) -> None:
+    arguments_before, threads_before = sys.argv, set(threading.enumerate())
+    sys.argv = [place, *arguments]
+    sys.path.insert(0, str(Path(place).resolve().parent))
+    try:
+        runpy.run_path(place, run_name="__main__")
+    finally:
+        # As Python does before it exits, but not after Ctrl-C.
+        if not isinstance(sys.exception(), KeyboardInterrupt):
+            join_threads(threads_before)
+        sys.argv = arguments_before

@@ -1,13 +1,42 @@
-"""When recording begins and ends: after the warm-up, and after enough iterations."""
+"""Steps of a program that runs its own: where they begin, which of them are recorded, and marks of their phases.
 
-from __future__ import annotations
+A step begins with what the program marks, else with its optimizers, else with its models. The recording lasts from the
+end of the warm-up until enough steps have run.
 
-from typing import TYPE_CHECKING, Protocol
+Optimizers are numbered in the order of their first steps, so that those of one class stay distinct. An optimizer whose
+step is compiled runs no hooks, and neither does one that is none of torch's: so it is also marked where a model is
+trained again after it was evaluated, or was changed by no known optimizer.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from itertools import islice
+from typing import Any, Protocol, Self
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tracekit.capture.emit import close_entry, default_emitter
+from tracekit.capture.frames import replaced, running_steps
+from tracekit.capture.steps import step
+from tracekit.markers import formatting
+from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE
+
+#: As at reading: the size of a root that leads another, and how often a loop may call others before its leader.
+_MUCH, _LONGEST_CYCLE = 2, 8
+#: Figures in a report: graph captures outside the recording, and replays inside it.
+BEFORE, REPLAYS = "graphs_before", "graph_replays"
+#: Of a model that is trained, this many parameters are looked at for changes.
+_SOME = 4
 
 
 class Window(Protocol):
@@ -24,38 +53,22 @@ class Window(Protocol):
 
 
 def attempt(action: Callable[[], object], failure: str, warnings: list[str]) -> None:
-    """Runs an action at the end of a window. If it raises, that becomes a warning: the user's run must go on.
-
-    Args:
-        action: What to do.
-        failure: The warning's text if it raises.
-        warnings: Receives the warning.
-    """
+    """Runs an action at the end of a window. If it raises, that becomes a warning: the user's run must go on."""
     try:
         action()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the recording so far is safe
+    except Exception as error:  # noqa: BLE001 - whatever it raises
         reason = " ".join(str(error).split())
         warnings.append(f"{failure}: {type(error).__name__}: {reason}")
 
 
 def wait_for_gpu(warnings: list[str]) -> None:
     """Waits until the GPU has finished all submitted work; work that failed becomes a warning here."""
-    attempt(_synchronize, "the GPU did not finish the recorded work", warnings)
-
-
-def _synchronize() -> None:
     if torch.cuda.is_available():
-        torch.cuda.synchronize()
+        attempt(torch.cuda.synchronize, "the GPU did not finish the recorded work", warnings)
 
 
 class Schedule:
-    """Opens a window after some iterations and closes it after some more.
-
-    Attributes:
-        begun: Iterations that have begun.
-        opened: Whether the window was opened.
-        by: Who announces the iterations.
-    """
+    """Opens a window after some iterations and closes it after some more; ``by`` announces them."""
 
     def __init__(self, window: Window, warmup: int = 0, steps: int | None = None) -> None:
         self._window = window
@@ -72,11 +85,7 @@ class Schedule:
         self._closed = False
 
     def begins(self, by: object) -> None:
-        """An iteration begins. If several parts of a program announce iterations, only the first one counts.
-
-        Args:
-            by: Who announces it.
-        """
+        """An iteration begins. If several parts of a program announce iterations, only the first one counts."""
         if self.by is None:
             self.by = by
         if self.by is not by:
@@ -91,13 +100,9 @@ class Schedule:
             self._window.close()
 
     def taken_over(self, by: object, begun: int = 0) -> None:
-        """From now on, only this announcer counts; it knows the iterations better than the earlier one.
+        """From now on, only this announcer counts; it knows the iterations better.
 
         If the window was opened or closed too early because of that, it is opened again.
-
-        Args:
-            by: Who announces them.
-            begun: How many of its iterations have begun.
         """
         if self.by is by:
             return
@@ -112,7 +117,6 @@ class Schedule:
         self._open_again()
 
     def _open_again(self) -> None:
-        """Forgets a window that was opened or closed too early."""
         if self.opened and (self._closed or 0 < self._warmup >= self.begun):
             self.opened = False
             # Now, as torch's profiler must not be stopped and started inside one range of an optimizer.
@@ -121,3 +125,288 @@ class Schedule:
     def _ends_after(self, first: int) -> None:
         """The window ends before the iteration that follows the last one to record, counted from ``first``."""
         self._beyond = None if self._steps is None else first + self._steps
+
+
+class StepStarts:
+    """What begins a step of a program that runs its own: a marked step, else an optimizer, else the root that leads."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.restart()
+        self.optimizers = OptimizerMarkers(self._optimizer_begins)
+
+    def restart(self) -> None:
+        """Forgets the models that were called, as a forked process does those of its parent."""
+        self._known: WeakSet[nn.Module] = WeakSet()
+        self._size = 0
+
+    def marked_step(self) -> None:
+        """A step that the program marks begins."""
+        self._schedule.taken_over(step)
+        self._schedule.begins(step)
+
+    def outermost_call(self, root: nn.Module, updated: bool) -> None:  # noqa: FBT001 - as it is called
+        """A root is called; ``updated`` if it was changed since its last call, by no known optimizer."""
+        if self._schedule.by is step:
+            return
+        if not self.optimizers.stepping and self.optimizers.step_ended():
+            self._schedule.begins(OptimizerMarkers)
+        elif updated:
+            self._schedule.taken_over(TrainingMarkers, begun=1)
+            self._schedule.begins(TrainingMarkers)
+        else:
+            self._root_called(root)
+
+    def _optimizer_begins(self, *, first_turn: bool) -> None:
+        """An optimizer begins a step; ``first_turn`` if it is its first, after others that have stepped once."""
+        if self._schedule.by is step:
+            return
+        if self._schedule.by is None:  # an optimizer that calls the model itself, as LBFGS does
+            self._schedule.begins(OptimizerMarkers)
+        elif self._schedule.by is not OptimizerMarkers:
+            self._schedule.taken_over(OptimizerMarkers, begun=1)
+        elif self.optimizers.step_ended():  # the model was not called since: this one calls it, too
+            self._schedule.begins(OptimizerMarkers)
+        elif first_turn:
+            self._schedule.goes_on()
+
+    def _root_called(self, root: nn.Module) -> None:
+        """A call of a root begins. The first root leads, unless soon after it one with twice as many modules runs."""
+        if root not in self._known:
+            self._known.add(root)
+            size = sum(1 for _ in root.modules())
+            if size >= _MUCH * self._size and self._schedule.begun <= _LONGEST_CYCLE:
+                self._size = size
+                if isinstance(self._schedule.by, nn.Module):
+                    self._schedule.taken_over(root)
+        self._schedule.begins(root)
+
+
+@contextmanager
+def on_graph_capture(listener: Callable[[], object]) -> Iterator[None]:
+    """While the block runs, calls the listener before every graph capture, however it is made."""
+    with _before_each_call("capture_begin", listener):
+        yield
+
+
+@dataclass(slots=True)
+class GraphCounts:
+    """Numbers of graphs that torch captured and replayed, by the recording window open at the time; 0 means none."""
+
+    captured: Counter[int] = field(default_factory=Counter)
+    replayed: Counter[int] = field(default_factory=Counter)
+
+    def figures(self, window: int) -> dict[str, int]:
+        """Figures that show whether a window holds the graph capture of every graph replayed in it."""
+        return {BEFORE: self.captured.total() - self.captured[window], REPLAYS: self.replayed[window]}
+
+
+@contextmanager
+def counted_graphs(window: Callable[[], int]) -> Iterator[GraphCounts]:
+    """Counts torch's graphs while the block runs, by the number of the open window; 0 if none is."""
+    counts = GraphCounts()
+    captured, replayed = (lambda: counts.captured.update([window()])), (lambda: counts.replayed.update([window()]))
+    with _before_each_call("capture_begin", captured), _before_each_call("replay", replayed):
+        yield counts
+
+
+@contextmanager
+def _before_each_call(method: str, listener: Callable[[], object]) -> Iterator[None]:
+    original = getattr(torch.cuda.CUDAGraph, method)
+
+    def observed(self: object, *args: object, **kwargs: object) -> object:
+        listener()
+        return original(self, *args, **kwargs)
+
+    with replaced(torch.cuda.CUDAGraph, method, observed):
+        yield
+
+
+class _Begins(Protocol):
+    def __call__(self, *, first_turn: bool) -> None: ...
+
+
+class _OptimizerStep:
+    """An open range around a step of an optimizer."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+class _ScaledStep:
+    """An open range around a gradient scaler's step, which may skip that of the optimizer."""
+
+
+class OptimizerMarkers:
+    """Marks the steps of all optimizers while the block runs."""
+
+    def __init__(self, begins: _Begins) -> None:
+        #: Called before each step, with whether it is an optimizer's first after others have stepped once.
+        self._begins = begins
+        self._watching = ExitStack()
+        self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._times: Counter[int] = Counter()
+        self._ended = False
+
+    def step_ended(self) -> bool:
+        """Whether, since the last question, the last of the optimizers that take turns has ended its step."""
+        ended, self._ended = self._ended, False
+        return ended
+
+    @property
+    def stepping(self) -> bool:
+        """Whether a step of an optimizer is running on this thread."""
+        return any(isinstance(entry, _OptimizerStep) for entry in default_emitter().lane.open)
+
+    def __enter__(self) -> Self:
+        self._watching.callback(register_optimizer_step_pre_hook(self._before).remove)
+        self._watching.callback(register_optimizer_step_post_hook(self._after).remove)
+        self._watching.enter_context(replaced(GradScaler, "step", self._scaled(GradScaler.step)))
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._watching.close()
+
+    def _scaled(self, step: Callable[..., float | None]) -> Callable[..., float | None]:
+        @wraps(step)
+        def marked(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:  # noqa: ANN401
+            scaled = _ScaledStep()
+            opened = self._open(optimizer, scaled)
+            try:
+                return step(scaler, optimizer, *args, **kwargs)
+            finally:
+                if opened:
+                    close_entry(scaled, default_emitter())
+                    self._stepped(optimizer)
+
+        return marked
+
+    def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - as torch has it
+        if is_dynamo_compiling():
+            return
+        close_interrupted(optimizer)
+        self._begins(first_turn=self._is_first_turn(optimizer))
+        self._open(optimizer, _OptimizerStep(optimizer))
+
+    def _is_first_turn(self, optimizer: Optimizer) -> bool:
+        known = any(one is optimizer for one in self._numbers)
+        return not known and set(self._times.values()) == {1}
+
+    def _open(self, optimizer: Optimizer, entry: _OptimizerStep | _ScaledStep) -> bool:
+        try:
+            number = self._numbers.setdefault(optimizer, len(self._numbers))
+        except TypeError:  # a class of the user's whose optimizers cannot be keys
+            return False
+        emitter = default_emitter()
+        opener = emitter.opener(formatting.optimizer(type(optimizer).__name__, number))
+        emitter.lane.open.append(entry)
+        opener()
+        return True
+
+    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - as torch has it
+        if not is_dynamo_compiling() and (entry := _innermost(optimizer)) is not None:
+            close_entry(entry, default_emitter())
+            self._stepped(optimizer)
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        if _innermost(optimizer) is not None:
+            return
+        number = self._numbers[optimizer]
+        self._times[number] += 1
+        most = max(self._times.values())
+        taking_turns = [each for each, times in self._times.items() if times >= most - 1]
+        if number == max(taking_turns):
+            self._ended = True
+
+
+def close_interrupted(begins: Optimizer | None = None) -> None:
+    """Closes ranges of this thread's optimizer steps that exceptions ended; ``begins`` is the one that begins now."""
+    opened = default_emitter().lane.open
+    running = Counter(entry.optimizer for entry in opened if isinstance(entry, _OptimizerStep))
+    for optimizer, count in running.items():
+        for _ in range(count - running_steps(optimizer) + (optimizer is begins)):
+            if (entry := _innermost(optimizer)) is not None:
+                close_entry(entry, default_emitter())
+
+
+def _innermost(optimizer: Optimizer) -> _OptimizerStep | None:
+    opened = default_emitter().lane.open
+    steps = (entry for entry in reversed(opened) if isinstance(entry, _OptimizerStep))
+    return next((entry for entry in steps if entry.optimizer is optimizer), None)
+
+
+@contextmanager
+def data_markers() -> Iterator[None]:
+    """While the block runs, marks where a DataLoader fetches a batch, as torch does only for its own profiler."""
+    fetch = _BaseDataLoaderIter.__next__
+
+    @wraps(fetch)
+    def marked(loader: _BaseDataLoaderIter) -> object:
+        emitter = default_emitter()
+        emitter.opener(formatting.data(type(loader).__name__))()
+        try:
+            return fetch(loader)
+        finally:
+            emitter.close()
+
+    with replaced(_BaseDataLoaderIter, "__next__", marked):
+        yield
+
+
+class TrainingMarkers:
+    """Marks where a model is trained again, while the block runs."""
+
+    def __init__(self) -> None:
+        self._before: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
+        self._versions: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
+        self._numbers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._optimizers_known = False
+        self._watching = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._watching.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._watching.close()
+
+    def _optimizer_steps(self, *_: object) -> None:
+        self._optimizers_known |= not is_dynamo_compiling()
+
+    def updated(self, root: nn.Module) -> bool:
+        """Whether a root that is about to be called was changed since its last call, by no known optimizer."""
+        if self._optimizers_known or not torch.is_grad_enabled() or not (versions := _versions(root)):
+            return False
+        before = self._versions.get(root)
+        self._versions[root] = versions
+        if before is None or all(now == then for now, then in zip(versions, before, strict=False)):
+            return False
+        # What was changed with it is called in the same step, such as a critic and its actor.
+        self._versions.update({other: _versions(other) for other in list(self._versions)})
+        return True
+
+    def called(self, root: nn.Module, *, updated: bool) -> None:
+        """A root is about to be called."""
+        close_interrupted()
+        now = None
+        if not torch.is_grad_enabled():
+            now = AFTER_NO_GRAD if root.training else AFTER_EVALUATION
+        before, self._before[root] = self._before.get(root), now
+        if now is None and before is not None:
+            # What was evaluated with this root is trained again in the same step, such as a critic or a loss.
+            self._before.clear()
+            _mark(formatting.training(before))
+        if updated:
+            number = self._numbers.setdefault(root, len(self._numbers))
+            _mark(formatting.training(AFTER_UPDATE, number))
+
+
+def _mark(text: str) -> None:
+    emitter = default_emitter()
+    emitter.opener(text)()
+    emitter.close()
+
+
+def _versions(root: nn.Module) -> list[int]:
+    trained = (parameter for parameter in root.parameters() if parameter.requires_grad)
+    return [parameter._version for parameter in islice(trained, _SOME) if not parameter.is_inference()]

@@ -1,37 +1,47 @@
 """The plugin that vLLM loads in each of its processes: marks every iteration of the engine as a step.
 
-An iteration is what a worker is asked for: it executes the model, and then samples tokens from the result. All that is
-known of vLLM here is its base class of workers, and the fields of what the scheduler hands them. Where a release has
-others, steps are found from the calls of the model, as in other programs. Compiled models that are recorded get a cache
-key of their own, and marks on the layers that run between their pieces.
+An iteration is what a worker is asked for: it executes the model, and then samples tokens from the result. Compiled
+models that are recorded get a cache key of their own, and marks on the attention layers between their pieces. All that
+is known of vLLM here is its base class of workers, the fields of what the scheduler hands them, and which methods
+operators of layers call. Where a release has others, steps are found from the calls of the model, as in other programs.
 """
-
-from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+from torch import nn
+
+from tracekit.capture.attach import marks_on
 from tracekit.capture.maps import cache_tag
 from tracekit.capture.processes import start_if_asked
-from tracekit.capture.steps import step, steps_awaited
-from tracekit.capture.vllm_layers import mark_layers_between_pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tracekit.capture.steps import Step
+from tracekit.capture.steps import Step, step, steps_awaited
 
 _LOG = logging.getLogger("tracekit.capture")
 _NAME = "iteration"
-#: Set on vLLM's base class of workers once its iterations are marked.
+#: Set on vLLM's base class of workers once its iterations are marked, and on methods of layers that are marked.
 _MARKED = "_tracekit_marked"
 #: The function that lists what vLLM's cache of compiled models depends on, and the releases that have it.
 _FACTORS = "aot_compile_hash_factors"
 _KNOWN = ("0.32", "0.33")
+#: For operators at which vLLM splits graphs: where the method is that the operator calls, and its name.
+_METHODS = {
+    "vllm::unified_attention_with_output": ("impl", "forward"),
+    "vllm::unified_kv_cache_update": ("impl", "do_kv_cache_update"),
+    "vllm::unified_mla_attention_with_output": ("", "forward_impl"),
+    "vllm::unified_mla_kv_cache_update": ("impl", "do_kv_cache_update"),
+    "vllm::mamba_mixer": ("", "forward_impl"),
+    "vllm::mamba_mixer2": ("", "conv_ssm_forward"),
+    "vllm::qwen_gdn_attention_core": ("", "_forward_core"),
+    "vllm::qwen_gdn_attention_core_fused_norm_packed": ("", "_forward_core_fused_norm_packed"),
+}
+#: Tensors that are described: the first ones are those of this call, behind them come caches.
+_DESCRIBED = 3
 
 
 def register() -> None:
@@ -47,7 +57,7 @@ def _warned_of() -> Iterator[None]:
     """Turns what a release that is not known raises into a warning: the engine must run."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - it may be anything
+    except Exception as error:  # noqa: BLE001 - whatever it raises
         _LOG.warning(
             "iterations of this release of vLLM cannot be marked (%s: %s); steps are found from calls of the model",
             type(error).__name__,
@@ -56,7 +66,6 @@ def _warned_of() -> Iterator[None]:
 
 
 def _mark_workers() -> None:
-    """Marks the iterations of every worker that this process makes from now on."""
     from vllm.v1.worker.worker_base import WorkerBase  # noqa: PLC0415 - only where vLLM runs
 
     if _MARKED in vars(WorkerBase):
@@ -67,7 +76,7 @@ def _mark_workers() -> None:
     def prepare_marked(worker: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - vLLM's own
         try:
             _keep_apart_code_with_maps()
-        except Exception:  # noqa: BLE001 - it may be anything, and the engine must run
+        except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("vLLM's compile cache is left as it is", exc_info=True)
         prepare(worker, *args, **kwargs)
         with _warned_of():
@@ -98,8 +107,8 @@ def _keep_apart_code_with_maps() -> None:
 
     @wraps(factors)
     def factors_with_maps(vllm_config: Any) -> list[str]:  # noqa: ANN401 - vLLM's own
-        found: list[str] = factors(vllm_config)
-        return [*found, cache_tag()] if cache_tag() else found
+        own: list[str] = factors(vllm_config)
+        return [*own, cache_tag()] if cache_tag() else own
 
     factors_with_maps.tracekit = True  # type: ignore[attr-defined]
     setattr(caching, _FACTORS, factors_with_maps)
@@ -116,7 +125,7 @@ def _mark_layers_when_loaded(worker: Any) -> None:  # noqa: ANN401 - any class o
         loaded = load(*args, **kwargs)
         try:
             mark_layers_between_pieces(worker.vllm_config.compilation_config)
-        except Exception:  # noqa: BLE001 - it may be anything, and the engine must run
+        except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("what runs between compiled pieces is not marked", exc_info=True)
         return loaded
 
@@ -133,8 +142,6 @@ def _mark_iterations(worker: Any) -> None:  # noqa: ANN401 - any class of worker
 
 
 class _IterationMarks:
-    """The two methods of a worker that make an iteration, marked."""
-
     def __init__(self, executes: Callable[..., Any], samples: Callable[..., Any] | None) -> None:
         self.executes = executes
         self.samples = samples
@@ -154,7 +161,6 @@ class _IterationMarks:
         return output
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
-        """Ends the iteration."""
         assert self.samples is not None
         try:
             return self.samples(*args, **kwargs)
@@ -175,15 +181,13 @@ class _IterationMarks:
 
 
 class _Work(NamedTuple):
-    """What one iteration computes."""
-
     kind: str | None
     batch_size: int
     tokens: int
 
 
 def _work_of(scheduled: Any) -> _Work | None:  # noqa: ANN401 - vLLM's own
-    """What the scheduler asks of an iteration; None if this release of vLLM says it otherwise.
+    """What the scheduler asks of an iteration; None if this release of vLLM has other fields.
 
     A request is in prefill until it has its first output, and again while it is computed anew after a preemption.
     """
@@ -207,3 +211,43 @@ def _kind(prefills: int, decodes: int) -> str | None:
     if prefills and decodes:
         return "mixed"
     return "prefill" if prefills else "decode" if decodes else None
+
+
+def mark_layers_between_pieces(compilation: Any) -> None:  # noqa: ANN401 - vLLM's own
+    """Marks the layers that vLLM's configuration of its compiler knows, if it splits graphs at their operators.
+
+    vLLM splits the graph of a model at the operators of these layers and compiles the pieces. Such an operator is given
+    the name of its layer and calls a method of it: no hook runs, and no kernel map identifies its work.
+    """
+    # Inductor's own partitions are all in one graph, whose kernel map covers these layers, too.
+    if compilation.use_inductor_graph_partition:
+        return
+    methods = {_METHODS[operator] for operator in compilation.splitting_ops or () if operator in _METHODS}
+    for layer in compilation.static_forward_context.values():
+        for place, name in methods if isinstance(layer, torch.nn.Module) else ():
+            owner = getattr(layer, place, None) if place else layer
+            method = getattr(owner, name, None)
+            if method is not None and not hasattr(method, _MARKED):
+                setattr(owner, name, _marked(layer, method))
+
+
+def _marked(layer: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer's method, with the marks of the layer around it unless a call of the layer is open."""
+
+    @wraps(method)
+    def marked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the method
+        marks = next(marks_on(layer), None)
+        if marks is None or (marks.lane.open and marks.lane.open[-1] is marks):
+            return method(*args, **kwargs)
+        marks.before(layer, tuple(_tensors(args))[:_DESCRIBED], None)
+        try:
+            return method(*args, **kwargs)
+        finally:
+            marks.after(layer, (), None)
+
+    setattr(marked, _MARKED, True)
+    return marked
+
+
+def _tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
+    return (item for item in args if isinstance(item, torch.Tensor))

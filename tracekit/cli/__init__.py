@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from typing_extensions import override
 
-from tracekit.cli import capture, demo, diff, doctor, export, parse, report, schema, show
+from tracekit.cli import capture, demo, diff, doctor, export, html, parse, schema, show
 from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
 
@@ -28,17 +28,7 @@ if TYPE_CHECKING:
 
     from tracekit.cli.base import Command
 
-COMMANDS: tuple[Command, ...] = (
-    capture,
-    parse,
-    show,
-    diff,
-    report,
-    export,
-    demo,
-    doctor,
-    schema,
-)
+COMMANDS: tuple[Command, ...] = (capture, parse, show, diff, html, export, demo, doctor, schema)
 
 #: Many more than the imports of a command leave.
 _OBJECTS_PER_COLLECTION = 200_000
@@ -85,7 +75,6 @@ def prepared(run: Callable[[], int]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Lets stdout and stderr print any text."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A pipe that knows only ASCII gets escapes, not an exception.
@@ -93,7 +82,6 @@ def _prepare_streams() -> None:
 
 
 def _prepare_signals() -> None:
-    """Makes signals that end the process raise, so that cleanup runs."""
     # One that comes while a connection is closed raises, too, but SQLAlchemy would log it first, with a traceback.
     logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
     signal.signal(signal.SIGTERM, _terminated)
@@ -103,7 +91,6 @@ def _prepare_signals() -> None:
 
 
 def _prepare_memory() -> None:
-    """Sets how memory is taken and given back."""
     # Buffers of tens of megabytes come and go; the system's allocator faults their pages in at a third of the cost.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # Imports make objects that all stay; looking through them again and again takes a sixth of a short command's time.
@@ -127,13 +114,10 @@ def _drop_output() -> None:
 
 
 def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    """Exits by an exception, so that half-written folders are removed."""
     sys.exit(128 + number)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong call on one line."""
-
     @override
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
@@ -147,11 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        subparser = commands.add_parser(command.NAME, help=command.HELP, description=_sentence(command.HELP))
+        sentence = f"{command.HELP[0].upper()}{command.HELP[1:]}."
+        subparser = commands.add_parser(command.NAME, help=command.HELP, description=sentence)
         command.arguments(subparser)
         subparser.set_defaults(command=command)
     return parser
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."

@@ -1,8 +1,10 @@
-"""What a command is, and how commands tell what they do: a progress bar, and lines on stderr."""
+"""What a command is, what commands share (options, numbers), and how they tell what they do."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import sys
 import threading
 from contextlib import contextmanager
@@ -11,14 +13,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
+from tracekit.storage.locations import is_url
+
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Iterator
 
     from rich.console import Console
     from rich.progress import TaskID
 
     from tracekit.progress import Progress
+#: Options that describe the device, by the keyword of the analyses that take them.
+DEVICE_OPTIONS = {"peaks": "--peak", "dtype": "--dtype"}
+_SHARE = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})( ?%)?", re.ASCII)
+_COUNT = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class Command(Protocol):
@@ -69,10 +76,10 @@ def say(lines: Iterable[str]) -> None:
 @contextmanager
 def progress_bar(*, quiet: bool) -> Iterator[Progress]:
     """A bar on stderr while the block runs, if that is a terminal."""
-    from tracekit.progress import silent
+    from tracekit.progress import no_progress
 
     if quiet or not sys.stderr.isatty():
-        yield silent
+        yield no_progress
         return
     from rich.console import Console
     from rich.progress import Progress as Bars
@@ -88,3 +95,61 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress]:
             bars.update(tasks[stage], completed=share)
 
         yield show
+
+
+def add_force(parser: argparse.ArgumentParser, existing: str) -> None:
+    """Declares ``-f``/``--force``, which allows to replace something, such as ``an existing report``."""
+    parser.add_argument("-f", "--force", action="store_true", help=f"replace {existing}")
+
+
+def add_quiet(parser: argparse.ArgumentParser, still_printed: str = "errors") -> None:
+    """Declares ``-q``/``--quiet``."""
+    parser.add_argument("-q", "--quiet", action="store_true", help=f"print only {still_printed}")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Declares :data:`DEVICE_OPTIONS`."""
+    parser.add_argument(
+        "--peak",
+        dest="peaks",
+        action="append",
+        metavar="PEAK",
+        help="roofline: what the device can do at most: DTYPE=TFLOP/s (bfloat16=989), memory=GB/s (memory=3350) or "
+        "the name of a GPU; repeatable",
+    )
+    parser.add_argument(
+        "--dtype", metavar="DTYPE", help="roofline, memory: dtype assumed where markers record none, such as bfloat16"
+    )
+
+
+def dataset_place(text: str) -> Path | str:
+    """The folder of a dataset, or its URL."""
+    return text if is_url(text) else Path(text)
+
+
+def count(text: str) -> int:
+    """A whole number, 0 or more."""
+    if not _COUNT.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {text!r}")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A share: ``5%``, ``5 %`` or ``0.05``. A bare number of 1 or more could mean either and is refused."""
+    match = _SHARE.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected a percentage such as 5% or a fraction such as 0.05, got {text!r}")
+    number, percent = match.groups()
+    if percent:
+        return float(number) / 100
+    if float(number) >= 1:
+        raise argparse.ArgumentTypeError(f"{number} could be {number} % or {number}00 %; write {number}%")
+    return float(number)
+
+
+def share_of_whole(text: str) -> float:
+    """A share of at most 100 %."""
+    value = share(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"expected at most 100%, got {text!r}")
+    return value

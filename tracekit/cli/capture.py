@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tracekit.cli.base import say
-from tracekit.cli.options import add_force, add_quiet, count
+from tracekit.cli.base import add_force, add_quiet, count, say
 from tracekit.cli.recording import engine_with_trace, report_place, require_torch, trace_place, with_hierarchies
 from tracekit.errors import CaptureError, UsageError
 
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from tracekit.capture.compiling import Compiling
-    from tracekit.capture.program import Settings
-    from tracekit.errors import TracekitError
+    from tracekit.capture.engines.base import Outcome
+    from tracekit.capture.program import Compiling, Settings
 
 NAME = "capture"
 HELP = "run a model, a script or a command and record it"
@@ -29,15 +27,6 @@ tracekit capture [options] TARGET [-- ARGUMENT ...]
 _WINDOW_OPTIONS = ("steps", "warmup", "ops")
 #: Options that mean nothing without ``--compile``.
 _COMPILE_OPTIONS = ("split", "compile_size", "cudagraph_size", "cache_dir", "no_cache")
-
-
-class _Recorded(NamedTuple):
-    """The outcome of a run; the report is written even if the target failed."""
-
-    exit_code: int
-    problem: TracekitError | None
-    figures: dict[str, int]
-    warnings: tuple[str, ...]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,11 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        metavar="REPORT",
-        help="SQLite report to write (default: named after the target)",
+        "-o", "--out", type=Path, metavar="REPORT", help="SQLite report to write (default: named after the target)"
     )
     add_force(parser, "an existing report")
     parser.add_argument(
@@ -90,10 +75,7 @@ def _step_arguments(parser: argparse.ArgumentParser) -> None:
         help="steps to record (default: 5 of a model, all of a script or a function that runs steps itself)",
     )
     group.add_argument(
-        "--warmup",
-        type=count,
-        metavar="N",
-        help="steps to run before recording (default: 2 of a model, otherwise 0)",
+        "--warmup", type=count, metavar="N", help="steps to run before recording (default: 2 of a model, otherwise 0)"
     )
 
 
@@ -123,7 +105,7 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         "--split", action="append", default=[], metavar="NS::OP", help="split the model at this operator; repeatable"
     )
     sizes: dict[str, Any] = {"action": "append", "type": count, "default": [], "metavar": "N"}
-    group.add_argument("--compile-size", help="compile code for this size alone; repeatable", **sizes)
+    group.add_argument("--compile-size", help="compile code for only this size; repeatable", **sizes)
     group.add_argument("--cudagraph-size", help="use CUDA graphs at this size (needs a GPU); repeatable", **sizes)
     group.add_argument("--cache-dir", metavar="DIR", help="folder for compiled pieces (default: the user's cache)")
     group.add_argument("--no-cache", action="store_true", help="do not cache compiled pieces")
@@ -153,7 +135,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
-    """Where the report goes; checked before anything runs."""
     if args.out is not None:
         return report_place(args.out, force=args.force)
     target = trailing[0] if args.target is None else args.target
@@ -162,19 +143,16 @@ def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
     return report_place(Path(f"{name}.sqlite"), force=args.force)
 
 
-def _record_target(args: argparse.Namespace, report: Path, trace: Path | None) -> _Recorded:
-    """Records a function or a script, which tracekit marks itself."""
+def _record_target(args: argparse.Namespace, report: Path, trace: Path | None) -> Outcome:
     require_torch()
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
 
     job = Job(args.target, tuple(args.trailing), _settings(args), report, trace)
-    outcome = chosen(args.engine).record(job)
-    return _Recorded(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
+    return chosen(args.engine).record(job)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    """What to record, from the options."""
     from tracekit.capture.program import Settings
 
     return Settings(
@@ -196,7 +174,7 @@ def _compiling(args: argparse.Namespace) -> Compiling | None:
         return None
     if args.target.endswith(".py"):
         raise UsageError("--compile needs a function that returns (model, inputs), not a script")
-    from tracekit.capture.compiling import Compiling
+    from tracekit.capture.program import Compiling
 
     return Compiling(
         splitting_ops=tuple(args.split),
@@ -208,15 +186,13 @@ def _compiling(args: argparse.Namespace) -> Compiling | None:
 
 
 def _given(args: argparse.Namespace, names: tuple[str, ...]) -> str | None:
-    """The first of these options that the call has; 0 is a number like any other."""
     values = {name: getattr(args, name) for name in names}
     given = (name for name, value in values.items() if value is not None and value is not False and value != [])
     name = next(given, None)
     return None if name is None else f"--{name.replace('_', '-')}"
 
 
-def _record_command(args: argparse.Namespace, report: Path, trace: Path | None) -> _Recorded:
-    """Records any program, in all its processes."""
+def _record_command(args: argparse.Namespace, report: Path, trace: Path | None) -> Outcome:
     if given := _given(args, ("compile", *_COMPILE_OPTIONS)):
         raise UsageError(f"{given} is for a function that returns (model, inputs), not for a command after --")
     require_torch()
@@ -230,21 +206,16 @@ def _record_command(args: argparse.Namespace, report: Path, trace: Path | None) 
     from tracekit.capture.processes import command
 
     record = command.record_with_nsys if engine == "nsys" else partial(command.record, chrome_trace=trace)
-    outcome = record(args.trailing, _settings(args), report)
-    return _Recorded(outcome.exit_code, outcome.problem, outcome.figures, outcome.warnings)
+    return record(args.trailing, _settings(args), report)
 
 
 def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Iterator[str]:
-    """What was recorded, what it cost and lost, and what to do next."""
     if "markers" in figures:
-        lost = figures["markers_lost"]
+        lost = f" ({figures['markers_lost']:,} lost)" if figures["markers_lost"] else ""
         where = f" in {figures['processes']:,} processes" if figures.get("processes", 0) > 1 else ""
-        yield f"recorded {figures['markers']:,} markers ({lost:,} lost), {figures['operators']:,} operators{where}"
+        yield f"recorded {figures['markers']:,} markers{lost}, {figures['operators']:,} operators{where}"
     if figures.get("modules_marked"):
-        unmarked = _unmarked(figures)
-        counted = ", counted in each process" if figures.get("processes", 0) > 1 else ""
-        unmarked = f"; not marked: {unmarked}" if unmarked else ""
-        yield f"recorded {figures['modules_marked']:,} modules{counted}{unmarked}"
+        yield f"modules: {_modules(figures)}"
     if "pieces_seen" in figures:
         yield _compilation(figures)
     if "step_recorded_ns" in figures:
@@ -259,21 +230,29 @@ def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Itera
 def _step_times(figures: dict[str, int]) -> str:
     """The median step; one or two steps before the recording would be no measure to compare it with."""
     during = f"a step took {figures['step_recorded_ns'] / 1e6:.3g} ms while recorded (median)"
-    if "step_before_ns" not in figures:
-        return f"{during}; --warmup 4 or more tells what it took before"
-    return f"{during}, {figures['step_before_ns'] / 1e6:.3g} ms before"
+    before = figures.get("step_before_ns")
+    return f"{during}, {before / 1e6:.3g} ms before" if before else f"{during}; with --warmup 4 or more, also before"
+
+
+def _modules(figures: dict[str, int]) -> str:
+    """``1,025 called, 129 containers; not marked: 6 Dropout or Identity, …``."""
+    text = f"{figures['modules_marked']:,} called"
+    if containers := figures.get("modules_containers"):
+        text += f", {containers:,} containers"
+    if figures.get("processes", 0) > 1:
+        text += ", counted in each process"
+    unmarked = _unmarked(figures)
+    return f"{text}; not marked: {unmarked}" if unmarked else text
 
 
 def _unmarked(figures: dict[str, int]) -> str:
-    """Modules that ran unmarked or not at all, by cause."""
-    from tracekit.capture.inventory import UNMARKED
+    from tracekit.capture.layers import UNMARKED
 
     counts = {words: figures.get(f"modules_{cause}", 0) for cause, words in UNMARKED.items()}
     return ", ".join(f"{number:,} {words}" for words, number in counts.items() if number)
 
 
 def _marker_warnings(figures: dict[str, int]) -> Iterator[str]:
-    """What the markers missed or changed."""
     if figures.get("modules_marked") == 0:
         reasons = _unmarked(figures) or "the program called none"
         yield f"no module ran marked, so the report has no hierarchy of modules: {reasons}"
@@ -285,7 +264,6 @@ def _marker_warnings(figures: dict[str, int]) -> Iterator[str]:
 
 
 def _compilation(figures: dict[str, int]) -> str:
-    """What was compiled, and how much of it came from the cache."""
     graphs = f"{figures['graphs_captured']:,} CUDA graphs captured"
     if figures["no_gpu"]:
         graphs = "no CUDA graphs, because there is no GPU"

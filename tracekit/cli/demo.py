@@ -1,16 +1,10 @@
 """``tracekit demo``: records a small Llama, reads the report, and shows where its time went."""
 
-from __future__ import annotations
-
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tracekit.cli.base import console, progress_bar, say
-from tracekit.cli.options import add_force
+from tracekit.cli.base import add_force, console, progress_bar, say
 from tracekit.cli.recording import report_place, require_torch
-
-if TYPE_CHECKING:
-    import argparse
 
 NAME = "demo"
 HELP = "record a small Llama and show where its time went"
@@ -35,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
     from tracekit.capture.program import Settings
-    from tracekit.capture.target import DEMO
+    from tracekit.capture.run import DEMO
     from tracekit.dataset.writing import check_free, default_folder
-    from tracekit.pipeline.parsing import parse
+    from tracekit.pipeline import parse
 
     report = report_place(args.out, force=args.force)
     check_free(default_folder(report), force=args.force)
@@ -53,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tracekit.analyses import tree as module_tree
     from tracekit.views import tree
-    from tracekit.views.wording import nouns
+    from tracekit.views.formatting import nouns
 
     terminal = console()
     terminal.print(tree.as_text(module_tree.frame(dataset), nouns(dataset), terminal.width))

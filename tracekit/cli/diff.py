@@ -1,16 +1,10 @@
 """``tracekit diff``: what changed between two datasets."""
 
-from __future__ import annotations
-
+import argparse
 import json
 import math
-from typing import TYPE_CHECKING
 
-from tracekit.cli.base import console, progress_bar
-from tracekit.cli.options import count, dataset_place, share
-
-if TYPE_CHECKING:
-    import argparse
+from tracekit.cli.base import console, count, dataset_place, progress_bar, share
 
 NAME = "diff"
 HELP = "compare two datasets by module (or plain range) and shape"
@@ -37,9 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="ignore the first part of all paths (automatic if each dataset has one root)",
     )
     parser.add_argument(
-        "--ignore-shapes",
-        action="store_true",
-        help="compare calls whatever the shapes of their inputs",
+        "--ignore-shapes", action="store_true", help="compare calls whatever the shapes of their inputs"
     )
     parser.add_argument(
         "--limit",
@@ -56,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.analyses.difference import Options, compare, slower_than
     from tracekit.dataset.opening import load
     from tracekit.views import difference as view
-    from tracekit.views.wording import records
+    from tracekit.views.formatting import records
 
     options = Options(strip_root=args.strip_root, shapes=not args.ignore_shapes)
     before, after = load(args.before), load(args.after)

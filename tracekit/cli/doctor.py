@@ -13,17 +13,17 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.cli.base import console, progress_bar
-from tracekit.cli.options import add_force
-from tracekit.cli.proof import add_only, proved
-from tracekit.cli.recording import INSTALL_TORCH
+from tracekit.cli.base import add_force, console, progress_bar, say
+from tracekit.cli.recording import INSTALL_TORCH, require_torch
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from tracekit.nsight.nsys import Nsys
+    from tracekit.selftest import Program, Summary
 
 NAME = "doctor"
 HELP = "check what this machine can record and read, and how to do more"
@@ -51,8 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--prove",
         type=Path,
         metavar="OUT",
-        help="record small models in all ways, compare the reports with what is true, and leave verdicts, reports and "
-        "a page in this folder; takes minutes, and less without a GPU, where less can be proved",
+        help="record small models with every engine, check the results, write a report to OUT; takes a few minutes",
     )
     add_only(parser)
     add_force(parser, "the folder of an earlier --prove")
@@ -61,9 +60,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Checks everything; the exit code is 1 if nothing can be recorded here, or if something failed to be proved."""
     if args.prove is not None:
-        from tracekit.proof import CHECKS
+        from tracekit.selftest import PROGRAMS
 
-        return proved(args.prove, CHECKS, args)
+        return prove(args.prove, PROGRAMS, args).exit_code
     if args.only or args.force:
         raise UsageError(f"{'--only' if args.only else '--force'} needs --prove OUT")
     with progress_bar(quiet=args.json) as progress:
@@ -76,6 +75,40 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(checks)
     return 0 if able else 1
+
+
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """Declares ``--only``."""
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="CHECK",
+        help="prove only this, such as eager; repeatable (default: everything)",
+    )
+
+
+def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) -> Summary:
+    """Runs programs into a folder, as the options ``--only``, ``--force`` and ``--json`` say.
+
+    Raises:
+        UsageError: If there is no program of a name.
+    """
+    names = [program.name for program in programs]
+    if unknown := [name for name in args.only if name not in names]:
+        raise UsageError(f"--only {unknown[0]}: there is no such check; expected one of {', '.join(names)}")
+    require_torch()
+    from tracekit import selftest
+    from tracekit.selftest import summary
+
+    wanted = [program for program in programs if not args.only or program.name in args.only]
+    found = selftest.prove(place, wanted, lambda line: say([line]), force=args.force)
+    if args.json:
+        print(found.as_json())
+    else:
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
+        print(f"{counts} in {found.seconds:.0f} s: {place / summary.PAGE}, {place / summary.FILE}")
+    return found
 
 
 def _checks() -> list[Check]:
@@ -112,12 +145,12 @@ def _package(name: str) -> Check:
 
 
 def _gpu() -> Check:
-    from tracekit.capture import machine
+    from tracekit.capture.rows import built_for_cuda, gpus_of_torch
 
-    if gpus := machine.gpus():
+    if gpus := gpus_of_torch():
         return Check("GPU", ok=True, detail=", ".join(str(gpu["name"]) for gpu in gpus))
     control = Path("/dev/nvidiactl")
-    if not machine.built_for_cuda():
+    if not built_for_cuda():
         advice = "this build of torch is for CPUs only; if there is a GPU, install a build for CUDA"
     elif control.exists() and not os.access(control, os.R_OK | os.W_OK):
         advice = f"no permission to open {control}; run as a user who has it"
@@ -139,7 +172,6 @@ def _nsys() -> tuple[Nsys | None, Check]:
 
 
 def _native_reports(tool: Nsys | None) -> Check:
-    """Whether parse reads reports in nsys's own format here."""
     from tracekit.nsight import nsys
     from tracekit.nsight.exporting import export_type
 
@@ -147,18 +179,15 @@ def _native_reports(tool: Nsys | None) -> Check:
         advice = f"{nsys.INSTALL}; or export reports where they were recorded: nsys export --type sqlite"
         return Check(_NATIVE, ok=False, detail="cannot be read here: no nsys", advice=advice)
     try:
-        type_ = export_type(tool)
+        if type_ := export_type(tool):
+            return Check(_NATIVE, ok=True, detail=f"can be read: nsys {tool.version} exports them ({type_})")
+        problem = f"{tool.path} offers no export"
     except TracekitError as error:
-        return Check(_NATIVE, ok=False, detail=f"cannot be read here: {error}", advice=nsys.INSTALL)
-    if type_ is None:
-        return Check(
-            _NATIVE, ok=False, detail=f"cannot be read here: {tool.path} offers no export", advice=nsys.INSTALL
-        )
-    return Check(_NATIVE, ok=True, detail=f"can be read: nsys {tool.version} exports them ({type_})")
+        problem = str(error)
+    return Check(_NATIVE, ok=False, detail=f"cannot be read here: {problem}", advice=nsys.INSTALL)
 
 
 def _marker_checks(tool: Nsys, nvtx: str) -> list[Check]:
-    """Records ranges with nsys and the installed nvtx, and reads them back."""
     from tracekit.capture.emit import KNOWN_NVTX
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -174,8 +203,7 @@ def _marker_checks(tool: Nsys, nvtx: str) -> list[Check]:
 
 
 def _recorded_texts(tool: Nsys, problem: Path) -> set[str]:
-    """Texts of the probe's ranges that were recorded with their ends."""
-    from tracekit.pipeline.parsing import parse
+    from tracekit.pipeline import parse
 
     report = problem.with_name("probe.sqlite")
     recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(problem)], report)
@@ -186,7 +214,6 @@ def _recorded_texts(tool: Nsys, problem: Path) -> set[str]:
 
 
 def _compare_texts(tool: Nsys, nvtx: str, texts: set[str]) -> list[Check]:
-    """What it means which of the probe's ranges were recorded."""
     from tracekit.capture.emit import KNOWN_NVTX
     from tracekit.capture.probe import MARKER, OWN
     from tracekit.nsight.nsys import WINDOW
@@ -205,14 +232,12 @@ def _compare_texts(tool: Nsys, nvtx: str, texts: set[str]) -> list[Check]:
     return [markers, Check(_OWN_RANGES, ok=False, detail=detail, advice=advice)]
 
 
-def _fused_layers() -> tuple[Check, ...]:
+def _fused_layers() -> list[Check]:
     """Whether torch has fused paths that markers switch off; said because it changes what runs."""
-    from tracekit.capture.fused import fused_paths_enabled
+    from tracekit.capture.layers import fused_paths_enabled
 
-    if not fused_paths_enabled():
-        return ()
     detail = "nn.TransformerEncoderLayer runs unfused while its modules are marked; --keep-fused marks it as one call"
-    return (Check("fused layers", ok=True, detail=detail),)
+    return [Check("fused layers", ok=True, detail=detail)] if fused_paths_enabled() else []
 
 
 def _folder() -> Check:

@@ -1,14 +1,8 @@
 """``tracekit export``: a dataset in the format of another program."""
 
-from __future__ import annotations
+import argparse
 
-from typing import TYPE_CHECKING
-
-from tracekit.cli.base import progress_bar
-from tracekit.cli.options import add_force, add_quiet, dataset_place
-
-if TYPE_CHECKING:
-    import argparse
+from tracekit.cli.base import add_force, add_quiet, dataset_place, progress_bar
 
 NAME = "export"
 HELP = "write a dataset in a format of other programs"
@@ -46,9 +40,8 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.exports import FORMATS
     from tracekit.exports.base import Target
 
-    (format_,) = (known for known in FORMATS if args.format == known.NAME)
     with progress_bar(quiet=args.quiet) as progress:
-        changes = format_.write(load(args.dataset), Target(args.out, args.force), progress)
+        FORMATS[args.format](load(args.dataset), Target(args.out, args.force), progress)
     if not args.quiet:
-        print(f"{args.dataset}: exported as {format_.NAME}{f'; {changes}' if changes else ''}")
+        print(f"{args.dataset}: exported as {args.format}")
     return 0

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import console, progress_bar
-from tracekit.cli.options import add_force, add_quiet
-from tracekit.markers.kinds import AUTO, HIERARCHIES
+from tracekit.cli.base import add_force, add_quiet, console, progress_bar
+from tracekit.markers.base import AUTO, HIERARCHIES
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +36,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="folder or URL to write (default for one report: REPORT with the suffix .tracekit)",
     )
     parser.add_argument(
-        "--by",
+        "--rows",
+        dest="by",
         choices=HIERARCHIES,
         metavar="|".join(HIERARCHIES),
         default=AUTO,
@@ -78,18 +78,17 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.without_pandas import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
-    from tracekit.pipeline.one import Wishes
-    from tracekit.pipeline.parsing import parse_new
-    from tracekit.pipeline.run import Run
+    from tracekit.pipeline import parse_new
+    from tracekit.pipeline.one import ParseOptions, Run
 
     keep_memory()
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
-    wishes = Wishes(by=args.by, graph_captures=tuple(args.graph_captures))
+    options = ParseOptions(by=args.by, graph_captures=tuple(args.graph_captures))
     try:
         with progress_bar(quiet=args.quiet) as progress:
             how = Run(force=args.force, add=args.add, scheduler=args.scheduler, progress=progress)
-            dataset, skipped = parse_new(reports, args.out, wishes, how)
+            dataset, skipped = parse_new(reports, args.out, options, how)
     except ReportsError as error:
         if error.folder is not None:
             _print(load(error.folder), args)

@@ -1,17 +1,12 @@
 """What commands that record share: torch must be there, and the report must have a place."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracekit.errors import CaptureError, ReportError, UsageError
-from tracekit.files import hidden_beside, reason_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tracekit.files import reason_of
 
 #: Suffixes of what nsys itself writes beside the report.
 _NATIVE = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -31,8 +26,7 @@ def require_torch() -> None:
         importlib.import_module("torch")
     except (ImportError, OSError) as error:
         reason = " ".join(str(error).split())
-        message = f"torch is installed but cannot be imported ({reason}); reinstall it"
-        raise CaptureError(message) from None
+        raise CaptureError(f"torch is installed but cannot be imported ({reason}); reinstall it") from None
 
 
 def report_place(path: Path, *, force: bool) -> Path:
@@ -44,9 +38,12 @@ def report_place(path: Path, *, force: bool) -> Path:
     if path.name in {"", ".."}:
         raise CaptureError(f"{path}: is not a file name; {_ELSEWHERE}")
     report = path if path.suffix == ".sqlite" else path.with_name(f"{path.name}.sqlite")
-    _check_name(report)
-    _check_existing(report, force=force)
-    _check_folder(report.parent)
+    for place in (report, *(report.with_suffix(suffix) for suffix in _NATIVE)):
+        _check_place(place, force=force)
+    if not report.parent.is_dir():
+        raise CaptureError(f"{report.parent}: is not a folder; create it or {_ELSEWHERE}")
+    if not os.access(report.parent, os.W_OK):
+        raise CaptureError(f"{report.parent}: is not writable; {_ELSEWHERE}")
     return report
 
 
@@ -68,7 +65,6 @@ def trace_place(report: Path, *, force: bool) -> Path:
         CaptureError: If a file there must not be replaced.
     """
     trace = report.with_suffix(".json.gz")
-    _check_name(trace)
     _check_place(trace, force=force)
     return trace
 
@@ -90,31 +86,8 @@ def with_hierarchies(trace: Path | None) -> list[str]:
     return [f"{trace}: has no module hierarchies ({problem})"]
 
 
-def _check_name(report: Path) -> None:
-    """While the report is written its name is longer, which a file system may refuse."""
-    try:
-        hidden_beside(report).lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as error:
-        message = f"{report}: cannot be written ({reason_of(error)}); {_ELSEWHERE}"
-        raise CaptureError(message) from None
-
-
-def _check_existing(report: Path, *, force: bool) -> None:
-    for place in (report, *(report.with_suffix(suffix) for suffix in _NATIVE)):
-        _check_place(place, force=force)
-
-
 def _check_place(place: Path, *, force: bool) -> None:
     if place.is_dir():
         raise CaptureError(f"{place}: already exists and is a folder; {_ELSEWHERE}")
     if place.exists() and not force:
         raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise CaptureError(f"{folder}: is not a folder; create it or {_ELSEWHERE}")
-    if not os.access(folder, os.W_OK):
-        raise CaptureError(f"{folder}: is not writable; {_ELSEWHERE}")

@@ -39,7 +39,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _columns_of_several_reports(spec: TableSpec) -> tuple[Column, ...]:
-    """The columns that a table has only in a dataset of several reports."""
     from tracekit.dataset.opening import REPORT_COLUMN, UNITED
 
     if spec.name == UNITED:
@@ -58,13 +57,8 @@ def _as_json(spec: TableSpec) -> dict[str, object]:
 
 
 def _column_as_json(column: Column) -> dict[str, object]:
-    return {
-        "name": column.name,
-        "type": str(column.type),
-        "nullable": column.nullable,
-        "unit": column.unit,
-        "doc": column.doc,
-    }
+    keys = ("name", "type", "nullable", "unit", "doc")
+    return {key: getattr(column, key) for key in keys} | {"type": str(column.type)}
 
 
 def _as_text(spec: TableSpec) -> str:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
-from tracekit.cli.base import console
-from tracekit.cli.options import DEVICE_OPTIONS, add_device, count, dataset_place, share_of_whole
+from tracekit.cli.base import DEVICE_OPTIONS, add_device, console, count, dataset_place, share_of_whole
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
@@ -21,11 +20,11 @@ HELP = "answer a question about a dataset"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("name", metavar="ANALYSIS", help="question to answer, such as tree; see --list")
+    parser.add_argument("name", metavar="QUESTION", help="such as tree; see --list")
     parser.add_argument(
         "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
     )
-    parser.add_argument("--list", action=_List, nargs=0, help="list the analyses and exit")
+    parser.add_argument("--list", action=_List, nargs=0, help="list the questions and exit")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the rows as JSON")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
@@ -43,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("rank", "report", "host"),
         metavar="rank|report|host",
-        help="ask every report, or all reports of a host, by themselves, and list the answers side by side",
+        help="group results by rank, report or host",
     )
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
     parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     analysis = {known.NAME: known for known in ANALYSES}.get(args.name)
     if analysis is None:
-        raise UsageError(f"there is no analysis {args.name}; {_hint(args)}")
+        raise UsageError(f"there is no question {args.name}; {_hint(args)}")
     options = _options(analysis, args)
     dataset = load(args.dataset)
     if args.path is not None:
@@ -72,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _hint(args: argparse.Namespace) -> str:
-    """What the user may have meant by a name that no analysis has."""
     from difflib import get_close_matches
 
     from tracekit.analyses import ANALYSES
@@ -104,11 +102,7 @@ def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print(
-    dataset: Dataset,
-    analysis: Analysis,
-    options: dict[str, Any],
-    choice: Choice,
-    args: argparse.Namespace,
+    dataset: Dataset, analysis: Analysis, options: dict[str, Any], choice: Choice, args: argparse.Namespace
 ) -> None:
     from tracekit.analyses import side_by_side, tree
     from tracekit.views import answers
@@ -129,7 +123,7 @@ def _print(
         return
 
     from tracekit.views import tree as tree_view
-    from tracekit.views.wording import nouns
+    from tracekit.views.formatting import nouns
 
     terminal, words = console(), nouns(dataset)
     if is_tree and len(frame):
@@ -143,8 +137,6 @@ def _print(
 
 
 class _List(argparse.Action):
-    """Lists the analyses, each with its question, and exits."""
-
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from tracekit.analyses import ANALYSES

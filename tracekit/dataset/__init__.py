@@ -4,8 +4,6 @@
 modules that they share. Knows no reports.
 """
 
-from __future__ import annotations
-
 from tracekit.dataset.opening import Dataset, load
 
 __all__ = ["Dataset", "load"]

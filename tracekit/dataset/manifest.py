@@ -1,45 +1,45 @@
-"""``manifest.json``: which report a dataset was made from, and the ids that tie its tables to this one parse.
+"""``manifest.json``: which reports a dataset was made from, and the ids that tie its tables to this one parse.
 
 Every file of a table carries an id, a digest of its rows; the manifest lists these ids. Its own id is a digest of its
-other fields except ``source``, which may be corrected by hand, for example where a clock was wrong.
+other fields except ``source``, which may be corrected by hand, for example where a clock was wrong. A dataset of
+several reports has an entry for each, and what is true of all together.
 """
-
-from __future__ import annotations
 
 import glob
 import hashlib
 import json
-import math
 import reprlib
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
+import pyarrow as pa
+
+from tracekit.causes import LEFT_OUT, LOSSES, MODULES_DIFFER, REPORT
 from tracekit.errors import DatasetError
-from tracekit.markers.kinds import HIERARCHIES
-from tracekit.recording.provenance import LATEST_UTC_NS
-from tracekit.storage.failures import reachable
-from tracekit.storage.locations import is_remote, text_of
-from tracekit.tables import TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tracekit.storage.locations import Location
+from tracekit.recording.provenance import LATEST_UTC_NS, Source
+from tracekit.storage.locations import Location, is_remote, reachable, text_of
+from tracekit.tables.coverage import Row, table_of
+from tracekit.version import __version__
 
 #: The field that says how files are named, if not all by their tables alone.
 FILES, NAMED_BY_ID = "files", "named_by_id"
-#: Bumped when a column is renamed or changes its type.
-FORMAT_VERSION = 1
+#: Bumped when a table is added, and when a column or a field that readers rely on is renamed or changes its type.
+FORMAT_VERSION = 2
 FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
-#: The manifest's own id, and the ids of the tables' files. Early datasets of version 0.1.0 have neither.
+#: The manifest's own id, and the ids of the tables' files.
 ID, TABLE_IDS = "id", "table_ids"
+#: The table that keeps the modules of each report alone.
+PER_REPORT_MODULES = "modules_of_reports"
 
+#: Fields of a single report's manifest that are the same for all reports of a dataset.
+_COMMON = ("format", "format_version", "tracekit", ID)
+#: How many modules of a report differ, each by whom they are described: by itself and by other reports.
+_DIFFERING = "modules_differ"
 _SOURCE = "source"
 _ID_BYTES = 16
-#: More than any sum over reports.
-_MOST = 1 << 80
 _AGAIN = "parse the report again"
 #: How often a dataset is looked for that other parses keep replacing.
 _ATTEMPTS = 10
@@ -78,10 +78,10 @@ def is_as_read(folder: Path, fields: Mapping[str, object]) -> bool:
         return False
 
 
-def is_manifest(path: Path) -> bool:
+def is_manifest(path: Location) -> bool:
     """Whether a file is the manifest of a dataset, of any version."""
     try:
-        return bool(json.loads(path.read_text("utf-8"))["format"] == FORMAT)
+        return bool(json.loads(text_of(path))["format"] == FORMAT)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
 
@@ -102,24 +102,31 @@ def read(folder: Location) -> dict[str, Any]:
         version = reprlib.repr(fields.get("format_version"))
         problem = f"has format version {version}, this tracekit reads {FORMAT_VERSION}"
         raise DatasetError(folder, problem, _AGAIN)
-    if flaw := _flaw(fields, _SEVERAL if "reports" in fields else _SINGLE, ""):
-        raise DatasetError(folder, f"its manifest.json is damaged ({flaw})", _AGAIN)
-    if fields.get("reports") == []:
-        raise DatasetError(folder, "its manifest.json is damaged (reports is [])", _AGAIN)
     if not _as_written(fields):
         problem = "its manifest.json was changed after it was written"
         raise DatasetError(folder, problem, f"undo that, or {_AGAIN}")
+    if flaw := next(filter(None, map(_flaw_of_source, fields.get("reports", [fields]))), None):
+        raise DatasetError(folder, f"its manifest.json is damaged ({flaw})", _AGAIN)
     return fields
 
 
 def _as_written(fields: dict[str, Any]) -> bool:
-    """Whether the manifest's id is right, or neither it nor any report has one."""
-    if ID not in fields and all(TABLE_IDS not in entry for entry in (fields, *fields.get("reports", ()))):
-        return True
     try:
         return bool(fields.get(ID) == _id_of(fields))
-    except RecursionError:
+    except (AttributeError, TypeError, RecursionError):  # reports that are no list of objects, or too deep
         return False
+
+
+def _flaw_of_source(entry: Mapping[str, Any]) -> str | None:
+    """What is wrong with the one field that may be edited."""
+    source = entry.get(_SOURCE)
+    if not isinstance(source, dict):
+        return f"{_SOURCE} is no object"
+    for name, kind in get_type_hints(Source).items():
+        if not isinstance(source.get(name), kind):
+            return f"{_SOURCE}.{name} is {reprlib.repr(source.get(name))}"
+    started = source.get("started_utc_ns")
+    return None if started is None or 0 <= started < LATEST_UTC_NS else f"started_utc_ns is {started}"
 
 
 def _json(folder: Location, attempts: int = _ATTEMPTS) -> object:
@@ -146,7 +153,6 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _missing(folder: Location) -> tuple[str, str]:
-    """Why there is no manifest, and what to do."""
     if not isinstance(folder, Path):
         return "is not a dataset: it has no manifest.json", "check the URL, or make a dataset there with tracekit parse"
     if folder.exists():
@@ -159,7 +165,6 @@ def _missing(folder: Location) -> tuple[str, str]:
 
 
 def _id_of(fields: dict[str, Any]) -> str:
-    """A digest of all fields but the id itself and the descriptions of sources."""
     kept = _without_source(fields)
     if "reports" in kept:
         kept["reports"] = [_without_source(entry) for entry in kept["reports"]]
@@ -170,106 +175,83 @@ def _without_source(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in {ID, _SOURCE}}
 
 
-def _text(value: object) -> bool:
-    """Text that can be encoded: JSON may contain lone surrogates."""
-    return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode("utf-8")
+def differing_by_itself(own: Mapping[str, Any]) -> int:
+    """How many modules one report describes in different ways."""
+    return sum(row["count"] for row in own["coverage"] if row["cause"] == MODULES_DIFFER.name)
 
 
-def _flag(value: object) -> bool:
-    return isinstance(value, bool)
+def entry_of(name: str, first_id: int, own: Mapping[str, Any]) -> dict[str, Any]:
+    """One report's entry, made of its own manifest, without the ids of the files that become those of all."""
+    about = {field: value for field, value in own.items() if field not in _COMMON}
+    ids = {table: id_ for table, id_ in own[TABLE_IDS].items() if table != "modules"}
+    differing = {"itself": differing_by_itself(own), "others": 0}
+    return {"name": name, "first_id": first_id, **about, TABLE_IDS: ids, _DIFFERING: differing}
 
 
-def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+def count_differing(entry: dict[str, Any], others: int) -> pa.Table | None:
+    """Notes in a report's entry how many of its modules others describe differently; its new coverage, if any."""
+    differing = entry[_DIFFERING]
+    if others == differing["others"]:
+        return None
+    entry[_DIFFERING] = {**differing, "others": others}
+    known = entry["rows"]["modules"]
+    rows = [
+        Row(**{("number" if key == "count" else key): value for key, value in row.items()})
+        for row in entry["coverage"]
+        if row["cause"] != MODULES_DIFFER.name
+    ]
+    # The same module may differ between processes of one report and between reports.
+    if number := min(others + differing["itself"], known):
+        row = Row(f"modules{LOSSES}", MODULES_DIFFER.name, False, number, 0, number / known)  # noqa: FBT003
+        rows.append(row._replace(advice=MODULES_DIFFER.advice))
+    table = table_of(rows)
+    entry["coverage"], entry["rows"] = table.to_pylist(), {**entry["rows"], "coverage": table.num_rows}
+    return table
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST
+def of_several(
+    entries: list[dict[str, Any]], left_out: list[dict[str, str]], modules: int, ids: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """The manifest of the whole dataset; the ids are those of the files that are not of one report."""
+    rows = {name: sum(entry["rows"][name] for entry in entries) for name in entries[0]["rows"]}
+    rows["modules"] = modules
+    return {
+        "tracekit": __version__,
+        "reports": entries,
+        "left_out": left_out,
+        "rows": rows,
+        TABLE_IDS: ids,
+        "coverage": _total_coverage(entries, rows),
+    }
 
 
-def _time(value: object) -> bool:
-    return isinstance(value, int) and _count(value) and value < LATEST_UTC_NS
+def of_some(whole: Mapping[str, Any], entries: list[dict[str, Any]], modules: int) -> dict[str, Any]:
+    """The manifest of a dataset as if it had only some of its reports; ``modules`` are those of all."""
+    [first, *others] = entries
+    rows = {name: sum(entry["rows"][name] for entry in entries) for name in first["rows"]} | {"modules": modules}
+    coverage = _total_coverage(entries, rows) if others else first["coverage"]
+    return {**whole, "reports": entries, "rows": rows, "coverage": coverage}
 
 
-def _share(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _hierarchy(value: object) -> bool:
-    return value in HIERARCHIES
-
-
-def _files(value: object) -> bool:
-    return value == NAMED_BY_ID
-
-
-def _or_null(shape: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or shape(value)
-
-
-#: What readers rely on. A shape is a predicate, a list with the shape of each entry, or a dictionary with the shape of
-#: each member; names of optional members end in ``?``.
-_COUNTED = {
-    "rows": {table.SPEC.name: _count for table in TABLES},
-    "coverage": [
-        {
-            "what": _text,
-            "cause": _text,
-            "known": _flag,
-            "count": _number,
-            "time_ns": _number,
-            "share": _share,
-            "advice": _text,
-        },
-    ],
-}
-_REPORT = {
-    **_COUNTED,
-    "source": {
-        "name": _text,
-        "format": _text,
-        "exporter": _or_null(_text),
-        "schema_version": _or_null(_text),
-        "started_utc_ns": _or_null(_time),
-        "host?": _or_null(_text),
-    },
-    "processes": [{"pid": _number, "name": _or_null(_text)}],
-    "processes_share_ids?": _flag,
-    "devices": [{"device": _number, "name": _text, "memory_bytes_per_s?": _or_null(_count)}],
-    "ranks": [{"pid": _number, "rank": _number}],
-    "lacks": [{"what": _text, "remedy": _text}],
-    "launches": _count,
-    "hierarchy?": {"by": _hierarchy, "asked": _hierarchy},
-    "folder?": _text,
-    "own_modules?": _or_null(_count),
-    "modules_differ?": {"itself": _count, "others": _count},
-}
-_WHOLE = {"tracekit": _text, "files?": _files}
-_SINGLE = {**_WHOLE, **_REPORT}
-_SEVERAL = {
-    **_WHOLE,
-    **_COUNTED,
-    "reports": [{"name": _text, "first_id": _count, **_REPORT}],
-    "left_out": [{"name": _text, "problem": _text}],
-}
-
-
-def _flaw(value: object, shape: Any, where: str) -> str | None:  # noqa: ANN401 - predicates, lists and objects of such
-    """Where a value does not have its shape; None if it has."""
-    if isinstance(shape, dict) and isinstance(value, dict):
-        return next(filter(None, _flaws_of_members(value, shape, where)), None)
-    if isinstance(shape, list) and isinstance(value, list):
-        flaws = (_flaw(entry, shape[0], f"{where}[{index}]") for index, entry in enumerate(value))
-        return next(filter(None, flaws), None)
-    fits = not isinstance(shape, dict | list) and shape(value)
-    return None if fits else f"{where} is {reprlib.repr(value)}"
-
-
-def _flaws_of_members(value: dict[str, Any], shape: dict[str, Any], where: str) -> Iterator[str | None]:
-    for name, member_shape in shape.items():
-        member = name.rstrip("?")
-        path = f"{where}.{member}" if where else member
-        if member in value:
-            yield _flaw(value[member], member_shape, path)
-        elif member == name:
-            yield f"{path} is missing"
+def _total_coverage(entries: list[dict[str, Any]], rows: dict[str, int]) -> list[dict[str, Any]]:
+    totals: dict[tuple[str, str, str, bool], dict[str, Any]] = {}
+    for row in (row for entry in entries for row in entry["coverage"]):
+        key = (row["what"], row["cause"], row["detail"], row["known"])
+        total = totals.setdefault(key, {**row, "count": 0, "time_ns": 0})
+        total["count"] += row["count"]
+        total["time_ns"] += row["time_ns"]
+    time_ns = sum(row["time_ns"] for row in totals.values() if row["what"] == "kernels")
+    wholes = rows | {
+        "launches": sum(entry["launches"] for entry in entries),
+        "modules": sum(entry["rows"]["modules"] for entry in entries),
+        "processes": sum(len(entry["processes"]) for entry in entries),
+        "events": rows["ranges"],
+        REPORT: len(entries),
+    }
+    for row in totals.values():
+        if row["what"] == "kernels":
+            row["share"] = row["time_ns"] / time_ns if time_ns else 0.0
+        else:
+            kind = row["what"].removesuffix(LOSSES).removesuffix(LEFT_OUT)
+            row["share"] = min(1.0, row["count"] / max(1, wholes.get(kind, rows["kernels"])))
+    return list(totals.values())

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from typing_extensions import override
 
+from tracekit.arrays.columns import integers
 from tracekit.dataset import manifest
-from tracekit.dataset.joined_manifest import manifest_of_some
-from tracekit.dataset.table_files import (
-    REPORT as REPORT,
-    REPORT_COLUMN as REPORT_COLUMN,
-    TableFile,
-    between,
-    id_of,
-    name_of,
-    named,
-    opened,
-    unmarked,
-)
-from tracekit.dataset.unreadable import ANOTHER_PARSE, flaw, lacking, other_reports
 from tracekit.errors import DatasetError, UsageError
-from tracekit.storage.failures import reachable
-from tracekit.storage.locations import is_remote, listed, location
-from tracekit.storage.requests import in_order
+from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.storage.locations import Given, Location, in_order, is_remote, listed, location, reachable
 from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import pandas as pd
-    import pyarrow.parquet as pq
-
-    from tracekit.storage.locations import Given, Location
 
 SUFFIX = ".tracekit"
 #: The table that is one for all reports.
@@ -46,6 +32,21 @@ TABLE_NAMES = tuple(_SPECS)
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
 _FEW_ROWS = 1 << 15  # of which reading costs less than starting threads for it
+#: Key of a file's id in its metadata.
+FILE_ID = b"tracekit.id"
+REPORT = "report"
+#: Column of all tables but one that names a row's report, in datasets of several reports.
+REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report that the row is from.")
+#: How many folders a sentence names.
+_MOST_NAMED = 3
+
+
+class _TableFile(NamedTuple):
+    """The rows of one report; its name is None if the dataset has only one. ``name`` is that of the file."""
+
+    rows: pq.ParquetFile
+    report: str | None
+    name: str
 
 
 class Dataset:
@@ -76,8 +77,7 @@ class Dataset:
 
     @override
     def __repr__(self) -> str:
-        rows = self.manifest.get("rows", {})
-        counted = [f"{name}={rows[name]}" for name in _SHOWN if name in rows]
+        counted = [f"{name}={self.manifest['rows'][name]}" for name in _SHOWN]
         shown = counted if self.root is None else [f"root={self.root!r}"]
         return f"Dataset({', '.join([repr(str(self.folder)), *shown])})"
 
@@ -133,7 +133,7 @@ class Dataset:
         return self.frame("kernels", columns)
 
     def kernel_modules(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """The modules that each piece of work serves, with weights."""
+        """The modules that each kernel serves, with weights."""
         return self.frame("kernel_modules", columns)
 
     def ranges(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -174,7 +174,7 @@ class Dataset:
         entries = [entry for entry in self._as_written["reports"] if entry["name"] in names]
         part = copy(self)
         vars(part).pop("_steps_seen", None)
-        part.manifest = manifest_of_some(self.manifest, entries, self.manifest["rows"][UNITED])
+        part.manifest = manifest.of_some(self.manifest, entries, self.manifest["rows"][UNITED])
         return part
 
     def by_report(self) -> Iterator[Dataset]:
@@ -188,10 +188,9 @@ class Dataset:
             try:
                 yield
             except (OSError, pa.ArrowException) as error:
-                raise self._unreadable(name, f"{file or f'{name}.parquet'} {flaw(error)}") from None
+                raise self._unreadable(name, f"{file or f'{name}.parquet'} {_flaw(error)}") from None
 
     def _unreadable(self, name: str, reason: str) -> DatasetError:
-        """The error for a table: the dataset was replaced, or is damaged."""
         if manifest.read(self.folder) != self._as_written:
             problem = "was replaced by another parse after it was opened"
             return DatasetError(self.folder, problem, "open it again, or run the command again")
@@ -203,7 +202,7 @@ class Dataset:
         """Names of the reports in their order, if there are several; else none."""
         return [report["name"] for report in self.manifest.get("reports", ())]
 
-    def _files(self, name: str) -> Iterator[TableFile]:
+    def _files(self, name: str) -> Iterator[_TableFile]:
         """The files of a table, one per report, opened as they are asked for; at a URL some ahead."""
         if not self.reports or name == UNITED:
             return iter([self._file(name, None)])
@@ -223,50 +222,48 @@ class Dataset:
         # Reports may have been added since; the files of those that were there may be as they were.
         is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self._as_written)
         if not is_listed or len(expected) < len(reports):
-            raise self._unreadable(name, other_reports(folders, expected))
+            raise self._unreadable(name, _other_reports(folders, expected))
 
-    def _file(self, name: str, entry: dict[str, Any] | None) -> TableFile:
+    def _file(self, name: str, entry: dict[str, Any] | None) -> _TableFile:
         """A file of a table, if it is the one that the manifest lists: another parse may have replaced it."""
         listed, report = (self.manifest, None) if entry is None else (entry, entry["name"])
-        named_by_id = self.manifest.get(manifest.FILES) == manifest.NAMED_BY_ID
-        file = name_of(name, report, listed[manifest.TABLE_IDS][name] if named_by_id else None)
+        by_id = is_named_by_id(self.manifest)
+        file = name_of(name, report, listed[manifest.TABLE_IDS][name] if by_id else None)
         with self._reading(name, file):
             rows = opened(self.folder / file)
-        expected = listed.get(manifest.TABLE_IDS, {}).get(name), listed["rows"][name]
+        expected = listed[manifest.TABLE_IDS].get(name), listed["rows"][name]
         if expected != (id_of(rows.metadata), rows.metadata.num_rows):
-            raise self._unreadable(name, f"{file} {ANOTHER_PARSE}")
-        return TableFile(rows, report, file)
+            raise self._unreadable(name, f"{file} is from another parse")
+        return _TableFile(rows, report, file)
 
-    def _part(self, name: str, columns: Sequence[str] | None, file: TableFile) -> pa.Table:
+    def _part(self, name: str, columns: Sequence[str] | None, file: _TableFile) -> pa.Table:
         """The columns of one file, of the subtree if this is one."""
         rows, report, place = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
-            raise lacking(self.folder, _SPECS[name], unknown[0], names, report)
+            raise _no_column(self.folder, _SPECS[name], unknown[0], names)
         wanted = list(columns) if columns is not None else names
         with self._reading(name, place):
             table = self._rows(name, rows, [column for column in wanted if column != REPORT])
         if report is None or REPORT not in wanted:
-            return unmarked(table)
-        return unmarked(named(table, report)).select(wanted)
+            return _without_id(table)
+        return _without_id(_with_report(table, report)).select(wanted)
 
-    def _groups(self, name: str, file: TableFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-        """The rows of one file in batches."""
+    def _groups(self, name: str, file: _TableFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         wanted = [column for column in columns or file.rows.schema_arrow.names if column != REPORT]
         for group in range(file.rows.num_row_groups):
             with self._reading(name, file.name):
-                piece = unmarked(named(file.rows.read_row_group(group, columns=wanted), file.report))
+                piece = _without_id(_with_report(file.rows.read_row_group(group, columns=wanted), file.report))
             yield piece if columns is None else piece.select(columns)
 
     def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
-        """The rows of a file that belong to the subtree, or all."""
         if self._module_ids is None:
             return file.read(columns=columns, use_threads=file.metadata.num_rows > _FEW_ROWS)
         if name == "steps":
             return self._steps_of_subtree(file, columns)
         if "module_id" not in file.schema_arrow.names:
             raise UsageError(f"{name} is not divided by modules; ask the whole dataset for it")
-        return between(file, columns, *self._module_ids)
+        return _rows_between(file, columns, *self._module_ids)
 
     def _subtree_ids(self, path: str) -> tuple[int, int]:
         modules = self.table("modules", ["path", "module_id", "subtree_end_id"])
@@ -298,3 +295,107 @@ def load(folder: Given) -> Dataset:
         UsageError: If what is needed for URLs of this kind is not installed.
     """
     return Dataset(location(folder))
+
+
+def name_of(table: str, report: str | None, id_: str | None = None) -> str:
+    """Where a file is in a dataset; if files are named by their ids, never two of other rows have one name."""
+    if report is None:
+        return f"{table}.parquet" if id_ is None else f"{table}.parquet/{id_}.parquet"
+    return f"{table}.parquet/{REPORT}={report}/{id_ or 'part-0'}.parquet"
+
+
+def names(fields: Mapping[str, Any]) -> dict[tuple[str, str | None], str]:
+    """Where each file of a dataset is, by its table and report, as its manifest says."""
+    by_id = is_named_by_id(fields)
+    entries = [(None, fields), *((entry["name"], entry) for entry in fields.get("reports", ()))]
+    return {
+        (table, report): name_of(table, report, id_ if by_id else None)
+        for report, entry in entries
+        for table, id_ in entry.get(manifest.TABLE_IDS, {}).items()
+    }
+
+
+def is_named_by_id(fields: Mapping[str, Any]) -> bool:
+    """Whether the manifest of a dataset says that its files are named by their ids."""
+    return fields.get(manifest.FILES) == manifest.NAMED_BY_ID
+
+
+def opened(place: Location) -> pq.ParquetFile:
+    """Opens a file of a table; of one at a URL only what is asked for is fetched."""
+    if isinstance(place, Path):
+        return pq.ParquetFile(place)
+    if place.protocol.startswith("http") and not place.fs.info(place.path).get("partial"):
+        return pq.ParquetFile(pa.BufferReader(place.fs.cat_file(place.path)))  # the server gives only whole files
+    # Whatever else is read ahead would be fetched in vain: Arrow knows which bytes it needs.
+    return pq.ParquetFile(place.fs.open(place.path, "rb", cache_type="none"), pre_buffer=True)
+
+
+def id_of(metadata: pq.FileMetaData) -> str | None:
+    """The id of a table's file."""
+    value = (metadata.metadata or {}).get(FILE_ID)
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def _without_id(table: pa.Table) -> pa.Table:
+    kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != FILE_ID}
+    # Without columns, pyarrow would drop the number of rows.
+    return table.replace_schema_metadata(kept) if table.num_columns else table
+
+
+def _with_report(table: pa.Table, report: str | None) -> pa.Table:
+    """The rows with a column ``report``, if the dataset has several reports."""
+    if report is None:
+        return table
+    codes = pa.array(np.zeros(table.num_rows, np.int32))
+    names = pa.DictionaryArray.from_arrays(codes, pa.array([report], pa.string()))
+    return table.append_column(REPORT_COLUMN.field(), names)
+
+
+def _rows_between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
+    """The rows whose module is in [low, high); row groups without such modules are not read."""
+    leaves = [file.schema.column(leaf).path for leaf in range(file.metadata.num_columns)]
+    position = leaves.index("module_id")
+    groups = [
+        group
+        for group in range(file.num_row_groups)
+        if _may_hold(file.metadata.row_group(group).column(position).statistics, low, high)
+    ]
+    table = file.read_row_groups(groups, columns=list(dict.fromkeys([*columns, "module_id"])))
+    module = integers(table, "module_id")
+    inside = np.flatnonzero((module >= low) & (module < high))
+    # In sorted tables a subtree is one slice.
+    is_slice = inside.size and inside[-1] - inside[0] + 1 == inside.size
+    rows = table.slice(inside[0], inside.size) if is_slice else table.take(pa.array(inside))
+    return rows.select(columns)
+
+
+def _may_hold(statistics: Any, low: int, high: int) -> bool:  # noqa: ANN401 - pyarrow gives it no public type
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return bool(statistics.min < high and statistics.max >= low)
+
+
+def _flaw(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "is missing"
+    if isinstance(error, IsADirectoryError) or "is a directory" in str(error):
+        return "is a folder, not a file"
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be opened: {error.strerror}"
+    reason = str(error).split("\n", 1)[0]
+    return f"is damaged: {reason}"
+
+
+def _other_reports(folders: set[str], expected: set[str]) -> str:
+    """What is wrong with the folder of a table that does not hold the reports of the manifest."""
+    differing = sorted(folders ^ expected)
+    named = ", ".join(differing[:_MOST_NAMED])
+    more = f" and {len(differing) - _MOST_NAMED:,} more" if len(differing) > _MOST_NAMED else ""
+    return f"its folder has other reports than manifest.json: {named}{more}"
+
+
+def _no_column(folder: Location, spec: TableSpec, column: str, names: Sequence[str]) -> DatasetError | UsageError:
+    if any(column == promised.name for promised in spec.columns):
+        problem = f"was written by an older tracekit, whose table {spec.name} has no column {column}"
+        return DatasetError(folder, problem, "parse the report again")
+    return UsageError(f"{spec.name} has no column {column}; it has {', '.join(names)}")

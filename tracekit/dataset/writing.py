@@ -1,34 +1,39 @@
-"""Writes a dataset, a folder of Parquet tables and a ``manifest.json``, whole or not at all."""
+"""Writes a dataset, tables as Parquet and a ``manifest.json``, whole or not at all; on this machine or at a URL.
+
+A store of objects cannot rename a folder. So no file of a new dataset has the name of one of the old dataset there,
+which can be read until the new manifest, put last, takes the place of the old one; only then the old files are removed.
+Of two parses that put a dataset at one URL, the later one wins.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from typing_extensions import Buffer
 
+from tracekit.attribution.base import Trace
 from tracekit.dataset import manifest
-from tracekit.dataset.opening import SUFFIX
-from tracekit.dataset.table_files import FILE_ID, id_of
-from tracekit.errors import DatasetError
+from tracekit.dataset.opening import FILE_ID, SUFFIX, TABLE_NAMES, id_of, names
+from tracekit.errors import DatasetError, ReportsError, UsageError
 from tracekit.files import hidden_prefix, parents_made, reason_of, remedy_of, stopped_once, whole_folder
-from tracekit.storage.left_behind import remove_left_behind
+from tracekit.progress import Progress, no_progress
+from tracekit.schema import TableSpec
+from tracekit.storage.local_copies import remove_stale_dirs, temp_dir
+from tracekit.storage.locations import at_once, reachable, text_of
 from tracekit.tables import TABLES
+from tracekit.tables.base import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from typing_extensions import Buffer
-
-    from tracekit.attribution.base import Trace
-    from tracekit.progress import Progress
-    from tracekit.schema import TableSpec
-    from tracekit.tables.base import Table
+    from upath import UPath
 
 #: Small enough that a module's subtree is found without reading much else.
 ROW_GROUP = 65_536
@@ -81,7 +86,7 @@ def writing(
 
 def tidy(place: Path) -> None:
     """Removes what killed parses left beside a dataset."""
-    remove_left_behind(place.parent, hidden_prefix(place))
+    remove_stale_dirs(place.parent, hidden_prefix(place))
 
 
 def check_free(folder: Path, *, force: bool) -> None:
@@ -129,7 +134,6 @@ def write(
 def _write_side_by_side(
     tables: Sequence[Table], trace: Trace, folder: Path, progress: Progress, how: tuple[int, int]
 ) -> dict[str, int]:
-    """Writes tables, two at a time; returns the number of rows of each."""
     rows: dict[str, int] = {}
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -224,3 +228,163 @@ def numbered(table: pa.Table, first_id: int) -> pa.Table:
         if field.name.endswith(_ROW_IDS):
             table = table.set_column(at, field, pc.add(table.column(at), first_id))
     return table
+
+
+_STAGE = "uploading"
+#: Stores that cannot be written to.
+_READ_ONLY = ("http", "https")
+#: Stores of objects in buckets; and all that have no folders which would have to be made.
+_OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs"})
+_OF_OBJECTS = _OF_BUCKETS | {"az", "abfs", "abfss", "adl"}
+
+
+@contextmanager
+def published(
+    place: UPath, progress: Progress, *, force: bool = False, successor_of: Mapping[str, Any] | None = None
+) -> Iterator[Path]:
+    """A folder of this machine for a dataset that is put at a URL when the block ends; not if the block raises.
+
+    Args:
+        place: The URL.
+        progress: Called with the share that is there.
+        force: Whether an existing dataset may be replaced.
+        successor_of: The manifest of the only dataset that may be replaced, if not any; its files may be missing in the
+            folder.
+
+    Raises:
+        DatasetError: If something is there that must not be replaced, or the place cannot be reached.
+        ReportsError: If some reports could not be read; the dataset has the others.
+        UsageError: If nothing can be written to URLs of this kind.
+    """
+    if place.protocol in _READ_ONLY:
+        raise UsageError(f"{place}: nothing can be written by {place.protocol}; choose another place with -o")
+    if successor_of is None:
+        _check_free(place, force=force)
+    with stopped_once(), temp_dir() as folder:
+        errors: ReportsError | None = None
+        try:
+            yield folder / "dataset"
+        except ReportsError as error:
+            if error.folder is None:
+                raise
+            errors = error
+        with reachable(place, DatasetError):
+            _publish(folder / "dataset", place, successor_of, progress)
+    if errors is not None:
+        raise ReportsError(errors.errors, place)
+
+
+def is_there(place: UPath) -> bool:
+    """Whether there is a dataset at a URL.
+
+    Raises:
+        DatasetError: If the place cannot be reached.
+    """
+    with reachable(place, DatasetError):
+        return _manifest_there(place) is not None
+
+
+def _check_free(place: UPath, *, force: bool) -> None:
+    with reachable(place, DatasetError):
+        there = _names_there(place)
+        # A parse that was killed leaves tables without a manifest; whatever else is there belongs to somebody.
+        if all(_is_of_a_table(name) for name in there):
+            return
+        if not manifest.is_manifest(place / manifest.MANIFEST):
+            raise DatasetError(place, "already exists and is not a dataset", "choose another place with -o")
+    if not force:
+        raise DatasetError(place, "already exists", "replace it with --force or choose another place with -o")
+
+
+def _names_there(place: UPath) -> set[str]:
+    """Everything below a URL as it is now, by the path from there; the bucket must exist."""
+    fs, root = place.fs, place.path.rstrip("/")
+    fs.invalidate_cache()
+    bucket = root.partition("/")[0]
+    if place.protocol in _OF_BUCKETS and not fs.exists(bucket):
+        raise FileNotFoundError(f"no bucket {bucket}")
+    return {name[len(root) + 1 :] for name in fs.find(root)}
+
+
+def _publish(local: Path, place: UPath, successor_of: Mapping[str, Any] | None, progress: Progress) -> None:
+    fields = manifest.read(local)
+    named_by_id = {name: value for name, value in fields.items() if name != manifest.ID}
+    named_by_id[manifest.FILES] = manifest.NAMED_BY_ID
+    here, there = names(fields), names(named_by_id)
+    files = {there[file]: local / name for file, name in here.items()}
+    of_old = _listed_there(place)
+    new = {name: file for name, file in files.items() if file.exists() and name not in of_old}
+    try:
+        _put_all(place, new, progress)
+        if successor_of is not None and _manifest_there(place) != successor_of:
+            problem = "was replaced or added to by another parse meanwhile"
+            raise DatasetError(place, problem, "nothing was changed; run the command again")
+        with ThreadPoolExecutor(1) as pool:  # which waits for the store's answer also if the run is stopped meanwhile
+            pool.submit(_put_manifest, place / manifest.MANIFEST, manifest.as_text(named_by_id)).result()
+    except BaseException:
+        with suppress(Exception):
+            _remove(place, new.keys() - _listed_there(place))
+        raise
+    # Of parses that were killed too: other programs read whatever is in the folder of a table.
+    left = _names_there(place)
+    # A parse that ended just now removed them.
+    _put_all(place, {name: new[name] for name in new.keys() - left}, no_progress)
+    if unwanted := {name for name in left if _is_of_a_table(name)} - files.keys():
+        _remove(place, unwanted - _listed_there(place))
+    place.fs.invalidate_cache()
+    progress(_STAGE, 1.0)
+
+
+def _put_manifest(place: UPath, text: str) -> None:
+    place.fs.pipe_file(place.path, text.encode())
+
+
+def _listed_there(place: UPath) -> set[str]:
+    return {*names(_manifest_there(place) or {}).values()}
+
+
+def _manifest_there(place: UPath) -> dict[str, Any] | None:
+    """The manifest at a URL as it is now; None if there is none."""
+    try:
+        fields: dict[str, Any] = json.loads(text_of(place / manifest.MANIFEST))
+    except FileNotFoundError:
+        return None
+    return fields
+
+
+def _is_of_a_table(name: str) -> bool:
+    return name.partition("/")[0].removesuffix(".parquet") in {*TABLE_NAMES, manifest.PER_REPORT_MODULES}
+
+
+def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:
+    """Puts files at a URL, by their names there, several at a time; all have ended when one fails."""
+    fs, root = place.fs, place.path.rstrip("/")
+    with ThreadPoolExecutor(at_once(place)) as pool:
+        futures = [pool.submit(_put, fs, file, f"{root}/{name}") for name, file in files.items()]
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
+                progress(_STAGE, done / (len(files) + 1))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _put(fs: Any, file: Path, target: str) -> None:  # noqa: ANN401 - a file system of an optional library
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+    if _OF_OBJECTS.isdisjoint(protocols):
+        with suppress(FileExistsError):
+            fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+    fs.put_file(str(file), target)
+
+
+def _remove(place: UPath, unwanted: Iterable[str]) -> None:
+    fs, root = place.fs, place.path.rstrip("/")
+
+    def remove(name: str) -> None:
+        with suppress(Exception):
+            fs.rm_file(f"{root}/{name}")
+
+    with ThreadPoolExecutor(at_once(place)) as pool:
+        for name in unwanted:
+            pool.submit(remove, name)

@@ -2,29 +2,24 @@
 
 To do one thing with many reports and get small results back, :func:`mapped`. To run tasks and take each outcome as it
 ends, :func:`opened`. To add an engine, write a file with ``engine``, which gives one if it is the one that is asked
-for (:class:`~tracekit.engines.base.Engine`), and add it to ``ENGINES`` and its contract in ``pyproject.toml``.
+for (:class:`~tracekit.engines.base.Engine`), and add that to ``ENGINES`` and the file to its contract in
+``pyproject.toml``.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from tracekit.engines import dask, here, processes
-from tracekit.engines.base import Engine, Outcome, Share, Task
+from tracekit.engines import dask, processes
+from tracekit.engines.base import IN_PROCESS, Engine, Outcome, Share, Task, in_process
 from tracekit.errors import TracekitError, UsageError
-from tracekit.progress import silent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tracekit.engines.base import Maker
-    from tracekit.progress import Progress
+from tracekit.progress import Progress, no_progress
 
 __all__ = ["ENGINES", "Engine", "Outcome", "Share", "Task", "mapped", "opened"]
 
-ENGINES: tuple[Maker, ...] = (processes, dask, here)
+#: What gives the engine that is asked for.
+ENGINES: tuple[Callable[[str | None], Engine | None], ...] = (processes.engine, dask.engine, in_process)
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -42,11 +37,11 @@ def opened(scheduler: str | None = None) -> Engine:
     Raises:
         UsageError: If it is none of these.
     """
-    for module in ENGINES:
-        if (engine := module.engine(scheduler)) is not None:
+    for made in ENGINES:
+        if (engine := made(scheduler)) is not None:
             return engine
     address = "the address of a Dask cluster, such as tcp://10.0.0.1:8786"
-    raise UsageError(f"a scheduler is {address}, or {here.NAME}, not {scheduler!r}")
+    raise UsageError(f"a scheduler is {address}, or {IN_PROCESS}, not {scheduler!r}")
 
 
 def mapped(
@@ -55,7 +50,7 @@ def mapped(
     *,
     scheduler: str | None = None,
     stage: str = "reading",
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     needed_bytes: int = 0,
 ) -> Iterator[Result]:
     """Results of a function for each of many arguments, in their order; only those that wait for earlier ones are kept.
@@ -87,29 +82,23 @@ def mapped(
         return
     tasks = [Task(stage, partial(_called, function, argument), needed_bytes) for argument in arguments[done:]]
     with opened(scheduler) as engine:
-        for ended, result in enumerate(_in_order(engine.outcomes(tasks, silent)), done + 1):
+        for ended, result in enumerate(_in_order(engine.outcomes(tasks, no_progress)), done + 1):
             progress(stage, ended / len(arguments))
             yield result
 
 
 def _in_order(outcomes: Iterator[Outcome[Result]]) -> Iterator[Result]:
-    """The results in the order of their tasks."""
     early: dict[int, Result] = {}
     following = 0
     for outcome in outcomes:
-        early[outcome.number] = _result(outcome)
+        if outcome.lost is not None:
+            problem = f"a process that worked on a report ended early ({outcome.lost})"
+            raise TracekitError(f"{problem}; free memory if it ran out of memory, and try again")
+        early[outcome.number] = outcome.result  # type: ignore[assignment]  # None only where the function returns it
         while following in early:
             yield early.pop(following)
             following += 1
 
 
-def _result(outcome: Outcome[Result]) -> Result:
-    if outcome.lost is not None:
-        problem = f"a process that worked on a report ended early ({outcome.lost})"
-        raise TracekitError(f"{problem}; free memory if it ran out of memory, and try again")
-    return outcome.result  # type: ignore[return-value]  # None only where the function returns it
-
-
 def _called(function: Callable[[Argument], Result], argument: Argument, _share: Share) -> Result:
-    """A function as a task that tells no progress."""
     return function(argument)

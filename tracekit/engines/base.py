@@ -1,15 +1,14 @@
-"""What a task is, how it ended, and what does tasks. Knows nothing of reports and datasets."""
+"""What a task is, how it ended, what does tasks, and the simplest that does. Knows nothing of reports and datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from functools import partial
+from typing import Generic, Protocol, Self, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tracekit.progress import Progress
+from tracekit.progress import Progress
 
 Result = TypeVar("Result")
 #: Told by a task, from any of its threads, which share of it is done, 0 to 1.
@@ -71,8 +70,45 @@ class Engine(Protocol):
         """
 
 
-class Maker(Protocol):
-    """A module that is one engine."""
+class Told:
+    """Tells which share of one task is done, from any of its threads, where that has grown by a step."""
 
-    def engine(self, scheduler: str | None, /) -> Engine | None:
-        """The engine, if it is the one that is asked for."""
+    def __init__(self, tell: Share, step: float) -> None:
+        """Tells nothing yet."""
+        self._tell, self._step = tell, step
+        self._lock = threading.Lock()
+        self._last = 0.0
+
+    def __call__(self, share: float) -> None:
+        """Tells a share, if it is worth that."""
+        with self._lock:
+            if share >= self._last + self._step or self._last < share == 1:
+                self._last = share
+                self._tell(share)
+
+
+#: What asks for this process.
+IN_PROCESS = "here"
+
+
+def in_process(scheduler: str | None) -> InProcess | None:
+    """This process, where it is asked for by name."""
+    return InProcess() if scheduler == IN_PROCESS else None
+
+
+class InProcess:
+    """This process, one task after the other. A task that is killed takes it along."""
+
+    shares_files = True
+
+    def __enter__(self) -> Self:
+        """Nothing has to be started."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing runs."""
+
+    def outcomes(self, tasks: Sequence[Task[Result]], progress: Progress) -> Iterator[Outcome[Result]]:
+        """Does each task when its outcome is asked for."""
+        for number, task in enumerate(tasks):
+            yield Outcome(number, task.function(partial(progress, task.name)))

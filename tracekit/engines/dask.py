@@ -11,14 +11,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from tracekit.engines.base import Outcome
+from tracekit.engines.base import Outcome, Told
 from tracekit.errors import TracekitError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from distributed import Client, Future, Worker
+    from distributed import Client, Future
 
     from tracekit.engines.base import Result, Share, Task
     from tracekit.progress import Progress
@@ -76,7 +76,6 @@ class Dask:
             self._client.close()
 
     def _check_versions(self, client: Client) -> None:
-        """Checks the workers that are there; others may come later."""
         versions: dict[str, object] = client.run(_version, on_error="return")
         for worker, version in versions.items():
             if version != __version__:
@@ -99,7 +98,6 @@ class Dask:
         client.unsubscribe_topic(run)
 
     def _given(self, run: str, tasks: list[tuple[int, Task[Result]]], at_once: int) -> Iterator[Outcome[Result]]:
-        """Outcomes of numbered tasks, of which so many are given at once."""
         from distributed import as_completed  # noqa: PLC0415 - an extra
 
         client = self._connected()
@@ -136,13 +134,11 @@ class Dask:
 
 
 def _pass_on(tasks: Sequence[Task[Any]], progress: Progress, event: tuple[float, tuple[int, float]]) -> None:
-    """Passes on the progress that a task tells, which comes with the time."""
     number, share = event[1]
     progress(tasks[number].name, share)
 
 
 def _version() -> str:
-    """The version of the tracekit of a worker."""
     return __version__
 
 
@@ -158,31 +154,19 @@ def scratch_folder() -> str | None:
 
 
 def _done(function: Callable[[Share], Result], run: str, number: int) -> Result:
-    """Does a task, in a thread of a worker."""
+    """Does a task, which ends when it tells its progress and nobody waits for it any more."""
     from distributed import get_worker  # noqa: PLC0415 - an extra
 
-    return function(_Telling(get_worker(), run, number).share)
+    worker = get_worker()
+    key = worker.get_current_task()
+    told = Told(lambda share: worker.log_event(run, (number, share)), _STEP)
 
-
-class _Telling:
-    """Tells the client how far a task is; ends a task that nobody waits for any more."""
-
-    def __init__(self, worker: Worker, run: str, number: int) -> None:
-        self._worker, self._run, self._number = worker, run, number
-        self._key = worker.get_current_task()
-        self._last = 0.0
-
-    def share(self, share: float) -> None:
-        """Tells which share is done.
-
-        Raises:
-            CancelledError: If the run was stopped.
-        """
-        task = self._worker.state.tasks.get(self._key)
+    def share(done: float) -> None:
+        task = worker.state.tasks.get(key)
         if task is None or task.state == "cancelled":
             from asyncio import CancelledError  # noqa: PLC0415 - takes long to load, and Dask has loaded it
 
             raise CancelledError
-        if share >= self._last + _STEP or self._last < share == 1:
-            self._last = share
-            self._worker.log_event(self._run, (self._number, share))
+        told(done)
+
+    return function(share)

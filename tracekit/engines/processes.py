@@ -11,29 +11,36 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, Self
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn, Self
 
-from tracekit.engines import worker
-from tracekit.engines.base import Outcome
-from tracekit.engines.memory import available_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
-
-    from tracekit.engines.base import Result, Task
-    from tracekit.progress import Progress
+from tracekit.arrays.kept_memory import keep_memory
+from tracekit.arrays.without_pandas import without_pandas
+from tracekit.engines.base import Outcome, Result, Share, Task, Told
+from tracekit.progress import Progress
 
 #: How often a task is given to another process when one ends before it begins.
 _ATTEMPTS = 3
 _HEARING_S = 0.2
+#: How long a stopped process may take to remove what it has begun.
+PATIENCE_S = 5
+#: The least progress that is told.
+_STEP = 0.01
+#: A container's limit and use of memory, in either version of Linux's control groups.
+_LIMITS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
 _EXIT_CODE = re.compile(r"\((-?\d+)\)\}")
 
 
@@ -74,7 +81,7 @@ class Processes:
             processes = [*self._processes]
         for process in processes:
             process.stop()
-        deadline = time.monotonic() + worker.PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         for process in processes:
             process.end(max(0.0, deadline - time.monotonic()))
         self._threads.shutdown()
@@ -96,14 +103,12 @@ class Processes:
                 yield future.result()
 
     def _fits(self, needed: list[int], running: list[int], more: int, available: int) -> bool:
-        """Whether another task can start; one always can."""
         if not running:
             return True
         together = needed[more] + sum(needed[number] for number in running)
         return len(running) < self._most and together <= available
 
     def _outcome(self, number: int, task: Task[Result], progress: Progress) -> Outcome[Result]:
-        """Lets a process do a task."""
         from loky.process_executor import ShutdownExecutorError, TerminatedWorkerError  # noqa: PLC0415 - loaded late
 
         lost = "stopped"
@@ -160,7 +165,7 @@ class _Process:
         self.has_ended = False
         self._lock = threading.Lock()
         self._pid = 0
-        self._progress: Callable[[float], None] = _unheard
+        self._progress: Callable[[float], None] = lambda _: None
         self._all_told = threading.Event()
         self._failure: Exception | None = None
         self._pending: Future[Any] | None = None
@@ -168,21 +173,17 @@ class _Process:
         self._told, tell = multiprocessing.Pipe(duplex=False)
         self._for_worker = (alive, tell)
         prepared = (*self._for_worker, gc.get_threshold())
-        self._executor = ProcessPoolExecutor(1, initializer=worker.prepare, initargs=prepared)
+        self._executor = ProcessPoolExecutor(1, initializer=_prepare, initargs=prepared)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def result(self, task: Task[Result], progress: Progress) -> Result:
-        """Does a task, and passes on its progress.
-
-        Raises:
-            TerminatedWorkerError: If the process ends before the task does.
-            Exception: What the task or the progress raises.
-        """
+        """Does a task, and passes on its progress."""
         self.has_begun = False
         self._progress = partial(progress, task.name)
         self._all_told.clear()
-        self._pending = self._submitted(task)
+        with _out_of_reach():
+            self._pending = self._executor.submit(_done, task.function)
         try:
             result: Result = self._pending.result()
             self._all_told.wait(_HEARING_S)
@@ -191,14 +192,7 @@ class _Process:
                 raise self._failure
         return result
 
-    def _submitted(self, task: Task[Result]) -> Future[Result]:
-        """Gives the task to the process, which is started for its first one."""
-        with _out_of_reach():
-            future: Future[Result] = self._executor.submit(worker.done, task.function)
-        return future
-
     def _listen(self) -> None:
-        """Passes on what the process tells, until it has ended."""
         with suppress(EOFError, OSError):
             while True:
                 what, number = self._told.recv()
@@ -212,7 +206,6 @@ class _Process:
                     self._pass_on(number)
 
     def _pass_on(self, share: float) -> None:
-        """Calls the caller's progress; what that raises stops the task."""
         try:
             self._progress(share)
         except Exception as failure:  # noqa: BLE001 - raised again where the result is waited for
@@ -240,10 +233,6 @@ class _Process:
             self.has_ended = True
 
 
-def _unheard(_share: float) -> None:
-    """Before the first task there is no progress."""
-
-
 @contextmanager
 def _out_of_reach() -> Iterator[None]:
     """Keeps Ctrl-C in a terminal from processes that are started meanwhile, until they handle signals themselves."""
@@ -257,3 +246,83 @@ def _out_of_reach() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _State:
+    """What a signal has to know about this process."""
+
+    telling: Connection | None = None
+    busy: bool = False
+
+
+def _prepare(alive: Connection, telling: Connection, collections: tuple[int, int, int]) -> None:
+    """Makes this process one that does tasks, as long as ``alive`` is open at its other end.
+
+    ``telling`` takes its id, then of each task the beginning, the shares that are done, and the end.
+    """
+    # Ctrl-C in a terminal, and its end, reach only the process that gives the tasks, which then ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stopped)
+    if hasattr(os, "setsid"):  # not on Windows
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    _State.telling = telling
+    threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+    telling.send(("pid", os.getpid()))
+    gc.set_threshold(*collections)
+    # Nothing but tasks runs here, so memory is theirs alone.
+    keep_memory()
+    without_pandas()
+
+
+def _done(function: Callable[[Share], Result]) -> Result:
+    _send("begun", 0.0)
+    _State.busy = True
+    try:
+        return function(Told(partial(_send, "share"), _STEP))
+    except SystemExit:
+        os._exit(1)  # it was stopped, and has removed what it had begun
+    finally:
+        _State.busy = False
+        _send("ended", 1.0)
+
+
+def _send(what: str, number: float) -> None:
+    with suppress(OSError):  # the process that gave the task is gone
+        if _State.telling is not None:
+            _State.telling.send((what, number))
+
+
+def _stopped(*_: object) -> None:
+    """Ends this process without a word: where it is just closing a connection, SQLAlchemy would log a traceback."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    if not _State.busy:
+        os._exit(1)
+    sys.exit(1)
+
+
+def _end_with(alive: Connection) -> NoReturn:
+    with suppress(EOFError, OSError):
+        alive.recv_bytes()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE_S)
+    os._exit(1)
+
+
+def available_bytes() -> int:
+    """Memory that is available without swapping."""
+    import psutil  # noqa: PLC0415 - most commands need not know
+
+    free = [psutil.virtual_memory().available]
+    for limit, used in ((_system_file(limit_path), _system_file(used_path)) for limit_path, used_path in _LIMITS):
+        if limit.isdigit() and used.isdigit():
+            free.append(max(0, int(limit) - int(used)))
+    return int(min(free))
+
+
+def _system_file(path: Path) -> str:
+    """The text of a file of the system; empty if there is none."""
+    try:
+        return path.read_text("ascii").strip()
+    except (OSError, UnicodeError):
+        return ""

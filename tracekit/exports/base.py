@@ -1,24 +1,17 @@
-"""What a format is, and where an export may be written: whole or not at all, over nothing but an earlier export."""
+"""What writes a format, and where an export may be written: whole or not at all, over nothing but an earlier export."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.text import json_text
-from tracekit.dataset.opening import TABLE_NAMES
+from tracekit.dataset.opening import TABLE_NAMES, Dataset
 from tracekit.errors import ExportError
 from tracekit.files import reason_of, remedy_of, stopped_once, whole_file, whole_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.dataset.opening import Dataset
-    from tracekit.progress import Progress
+from tracekit.progress import Progress
 
 _ELSEWHERE = "choose another place with -o"
 
@@ -35,23 +28,8 @@ class Target(NamedTuple):
     force: bool
 
 
-class Format(Protocol):
-    """A module that writes a dataset in one format."""
-
-    #: How the command line names it.
-    NAME: str
-    #: What it is for, in a few words.
-    HELP: str
-
-    def write(self, dataset: Dataset, target: Target, progress: Progress, /) -> str | None:
-        """Writes the dataset, whole or not at all.
-
-        Returns:
-            How the export differs from the tables, for the user; None if it does not.
-
-        Raises:
-            ExportError: If it cannot be written there.
-        """
+#: Writes a dataset in one format, whole or not at all; raises ExportError if it cannot be written there.
+Write: TypeAlias = "Callable[[Dataset, Target, Progress], None]"
 
 
 def spec_tables(dataset: Dataset, progress: Progress) -> Iterator[tuple[str, pa.Schema]]:
@@ -78,25 +56,6 @@ def plain_columns(piece: pa.Table) -> pa.Table:
             continue
         piece = piece.set_column(index, field.with_type(pa.string()), column)
     return piece
-
-
-def python_values(column: pa.ChunkedArray) -> list[Any]:
-    """A column's values as drivers and spreadsheets take them: None for null, JSON text for lists and maps.
-
-    For integers and categories this is several times as fast as ``to_pylist``.
-    """
-    type_ = column.type
-    if pa.types.is_nested(type_):
-        column = pa.chunked_array([json_text(column)])
-    if pa.types.is_dictionary(type_):
-        whole = column.unify_dictionaries().combine_chunks()
-        words = np.array([*whole.dictionary.to_pylist(), None], dtype=object)
-        return list(words[np.asarray(whole.indices.fill_null(-1))])
-    if not pa.types.is_integer(type_):
-        return list(column.to_pylist())
-    values = np.asarray(column.fill_null(0)).astype(object)
-    values[np.asarray(column.is_null())] = None
-    return list(values)
 
 
 @contextmanager
@@ -143,7 +102,6 @@ def exported_folder(dataset: Dataset, target: Target, files: set[str]) -> Iterat
 
 
 def _free(dataset: Dataset, target: Target) -> Path:
-    """The target as a path at which an export can be put."""
     place = Path(target.place)
     if place.name in {"", ".."}:
         raise ExportError(f"{place}: is not the name of a file or folder; {_ELSEWHERE}")
@@ -156,7 +114,6 @@ def _free(dataset: Dataset, target: Target) -> Path:
 
 @contextmanager
 def _unwritable(place: Path) -> Iterator[None]:
-    """Turns the system's errors into one line with advice."""
     try:
         yield
     except OSError as error:

@@ -4,24 +4,15 @@ Read by flamegraph.pl, inferno, speedscope and others. The format has no escapes
 a line break or other control character becomes U+FFFD. Kernels without a module are placed below ``[cause]``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from tracekit.analyses.portions import divided, shared_kernels
+import pyarrow as pa
+
 from tracekit.analyses.subtrees import hierarchy
-from tracekit.exports.base import exported_file
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tracekit.dataset.opening import Dataset
-    from tracekit.exports.base import Target
-    from tracekit.progress import Progress
-
-NAME = "stacks"
-HELP = "collapsed stacks for flame graphs: own time by module and kernel"
+from tracekit.analyses.weighted_kernels import divided, shared_kernels
+from tracekit.dataset.opening import Dataset
+from tracekit.exports.base import Target, exported_file
+from tracekit.progress import Progress
 
 _COLUMNS = ["module_id", "cause", "name", "kind", "dur_ns"]
 
@@ -46,7 +37,6 @@ _Stack = tuple[int | None, str | None, str]
 
 
 def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
-    """Nanoseconds by module, cause and kernel, summed row group by row group."""
     totals: Counter[_Stack] = Counter()
     rows, done = max(dataset.manifest["rows"]["kernels"], 1), 0
     shared = shared_kernels(dataset)

@@ -1,24 +1,30 @@
-"""The track that a slice is drawn on: a thread of the host or a stream of the device, and a lane of it."""
+"""Where and when a slice of a timeline is drawn: its track, a thread or stream or a lane of it, and its microseconds.
 
-from __future__ import annotations
+A slice has a start and a length. Viewers that add them as floating-point numbers (speedscope) may place an end just
+after the start of the next slice. Perfetto multiplies each by a thousand and drops the fraction, so that 52.207 us can
+become 52206 ns. Either way slices that touch overlap: speedscope draws them one inside the other, Perfetto leaves one
+out.
+"""
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
+from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import REPORT
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from tracekit.arrays.types import Ints
+#: Start and end in nanoseconds → start and length in microseconds, as JSON.
+Spelling: TypeAlias = "Callable[[Ints, Ints], tuple[pa.Array, pa.Array]]"
 
 _UNKNOWN = -1
+#: Steps of a microsecond that binary numbers hold exactly, up to six days; each is 0.06 ns.
+_STEPS_OF_US = 1 << 14
 
 
 class Track(NamedTuple):
@@ -41,12 +47,7 @@ STEPS, CALLS, OPERATORS, RANGES, WORK = range(5)
 
 
 class Tracks:
-    """Numbers tracks as they occur, and names them at the end.
-
-    Args:
-        reports: The reports of a dataset of several.
-        nodes: What calls are calls of: ``modules``, say.
-    """
+    """Numbers tracks as they occur, and names them at the end; nodes is what calls are calls of: ``modules``, say."""
 
     def __init__(self, reports: list[str], nodes: str) -> None:
         self._reports, self._kinds = reports, ("steps", nodes, "operators", "all ranges and API calls")
@@ -54,13 +55,7 @@ class Tracks:
         self._process: dict[tuple[int, ...], int] = {}
 
     def numbered(self, table: pa.Table, kind: Ints, lane: Ints) -> tuple[Ints, Ints]:
-        """The process and thread of every row of a table, as the trace numbers them.
-
-        Args:
-            table: Rows with ``pid``, ``tid`` and, for device work, ``device``, ``context`` and ``stream``.
-            kind: The kind of each row, as one of the constants above.
-            lane: The lane of each row.
-        """
+        """The process and thread of every row of a table, as the trace numbers them, by its kind and lane."""
         members = _members(table, self._reports, kind, lane)
         code, first = grouped(members)
         tracks = [Track(*(int(column[row]) for column in members)) for row in first]
@@ -77,14 +72,8 @@ class Tracks:
             yield _metadata("process_sort_index", number, 0, {"sort_index": position})
         for position, (track, number) in enumerate(sorted(self._number.items())):
             process_number = self._process[_process_of(track)]
-            yield _metadata("thread_name", process_number, number, {"name": self._track_name(track)} | self._ids(track))
+            yield _metadata("thread_name", process_number, number, {"name": self._track_name(track)})
             yield _metadata("thread_sort_index", process_number, number, {"sort_index": position})
-
-    def _ids(self, track: Track) -> dict[str, object]:
-        """What a track belongs to, as it was recorded."""
-        ids: dict[str, object] = {"report": self._reports[track.report]} if self._reports else {}
-        known = {"process": track.process, "thread": track.thread}
-        return ids | {name: number for name, number in known.items() if number != _UNKNOWN}
 
     def _process_name(self, track: Track) -> str:
         parts = [self._reports[track.report]] if self._reports else []
@@ -142,3 +131,27 @@ def _members(table: pa.Table, reports: list[str], kind: Ints, lane: Ints) -> lis
         kind,
         lane,
     ]
+
+
+def for_sums(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
+    """Start and length in steps whose sums are exact; rounded to a nanosecond they are the original times."""
+    start, end = (np.rint(ns * (_STEPS_OF_US / 1_000)) for ns in (start_ns, end_ns))
+    begin, length = (pa.array(steps / _STEPS_OF_US).cast(pa.string()) for steps in (start, end - start))
+    return begin, length
+
+
+def for_truncation(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
+    """Start and length plus a quarter of a nanosecond, which the viewer drops."""
+    return (
+        pc.binary_join_element_wise(_decimal(start_ns), "25", ""),
+        pc.binary_join_element_wise(_decimal(end_ns - start_ns), "25", ""),
+    )
+
+
+def _decimal(ns: Ints) -> pa.Array:
+    """Nanoseconds as exact decimal microseconds: ``-1234`` is ``-1.234``."""
+    whole, rest = np.divmod(np.abs(ns), 1_000)
+    sign = pc.if_else(pa.array(ns < 0), "-", "")
+    decimals = pc.utf8_lpad(pa.array(rest).cast(pa.string()), 3, "0")
+    number = pc.binary_join_element_wise(pa.array(whole).cast(pa.string()), decimals, ".")
+    return pc.binary_join_element_wise(sign, number, "")

@@ -1,13 +1,11 @@
-"""The interface of a formula, and the description of a call that it works from."""
+"""The description of a call from which its FLOPs are counted."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    Shape = Sequence[int]
+Shape = Sequence[int]
 
 
 class Call(NamedTuple):
@@ -55,13 +53,6 @@ class Unknown(NamedTuple):
     """The reason why the FLOPs of a call are not known, for people to read."""
 
     reason: str
-
-
-class Formula(Protocol):
-    """A module that knows one kind of layer."""
-
-    def flops(self, call: Call, /) -> int | Unknown | None:
-        """The FLOPs of the call itself, the reason why they are not known, or None for layers of another kind."""
 
 
 def matched(shape: Sequence[object], other: Sequence[object]) -> bool:

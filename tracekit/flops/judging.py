@@ -4,17 +4,11 @@ A formula is believed unless the work contradicts it. A module of a class withou
 work that it ran itself is known to multiply no matrices.
 """
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from tracekit.flops import flops_of
-from tracekit.flops.base import Unknown
-from tracekit.flops.tensors import bytes_of
-
-if TYPE_CHECKING:
-    from tracekit.flops.base import Call
-    from tracekit.flops.tensors import Bytes, Tensors
+from tracekit.flops.base import Call, Unknown
+from tracekit.flops.layers import flops_of
+from tracekit.flops.tensors import Bytes, Tensors, bytes_of
 
 #: Classes of torch.nn that only call others.
 _CONTAINERS = frozenset(

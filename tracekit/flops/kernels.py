@@ -1,9 +1,4 @@
-"""Names of device work: which multiplies no matrices, and which may.
-
-Work that is not listed may multiply: a name is harmless only where the source code of its kernel is known.
-"""
-
-from __future__ import annotations
+"""Names of device work: which multiplies no matrices, which may, and why FLOPs of compiled kernels are not known."""
 
 import re
 from typing import NamedTuple
@@ -55,14 +50,13 @@ _MATRIX = re.compile(
 )
 _TENSOR_FLOAT_32 = re.compile(r"tf32|tensorop_s\d+gemm|[^a-z]s1688")
 _UNLIKE_LINEAR = re.compile(
-    r"flash|attention|attn|fmha|norm|embed|rotary|rope_|softmax|argmax|argmin|kv_cache",
-    re.IGNORECASE,
+    r"flash|attention|attn|fmha|norm|embed|rotary|rope_|softmax|argmax|argmin|kv_cache", re.IGNORECASE
 )
 _SINGLE = re.compile(r"sgemm|simt|ffma|gemv|gemmk1|gemmSN", re.IGNORECASE)
 
 
 class Kind(NamedTuple):
-    """What the name of a piece of work says about it.
+    """What the name of a kernel says about it.
 
     Attributes:
         harmless: Whether it certainly multiplies no matrices.
@@ -113,3 +107,20 @@ def may_multiply(operator: str) -> bool:
     """Whether an operator multiplies matrices, or may."""
     short = operator.rpartition("::")[2]
     return _PRODUCT.search(short) is not None and _HARMLESS_OPERATORS.match(short) is None
+
+
+#: The map tells none; the report lost launches, so that what is left of the kernel may not be all of it.
+UNTOLD, LOST = "untold", "lost"
+
+_IN_WORDS = {
+    UNTOLD: "the kernel map of its compiled graph tells none: record again",
+    LOST: "the report lost launches of its compiled graph",
+    "sizes": "its compiled graph runs with too many sizes, or with sizes that it computes",
+    "divided": "the compiler divided a product between kernels or modules",
+    "unclear": "the compiler does not tell them",
+}
+
+
+def why(note: str) -> str:
+    """The reason, from what a kernel map notes: one of those above, or the name of an operator."""
+    return _IN_WORDS.get(note) or f"{note} may multiply matrices, in a compiled graph"

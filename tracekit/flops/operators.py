@@ -4,20 +4,15 @@ Texts are those of ``torch.autograd.profiler.emit_nvtx``: ``aten::mm, sizes = [[
 tensors have no sizes. Types may follow.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tracekit.flops.dtypes import computed_in
+from tracekit.flops.base import Shape
 from tracekit.flops.kernels import CPU_ATTENTIONS, FUSED_ATTENTION, operator_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tracekit.flops.base import Shape
+from tracekit.flops.tensors import computed_in
 
 _FORM = re.compile(r"(?P<name>[^,]+)(, sizes = (?P<sizes>\[[\[\]\d, ]*\]))?(, types = (?P<types>\[[^\]]*\]))?")
 _MOST_CHARACTERS = 8_192

@@ -6,16 +6,12 @@ halved. ``float32`` is the figure of ordinary cores, ``tfloat32`` that of tensor
 give, or give differently, are left out.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from tracekit.errors import UsageError
-from tracekit.flops.dtypes import MULTIPLIED, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from tracekit.flops.tensors import MULTIPLIED, plain
 
 
 class Gpu(NamedTuple):
@@ -203,12 +199,8 @@ def _number(text: str, name: str, number: str) -> float:
 
 def _named(text: str) -> Gpu:
     if (gpu := gpu_named(text)) is None:
-        raise UsageError(f"--peak {text}: {_EXPECTED}; known GPUs: {', '.join(_labels(GPUS))}")
+        raise UsageError(f"--peak {text}: {_EXPECTED}; known GPUs: {', '.join(gpu.names[0] for gpu in GPUS)}")
     return gpu
-
-
-def _labels(gpus: Sequence[Gpu]) -> list[str]:
-    return [gpu.names[0] for gpu in gpus]
 
 
 def _short(name: str) -> str:

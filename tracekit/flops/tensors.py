@@ -2,49 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tracekit.flops.base import is_known
-from tracekit.flops.dtypes import computed_in
-from tracekit.flops.linear import is_packed
-from tracekit.flops.without_products import is_embedding
+from tracekit.flops.base import Call, Shape, is_known
+from tracekit.flops.layers import is_embedding, is_packed
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+_HALF = frozenset({"float16", "bfloat16"})
+_NAMES = {
+    "fp64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "float": "float32",
+    "tf32": "tfloat32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8",
+}
+#: Dtypes in which GPUs multiply.
+MULTIPLIED = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "int8")
 
-    from tracekit.flops.base import Call, Shape
+
+def plain(dtype: str) -> str:
+    """One name for all spellings of a dtype: ``float8`` for ``float8_e4m3fn``, ``bfloat16`` for ``bf16``."""
+    short = dtype.strip().lower().removeprefix("torch.")
+    return "float8" if short.startswith("float8_") else _NAMES.get(short, short)
+
+
+def computed_in(given: Iterable[str], returned: Iterable[str]) -> str | None:
+    """The dtype of the products; None where the dtypes leave a doubt.
+
+    Under autocast, float32 goes in and half precision comes out: the product had the dtype of the result. A layer whose
+    weights and inputs differ otherwise may convert either.
+
+    Args:
+        given: Dtypes of inputs and parameters.
+        returned: Dtypes of results.
+    """
+    before = {plain(dtype) for dtype in given} & {*MULTIPLIED, "uint8"}
+    after = {plain(dtype) for dtype in returned} & {*MULTIPLIED}
+    if len(both := before | after) == 1:
+        (only,) = both
+        return only if only in MULTIPLIED else None
+    if len(after) == 1 and after <= _HALF and before <= {"float32", *after}:
+        return next(iter(after))
+    return None
+
 
 #: Bytes of an element, by torch's names of dtypes.
 _BYTES = {
-    "float64": 8,
-    "double": 8,
-    "float32": 4,
-    "float": 4,
-    "float16": 2,
-    "half": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float8": 1,
-    "tfloat32": 4,
-    "int64": 8,
-    "long": 8,
-    "int32": 4,
-    "int": 4,
-    "int16": 2,
-    "short": 2,
-    "int8": 1,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "bool": 1,
-    "complex64": 8,
-    "complex128": 16,
+    name: size
+    for size, names in (
+        (16, "complex128"),
+        (8, "float64 double int64 long uint64 complex64"),
+        (4, "float32 float tfloat32 int32 int uint32"),
+        (2, "float16 half bfloat16 int16 short uint16"),
+        (1, "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float8 int8 uint8 bool"),
+    )
+    for name in names.split()
 }
 
 

@@ -1,17 +1,11 @@
-"""Roles of CUDA API calls in a graph capture: what each call becomes when captured, by the beginning of its name."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""CUDA API calls by the beginnings of their names: what each becomes in a graph capture, and which change instances."""
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.recording.tables import graph_launch_names, names_starting
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints
-    from tracekit.recording.tables import Recording
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import minima
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET, Recording, graph_launch_names, names_starting
 
 #: Roles. ``UNNAMED`` is a call whose name the report does not hold: it may become a node.
 OTHER, KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL, NODE_CALL = range(5)
@@ -28,6 +22,24 @@ _PREFIXES: tuple[tuple[int, tuple[str, ...]], ...] = (
 )
 #: Copies that become several nodes at once.
 _BATCHES = ("cudaMemcpyBatch", "cudaMemcpy3DBatch", "cuMemcpyBatch", "cuMemcpy3DBatch")
+#: The kind of work that a captured call does when it is replayed; -1 for other calls.
+_KIND_OF_ROLE = np.full(GRAPH_LAUNCH + 1, -1, dtype=np.int8)
+_KIND_OF_ROLE[[KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL]] = KERNEL, MEMCPY, MEMSET
+#: API calls that change what an instance runs on the device. Not among them: calls that change a graph, since its
+#: instances stay as they are; calls about host functions, events and semaphores, which are no device work; and calls
+#: that disable a node, since the other nodes stay in their places.
+_UPDATES = tuple(
+    f"{api}GraphExec{change}"
+    for api in ("cuda", "cu", "hip")
+    for change in (
+        "Update",
+        "NodeSetParams",
+        "KernelNodeSetParams",
+        "MemcpyNodeSetParams",
+        "MemsetNodeSetParams",
+        "ChildGraphNodeSetParams",
+    )
+)
 
 
 def roles_of(recording: Recording) -> Ints:
@@ -38,7 +50,12 @@ def roles_of(recording: Recording) -> Ints:
         role[names_starting(names, prefixes)] = number
     role[graph_launch_names(names)] = GRAPH_LAUNCH
     role[-1] = UNNAMED
-    return role[integers(recording.launches, "name")]
+    return role[recording.launches.name]
+
+
+def kinds_of(role: Ints) -> Ints:
+    """The kind of work that captured launches become; -1 for other calls."""
+    return _KIND_OF_ROLE[role]
 
 
 def makes_node(role: Ints) -> Flags:
@@ -46,7 +63,35 @@ def makes_node(role: Ints) -> Flags:
     return (role >= KERNEL_LAUNCH) & (role <= UNNAMED)
 
 
-def is_batch(recording: Recording, launch: Ints) -> Flags:
+def is_batch(recording: Recording, launch: Rows) -> Flags:
     """Which of some launches copy in batches, so that one call becomes several nodes."""
-    batches = np.asarray(names_starting(recording.names, _BATCHES), dtype=np.int64)
-    return np.isin(integers(recording.launches, "name")[launch], batches)
+    return launches_named(recording, _BATCHES)[launch]
+
+
+def launches_named(recording: Recording, prefixes: tuple[str, ...]) -> Flags:
+    """Which launches have a name that begins in one of these ways."""
+    names = np.asarray(names_starting(recording.names, prefixes), dtype=np.int64)
+    return np.isin(recording.launches.name, names)
+
+
+def replayed_after_update(recording: Recording, launch: Rows) -> Rows:
+    """Rows of the work that was launched after any instance in its process had been updated.
+
+    The report does not say which instance was updated, nor which of its nodes.
+    """
+    launches = recording.launches
+    process = recording.threads.process[launches.thread]
+    late = launches.start_ns >= first_updates(recording)[process]
+    return np.flatnonzero(lookup(late, launch, missing=False))
+
+
+def first_updates(recording: Recording) -> Ints:
+    """When the first update in each process returned; the largest int64 where there is none."""
+    launches, updates = recording.launches, is_update(recording)
+    process = recording.threads.process[launches.thread[updates]]
+    return minima(process, launches.end_ns[updates], recording.threads.process_pid.size)
+
+
+def is_update(recording: Recording) -> Flags:
+    """Which launches are calls that change what an instance runs."""
+    return launches_named(recording, _UPDATES)

@@ -1,46 +1,42 @@
-"""Nodes of CUDA graphs and their descent: a replayed node is a copy of a copy … of the captured one.
+"""Nodes of CUDA graphs and their clone chains: a replayed node is a clone of a clone … of the captured one.
 
-Ids of nodes are unique within one process. A copy has two records, one without and one with the node that it was copied
-from; a node of an instance may lack the latter. A descent that leads in a circle or to two nodes is not believed.
+Ids of nodes are unique within one process. A clone has two records, one without and one with the node that it was
+cloned from (CUPTI: ``originalGraphNodeId``); a node of an instance may lack the latter. A chain that leads in a circle
+or to two nodes is not believed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import one_axis
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.recording.tables import Recording
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.recording.tables import Recording
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
-    """Nodes that are recorded or were replayed, sorted by (process, id), and their descent.
+class CloneChains:
+    """Nodes that are recorded or were replayed, sorted by (process, id), and their clone chains.
 
     Attributes:
         process: Row of processes of every node.
         node_id: Id of the node.
-        root: Row of the node at the top of its descent, possibly itself; -1 where the descent is not believed.
+        root: Row of the node at the top of its chain, possibly itself; -1 where the chain is not believed.
         recorded: Whether the making of the node is recorded.
-        copied: Whether it is recorded as a copy of another node.
+        cloned: Whether it is recorded as a clone of another node.
         of_record: For every row of the recording's graph nodes the row of its node.
-        of_work: For every piece of work the row of the node it ran from, or -1.
+        of_work: For every kernel the row of the node it ran from, or -1.
     """
 
     process: Rows
     node_id: Ints
     root: Rows
     recorded: Flags
-    copied: Flags
+    cloned: Flags
     of_record: Rows
     of_work: Rows
 
@@ -51,49 +47,43 @@ class Lineage:
 
     @property
     def original(self) -> Rows:
-        """For every node the row of the recorded node at the top of its descent, or -1."""
+        """For every node the row of the recorded node at the top of its clone chain, or -1."""
         original: Rows = np.where(np.append(self.recorded, False)[self.root], self.root, -1)
         return original
 
 
-def lineage_of(recording: Recording, unnumbered: Rows | None = None) -> Lineage:
-    """Finds the descent of every node.
+def clone_chains(recording: Recording, unnumbered: Rows | None = None) -> CloneChains:
+    """Finds the clone chain of every node.
 
     Args:
         recording: The recording.
-        unnumbered: Rows of replayed work that names no node: each piece has a node of its own.
+        unnumbered: Rows of replayed kernels that name no node: each has a node of its own.
     """
     records = recording.graph_nodes
-    process = recording.threads.process[integers(records, "thread")]
-    node, original = integers(records, "node_id"), integers(records, "original_node_id")
-    is_copy = np.asarray(records.column("original_node_id").is_valid()) & (original != node)
+    process = recording.threads.process[records.thread]
+    node, original = records.node_id, records.original_node_id
+    is_clone = (original != -1) & (original != node)
     run = _nodes_of_work(recording, unnumbered)
-    processes = np.concatenate((process, process[is_copy], run.process))
-    ids = np.concatenate((node, original[is_copy], run.node_id))
+    processes = np.concatenate((process, process[is_clone], run.process))
+    ids = np.concatenate((node, original[is_clone], run.node_id))
     _, first, row = np.unique(one_axis([processes], [ids])[0], return_index=True, return_inverse=True)
-    of_record, above, of_run = np.split(row.astype(np.int32), np.cumsum((node.size, int(is_copy.sum()))))
-    recorded, copied = np.zeros(first.size, dtype=bool), np.zeros(first.size, dtype=bool)
+    of_record, above, of_run = np.split(row.astype(np.int32), np.cumsum((node.size, int(is_clone.sum()))))
+    recorded, cloned = np.zeros(first.size, dtype=bool), np.zeros(first.size, dtype=bool)
     recorded[of_record] = True
-    copied[of_record[is_copy]] = True
-    return Lineage(
+    cloned[of_record[is_clone]] = True
+    return CloneChains(
         process=processes[first].astype(np.int32),
         node_id=ids[first],
-        root=_roots(first.size, of_record[is_copy], above),
+        root=_roots(first.size, of_record[is_clone], above),
         recorded=recorded,
-        copied=copied,
+        cloned=cloned,
         of_record=of_record,
         of_work=np.append(of_run, np.int32(-1))[run.of_work],
     )
 
 
 class _NodesOfWork(NamedTuple):
-    """Nodes that did work.
-
-    Attributes:
-        process: Row of processes of every such node.
-        node_id: Id of the node.
-        of_work: For every piece of work the row of its node among these, or -1.
-    """
+    """Distinct nodes that did work, and for every kernel the row of its node among these, or -1."""
 
     process: Rows
     node_id: Ints
@@ -101,21 +91,18 @@ class _NodesOfWork(NamedTuple):
 
 
 def _nodes_of_work(recording: Recording, unnumbered: Rows | None) -> _NodesOfWork:
-    work = recording.work
-    process = integers(work, "process")
-    column = work.column("graph_node_id")
+    process, node = recording.work.process, recording.work.graph_node_id
     if unnumbered is not None and unnumbered.size:
-        ids, known = integers(work, "graph_node_id").copy(), np.asarray(column.is_valid()).copy()
         # No profiler gives negative ids to nodes.
-        ids[unnumbered], known[unnumbered] = -1 - np.arange(unnumbered.size), True
-        column = pa.chunked_array([pa.array(ids, mask=~known)])
-    rows = np.flatnonzero(np.asarray(column.is_valid()) & (process >= 0))
+        node = node.copy()
+        node[unnumbered] = -2 - np.arange(unnumbered.size)
+    rows = np.flatnonzero((node != -1) & (process >= 0))
     of_work = np.full(process.size, -1, dtype=np.int32)
     if not rows.size:
         return _NodesOfWork(np.empty(0, np.int32), np.empty(0, np.int64), of_work)
-    encoded = pc.dictionary_encode(column).combine_chunks()
+    encoded = pc.dictionary_encode(pa.array(node[rows]))
     ids = np.asarray(encoded.dictionary, dtype=np.int64)
-    code = process[rows] * np.int64(ids.size) + np.asarray(encoded.indices.fill_null(0))[rows]
+    code = process[rows] * np.int64(ids.size) + np.asarray(encoded.indices)
     if int(recording.threads.process_pid.size) * ids.size <= rows.size:
         present = np.zeros(recording.threads.process_pid.size * ids.size, dtype=bool)
         present[code] = True
@@ -126,18 +113,15 @@ def _nodes_of_work(recording: Recording, unnumbered: Rows | None) -> _NodesOfWor
     return _NodesOfWork((distinct // ids.size).astype(np.int32), ids[distinct % ids.size], of_work)
 
 
-def _roots(number: int, copy: Rows, above: Rows) -> Rows:
-    """For every node the row of the node at the top of its descent, or -1.
+def _roots(number: int, clone: Rows, above: Rows) -> Rows:
+    """For every node the row of the node at the top of its clone chain, or -1.
 
-    Args:
-        number: How many nodes there are.
-        copy: Nodes that are recorded as copies; several times if several records say so.
-        above: The node that each of these was copied from.
+    Each of ``clone`` is recorded as cloned from that ``above`` it; several times if several records say so.
     """
     lowest, highest = np.arange(number, dtype=np.int32), np.arange(number, dtype=np.int32)
-    lowest[copy], highest[copy] = number, -1
-    np.minimum.at(lowest, copy, above)
-    np.maximum.at(highest, copy, above)
+    lowest[clone], highest[clone] = number, -1
+    np.minimum.at(lowest, clone, above)
+    np.maximum.at(highest, clone, above)
     top = highest
     # Pointer doubling: after k rounds a node points 2^k steps up, or at the top.
     for _ in range(number.bit_length()):
@@ -151,7 +135,6 @@ def _roots(number: int, copy: Rows, above: Rows) -> Rows:
 
 
 def _leads_to(marked: Flags, above: Rows) -> Flags:
-    """Which nodes are marked, or have a marked node above them."""
     if not marked.any():
         return marked
     reached, step = marked.copy(), above

@@ -1,35 +1,28 @@
 """Graph captures that were recorded apart from the report: what went on meanwhile becomes part of its recording.
 
-Taken over are the launches that went into a graph, the calls around them that tell what kind of graph it is, and the
+Taken over are the launches that went into a graph, the calls around them that identify the kind of graph, and the
 ranges that were open. They keep their times where both clocks are known and do not contradict each other, else they lie
 before the report. They stand on threads of their own, so that nothing of the report's changes. Everything else that was
 recorded there is no part of the report.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from tracekit.arrays.columns import integers, nullable
-from tracekit.arrays.lookups import lookup
-from tracekit.graphs.api_calls import GRAPH_LAUNCH, roles_of
-from tracekit.graphs.graph_captures import graph_captures_of
-from tracekit.graphs.nodes import lineage_of
-from tracekit.graphs.updates import is_update
-from tracekit.recording.axis import thread_axis
-from tracekit.recording.tables import ALLOCATIONS, GRAPH_NODES, WORK, Threads
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.intervals import nesting_order, one_axis
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.graphs.api_calls import BEGINS_CAPTURE, ENDS_CAPTURE, GRAPH_LAUNCH, is_update, launches_named, roles_of
+from tracekit.graphs.captures import Windows, graph_captures_of, submissions_of
+from tracekit.graphs.nodes import clone_chains
+from tracekit.recording.axis import ThreadAxis, thread_axis
+from tracekit.recording.tables import NO_TIME, Allocations, GraphNodes, Launches, Ranges, Recording, Threads, Work
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.graphs.windows import Windows
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
+_EDGES = ("cudaStreamBeginCapture", "cudaStreamEndCapture")
+_INSTANTIATES = ("cudaGraphInstantiate", "cuGraphInstantiate", "hipGraphInstantiate")
 
 
 class Captured(NamedTuple):
@@ -48,11 +41,11 @@ class Captured(NamedTuple):
     @property
     def processes(self) -> Rows:
         """Rows of the processes that captured."""
-        return np.unique(self.recording.threads.process[integers(self.recording.launches, "thread")])
+        return np.unique(self.recording.threads.process[self.recording.launches.thread])
 
     def texts(self, *, around: bool = False) -> Rows:
         """Rows of the texts of its ranges, or only of those around graph captures; without those that have none."""
-        text = integers(self.recording.ranges, "text")
+        text = self.recording.ranges.text
         texts = np.unique(text[self.around] if around else text)
         return texts[texts >= 0]
 
@@ -62,27 +55,32 @@ def captured_in(recording: Recording, launch: Rows) -> Captured | None:
 
     Args:
         recording: A recording.
-        launch: Row of the launch of every piece of work, or -1.
+        launch: Row of the launch of every kernel, or -1.
     """
     axis = thread_axis(recording)
-    works = np.zeros(recording.launches.num_rows + 1, dtype=bool)
+    works = np.zeros(len(recording.launches) + 1, dtype=bool)
     works[launch] = True
-    windows = graph_captures_of(recording, axis, lineage_of(recording), works[:-1]).windows
+    windows = graph_captures_of(recording, axis, clone_chains(recording), works[:-1]).windows
     node_launch, node_id = _nodes(recording, launch)
     inside = windows.at(axis.launch_start, axis.launch_end) >= 0
     captured = np.union1d(np.flatnonzero(inside & ~works[:-1]), node_launch)
     if not captured.size:
         return None
-    process = recording.threads.process[integers(recording.launches, "thread")]
+    process = recording.threads.process[recording.launches.thread]
     updates = np.flatnonzero(is_update(recording) & np.isin(process, process[captured]))
     rows, around = _ranges(axis, windows, node_launch)
     part = replace(
         recording,
-        launches=recording.launches.take(pa.array(np.union1d(captured, updates))),
-        ranges=recording.ranges.take(pa.array(rows)),
-        graph_nodes=_node_records(recording, node_launch, node_id),
-        work=WORK.empty(),
-        allocations=ALLOCATIONS.empty(),
+        launches=recording.launches.take(np.union1d(captured, updates)),
+        ranges=recording.ranges.take(rows),
+        # Each node was made when its launch began.
+        graph_nodes=GraphNodes.of(
+            start_ns=recording.launches.start_ns[node_launch],
+            thread=recording.launches.thread[node_launch],
+            node_id=node_id,
+        ),
+        work=Work.empty(),
+        allocations=Allocations.empty(),
         inside_ns=None,
     )
     return Captured(part, around, _first_replays(recording, launch))
@@ -90,23 +88,10 @@ def captured_in(recording: Recording, launch: Rows) -> Captured | None:
 
 def _nodes(recording: Recording, launch: Rows) -> tuple[Rows, Ints]:
     """Launches whose own work names a node: they became it. A launch of a graph runs nodes that others became."""
-    column = recording.work.column("graph_node_id")
     own = np.append(roles_of(recording) != GRAPH_LAUNCH, False)[launch]
-    rows = np.flatnonzero(np.asarray(column.is_valid()) & own)
+    rows = np.flatnonzero((recording.work.graph_node_id != -1) & own)
     launches, first = np.unique(launch[rows], return_index=True)
-    return launches, integers(recording.work, "graph_node_id")[rows[first]]
-
-
-def _node_records(recording: Recording, launch: Rows, node_id: Ints) -> pa.Table:
-    """Records of nodes, each made when its launch began."""
-    return GRAPH_NODES.table(
-        {
-            "start_ns": integers(recording.launches, "start_ns")[launch],
-            "thread": integers(recording.launches, "thread")[launch].astype(np.int32),
-            "node_id": node_id,
-            "original_node_id": pa.nulls(launch.size, pa.int64()),
-        }
-    )
+    return launches, recording.work.graph_node_id[rows[first]]
 
 
 def _ranges(axis: ThreadAxis, windows: Windows, node_launch: Rows) -> tuple[Rows, Flags]:
@@ -124,11 +109,12 @@ def _ranges(axis: ThreadAxis, windows: Windows, node_launch: Rows) -> tuple[Rows
 def _first_replays(recording: Recording, launch: Rows) -> dict[tuple[int, int], int]:
     work = recording.work
     by_graph = np.append(roles_of(recording) == GRAPH_LAUNCH, False)[launch]
-    rows = np.flatnonzero(by_graph & np.asarray(work.column("graph_id").is_valid()))
-    start_ns = integers(recording.launches, "start_ns")[launch[rows]]
+    rows = np.flatnonzero(by_graph & (work.graph_id != -1))
+    start_ns = recording.launches.start_ns[launch[rows]]
     first: dict[tuple[int, int], int] = {}
-    columns = (integers(work, name)[rows].tolist() for name in ("process", "graph_id"))
-    for process, graph, at in zip(*columns, start_ns.tolist(), strict=True):
+    for process, graph, at in zip(
+        work.process[rows].tolist(), work.graph_id[rows].tolist(), start_ns.tolist(), strict=True
+    ):
         first[process, graph] = min(at, first.get((process, graph), at))
     return first
 
@@ -138,7 +124,7 @@ def texts_around_replays(recording: Recording) -> Rows:
     axis = thread_axis(recording)
     at = np.sort(axis.launch_start[roles_of(recording) == GRAPH_LAUNCH])
     holds = np.searchsorted(at, axis.range_end) > np.searchsorted(at, axis.range_start)
-    texts = np.unique(integers(recording.ranges, "text")[holds & axis.ends_here])
+    texts = np.unique(recording.ranges.text[holds & axis.ends_here])
     return texts[texts >= 0]
 
 
@@ -155,31 +141,36 @@ def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence
     threads, thread = _threads(report.threads, other.threads, process[other.threads.process])
     of_text, known_texts = _merged(report.texts, texts)
     of_name, names = _merged(report.names, other.names)
-    launches, ranges, nodes = (
-        table.filter(pa.array(thread[integers(table, "thread")] >= 0))
-        for table in (other.launches, other.ranges, other.graph_nodes)
-    )
-    text = integers(ranges, "text")
-    ranges = ranges.filter(pa.array((text < 0) | (np.append(of_text, -1)[text] >= 0)))
     shift = _shift(report, other)
-    first = {
-        (int(process[one]), graph): at + shift
-        for (one, graph), at in captured.first_replays.items()
-        if process[one] >= 0
-    }
-    called = {"thread": thread, "name": of_name, "kernel": of_name}
+    ranges = other.ranges.filter(thread[other.ranges.thread] >= 0)
+    ranges = ranges.filter((ranges.text < 0) | (lookup(of_text, ranges.text) >= 0))
+    ranges = replace(ranges, thread=thread[ranges.thread], text=lookup(of_text, ranges.text))
+    launches = other.launches.filter(thread[other.launches.thread] >= 0)
+    # Ids of calls are those of the other session; work of the report has nothing to do with them.
+    nothing = np.zeros(len(launches), dtype=np.int64)
+    launches = replace(launches, thread=thread[launches.thread], correlation_id=nothing)
+    launches = replace(launches, name=lookup(of_name, launches.name), kernel=lookup(of_name, launches.kernel))
+    ranges = replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift)
+    launches = replace(launches, start_ns=launches.start_ns + shift, end_ns=launches.end_ns + shift)
+    nodes = other.graph_nodes.filter(thread[other.graph_nodes.thread] >= 0)
+    start_ns = np.where(nodes.start_ns == NO_TIME, NO_TIME, nodes.start_ns + shift)
+    nodes = replace(nodes, start_ns=start_ns, thread=thread[nodes.thread])
+    first_replays = dict(report.first_replays)
+    for (one, graph), at in captured.first_replays.items():
+        if (row := int(process[one])) >= 0:
+            first_replays[row, graph] = min(at + shift, first_replays.get((row, graph), at + shift))
     return replace(
         report,
         threads=threads,
-        ranges=_below(report.ranges, _changed(ranges, {"thread": thread, "text": of_text}, shift)),
-        # Ids of calls are those of the other session; work of the report has nothing to do with them.
-        launches=_below(report.launches, _without_ids(_changed(launches, called, shift))),
-        graph_nodes=_below(report.graph_nodes, _changed(nodes, {"thread": thread}, shift)),
+        # Threads of the other recording come after all of the report, so the rows stay in order.
+        ranges=Ranges.concat([report.ranges, ranges]),
+        launches=Launches.concat([report.launches, launches]),
+        graph_nodes=GraphNodes.concat([report.graph_nodes, nodes]),
         texts=known_texts,
         names=names,
-        threads_beside=report.threads_beside | {*thread[thread >= 0].tolist()},
+        attached_threads=report.attached_threads | {*thread[thread >= 0].tolist()},
         graph_captures=(*report.graph_captures, other.source),
-        first_replays=_earliest(report.first_replays, first),
+        first_replays=first_replays,
     )
 
 
@@ -208,8 +199,8 @@ def _shift(report: Recording, other: Recording) -> int:
     No process is profiled twice at once: where the sessions seem to overlap, their clocks tell nothing.
     """
     tables = (other.launches, other.ranges)
-    first = min(int(integers(table, "start_ns").min(initial=0)) for table in tables)
-    last = max(int(integers(table, "end_ns").max(initial=0)) for table in tables)
+    first = min(int(table.start_ns.min(initial=0)) for table in tables)
+    last = max(int(table.end_ns.max(initial=0)) for table in tables)
     ours, theirs = report.source.started_utc_ns, other.source.started_utc_ns
     if ours is not None and theirs is not None:
         shift = theirs - ours
@@ -219,31 +210,55 @@ def _shift(report: Recording, other: Recording) -> int:
 
 
 def _end(recording: Recording) -> int:
-    return max(int(integers(table, "end_ns").max(initial=0)) for table in (recording.launches, recording.work))
+    return max(int(table.end_ns.max(initial=0)) for table in (recording.launches, recording.work))
 
 
-def _changed(table: pa.Table, rows: dict[str, Ints], shift: int) -> pa.Table:
-    """The table with rows of other tables replaced, and times shifted."""
-    for name, row in rows.items():
-        type_ = table.schema.field(name).type
-        values = lookup(row, integers(table, name))
-        column = nullable(values, type_) if table.schema.field(name).nullable else pa.array(values, type_)
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
-    for name in {"start_ns", "end_ns"}.intersection(table.schema.names):
-        values = integers(table, name) + shift
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), pa.array(values))
-    return table
+def infer_capture_bounds(recording: Recording, launch: Rows) -> Recording:
+    """The recording of a graph capture with calls that begin and end it, where it has none.
+
+    In a trace that is known to be one of a graph capture, launches that put no work on the device were captured: those
+    on one thread, up to a launch that did work or to the call that makes the graph executable, are one graph.
+
+    Args:
+        recording: The recording.
+        launch: Row of the launch of every kernel, or -1.
+    """
+    role = roles_of(recording)
+    if ((role == BEGINS_CAPTURE) | (role == ENDS_CAPTURE)).any():
+        return recording
+    works = np.zeros(len(recording.launches) + 1, dtype=bool)
+    works[launch] = True
+    runs = _runs(recording, works[:-1])
+    if not runs:
+        return recording
+    first, last = (np.array(rows, dtype=np.int64) for rows in zip(*((run[0], run[-1]) for run in runs), strict=True))
+    begin_ns = recording.launches.start_ns[first] - 1
+    end_ns = recording.launches.end_ns[last] + 1
+    name = len(recording.names) + np.repeat(np.arange(2), first.size)
+    at = np.concatenate((begin_ns, end_ns))
+    edges = Launches.of(
+        start_ns=at,
+        end_ns=at,
+        thread=np.tile(recording.launches.thread[first], 2),
+        correlation_id=np.zeros(at.size, dtype=np.int64),
+        name=name,
+    )
+    both = Launches.concat([recording.launches, edges])
+    launches = both.in_order(nesting_order(*one_axis([both.thread, both.thread], [both.start_ns, both.end_ns])))
+    return replace(recording, launches=launches, names=[*recording.names, *_EDGES])
 
 
-def _without_ids(launches: pa.Table) -> pa.Table:
-    at, field = launches.schema.get_field_index("correlation_id"), launches.schema.field("correlation_id")
-    return launches.set_column(at, field, pa.array(np.zeros(launches.num_rows, dtype=np.int64)))
-
-
-def _below(table: pa.Table, more: pa.Table) -> pa.Table:
-    """Both tables; the threads of the second one come after all of the first."""
-    return pa.concat_tables([table, more.cast(table.schema)]).combine_chunks()
-
-
-def _earliest(one: Mapping[tuple[int, int], int], other: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
-    return {key: min(part[key] for part in (one, other) if key in part) for key in {**one, **other}}
+def _runs(recording: Recording, works: Flags) -> list[list[int]]:
+    submissions = submissions_of(recording, thread_axis(recording), roles_of(recording), works)
+    instantiates = np.flatnonzero(launches_named(recording, _INSTANTIATES))
+    rows = np.concatenate((submissions.row, instantiates))
+    captured = np.concatenate((submissions.without_work, np.zeros(instantiates.size, dtype=bool)))
+    order = np.argsort(rows, kind="stable")
+    thread = recording.launches.thread
+    runs: list[list[int]] = [[]]
+    for row, is_captured in zip(rows[order].tolist(), captured[order].tolist(), strict=True):
+        if runs[-1] and (not is_captured or thread[row] != thread[runs[-1][-1]]):
+            runs.append([])
+        if is_captured:
+            runs[-1].append(row)
+    return [run for run in runs if run]

@@ -1,31 +1,21 @@
 """Graphs traced as a whole: which graph capture is certain to have made each of them, and what it captured.
 
-Such a graph is one piece of work, which carries the ids of its instance and of the graph that this was made of. Records
+Such a graph is one kernel, which carries the ids of its instance and of the graph that this was made of. Records
 of graphs lead from there, through clones, to a graph that a call such as ``cudaStreamBeginCapture`` created. The graph
 capture that this call began is certain to be all of the graph only if nothing can have been captured from another
 thread or added by hand, if it contains no other graph, and if no instance was updated before the replay.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts, maxima
-from tracekit.arrays.lookups import lookup
-from tracekit.graphs.api_calls import GRAPH_LAUNCH
-from tracekit.graphs.graph_records import graph_records_of
-from tracekit.graphs.updates import first_updates
-from tracekit.graphs.windows import completely_recorded
-from tracekit.recording.tables import GRAPH, GRAPH_CREATED, names_starting
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.graphs.graph_records import GraphRecords
-    from tracekit.graphs.origins import GraphEvidence
-    from tracekit.recording.tables import Recording
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.graphs.api_calls import GRAPH_LAUNCH, first_updates, launches_named
+from tracekit.graphs.captures import GraphEvidence, GraphRecords, completely_recorded, graph_records_of
+from tracekit.recording.tables import GRAPH, GRAPH_CREATED, NO_TIME, Recording
 
 #: API calls that add nodes by hand; those of them that may add a graph; and those that capture into an older graph.
 _ADDS = ("cudaGraphAdd", "cuGraphAdd")
@@ -37,14 +27,7 @@ _LAST = np.iinfo(np.int64).max - 1
 
 
 class WholeGraphs(NamedTuple):
-    """Graphs traced as a whole whose graph capture is certain.
-
-    Attributes:
-        work: Rows of work.
-        window: Row of windows of the graph capture of each.
-        launch: Rows of all launches that went into these graph captures.
-        captured_in: Row of windows of each of these launches.
-    """
+    """Graphs traced as a whole whose graph capture is certain, with its window; and its launches, with theirs."""
 
     work: Rows
     window: Rows
@@ -63,11 +46,11 @@ def whole_graphs(known: GraphEvidence, launch: Rows) -> WholeGraphs:
 
     Args:
         known: What is known about the recording's graphs.
-        launch: Row of the launch of every piece of work, or -1.
+        launch: Row of the launch of every kernel, or -1.
     """
     recording, captures = known.recording, known.captures
-    work = np.flatnonzero(integers(recording.work, "kind") == GRAPH)
-    if not work.size or not captures.windows.alone.any():
+    work = np.flatnonzero(recording.work.kind == GRAPH)
+    if not work.size or not captures.windows.isolated.any():
         return no_whole_graphs()
     extents = _extents(known)
     window = _windows_of(known, work)
@@ -80,7 +63,7 @@ def whole_graphs(known: GraphEvidence, launch: Rows) -> WholeGraphs:
 
 
 class _Extents(NamedTuple):
-    """Process of every window, and when it began and ended."""
+    """Of every window."""
 
     process: Rows
     begin_ns: Ints
@@ -90,14 +73,15 @@ class _Extents(NamedTuple):
 def _extents(known: GraphEvidence) -> _Extents:
     launches, windows, axis = known.recording.launches, known.captures.windows, known.axis
     begin, end = (np.searchsorted(axis.launch_start, edge) for edge in (windows.begin, windows.closed))
-    process = known.recording.threads.process[integers(launches, "thread")[begin]]
-    return _Extents(process, integers(launches, "start_ns")[begin], integers(launches, "end_ns")[end])
+    process = known.recording.threads.process[launches.thread[begin]]
+    return _Extents(process, launches.start_ns[begin], launches.end_ns[end])
 
 
 def _windows_of(known: GraphEvidence, work: Rows) -> Rows:
-    """The window whose first call created the graph of each piece of work; -1 where records do not say, or disagree."""
-    columns = [integers(known.recording.work, name)[work] for name in ("process", "graph_id", "graph_exec_id")]
-    instances, instance = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    """The window whose first call created the graph of each such kernel; -1 where records do not say, or disagree."""
+    of = known.recording.work
+    columns = np.stack([column[work] for column in (of.process, of.graph_id, of.graph_exec_id)])
+    instances, instance = np.unique(columns, axis=1, return_inverse=True)
     records, created = graph_records_of(known), _created(known)
     windows = [_window(records, created, *ids) for ids in instances.T.tolist()]
     return np.array(windows, dtype=np.int64)[instance.reshape(-1)]
@@ -115,15 +99,15 @@ def _window(records: GraphRecords, created: dict[tuple[int, int], int], process:
 def _created(known: GraphEvidence) -> dict[tuple[int, int], int]:
     """By (process, graph), the window that begins with the call which created it, where both are certain."""
     graphs, windows = known.recording.graphs, known.captures.windows
-    rows = np.flatnonzero(integers(graphs, "event") == GRAPH_CREATED)
+    rows = np.flatnonzero(graphs.event == GRAPH_CREATED)
     at = known.axis.graph_at[rows]
     window = windows.at(at, at)
-    first = np.asarray(graphs.column("start_ns").is_valid())[rows] & (window >= 0)
+    first = (graphs.start_ns != NO_TIME)[rows] & (window >= 0)
     first &= at <= np.append(windows.opened, 0)[window]
-    process = known.recording.threads.process[integers(graphs, "thread")[rows]]
+    process = known.recording.threads.process[graphs.thread[rows]]
     by_graph: dict[tuple[int, int], set[int]] = {}
     for owner, graph, made_in in zip(
-        process.tolist(), integers(graphs, "graph_id")[rows].tolist(), np.where(first, window, -1).tolist(), strict=True
+        process.tolist(), graphs.graph_id[rows].tolist(), np.where(first, window, -1).tolist(), strict=True
     ):
         by_graph.setdefault((owner, graph), set()).add(made_in)
     makers = {graph: next(iter(made_in)) for graph, made_in in by_graph.items() if len(made_in) == 1}
@@ -132,40 +116,33 @@ def _created(known: GraphEvidence) -> dict[tuple[int, int], int]:
 
 
 def _understood(known: GraphEvidence, extents: _Extents) -> Flags:
-    """Which windows captured launches, which are certain to be all of their graph."""
     captures = known.captures
     windows, submissions = captures.windows, captures.submissions
     within = windows.at(submissions.start, submissions.end)
     graphs = (submissions.role == GRAPH_LAUNCH) & ~submissions.worked
-    graphs |= np.isin(submissions.row, _rows_named(known.recording, _ADDS_GRAPHS))
+    graphs |= launches_named(known.recording, _ADDS_GRAPHS)[submissions.row]
     captured, inner = (counts(np.where(rows, within, -1), windows.begin.size) for rows in (captures.captured, graphs))
-    alone = windows.alone & ~_joined(known, extents, within) & ~_added_to(known, extents)
-    return np.asarray(alone & (captured > 0) & (inner == 0) & _complete(known, extents))
+    isolated = windows.isolated & ~_joined(known, extents, within) & ~_added_to(known, extents)
+    return np.asarray(isolated & (captured > 0) & (inner == 0) & _complete(known, extents))
 
 
 def _added_to(known: GraphEvidence, extents: _Extents) -> Flags:
     """Which windows have graphs to which nodes may have been added by hand, outside of every graph capture."""
     recording, axis, windows = known.recording, known.axis, known.captures.windows
-    adds = _rows_named(recording, _ADDS)
+    adds = np.flatnonzero(launches_named(recording, _ADDS))
     outside = windows.at(axis.launch_start[adds], axis.launch_end[adds]) < 0
-    adds = np.union1d(adds[outside], _rows_named(recording, _CAPTURES_INTO))
-    process = recording.threads.process[integers(recording.launches, "thread")[adds]]
-    last_ns = maxima(process, integers(recording.launches, "start_ns")[adds], recording.threads.process_pid.size)
+    adds = np.union1d(adds[outside], np.flatnonzero(launches_named(recording, _CAPTURES_INTO)))
+    process = recording.threads.process[recording.launches.thread[adds]]
+    last_ns = maxima(process, recording.launches.start_ns[adds], recording.threads.process_pid.size)
     return np.asarray(last_ns[extents.process] >= extents.begin_ns)
 
 
 def _joined(known: GraphEvidence, extents: _Extents, within: Rows) -> Flags:
-    """Which windows may have captured launches of another thread.
-
-    Args:
-        known: What is known about the recording's graphs.
-        extents: When windows were open.
-        within: The window of every submission, or -1.
-    """
+    """Which windows may have captured launches of another thread; ``within`` is the window of every submission."""
     submissions, launches = known.captures.submissions, known.recording.launches
-    silent = np.flatnonzero(submissions.silent & (within < 0))
-    process = submissions.process[silent]
-    start, end = (integers(launches, name)[submissions.row[silent]] for name in ("start_ns", "end_ns"))
+    joining = np.flatnonzero(submissions.without_work & (within < 0))
+    process = submissions.process[joining]
+    start, end = launches.start_ns[submissions.row[joining]], launches.end_ns[submissions.row[joining]]
     joined = np.zeros(extents.process.size, dtype=bool)
     for owner in np.unique(extents.process).tolist():
         own = extents.process == owner
@@ -182,8 +159,8 @@ def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
     calls than gaps, every kind is recorded, and a gap is a call that was lost.
     """
     recording, windows = known.recording, known.captures.windows
-    ids = integers(recording.launches, "correlation_id")
-    process = recording.threads.process[integers(recording.launches, "thread")]
+    ids = recording.launches.correlation_id
+    process = recording.threads.process[recording.launches.thread]
     complete = completely_recorded(recording, known.axis, windows, np.arange(windows.begin.size))
     for owner in np.unique(extents.process[~complete]).tolist():
         recorded = np.unique(ids[process == owner])
@@ -193,23 +170,9 @@ def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
 
 
 def _as_captured(recording: Recording, extents: _Extents, work: Rows, launch: Rows, window: Rows) -> Flags:
-    """Which graphs ran after their graph capture, and certainly as they were captured.
-
-    Args:
-        recording: The recording.
-        extents: When windows were open.
-        work: Rows of graphs traced as a whole.
-        launch: Row of the launch of each, or -1.
-        window: Row of the window of each, or -1.
-    """
+    """Which graphs ran after their graph capture, and certainly as they were captured."""
     process = extents.process[window]
     # A graph whose launch is not known may have been launched after any update.
-    launched_ns = lookup(integers(recording.launches, "start_ns"), launch, missing=_LAST)
+    launched_ns = lookup(recording.launches.start_ns, launch, missing=_LAST)
     updated = launched_ns >= first_updates(recording)[process]
-    return (integers(recording.work, "start_ns")[work] >= extents.end_ns[window]) & ~updated
-
-
-def _rows_named(recording: Recording, prefixes: tuple[str, ...]) -> Rows:
-    """Rows of launches whose names begin in one of these ways."""
-    names = np.asarray(names_starting(recording.names, prefixes), dtype=np.int64)
-    return np.flatnonzero(np.isin(integers(recording.launches, "name"), names))
+    return (recording.work.start_ns[work] >= extents.end_ns[window]) & ~updated

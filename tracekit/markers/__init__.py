@@ -1,45 +1,20 @@
 """The language of markers: what capture writes and :mod:`tracekit.trace.decoding` reads.
 
-To add a dialect: write ``markers/<dialect>.py`` with the two names of :class:`~tracekit.markers.base.Dialect`, add
-the module to ``DIALECTS`` (the first that understands a text wins), and some of its texts with their markers to
-``tests/markers/test_dialects.py``.
+To add a dialect: define a :class:`~tracekit.markers.base.Dialect` in the file that its program belongs to, name it in
+``DIALECTS`` or ``FRAMEWORKS`` (the first that understands a text wins), and add some of its texts with their markers to
+``tests/markers``.
 """
 
-from __future__ import annotations
+from tracekit.markers.base import Dialect
+from tracekit.markers.formatting import PIECES, STEPS
+from tracekit.markers.frameworks import FRAMEWORKS, SGLANG_STEPS, VLLM_STEPS
+from tracekit.markers.kernel_maps import KERNEL_MAPS
+from tracekit.markers.layer_hooks import COMPACT, COMPILED_REGIONS, LAYER_DICTS
+from tracekit.markers.torch_texts import NUMBERED_MODULES, PROFILER_STEPS, PYPROF, SCRIPTED_MODULES
 
-from typing import TYPE_CHECKING
-
-from tracekit.markers import (
-    compact,
-    compiled,
-    deepspeed,
-    fsdp,
-    inductor,
-    kernel_maps,
-    layer_dict,
-    lightning,
-    megatron,
-    numbered,
-    pieces,
-    pipelining,
-    pyprof,
-    scripted,
-    steps,
-    tensorrt_llm,
-    transformer_engine,
-    vllm_scopes,
-    xla,
-)
-
-if TYPE_CHECKING:
-    from tracekit.markers.base import Dialect
-
-#: Dialects whose ranges are no calls of modules: they tell a name, and maybe a phase or a step.
-FRAMEWORKS: tuple[Dialect, ...] = (
-    *(fsdp, pipelining, inductor, deepspeed, megatron, transformer_engine, lightning),
-    *(tensorrt_llm, vllm_scopes, xla),
-)
 DIALECTS: tuple[Dialect, ...] = (
-    *(compiled, layer_dict, pyprof, compact, steps, pieces, kernel_maps, numbered, scripted),
+    *(COMPILED_REGIONS, LAYER_DICTS, PYPROF, COMPACT),
+    *(VLLM_STEPS, SGLANG_STEPS, PROFILER_STEPS, STEPS, PIECES, KERNEL_MAPS),
+    *(NUMBERED_MODULES, SCRIPTED_MODULES),
     *FRAMEWORKS,
 )

@@ -1,14 +1,19 @@
-"""Markers, and the protocol of a dialect."""
+"""Markers, what a dialect is, and what nodes of a hierarchy can be."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from tracekit.causes import Cause
 
-    from tracekit.causes.base import Cause
+#: What nodes of a hierarchy can be; a region is compiled code of which nothing more is known.
+MODULE, RANGE, OPERATOR, REGION = KINDS = ("module", "range", "operator", "region")
+#: What a hierarchy can be keyed by; ``auto`` takes the first of the others that a report has.
+AUTO, MODULES, RANGES, OPERATORS = HIERARCHIES = ("auto", "modules", "ranges", "operators")
+#: What a call can be part of. A backward pass calls modules again whose results were not kept (checkpointing).
+CALL_PHASES = ("forward", "backward", "recompute", "capture")
 
 #: The dimensions of a tensor; None is a dimension that the marker does not record.
 Shape = tuple[int | None, ...]
@@ -16,7 +21,7 @@ Shape = tuple[int | None, ...]
 Shapes = tuple[Shape, ...]
 #: FLOPs of a kernel are less.
 MOST_FLOPS = 2**62
-#: They are not known, for no reason that has a name.
+#: Why they are not known, if the reason has no name.
 UNCLEAR = "unclear"
 
 
@@ -35,22 +40,15 @@ class ModuleMarker:
 
     Attributes:
         path: Dotted path in the marker, such as ``top.model.layers.3.mlp``.
-        class_name: Class of the module, if recorded.
-        params: Its own trainable parameters.
-        inputs: Shapes of positional tensors; None if not recorded.
-        outputs: Shapes of results; None if not recorded.
-        kwargs: Shapes of keyword tensors by name.
+        inputs: Shapes of positional tensors; None if not recorded, as outputs.
         static_params: Other settings of the module, as JSON.
         class_only: Whether the path is only the name of the class, not a place.
         numbered: Whether the class comes with a number, so that the name is that of one module of its process.
         types: Dtype and device of the inputs, or of the outputs if only_result; empty if not recorded.
-        kwarg_types: Dtype and device of keyword tensors by name.
         only_result: Whether the marker records only the outputs of a call that has ended.
-        phase: What the call is part of: ``forward``, ``backward``, ``recompute`` or ``capture`` (a graph capture);
-            empty if that is not known.
+        phase: One of ``CALL_PHASES``; empty if it is not known.
         cause: What could not be read, if anything.
-        kind: What the range is: ``module``; or ``range``, ``operator`` or ``region`` for one that is a node of the
-            hierarchy without being a module. Its path is then a single name.
+        kind: One of ``KINDS``. The path of a node that is no module is a single name.
     """
 
     path: str
@@ -70,7 +68,7 @@ class ModuleMarker:
     kind: str = "module"
 
     @property
-    def quiet(self) -> bool:
+    def has_no_tensors(self) -> bool:
         """Whether it is complete but records no tensors, as the marker of a call that has ended may."""
         tensors = self.inputs or self.outputs or self.kwargs or self.types or self.kwarg_types
         whole = self.cause is None and self.phase == "forward"
@@ -79,7 +77,7 @@ class ModuleMarker:
 
 @dataclass(frozen=True, slots=True)
 class OperatorMarker:
-    """A range or point that names an operator, not a module (PyProf)."""
+    """A range or point that names an operator (PyProf)."""
 
     name: str | None
     namespace: str | None = None
@@ -89,15 +87,7 @@ class OperatorMarker:
 
 @dataclass(frozen=True, slots=True)
 class StepMarker:
-    """A range that is one iteration of training or serving.
-
-    Attributes:
-        name: The text.
-        kind: ``train``, ``prefill``, ``decode`` or ``mixed``; None if the text does not tell.
-        index: Its number, if the text has one.
-        batch_size: Requests or samples in it.
-        tokens: Tokens computed in it.
-    """
+    """A range that is one iteration of training or serving; ``kind`` is train, prefill, decode or mixed."""
 
     name: str
     kind: str | None = None
@@ -111,7 +101,6 @@ class PieceMarker:
     """A range around one piece of a compiled model.
 
     Attributes:
-        name: Name of the piece in its graph.
         way: How it ran: ``compiled``, ``captured``, ``replayed`` or ``eager``.
         graph: Number of the graph in its process.
         size: The dynamic size it ran with, if it has one.
@@ -126,12 +115,11 @@ class PieceMarker:
 
 
 class Flops(NamedTuple):
-    """FLOPs of matrix products, convolutions and attention.
+    """FLOPs of matrix products, convolutions and attention; -1 if they are not known.
 
     Attributes:
-        number: Their number; -1 if it is not known.
         note: The dtype of the products, if it is known; of an unknown number why it is not known: the name of an
-            operator that may multiply, or one of the reasons in :mod:`~tracekit.markers.kernel_map_text`.
+            operator that may multiply, or one of the reasons in :mod:`~tracekit.markers.kernel_maps`.
     """
 
     number: int
@@ -151,7 +139,6 @@ class MappedKernel:
     """A kernel that one run of a compiled graph launches, and the modules that it serves.
 
     Attributes:
-        name: Its name in the code that the compiler wrote.
         generated: Whether that code is the compiler's own (Triton, C++); a library's may be any number of launches.
         modules: Paths below the root, each with its weight; empty if they are not known.
         flops: What one run of it computes for each of these modules; empty if the map tells it of none.
@@ -165,14 +152,9 @@ class MappedKernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelMapMarker:
-    """A part of a kernel map: which modules each kernel of a compiled graph serves, in the order of their launches.
+    """A part of a kernel map: which modules each kernel of a compiled graph serves, in launch order.
 
-    Attributes:
-        map_id: Digest of the whole map.
-        part: Number of this part, from 1.
-        parts: How many parts the map has.
-        root: Path of the module that was compiled, or its class.
-        kernels: The kernels of this part.
+    ``map_id`` is a digest of the whole map, ``root`` the path of the module that was compiled, or its class.
     """
 
     map_id: str
@@ -186,10 +168,7 @@ class KernelMapMarker:
 class CompiledGraphMarker:
     """A range around one run of a compiled graph.
 
-    Attributes:
-        map_id: Digest of its kernel map.
-        phase: ``forward`` or ``backward``; empty if nothing is differentiated.
-        root: Path of the module that was compiled, where it is not that of the map.
+    ``phase`` is empty if nothing is differentiated; ``root`` is the module's path where it is not that of the map.
     """
 
     map_id: str
@@ -206,8 +185,7 @@ class RangeMarker:
     Attributes:
         name: What it is called where ranges are nodes: the text, with ``*`` for what counts.
         phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data`` or ``compile``; empty if it tells none.
-        compiled: Whether it is a run of compiled code, of which it tells no more.
-        cause: Why it does not, if it says so.
+        compiled: Whether it is a run of compiled code, of which it tells no more; cause is why, if it says so.
     """
 
     name: str
@@ -223,24 +201,18 @@ class Unreadable:
     cause: Cause
 
 
-Marker = (
-    ModuleMarker
-    | OperatorMarker
-    | StepMarker
-    | PieceMarker
-    | KernelMapMarker
-    | CompiledGraphMarker
-    | RangeMarker
-    | Unreadable
-)
+_GraphMarker = PieceMarker | KernelMapMarker | CompiledGraphMarker
+Marker = ModuleMarker | OperatorMarker | StepMarker | RangeMarker | Unreadable | _GraphMarker
 
 
-class Dialect(Protocol):
-    """A module that understands one way of writing markers."""
+class Dialect(NamedTuple):
+    """One way of writing markers.
 
-    #: Regular expression (RE2) that a text must match anywhere to be parsed. It runs over all texts at once, so it
-    #: should reject most plain texts.
-    CANDIDATES: str
+    Attributes:
+        candidates: Regular expression (RE2) that a text must match anywhere to be parsed. It runs over all texts at
+            once, so it should reject most plain texts.
+        parse: The marker in a text; None if it is not of this dialect.
+    """
 
-    def parse(self, text: str, /) -> Marker | None:
-        """The marker in the text; None if it is not of this dialect."""
+    candidates: str
+    parse: Callable[[str], Marker | None]

@@ -1,38 +1,33 @@
-"""Our own kernel maps of compiled graphs, and the ranges around runs of such graphs.
+"""Writes and reads our own kernel maps of compiled graphs, and the ranges around runs of such graphs.
 
 ``{"KernelMap": "9f…", "Part": 1, "Parts": 1, "Root": "top", "Modules": ["", "layers.0.norm"], "Kernels":
 [["cpp_fused_0", 1, [[1, 5], [0, 1]]], ["extern_kernels.addmm", 0, [[0, 1]]]]}`` says, for each kernel that one run of a
 graph launches, in this order, its name, whether the compiler wrote it, and the modules that it serves, each with a
 weight. The FLOPs that the kernel computes for the module may follow, and their dtype: ``[0, 1, 4096, "float32"]``; or
-why they are not known: ``[0, 1, -1, "sizes"]``. A map too long for one text is told in parts. ``{"CompiledGraph":
+why they are not known: ``[0, 1, -1, "sizes"]``. A map too long for one text has several parts. ``{"CompiledGraph":
 "9f…", "Pass": "forward"}`` is the range around one run. Where a graph has no map, ``{"CompiledGraph": "", "Pass":
 "forward", "Unmapped": "branches"}`` says why.
 """
 
-from __future__ import annotations
-
+import hashlib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from tracekit.causes.compiled import cause_of
-from tracekit.causes.markers import BROKEN
-from tracekit.markers import literal
+from tracekit.causes import BROKEN, cause_without_map
 from tracekit.markers.base import (
     MOST_FLOPS,
     CompiledGraphMarker,
+    Dialect,
     Flops,
     KernelMapMarker,
     MappedKernel,
+    Marker,
     RangeMarker,
     Unreadable,
 )
-from tracekit.markers.fields import is_path
-from tracekit.markers.kernel_map_text import MOST_NOTE_CHARACTERS
-
-if TYPE_CHECKING:
-    from tracekit.markers.base import Marker
-
-CANDIDATES = r"""^\{['"](KernelMap|CompiledGraph)['"]:"""
+from tracekit.markers.formatting import MOST_CHARACTERS, literal_text
+from tracekit.markers.literal import Refused, fields, is_path
 
 #: What a run of a graph is part of, and the phase of its work; in inference nothing is differentiated.
 PASSES = {"inference": "", "forward": "forward", "backward": "backward"}
@@ -41,76 +36,152 @@ _ID = re.compile(r"[0-9a-f]{16}")
 #: A map in more parts than this is refused: no graph of a real model comes near it.
 _MOST_PARTS = 4_096
 _HEAVIEST = 2**31
+#: Room in a text for what stands around its kernels.
+_FRAME = 256
+#: Why a graph has no map.
+BRANCHES, OTHER_MODULES, SEVERAL_MODULES = "branches", "other_modules", "several_modules"
+UNSEEN, FAILED = "unseen", "failed"
+#: Why FLOPs are not known, if not for an operator that is named: sizes are symbols, or a product of several kernels or
+#: modules. :mod:`tracekit.flops.kernels` says it in words.
+SIZES, DIVIDED = "sizes", "divided"
+#: The longest reason.
+MOST_NOTE_CHARACTERS = 128
+
+#: Name of a kernel, whether the compiler wrote it, and the modules that it serves with weights and FLOPs.
+_Row = tuple[str, bool, list[tuple[Any, ...]]]
 
 
-def parse(text: str) -> Marker | None:
-    """The map, or the run; a text that only starts like one is unreadable, for work in it is of unknown modules."""
+def kernel_map(root: str, kernels: Sequence[MappedKernel]) -> tuple[str, list[str]]:
+    """The id of a map, a digest of its content, and the texts that hold it; ``root`` is a path, or else a class.
+
+    A kernel whose modules would be too long for a text is written without them.
+    """
+    rows = [(kernel.name, kernel.generated, _served(kernel)) for kernel in kernels]
+    map_id = hashlib.sha256(literal_text([root, rows]).encode()).hexdigest()[:16]
+    parts = list(_parts(rows, MOST_CHARACTERS - _FRAME - len(literal_text(root)))) or [[]]
+    return map_id, [_part_text(map_id, root, number, len(parts), part) for number, part in enumerate(parts, start=1)]
+
+
+def _part_text(map_id: str, root: str, number: int, parts: int, rows: list[_Row]) -> str:
+    modules: dict[str, int] = {}
+    kernels = [
+        [name, int(generated), [[modules.setdefault(path, len(modules)), *more] for path, *more in served]]
+        for name, generated, served in rows
+    ]
+    head = {"KernelMap": map_id, "Part": number, "Parts": parts, "Root": root}
+    return literal_text(head | {"Modules": list(modules), "Kernels": kernels})
+
+
+def _parts(rows: Sequence[_Row], room: int) -> Iterator[list[_Row]]:
+    part: list[_Row] = []
+    left = room
+    for name, generated, served in rows:
+        row = (name, generated, served if _cost(name, served) <= room else [])
+        cost = _cost(name, row[2])
+        if cost > left and part:
+            yield part
+            part, left = [], room
+        part.append(row)
+        left -= cost
+    if part:
+        yield part
+
+
+def _cost(name: str, served: Sequence[tuple[Any, ...]]) -> int:
+    return len(literal_text([name, served])) + 16 + 16 * len(served)
+
+
+def _served(kernel: MappedKernel) -> list[tuple[Any, ...]]:
+    """The modules of a kernel, each with its weight and, where they are known, its FLOPs."""
+    if not kernel.flops:
+        return list(kernel.modules)
+    return [
+        (path, weight, number, *([note] if note else []))
+        for (path, weight), (number, note) in zip(kernel.modules, kernel.flops, strict=True)
+    ]
+
+
+def compiled_graph(map_id: str, graph_pass: str, root: str | None = None) -> str:
+    """The text of the range around a run of a compiled graph; root is its module if it is not that of the map."""
+    return literal_text({"CompiledGraph": map_id, "Pass": graph_pass, "Root": root})
+
+
+def unmapped_graph(reason: str, graph_pass: str) -> str:
+    """The text of the range around a run of a compiled graph that has no map, for one of the reasons above."""
+    return literal_text({"CompiledGraph": "", "Pass": graph_pass, "Unmapped": reason})
+
+
+def _parse(text: str) -> Marker:
     try:
-        fields = {str(key): item for key, item in literal.pairs(text)}
-        return _run(fields) if "CompiledGraph" in fields else _map(fields)
-    except literal.Refused:
+        read = fields(text)
+        return _run(read) if "CompiledGraph" in read else _map(read)
+    except Refused:
         return Unreadable(BROKEN)
 
 
-def _run(fields: dict[str, object]) -> CompiledGraphMarker | RangeMarker:
-    phase, root = fields.get("Pass"), fields.get("Root")
+def _run(read: dict[str, object]) -> CompiledGraphMarker | RangeMarker:
+    phase, root = read.get("Pass"), read.get("Root")
     if phase not in PASSES or not (root is None or _is_path(root)):
-        raise literal.Refused(BROKEN)
-    if "Unmapped" in fields:
-        return RangeMarker(_UNMAPPED, PASSES[str(phase)], compiled=True, cause=cause_of(fields["Unmapped"]))
-    return CompiledGraphMarker(_id(fields["CompiledGraph"]), PASSES[str(phase)], None if root is None else str(root))
+        raise Refused(BROKEN)
+    if "Unmapped" in read:
+        return RangeMarker(_UNMAPPED, PASSES[str(phase)], compiled=True, cause=cause_without_map(read["Unmapped"]))
+    return CompiledGraphMarker(_id(read["CompiledGraph"]), PASSES[str(phase)], None if root is None else str(root))
 
 
-def _map(fields: dict[str, object]) -> KernelMapMarker:
-    part, parts, root = fields.get("Part"), fields.get("Parts"), fields.get("Root")
-    modules, kernels = fields.get("Modules"), fields.get("Kernels")
-    if type(part) is not int or type(parts) is not int or not 1 <= part <= parts <= _MOST_PARTS:
-        raise literal.Refused(BROKEN)
-    if not isinstance(modules, list) or not all(map(_is_path, modules)) or not isinstance(kernels, list):
-        raise literal.Refused(BROKEN)
-    if not _is_path(root):
-        raise literal.Refused(BROKEN)
-    read = tuple(_kernel(kernel, modules) for kernel in kernels)
-    return KernelMapMarker(_id(fields.get("KernelMap")), part, parts, str(root), read)
+def _map(read: dict[str, object]) -> KernelMapMarker:
+    match read:
+        case {
+            "Part": int(part),
+            "Parts": int(parts),
+            "Root": str(root),
+            "Modules": list(modules),
+            "Kernels": list(rows),
+        }:
+            known = 1 <= part <= parts <= _MOST_PARTS and all(map(_is_path, [root, *modules]))
+            if not known or isinstance(part, bool):
+                raise Refused(BROKEN)
+            kernels = tuple(_kernel(row, modules) for row in rows)
+            return KernelMapMarker(_id(read.get("KernelMap")), part, parts, root, kernels)
+        case _:
+            raise Refused(BROKEN)
 
 
 def _kernel(item: object, modules: list[str]) -> MappedKernel:
     match item:
         case [str(name), (0 | 1) as generated, list(weights)]:
-            read = [_weight(weight, modules) for weight in weights]
-            flops = tuple(told for _, told in read if told is not None)
-            served = tuple(module for module, _ in read)
-            return MappedKernel(name, bool(generated), served, flops if len(flops) == len(served) else ())
+            served, flops = zip(*(_weight(weight, modules) for weight in weights), strict=True) if weights else ((), ())
+            return MappedKernel(name, bool(generated), served, () if None in flops else flops)
         case _:
-            raise literal.Refused(BROKEN)
+            raise Refused(BROKEN)
 
 
 def _weight(item: object, modules: list[str]) -> tuple[tuple[str, int], Flops | None]:
+    """A module with its weight, and what the kernel computes for it; None in maps of before."""
     match item:
         case [int(index), int(weight), *more] if 0 <= index < len(modules) and 0 < weight <= _HEAVIEST:
-            return (modules[index], weight), _flops(more)
+            module = modules[index], weight
         case _:
-            raise literal.Refused(BROKEN)
-
-
-def _flops(items: list[object]) -> Flops | None:
-    """What a kernel computes for a module; None in maps of before."""
-    match items:
+            raise Refused(BROKEN)
+    match more:
         case []:
-            return None
+            return module, None
         case [int(number)] if 0 <= number < MOST_FLOPS:
-            return Flops(number)
+            return module, Flops(number)
         case [int(number), str(note)] if -1 <= number < MOST_FLOPS and len(note) <= MOST_NOTE_CHARACTERS:
-            return Flops(number, note)
+            return module, Flops(number, note)
         case _:
-            raise literal.Refused(BROKEN)
+            raise Refused(BROKEN)
 
 
 def _id(item: object) -> str:
-    if not isinstance(item, str) or not _ID.fullmatch(item):
-        raise literal.Refused(BROKEN)
-    return item
+    if isinstance(item, str) and _ID.fullmatch(item):
+        return item
+    raise Refused(BROKEN)
 
 
 def _is_path(item: object) -> bool:
     return isinstance(item, str) and is_path(item)
+
+
+#: A text that only starts like one is unreadable: which modules the work in it belongs to is unknown.
+KERNEL_MAPS = Dialect(r"""^\{['"](KernelMap|CompiledGraph)['"]:""", _parse)

@@ -1,27 +1,28 @@
-"""Safe reading of Python and JSON literals out of untrusted text: nothing is ever evaluated.
+"""Reads literals, names, paths and shapes out of untrusted text: nothing is evaluated, and all is limited in size.
 
-Limits keep hostile text from costing memory, time or the C stack. Repeated keys are kept, in order; the dialect
-decides which of them counts.
+Repeated keys are kept, in order; the dialect decides which of them counts.
 """
-
-from __future__ import annotations
 
 import ast
 import json
 import math
 import re
 import warnings
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from tracekit.causes.markers import BROKEN, TOO_DEEP, TOO_LONG
-
-if TYPE_CHECKING:
-    from tracekit.causes.base import Cause
+from tracekit.causes import BROKEN, DIMENSION_UNKNOWN, TOO_DEEP, TOO_LONG, Cause
+from tracekit.markers.base import Shape, Shapes
 
 MOST_CHARACTERS = 65_536
 DEEPEST = 64
-_MOST_CACHED_CHARACTERS = 2_048
+MOST_PARTS = 128
+MOST_PATH_CHARACTERS = 4_096
+_LARGEST = 2**63 - 1
+_LONGEST_NAME = 4_096
+_BEHIND_THE_NAME = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)
+#: A dimension in words: ``batch``, ``s0``, ``2*s0 + 1``, ``?``.
+_SYMBOL = re.compile(r"[?\w][\w\s,+\-*/%()]{0,255}")
 
 Pairs = list[tuple[object, object]]
 
@@ -36,16 +37,7 @@ _NAMES: dict[str, object] = {
 }
 #: Replaces a dimension that is an expression, not a number.
 SYMBOL = "?"
-_SYMBOLIC = (
-    ast.Name,
-    ast.Constant,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.Call,
-    ast.operator,
-    ast.unaryop,
-    ast.expr_context,
-)
+_SYMBOLIC = ast.Name | ast.Constant | ast.BinOp | ast.UnaryOp | ast.Call | ast.operator | ast.unaryop | ast.expr_context
 _JSON_LIKE = re.compile(r'\s*\{\s*"')
 #: A string, also one that never ends: looking for its end again and again would take quadratic time.
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z|\\\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z|\\\Z)", re.DOTALL)
@@ -87,6 +79,70 @@ def value(text: str) -> object:
     return pairs(f"{{0: {text}}}")[0][1]
 
 
+def fields(text: str) -> dict[str, object]:
+    """The dict in the text, by keys as text; empty if it cannot be read."""
+    try:
+        return {str(key): item for key, item in pairs(text)}
+    except Refused:
+        return {}
+
+
+def bare_name(text: str) -> str:
+    """A text without the fields that ``emit_nvtx`` writes behind it; of a very long one its beginning."""
+    return _BEHIND_THE_NAME.sub("", text[:_LONGEST_NAME])
+
+
+def is_path(text: str) -> bool:
+    """Whether the text can be a module's path: of reasonable length, no part of it empty."""
+    parts = text.split(".")
+    return len(text) <= MOST_PATH_CHARACTERS and len(parts) <= MOST_PARTS and (not text or all(parts))
+
+
+def cause_of(*all_shapes: Iterable[Shape] | None) -> Cause | None:
+    """The cause if some of the shapes have a dimension that is not a number."""
+    unknown = any(None in shape for shapes in all_shapes for shape in shapes or ())
+    return DIMENSION_UNKNOWN if unknown else None
+
+
+def count_of(item: object) -> int | None:
+    """The number, if it is a whole one from 0 up that fits a column."""
+    return item if type(item) is int and 0 <= item <= _LARGEST else None
+
+
+def shapes_of(item: object) -> Shapes | None:
+    """Dimensions of tensors out of ``[[8, 4096], [8]]``; a flat list of numbers is one tensor. None if it is neither.
+
+    A dimension that is a symbol (``s0``, ``'batch'``) or null becomes None, the others are kept. A flat list of
+    words only is not a tensor.
+    """
+    if not isinstance(item, list):
+        return None
+    if item and (single := _shape(item)) and any(number is not None for number in single):
+        return (single,)
+    shapes = []
+    for shape in item:
+        if not isinstance(shape, list) or (dimensions := _shape(shape)) is None:
+            return None
+        shapes.append(dimensions)
+    return tuple(shapes)
+
+
+def _shape(numbers: list[Any]) -> Shape | None:
+    # A loop, not all(): this is asked of every shape of every text.
+    symbolic = False
+    for number in numbers:
+        if type(number) is int:
+            if not 0 <= number <= _LARGEST:
+                return None
+        elif number is None or (isinstance(number, str) and _SYMBOL.fullmatch(number)):
+            symbolic = True
+        else:
+            return None
+    if not symbolic:
+        return tuple(numbers)
+    return tuple(number if type(number) is int else None for number in numbers)
+
+
 def _depth(text: str) -> int:
     depth = deepest = 0
     for bracket in re.findall(r"[\[({\])}]", _STRING.sub("", text)):
@@ -96,23 +152,8 @@ def _depth(text: str) -> int:
 
 
 def _plain(text: str) -> Pairs | None:
-    """A text that Python and JSON write alike except for the quotes: most texts, read ten times as fast.
-
-    Many texts differ only in their last item, so the last and all before it are read separately, and cached.
-    """
-    if '"' in text or "\\" in text:
-        return None
-    last = text.rfind(", '", 0, text.rfind("': ")) if len(text) <= _MOST_CACHED_CHARACTERS else -1
-    if last > 0 and (head := _quoted_items(text[:last] + "}")):
-        tail = _quoted_items("{" + text[last + 2 :])
-        if tail:
-            return [*head, *tail]
-    return _json(text.replace("'", '"'))
-
-
-@lru_cache(maxsize=4_096)
-def _quoted_items(text: str) -> Pairs | None:
-    return _json(text.replace("'", '"'))
+    """A text that Python and JSON write alike except for the quotes: most texts, read ten times as fast."""
+    return None if '"' in text or "\\" in text else _json(text.replace("'", '"'))
 
 
 def _python(text: str) -> Pairs | None:

@@ -8,14 +8,12 @@ was evaluated, and ``{"Training": "after update", "Number": 0}`` where the param
 known optimizer.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 
 from tracekit.markers import literal
-from tracekit.markers.fields import bare_name
-from tracekit.markers.operators import EVALUATION
+from tracekit.markers.literal import bare_name
+from tracekit.markers.torch_texts import EVALUATION
 
 #: The phases, in the order of their codes in tables.
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA, COMPILE = range(6)
@@ -78,10 +76,7 @@ def phase_of(text: str) -> Phase | None:
 def _own(text: str) -> Phase | None:
     if not text.startswith(('{"Optimizer"', '{"Training"')):
         return None
-    try:
-        fields = {str(key): item for key, item in literal.pairs(text)}
-    except literal.Refused:
-        return None
+    fields = literal.fields(text)
     name, number = fields.get("Optimizer"), fields.get("Number")
     if (training := fields.get("Training")) in (AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE):
         return Phase(-1, number=number if type(number) is int else None, training=str(training))

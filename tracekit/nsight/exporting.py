@@ -1,20 +1,15 @@
 """Exports a report in nsys's own format with an installed nsys, as fast as that nsys can."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tracekit.nsight.nsys import Nsys
+from tracekit.nsight.nsys import Nsys
 
 #: Types of export that tracekit reads, fastest first: folders of tables, then SQLite, which every nsys writes.
 #: Measured for 400,000 ranges, CPU seconds of the export: 0.32, 0.44, 0.58.
@@ -138,7 +133,6 @@ def _run(
 
 
 def _output(running: subprocess.Popen[bytes], progress: Callable[[float], None]) -> str:
-    """The end of a program's output; percentages in it are passed on as they come."""
     tail = b""
     with running.stdout or nullcontext() as stream:
         while stream and (chunk := os.read(stream.fileno(), _TAIL_BYTES)):
@@ -149,7 +143,6 @@ def _output(running: subprocess.Popen[bytes], progress: Callable[[float], None])
 
 
 def _reason(output: str) -> str:
-    """What explains a failure in an output."""
     lines = [line for line in re.split(r"[\r\n]", output) if not _CHATTER.match(line)]
     explained = [match for pattern in _REASONS for match in pattern.findall(output)[-1:]]
     return "".join((explained or lines[-1:])[:1]).strip().removesuffix(".")[:_LONGEST_REASON]

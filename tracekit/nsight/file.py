@@ -3,10 +3,10 @@
 Tables are those of :mod:`tracekit.nsight.tables`; as in nsys's own exports, tables without rows are left out.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from sqlalchemy import URL, Column, Float, Integer, LargeBinary, MetaData, Table, Text, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,12 +15,7 @@ from sqlalchemy.pool import NullPool
 from tracekit.errors import CaptureError
 from tracekit.files import whole_file
 from tracekit.nsight import tables as nsight
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tracekit.nsight.stored import StoredTable
+from tracekit.nsight.tables import StoredTable
 
 _TYPES: dict[type, Any] = {int: Integer, str: Text, float: Float, bytes: LargeBinary}
 #: Rows that are in memory at a time.

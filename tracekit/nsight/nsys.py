@@ -1,24 +1,18 @@
 """Finds NVIDIA's ``nsys`` and records with it: profile, import, export."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from tracekit.errors import CaptureError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 #: Environment variable with the path of the ``nsys`` to use; it comes before all other places.
 VARIABLE = "TRACEKIT_NSYS"
@@ -41,11 +35,7 @@ _WANTED = {
     "--sample": "none",
     "--cpuctxsw": "none",
 }
-_WINDOWED = {
-    "--capture-range": "nvtx",
-    "--nvtx-capture": WINDOW,
-    "--capture-range-end": "stop",
-}
+_WINDOWED = {"--capture-range": "nvtx", "--nvtx-capture": WINDOW, "--capture-range-end": "stop"}
 #: By default nsys compares registered texts only (User Guide, ``--nvtx-capture``).
 _ANY_TEXT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 #: Files that nsys leaves: a report, or raw data if it finds no importer.
@@ -114,7 +104,6 @@ class Nsys:
         *,
         windowed: bool = False,
         environment: Mapping[str, str] | None = None,
-        options: Mapping[str, str] = MappingProxyType({}),
     ) -> Recorded:
         """Runs a command under nsys and exports the recording, even if it was interrupted.
 
@@ -123,14 +112,13 @@ class Nsys:
             report: Where the SQLite export goes; nsys's own report goes beside it, and stays if it cannot be exported.
             windowed: Whether the program opens the range ``WINDOW`` around what is to be recorded.
             environment: The program's environment; None means this process's.
-            options: Options of ``nsys profile`` in place of tracekit's own, where this nsys has them.
 
         Raises:
             CaptureError: If nsys recorded nothing.
         """
         warnings: list[str] = []
-        with passing_folder(warnings, f".{report.name}.partial-", report.parent) as place:
-            wanted = {**_WANTED, **(_WINDOWED if windowed else {}), **options}
+        with temp_dir(warnings, f".{report.name}.partial-", report.parent) as place:
+            wanted = {**_WANTED, **(_WINDOWED if windowed else {})}
             any_text = _ANY_TEXT if windowed else {}
             recorded = self._profile(command, place, wanted, {**(environment or os.environ), **any_text})
             made = self._native(place, recorded)
@@ -220,7 +208,7 @@ def find() -> Nsys | None:
 
 
 @contextmanager
-def passing_folder(warnings: list[str], prefix: str = "tracekit-", parent: Path | None = None) -> Iterator[Path]:
+def temp_dir(warnings: list[str], prefix: str = "tracekit-", parent: Path | None = None) -> Iterator[Path]:
     """A folder that exists while the block runs; if it cannot be removed, that is a warning, not an error."""
     place = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
@@ -271,7 +259,6 @@ def finished(running: subprocess.Popen[bytes]) -> Recorded:
 
 
 def _newest(place: Path, *suffixes: str) -> Path | None:
-    """The newest file that nsys left with one of the suffixes."""
     reports = [path for path in place.glob("run*") if path.suffix in suffixes]
     return max(reports, key=lambda path: (len(path.name), path.name)) if reports else None
 

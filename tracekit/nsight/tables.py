@@ -1,13 +1,27 @@
-"""The tables of Nsight Systems' SQLite files that tracekit uses, declared once; the reader and the recorder share it.
+"""The tables of Nsight Systems' SQLite export that are read or written, each declared once, and names of kernels."""
 
-Columns are those of all schema versions from 2020.3 to 2026.2 together: a file has some of them, in any order (NVIDIA
-may add columns anywhere in a table without calling it a breaking change). ``ESSENTIAL`` names the columns without
-which a table is useless.
-"""
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from __future__ import annotations
 
-from tracekit.nsight.stored import StoredTable, stored
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTable:
+    """A declared table; there is one object of each.
+
+    Attributes:
+        name: Its name.
+        columns: The type of every column that a file may have: ``int``, ``str``, ``float`` or ``bytes``.
+    """
+
+    name: str
+    columns: Mapping[str, type]
+
+
+def stored(name: str, integers: str, texts: str = "", floats: str = "", blobs: str = "") -> StoredTable:
+    """A table by the names of its columns, blanks between them."""
+    of_type = {int: integers, str: texts, float: floats, bytes: blobs}
+    return StoredTable(name, {column: type_ for type_, names in of_type.items() for column in names.split()})
+
 
 STRINGS = stored("StringIds", "id", "value")
 NVTX = stored(
@@ -18,8 +32,7 @@ NVTX = stored(
     floats="doubleValue floatValue",
 )
 RUNTIME = stored(
-    "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "start end eventClass globalTid correlationId nameId returnValue callchainId",
+    "CUPTI_ACTIVITY_KIND_RUNTIME", "start end eventClass globalTid correlationId nameId returnValue callchainId"
 )
 KERNEL = stored(
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -47,17 +60,12 @@ GRAPH_EVENTS = stored(
     "start end eventClass globalTid nameId graphNodeId originalGraphNodeId graphId originalGraphId graphExecId",
 )
 GRAPH_NODE_EVENTS = stored(
-    "CUDA_GRAPH_NODE_EVENTS",
-    "start end eventClass globalTid nameId graphNodeId originalGraphNodeId",
+    "CUDA_GRAPH_NODE_EVENTS", "start end eventClass globalTid nameId graphNodeId originalGraphNodeId"
 )
 PROCESSES = stored("PROCESSES", "globalPid pid", "name")
 THREADS = stored("ThreadNames", "nameId priority globalTid")
 DIAGNOSTICS = stored("DIAGNOSTIC_EVENT", "timestamp timestampType source severity globalPid", "text")
-GPU = stored(
-    "TARGET_INFO_GPU",
-    "id smCount totalMemory memoryBandwidth clockRate computeMajor computeMinor",
-    "name",
-)
+GPU = stored("TARGET_INFO_GPU", "id smCount totalMemory memoryBandwidth clockRate computeMajor computeMinor", "name")
 SESSION = stored("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcTime localTime")
 SYSTEM = stored("TARGET_INFO_SYSTEM_ENV", "", "name value")
 COPY_KIND = stored("ENUM_CUDA_MEMCPY_OPER", "id", "name label")
@@ -110,3 +118,25 @@ TARGET_TIME = 1
 THREAD_BITS = 24
 ID_MASK = (1 << THREAD_BITS) - 1
 PROCESS_MASK = ~ID_MASK
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without return type, namespaces, template arguments and parameters, as Nsight shortens it.
+
+    >>> short_name("void at::native::(anonymous namespace)::sum<4, at::Op<int> >(int, at::Op<int>)")
+    'sum'
+    """
+    plain = name.replace("(anonymous namespace)", "")
+    kept: list[str] = []
+    angles = parentheses = 0
+    for letter in plain:
+        if letter in "()":
+            if not angles:
+                break
+            parentheses += 1 if letter == "(" else -1
+        elif letter in "<>" and not parentheses:
+            angles += 1 if letter == "<" else -1
+        elif not angles:
+            kept.append(letter)
+    words = "".join(kept).split("::")[-1].split()
+    return words[-1] if words and not angles else name

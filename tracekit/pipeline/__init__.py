@@ -1,10 +1,131 @@
-"""From reports to a dataset. Start reading at ``parsing``; ``one`` shows every stage in its order.
-
-``one`` takes one report through the stages; ``several`` takes many, which an engine works on: ``work``.
-"""
+"""From reports to a dataset: one report, or several side by side. Start reading here."""
 
 from __future__ import annotations
 
-from tracekit.pipeline.parsing import parse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-__all__ = ["parse"]
+from typing_extensions import TypeIs
+
+from tracekit.dataset.manifest import MANIFEST
+from tracekit.dataset.opening import Dataset, load
+from tracekit.dataset.writing import default_folder, is_there, published, writing
+from tracekit.errors import ReportError, UsageError
+from tracekit.markers.base import AUTO, HIERARCHIES
+from tracekit.pipeline.one import Parsed, ParseOptions, Run, tables_of
+from tracekit.progress import Progress, no_progress
+from tracekit.readers import reader_for
+from tracekit.storage.local_copies import local_copy
+from tracekit.storage.locations import Given, Location, expanded, is_remote, location
+
+
+def parse(  # noqa: PLR0913 - what can be asked, by name
+    report: Given | Sequence[Given],
+    out: Given | None = None,
+    *,
+    by: str = AUTO,
+    graph_captures: Sequence[str | os.PathLike[str]] = (),
+    force: bool = False,
+    add: bool = False,
+    scheduler: str | None = None,
+    progress: Progress = no_progress,
+) -> Dataset:
+    """Reads a report, or several, and writes one dataset.
+
+    Args:
+        report: A report of Nsight Systems (its own format, a SQLite export or a folder of tables), of nvprof or of
+            torch.profiler, or several of one run, such as one per rank. Reports are read side by side and never
+            changed. A report may be at a URL that fsspec knows, such as ``s3://runs/rank0.sqlite``, and a pattern
+            such as ``rank*.sqlite`` stands for all that match it.
+        out: Folder of the dataset, or a URL; for one report, by default its path with the suffix ``.tracekit``.
+        by: What the hierarchy shall be keyed by: ``modules``, ``ranges`` (plain NVTX ranges) or ``operators``;
+            ``auto`` takes modules if any is marked in the report, else plain ranges, else operators.
+        graph_captures: Chrome traces in which the CUDA graphs of a report were captured, or folders of such, where the
+            report itself was recorded later. Each joins the report of its process and rank.
+        force: Whether an existing dataset may be replaced; with ``add``, a report of it whose file has changed.
+        add: Whether the reports are added to the dataset ``out``, if there is one. A report that is in it already,
+            unchanged, is skipped; the others of the dataset are not read again.
+        scheduler: Address of the scheduler of a Dask cluster that shall read the reports, such as
+            ``tcp://10.0.0.1:8786``, whose workers must see them at the same paths; ``here`` for this process alone. By
+            default, several reports are read by processes of this machine.
+        progress: Called with each stage and the share of it that is done; with several reports, with each report.
+
+    Returns:
+        The finished dataset.
+
+    Raises:
+        ReportError: If the report cannot be read.
+        ReportsError: If some of several reports cannot be read; the dataset then holds the others.
+        DatasetError: If the dataset cannot be written.
+        TracekitError: If the cluster cannot be used.
+        UsageError: If there is no report, one is given twice, ``out`` is missing with several or with ``add``, or
+            ``by`` or ``scheduler`` is none of these.
+    """
+    options = ParseOptions(by=by, graph_captures=tuple(map(Path, graph_captures)))
+    run = Run(force=force, add=add, scheduler=scheduler, progress=progress)
+    return parse_new(report, out, options, run).dataset
+
+
+def parse_new(report: Given | Sequence[Given], out: Given | None, options: ParseOptions, run: Run) -> Parsed:
+    """As :func:`parse`; also tells which reports were skipped."""
+    if options.by not in HIERARCHIES:
+        raise UsageError(f"a hierarchy is keyed by {', '.join(HIERARCHIES)}, not by {options.by!r}")
+    reports = expanded(report if _are_several(report) else [report], ReportError)
+    options = replace(options, required=len(reports) == 1)
+    if out is None:
+        if run.add:
+            raise UsageError("reports are added to a dataset; name its folder with -o")
+        if any(map(is_remote, reports)):
+            raise UsageError("reports at URLs become a dataset where you want it; name it with -o")
+        return _parsed(reports, None, options, run)
+    place = location(out)
+    if run.add and (place.exists() if isinstance(place, Path) else is_there(place)):
+        from tracekit.pipeline.adding import add  # noqa: PLC0415 - rarely asked for
+
+        return add(reports, place, options, run)
+    if isinstance(place, Path):
+        return _parsed(reports, place, options, run)
+    with published(place, run.progress, force=run.force) as folder:
+        _parsed(reports, folder, options, replace(run, force=False))
+    return Parsed(load(place), [])
+
+
+def _are_several(report: Given | Sequence[Given]) -> TypeIs[Sequence[Given]]:
+    return not isinstance(report, str | os.PathLike) and hasattr(report, "__iter__")
+
+
+def _parsed(reports: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Parsed:
+    if len(reports) != 1:
+        from tracekit.pipeline.several import parse_several  # noqa: PLC0415 - one report needs no engine
+
+        return parse_several(reports, out, options, run)
+    parse_one = _parsed_here if run.scheduler is None else _parsed_away
+    return Parsed(parse_one(reports[0], out, options, run), [])
+
+
+def _parsed_here(report: Location, out: Path | None, options: ParseOptions, run: Run) -> Dataset:
+    with local_copy(report, run.progress) as path:
+        reader = reader_for(path)
+        folder = out or default_folder(path)
+        with writing(folder, force=run.force) as (partial, place):
+            tables_of(path, reader, partial, run.progress, options)
+    return _loaded(folder, place)
+
+
+def _parsed_away(report: Location, out: Path | None, options: ParseOptions, run: Run) -> Dataset:
+    """One report parsed by an engine."""
+    from tracekit.dataset.joining import Part  # noqa: PLC0415 - rarely asked for
+    from tracekit.pipeline.several import parse_parts  # noqa: PLC0415 - as above
+
+    folder = out or default_folder(Path(str(report)))
+    with writing(folder, force=run.force) as (partial, place):
+        for error in parse_parts([report], [Part(report.name, partial, 0)], options, run).values():
+            raise error
+    return _loaded(folder, place)
+
+
+def _loaded(folder: Path, place: Path) -> Dataset:
+    """A new dataset as the caller named it, unless that path led through the folder which has just been replaced."""
+    return load(folder if (folder / MANIFEST).exists() else place)

@@ -3,38 +3,30 @@
 A trace belongs to the report if the same process captured that replays, and no rank contradicts it.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.arrays.lookups import positions
+from tracekit.arrays.codes import positions
+from tracekit.arrays.types import Rows
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
-from tracekit.graphs.recorded_apart import captured_in, joined, texts_around_replays
-from tracekit.graphs.silent_runs import with_edges
+from tracekit.graphs.recorded_apart import Captured, captured_in, infer_capture_bounds, joined, texts_around_replays
 from tracekit.markers.base import StepMarker
-from tracekit.markers.numbered import Numbering
 from tracekit.markers.phases import COMPILE, phase_of
-from tracekit.progress import silent
+from tracekit.markers.torch_texts import Numbering
+from tracekit.progress import no_progress
 from tracekit.readers import kineto, reader_for
-from tracekit.recording.provenance import Lack
+from tracekit.recording.provenance import MissingData
+from tracekit.recording.tables import Recording
 from tracekit.trace.decoding import decode
 from tracekit.trace.launching import launched
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from tracekit.arrays.types import Rows
-    from tracekit.graphs.recorded_apart import Captured
-    from tracekit.recording.tables import Recording
-
 #: What a report lacks whose replays cannot be attributed without their graph captures.
-LACK = "graph captures"
+GRAPH_CAPTURES = "graph captures"
 _SUFFIXES = (".json", ".json.gz")
 _EXPECTED = (
     "expected a Chrome trace in which a CUDA graph is captured (SGLang: --enable-profile-cuda-graph, vLLM: "
@@ -86,9 +78,9 @@ def with_graph_captures(path: Path, recording: Recording, captures: Sequence[Pat
         recording = joined(
             recording, one.captured, _rows(recording, one.captured), _texts(one.captured, numbering, around)
         )
-    of_captures = [lack for one in own for lack in one.captured.recording.lacks if lack.what == "names of modules"]
-    lacks = [lack for lack in recording.lacks if lack.what != LACK]
-    return replace(recording, lacks=tuple(dict.fromkeys([*lacks, *of_captures])))
+    of_captures = [data for one in own for data in one.captured.recording.missing if data.what == "names of modules"]
+    missing = [data for data in recording.missing if data.what != GRAPH_CAPTURES]
+    return replace(recording, missing=tuple(dict.fromkeys([*missing, *of_captures])))
 
 
 def _files(captures: Sequence[Path]) -> Iterator[Path]:
@@ -107,10 +99,10 @@ def _read(path: Path) -> CaptureTrace:
     if reader.NAME != kineto.NAME:
         raise ReportError(path, "is no Chrome trace", _EXPECTED)
     try:
-        recording = reader.read(path, silent)
+        recording = reader.read(path, no_progress)
     except OSError as error:
         raise ReportError(path, f"cannot be read ({reason_of(error)})", "check its disk or network") from None
-    recording = with_edges(recording, launched(recording).launch)
+    recording = infer_capture_bounds(recording, launched(recording).launch)
     captured = captured_in(recording, launched(recording).launch)
     if captured is None:
         raise ReportError(path, "holds no graph capture", _EXPECTED)
@@ -123,18 +115,17 @@ def _distinct(traces: Iterable[CaptureTrace]) -> list[CaptureTrace]:
     for one in traces:
         recording = one.captured.recording
         pids, ranks = recording.threads.process_pid.tolist(), recording.process_rank.tolist()
-        times = integers(recording.launches, "start_ns").tobytes()
+        times = recording.launches.start_ns.tobytes()
         known.setdefault((recording.source.started_utc_ns, *pids, *ranks, times), one)
     return [*known.values()]
 
 
 def _is_copy(report: Recording, other: Recording) -> bool:
-    """Whether a trace is of the report's own session."""
     # Calls that were added at the edges of graph captures have no id.
-    recorded = integers(other.launches, "correlation_id") != 0
-    times = integers(other.launches, "start_ns")[recorded]
+    recorded = other.launches.correlation_id != 0
+    times = other.launches.start_ns[recorded]
     same = report.source.started_utc_ns == other.source.started_utc_ns
-    return same and bool(np.isin(times, integers(report.launches, "start_ns")).all())
+    return same and bool(np.isin(times, report.launches.start_ns).all())
 
 
 def _rows(report: Recording, captured: Captured) -> Rows:
@@ -148,10 +139,7 @@ def _rows(report: Recording, captured: Captured) -> Rows:
 def _texts(captured: Captured, numbering: Numbering, around: set[str]) -> list[str | None]:
     """The texts that stand for those of a trace; its steps, and what it took to compile, are left out.
 
-    Args:
-        captured: What went on during its graph captures.
-        numbering: Numbers of modules in the report and in other traces.
-        around: Texts of the report's ranges in which graphs were launched.
+    ``around`` are texts of the report's ranges in which graphs were launched.
     """
     texts: list[str | None] = list(captured.recording.texts)
     decoded = decode(captured.recording.texts)
@@ -166,18 +154,16 @@ def _texts(captured: Captured, numbering: Numbering, around: set[str]) -> list[s
 
 
 def _without(path: Path, recording: Recording, traces: list[CaptureTrace], *, required: bool) -> Recording:
-    """The recording without graph captures, since those given are of other processes.
-
-    Raises:
-        ReportError: If there must be one.
-    """
+    """The recording without graph captures, since those given are of other processes; an error if there must be one."""
     pids = ", ".join(map(str, recording.threads.process_pid.tolist()))
     problem = f"is of {traces[0].maker}, but {path.name} is of process {pids}{_rank_in_words(recording)}"
     remedy = "give the graph capture of the same process, recorded in the same run"
     if required:
         raise ReportError(traces[0].path, problem, remedy)
-    lacks = [lack for lack in recording.lacks if lack.what != LACK]
-    return replace(recording, lacks=(*lacks, Lack(LACK, f"those given are of other processes; {remedy}")))
+    missing = [data for data in recording.missing if data.what != GRAPH_CAPTURES]
+    return replace(
+        recording, missing=(*missing, MissingData(GRAPH_CAPTURES, f"those given are of other processes; {remedy}"))
+    )
 
 
 def _rank_in_words(recording: Recording) -> str:

@@ -1,33 +1,24 @@
 """Writes the hierarchy of modules on every operator and kernel of a Chrome trace that ``tracekit capture`` left."""
 
-from __future__ import annotations
-
 import gzip
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Ints
 from tracekit.attribution import attribute
 from tracekit.errors import ReportError
 from tracekit.files import whole_file
-from tracekit.markers.kinds import MODULES
-from tracekit.markers.scripted import FIELD, Node, hierarchy_texts
-from tracekit.progress import silent
+from tracekit.markers.base import MODULES
+from tracekit.markers.torch_texts import FIELD, Node, hierarchy_texts
+from tracekit.progress import Progress, no_progress
 from tracekit.readers import kineto
 from tracekit.recording.tables import CPU_OP, KERNEL, MEMCPY, MEMSET
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from tracekit.arrays.types import Ints
-    from tracekit.attribution.base import Trace
-    from tracekit.progress import Progress
 
 _LEVEL = 1
 #: Lines that are written at once: many small pieces take long to compress.
@@ -39,7 +30,7 @@ _LONGEST = max(len(_BEGINNING % category.encode()) for category in _BEGINNINGS)
 _DECODE, _ENCODE = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
 
 
-def write_module_hierarchies(path: Path, progress: Progress = silent) -> None:
+def write_module_hierarchies(path: Path, progress: Progress = no_progress) -> None:
     """Adds PyTorch's field ``Module Hierarchy`` to the operators and kernels that belong to a module.
 
     Args:
@@ -52,7 +43,9 @@ def write_module_hierarchies(path: Path, progress: Progress = silent) -> None:
     """
     recording = kineto.read(path, progress, operators_as_work=True)
     trace = attribute(evidence_of(recording, decode(recording.texts), MODULES))
-    kind, texts = integers(recording.work, "kind"), _texts(trace)
+    modules = trace.evidence.calls.modules
+    nodes = [Node(module.parent, module.name, module.facts.class_name, module.kind) for module in modules]
+    kind, texts = recording.work.kind, hierarchy_texts(nodes)
     expected = {number: _texts_of(trace.module[kind == number], texts) for number in _BEGINNINGS.values()}
     with whole_file(path) as partial, gzip.open(path, "rb") as lines, gzip.open(partial, "wb", _LEVEL) as file:
         written = _with_hierarchies(lines, expected, path)
@@ -60,16 +53,7 @@ def write_module_hierarchies(path: Path, progress: Progress = silent) -> None:
             file.write(batch)
 
 
-def _texts(trace: Trace) -> list[str | None]:
-    """The hierarchy of every module."""
-    modules = trace.evidence.calls.modules
-    return hierarchy_texts(
-        [Node(module.parent, module.name, module.facts.class_name, module.kind) for module in modules]
-    )
-
-
 def _texts_of(module: Ints, texts: list[str | None]) -> Iterator[str | None]:
-    """The hierarchies of some work, one after the other."""
     return map(np.array([*texts, None], dtype=object).__getitem__, module.tolist())
 
 

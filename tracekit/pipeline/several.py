@@ -1,49 +1,52 @@
 """Several reports, such as one per rank, parsed side by side into one dataset."""
 
-from __future__ import annotations
-
+import os
 import re
 import shutil
+import socket
+import threading
+import traceback
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from tracekit.dataset.joining import Part, join
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import load
-from tracekit.dataset.sending import names_sent
 from tracekit.dataset.writing import writing
-from tracekit.errors import ReportsError, UsageError
-from tracekit.pipeline.run import Parsed
-from tracekit.pipeline.side_by_side import Wanted, parsed_side_by_side
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracekit.errors import ReportError
-    from tracekit.pipeline.one import Wishes
-    from tracekit.pipeline.run import Run
-    from tracekit.storage.locations import Location
+from tracekit.engines import Engine, Outcome, Task, opened
+from tracekit.engines.base import Share
+from tracekit.engines.dask import scratch_folder
+from tracekit.errors import ReportError, ReportsError, UsageError
+from tracekit.files import reason_of
+from tracekit.pipeline.one import Parsed, ParseOptions, Run, needed_bytes, parse_report
+from tracekit.progress import Progress
+from tracekit.storage.local_copies import temp_dir
+from tracekit.storage.locations import Location, is_remote
 
 #: Distance between the first ids of reports. No report has so many rows, and with up to 8,000 reports every id is exact
 #: as a floating-point number. ``id >> 40`` is the report's number.
 IDS_PER_REPORT = 1 << 40
 
+#: A terminal shows so many reports one below the other.
+_MOST_NAMED = 16
+#: Sizes that are asked for at once, which at URLs are requests.
+_ASKED_AT_ONCE = 16
+#: The part of a report's progress that each stage covers.
+_STAGES = {"bringing": (0.0, 0.2), "exporting": (0.0, 0.3), "reading": (0.0, 0.5), "writing": (0.5, 1.0)}
+_ALONE = "parse it alone, and free memory if it ran out of memory"
 _LONGEST_NAME = 200
 #: Names that readers of partitions would parse as a number, a date or null.
 _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
-def parse_several(paths: Sequence[Location], out: Path | None, wishes: Wishes, run: Run) -> Parsed:
+def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Parsed:
     """Reads reports side by side and writes one dataset of all that can be read.
-
-    Args:
-        paths: The reports.
-        out: Folder of the dataset.
-        wishes: What is asked of the dataset of each report.
-        run: How they are parsed.
 
     Raises:
         ReportsError: If some cannot be read; if all, nothing was written.
@@ -55,8 +58,9 @@ def parse_several(paths: Sequence[Location], out: Path | None, wishes: Wishes, r
         raise UsageError("several reports become one dataset; name its folder with -o")
     folder = out
     with writing(folder, force=run.force) as (partial, place):
-        parts = _parts(paths, partial, run)
-        errors = parse_parts(paths, parts, wishes, run)
+        named = enumerate(report_names(paths))
+        parts = [Part(name, partial / f".{name}", number * IDS_PER_REPORT) for number, name in named]
+        errors = parse_parts(paths, parts, options, run)
         if len(errors) == len(parts):
             raise ReportsError(errors.values(), None)
         readable = [part for part in parts if part.name not in errors]
@@ -86,7 +90,6 @@ def check_given(paths: Sequence[Location]) -> None:
 
 
 def _identity(path: Location) -> object:
-    """Equal for two paths of one file."""
     if not isinstance(path, Path):
         return str(path)
     try:
@@ -96,28 +99,36 @@ def _identity(path: Location) -> object:
     return (status.st_dev, status.st_ino)
 
 
-def _parts(paths: Sequence[Location], folder: Path, run: Run) -> list[Part]:
-    """Where the tables of each report go until they are joined, and from which number their ids are counted."""
-    return [
-        Part(name, folder / f".{name}", number * IDS_PER_REPORT, run.sent_to(name))
-        for number, name in enumerate(report_names(paths))
-    ]
-
-
-def parse_parts(paths: Sequence[Location], parts: Sequence[Part], wishes: Wishes, run: Run) -> dict[str, ReportError]:
-    """Parses the reports side by side; why some cannot be read, by their names."""
-    reports = [
-        Wanted(part.name, path, part.folder, replace(wishes, first_id=part.first_id), part.sent_to)
+def parse_parts(
+    paths: Sequence[Location], parts: Sequence[Part], options: ParseOptions, run: Run
+) -> dict[str, ReportError]:
+    """Parses reports side by side, each into its folder; why some cannot be read, by their names."""
+    work = [
+        _Work(part.name, path, part.folder, replace(options, first_id=part.first_id))
         for path, part in zip(paths, parts, strict=True)
     ]
+    progress = _of_all(len(work), run.progress) if len(work) > _MOST_NAMED else run.progress
     errors: dict[int, ReportError] = {}
-    for number, error in parsed_side_by_side(reports, run.scheduler, run.progress):
-        if error is not None:
-            errors[number] = error
-            shutil.rmtree(parts[number].folder, ignore_errors=True)
-        elif run.target is not None and (sent_to := parts[number].sent_to) is not None:
-            run.target.put.update(names_sent(parts[number].folder, sent_to))
+    with opened(run.scheduler) as engine:
+        outcomes = _here(engine, work, progress) if engine.shares_files else _away(engine, work, progress)
+        for outcome in outcomes:
+            error = outcome.result
+            if outcome.lost is not None:
+                problem = f"the process that parsed it ended early ({outcome.lost})"
+                error = ReportError(paths[outcome.number], problem, _ALONE)
+            if error is not None:
+                errors[outcome.number] = error
+                shutil.rmtree(parts[outcome.number].folder, ignore_errors=True)
     return {parts[number].name: errors[number] for number in sorted(errors)}
+
+
+class _Work(NamedTuple):
+    """What is done with a report: its name in progress, its file, where its tables go, what is asked of them."""
+
+    name: str
+    report: Location
+    folder: Path
+    options: ParseOptions
 
 
 def report_names(paths: Sequence[Location]) -> list[str]:
@@ -145,3 +156,96 @@ def _safe(text: str) -> str:
     kept = [letter if letter.isalnum() or letter in ".-_" else "_" for letter in unicodedata.normalize("NFC", text)]
     name = "".join(kept).encode()[:_LONGEST_NAME].decode("utf-8", "ignore").lstrip("._")
     return f"report_{name}" if _NOT_TEXT.fullmatch(name) else name
+
+
+def _of_all(count: int, progress: Progress) -> Progress:
+    shares: dict[str, float] = {}
+    lock = threading.Lock()
+    total = 0.0
+
+    def tell(name: str, share: float) -> None:
+        nonlocal total
+        with lock:
+            total += share - shares.get(name, 0.0)
+            shares[name] = share
+        progress(f"{count} reports", total / count)
+
+    return tell
+
+
+def _here(engine: Engine, reports: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        needed = [*pool.map(needed_bytes, [one.report for one in reports])]
+    tasks = [
+        Task(one.name, partial(parsed_into, one.folder, one.report, one.options), bytes_)
+        for one, bytes_ in zip(reports, needed, strict=True)
+    ]
+    return engine.outcomes(tasks, progress)
+
+
+def _away(engine: Engine, reports: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
+    captures = tuple(path.absolute() for path in reports[0].options.graph_captures)
+    tasks = [
+        Task(one.name, partial(parsed_away, one.report.absolute(), replace(one.options, graph_captures=captures)))
+        for one in reports
+    ]
+    for outcome in engine.outcomes(tasks, progress):
+        number, result = outcome.number, outcome.result
+        if isinstance(result, dict):
+            reports[number].folder.mkdir(exist_ok=True)
+            for name, content in result.items():
+                (reports[number].folder / name).write_bytes(content)
+        yield Outcome(number, None if isinstance(result, dict) else result, outcome.lost)
+
+
+def parsed_into(folder: Path, report: Location, options: ParseOptions, share: Share) -> ReportError | None:
+    """Parses a report into a folder, which is made or empty.
+
+    Returns:
+        Why it could not be read, or None. What goes wrong with one report must not spoil the others.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    try:
+        parse_report(report, folder, _overall(share), options, scratch_folder())
+    except ReportError as error:
+        return error
+    except MemoryError:
+        return ReportError(report, "the process that parsed it ran out of memory", _ALONE)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a defect that one report brings to light
+        traceback.print_exc()
+        problem = f"tracekit failed on it ({type(error).__name__})"
+        return ReportError(report, problem, "report this as a bug of tracekit, with the traceback")
+    return None
+
+
+def parsed_away(report: Location, options: ParseOptions, share: Share) -> ReportError | dict[str, bytes]:
+    """Parses a report on a machine that may share no folder for datasets with the one that asks for it.
+
+    Returns:
+        The files of its dataset by their names, or why it could not be read.
+    """
+    host = socket.gethostname()
+    if not is_remote(report) and not os.path.lexists(report):
+        remedy = "give a path that the workers of the cluster see"
+        return ReportError(report, f"does not exist on {host}", remedy)
+    try:
+        with temp_dir(parent=scratch_folder()) as scratch:
+            folder = scratch / "part"
+            error = parsed_into(folder, report, options, share)
+            return error or {file.name: file.read_bytes() for file in folder.iterdir()}
+    except OSError as error:
+        problem = f"could not be parsed on {host} ({reason_of(error)})"
+        return ReportError(report, problem, "free some space there, where temporary files go")
+
+
+def _overall(share: Share) -> Progress:
+    def tell(stage: str, done: float) -> None:
+        if stage in _STAGES:
+            begin, end = _STAGES[stage]
+            share(begin + (end - begin) * done)
+
+    return tell

@@ -1,27 +1,39 @@
-"""Stage 2: a report on disk becomes a :class:`~tracekit.recording.tables.Recording`. The only room with SQL.
+"""Stage 2: a report on disk becomes a :class:`~tracekit.recording.tables.Recording`. The only package with SQL.
 
-To add a format: write ``readers/<format>.py`` (or a sub-room) with the three names of
+To add a format: write ``readers/<format>.py`` (or a package) with the three names of
 :class:`~tracekit.readers.base.Reader`, add the module to ``READERS`` and to the contract of strangers in
 ``pyproject.toml``, and a few lines of such a file with the expected rows to ``tests/readers``.
 """
 
-from __future__ import annotations
-
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracekit.errors import ReportError
-from tracekit.readers import exported, kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof
-from tracekit.readers.foreign import foreign_file, foreign_folder
+from tracekit.readers import kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof, packed
+from tracekit.readers.base import Reader
+from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.readers.base import Reader
-
-READERS: tuple[Reader, ...] = (nsight_sqlite, nsight_folder, nsight_native, nvprof, exported, kineto)
+READERS: tuple[Reader, ...] = (nsight_sqlite, nsight_folder, nsight_native, nvprof, kineto)
 
 _HEAD_BYTES = 4096
+_EXPECTED = (
+    "expected a report of Nsight Systems, such as report.nsys-rep, or its export by nsys export --type sqlite, "
+    "a file that nvprof -o wrote, or a trace of torch.profiler"
+)
+_MAGICS: tuple[tuple[bytes, str, str], ...] = (
+    (b"\x1f\x8b", "is gzip-compressed", "decompress it first; " + _EXPECTED),
+    (b"PK\x03\x04", "is a zip archive", "decompress it first; " + _EXPECTED),
+    (
+        b"\xff\xff\xff\xff",
+        "is a stream of Arrow tables",
+        "expected a folder, as written by: nsys export --type arrowdir",
+    ),
+    (b"PAR1", "is a Parquet file", _EXPECTED + "; to open a dataset, use tracekit.load(folder)"),
+    (b"<?xml", "is an XML file, such as NVIDIA's Visual Profiler writes its sessions", _EXPECTED),
+    (b"==", "is a text file, such as the summary that nvprof prints", "record a file with: nvprof -o report.nvprof"),
+)
+_NAMED_TABLES = 4
+_REPORTS = ("*.nsys-rep", "*.sqlite", "*.qdrep", "*.json.gz", "*.json")
 
 
 def reader_for(path: Path) -> Reader:
@@ -42,9 +54,50 @@ def reader_for(path: Path) -> Reader:
     for reader in READERS:
         if reader.recognises(path, head):
             return reader
-    raise foreign_folder(path) if stat.S_ISDIR(mode) else foreign_file(path, head)
+    raise _foreign_folder(path) if stat.S_ISDIR(mode) else _foreign_file(path, head)
 
 
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(_HEAD_BYTES)
+
+
+def _foreign_file(path: Path, head: bytes) -> ReportError:
+    if not head:
+        return ReportError(path, "is empty", _EXPECTED)
+    if head.startswith(SQLITE_MAGIC):
+        return _other_database(path)
+    if packed.is_damaged(head):
+        return ReportError(path, packed.DAMAGED, packed.RECORD_AGAIN)
+    for magic, problem, remedy in _MAGICS:
+        if head.lstrip().startswith(magic):
+            return ReportError(path, problem, remedy.format(name=path.name))
+    kind = "is a text file" if _is_text(head) else "has an unknown format"
+    return ReportError(path, kind, _EXPECTED)
+
+
+def _foreign_folder(path: Path) -> ReportError:
+    if (path / "manifest.json").is_file():
+        return ReportError(path, "is a dataset, not a report", f"to look at it: tracekit show tree {path}")
+    counts = {pattern: len([*path.glob(pattern)]) for pattern in _REPORTS}
+    pattern = max(_REPORTS, key=counts.__getitem__)
+    if number := counts[pattern]:
+        problem = f"holds {number:,} report{'s' if number > 1 else ''}"
+        return ReportError(path, problem, f"tracekit parse '{path}/{pattern}' -o {path}.tracekit")
+    expected = (
+        "expected a report file such as report.nsys-rep or trace.json, or a folder from nsys export --type parquetdir"
+    )
+    return ReportError(path, "is a folder", expected)
+
+
+def _other_database(path: Path) -> ReportError:
+    tables = sorted(SqliteFile(path).tables)
+    if "dictionary" in tables and "aggregations" in tables:
+        return ReportError(path, "is a DLProf database, which tracekit cannot read", _EXPECTED)
+    shown = ", ".join(tables[:_NAMED_TABLES]) + (", …" if len(tables) > _NAMED_TABLES else "")
+    holds = f"has the tables {shown}" if tables else "has no tables"
+    return ReportError(path, f"is a SQLite file but no report of Nsight Systems or nvprof: it {holds}", _EXPECTED)
+
+
+def _is_text(head: bytes) -> bool:
+    return b"\0" not in head and all(byte >= ord(" ") or byte in b"\t\r\n" for byte in head)

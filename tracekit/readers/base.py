@@ -1,14 +1,17 @@
-"""The protocol of a reader."""
+"""The protocol of a reader, and what is known of every report: its name, size and digest."""
 
-from __future__ import annotations
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.progress import Progress
-    from tracekit.recording.tables import Recording
+from tracekit.progress import Progress, no_progress
+from tracekit.readers.table_folder import table_files
+from tracekit.recording.provenance import Source
+from tracekit.recording.tables import Recording
+from tracekit.storage.local_copies import local_copy
+from tracekit.storage.locations import Location
 
 
 class Reader(Protocol):
@@ -31,3 +34,33 @@ class Reader(Protocol):
         Raises:
             ReportError: If it is damaged or lacks something essential.
         """
+
+
+def source_of_file(path: Path, format_: str) -> Source:
+    """What is known of a report that is one file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Source(_name(path), path.stat().st_size, digest, format_)
+
+
+def source_of_folder(path: Path, files: Iterable[Path], format_: str) -> Source:
+    """What is known of a report that is a folder of files; its digest is that of their names and digests, sorted."""
+    digest, size = hashlib.sha256(), 0
+    for part in sorted(files):
+        source = source_of_file(part, format_)
+        digest.update(f"{source.sha256}  {source.name}\n".encode())
+        size += source.size_bytes
+    return Source(_name(path), size, digest.hexdigest(), format_)
+
+
+def sha256_of(report: Location) -> str:
+    """The digest by which a report is known, whatever its format."""
+    with local_copy(report, no_progress) as path:
+        if path.is_dir():
+            return source_of_folder(path, table_files(path).values(), "").sha256
+        return source_of_file(path, "").sha256
+
+
+def _name(path: Path) -> str:
+    """The last part of the path as UTF-8, for the manifest holds nothing else."""
+    return os.fsencode(path.absolute().name).decode("utf-8", "replace")

@@ -1,20 +1,13 @@
 """Folders that ``nsys export --type parquetdir`` or ``arrowdir`` wrote."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracekit.nsight import tables as nsight
-from tracekit.readers.digests import source_of_folder
-from tracekit.readers.folder.files import table_files
-from tracekit.readers.folder.tables import FolderTables
+from tracekit.progress import Progress
+from tracekit.readers.base import source_of_folder
 from tracekit.readers.nsight.report import of_nsight, recording_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.progress import Progress
-    from tracekit.recording.tables import Recording
+from tracekit.readers.table_folder import FolderTables, table_files
+from tracekit.recording.tables import Recording
 
 NAME = "nsight-folder"
 

@@ -1,20 +1,13 @@
 """SQLite exports of Nsight Systems, 2020.3 to 2026, and reports of tracekit's own recorder."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from tracekit.readers.digests import source_of_file
+from tracekit.progress import Progress
+from tracekit.readers.base import source_of_file
 from tracekit.readers.nsight.report import of_nsight, recording_of
-from tracekit.readers.sqlite.bulk import BulkReader
-from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.progress import Progress
-    from tracekit.recording.tables import Recording
+from tracekit.readers.sqlite.file import SQLITE_MAGIC, BulkReader, SqliteFile
+from tracekit.recording.tables import Recording
 
 NAME = "nsight-sqlite"
 
@@ -34,4 +27,4 @@ def read(path: Path, progress: Progress) -> Recording:
     """
     file = SqliteFile(path)
     recording = recording_of(BulkReader(file), lambda: source_of_file(path, NAME), progress)
-    return replace(recording, lacks=(*recording.lacks, *file.lacks))
+    return replace(recording, missing=(*recording.missing, *file.missing))

@@ -1,18 +1,13 @@
 """JSON traces, plain or packed by gzip, read in pieces; what unpacks to far more than its size is refused."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import BinaryIO, cast
 
 from tracekit.errors import ReportError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import BinaryIO
 
 #: No event and nothing beside the events is larger.
 MOST_BYTES = 64 << 20
@@ -26,7 +21,7 @@ _PIECE_BYTES = 8 << 20
 _MOST_RATIO, _SURELY_HARMLESS = 200, 128 << 20
 
 
-class Pieces:
+class Chunks:
     """The unpacked pieces of a file.
 
     Attributes:
@@ -59,7 +54,7 @@ class Pieces:
 
 
 @contextmanager
-def pieces_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Pieces]:
+def chunks_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Chunks]:
     """Opens a trace.
 
     Args:
@@ -72,7 +67,7 @@ def pieces_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Pieces]:
     """
     try:
         with path.open("rb") as raw:
-            yield Pieces(path, raw, too_large)
+            yield Chunks(path, raw, too_large)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise ReportError(path, DAMAGED, damaged) from None
 

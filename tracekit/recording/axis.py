@@ -1,19 +1,12 @@
 """Ranges and launches of all threads on one axis, so that nesting is computed once, not thread by thread."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost, one_axis, parents
-from tracekit.recording.tables import PUSH_POP
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.recording.tables import Recording
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.recording.tables import NO_TIME, PUSH_POP, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,7 @@ class Nesting:
 
 def nesting(recording: Recording, axis: ThreadAxis) -> Nesting:
     """Nests the push/pop ranges; others may overlap, and those that end on another thread contain nothing."""
-    rows = np.flatnonzero((integers(recording.ranges, "kind") == PUSH_POP) & axis.ends_here)
+    rows = np.flatnonzero((recording.ranges.kind == PUSH_POP) & axis.ends_here)
     parent, depth = parents(axis.range_start[rows], axis.range_end[rows])
     return Nesting(rows.astype(np.int32), parent.astype(np.int32), depth.astype(np.int32))
 
@@ -70,11 +63,11 @@ def nesting(recording: Recording, axis: ThreadAxis) -> Nesting:
 def thread_axis(recording: Recording) -> ThreadAxis:
     """Lays a recording's threads end to end."""
     tables = (recording.ranges, recording.launches, recording.graph_nodes, recording.graphs)
-    ranged, launched, noded, graphed = (integers(table, "thread") for table in tables)
-    times = [integers(table, column) for table in tables[:2] for column in ("start_ns", "end_ns")] + [
-        integers(table, "start_ns", null=0) for table in tables[2:]
-    ]
-    ends_here = np.asarray(recording.ranges.column("end_thread").is_null())
+    ranged, launched, noded, graphed = (table.thread for table in tables)
+    ranges, launches, nodes, graphs = tables
+    times = [ranges.start_ns, ranges.end_ns, launches.start_ns, launches.end_ns]
+    times += [np.where(table.start_ns == NO_TIME, 0, table.start_ns) for table in (nodes, graphs)]
+    ends_here = ranges.end_thread == -1
     starts, ends, launch_starts, launch_ends, node_at, graph_at = one_axis(
         [ranged, ranged, launched, launched, noded, graphed], times
     )

@@ -1,8 +1,8 @@
-"""Where a recording comes from: the report, its GPUs and ranks, and what the report does not hold."""
+"""Where a recording comes from: the report, its GPUs and ranks; what the report does not hold, and what was lost."""
 
-from __future__ import annotations
+from dataclasses import dataclass, field
 
-from dataclasses import dataclass
+from tracekit.causes import Cause
 
 #: About the year 2116; times of kernels could not be added to a later one without overflow.
 LATEST_UTC_NS = 1 << 62
@@ -65,7 +65,7 @@ def compute_capability(major: object, minor: object) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingData:
     """Something that the report does not hold, and how to record it next time."""
 
     what: str
@@ -88,3 +88,15 @@ class Rank:
     pid: int
     rank: int
     source: str
+
+
+@dataclass(slots=True)
+class LossCounters:
+    """Losses counted while a report is read: ``counts[subject, cause] = number``."""
+
+    counts: dict[tuple[str, Cause], int] = field(default_factory=dict)
+
+    def add(self, subject: str, cause: Cause, count: int = 1) -> None:
+        """Counts more losses of one cause; a count of 0 adds no entry."""
+        if count:
+            self.counts[subject, cause] = self.counts.get((subject, cause), 0) + int(count)

@@ -1,28 +1,20 @@
-"""The contents of a report, in tracekit's own plain tables, whatever its format.
+"""The contents of a report as plain columns, whatever its format.
 
-Readers fill it, everything after them reads it. Texts and names are stored once and referred to by their row, so
-that nothing downstream handles strings per event. Times are nanoseconds since the start of the session and may be
-negative.
+Readers fill it, everything after them reads it: ``recording.ranges.start_ns``. Columns are NumPy arrays in which -1 is
+null. Texts and names are stored once and referred to by their row, so that nothing downstream handles strings per
+event. Times are nanoseconds since the start of the session and may be negative.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Self, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tracekit.arrays.columns import integers
-from tracekit.recording.tally import Tally
-from tracekit.schema import Column, TableSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tracekit.arrays.types import Flags, Ints
-    from tracekit.recording.attributed import Attributed
-    from tracekit.recording.provenance import Gpu, Lack, Rank, Source
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Rank, Source
 
 PUSH_POP, START_END = 0, 1
 RANGE_KINDS = ("push_pop", "start_end")
@@ -50,146 +42,272 @@ COPY_KINDS = (
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 GRAPH_CREATED, GRAPH_CLONED, GRAPH_INSTANTIATED = range(3)
 
-RANGES = TableSpec(
-    "ranges",
-    "Every NVTX interval, sorted by (thread, start, -end).",
-    (
-        Column("start_ns", pa.int64(), "Start, in ns since the start of the session."),
-        Column("end_ns", pa.int64(), "End, on the same clock."),
-        Column(
-            "open",
-            pa.bool_(),
-            "Whether the report has no end for it; end_ns is then the last time seen on its thread.",
-        ),
-        Column("kind", pa.int8(), "PUSH_POP or START_END."),
-        Column("thread", pa.int32(), "Row of threads."),
-        Column(
-            "end_thread",
-            pa.int32(),
-            "Row of threads on which it ended; null if that is the same thread.",
-            nullable=True,
-        ),
-        Column("domain", pa.int32(), "Row of domains; null for the default domain.", nullable=True),
-        Column("text", pa.int32(), "Row of texts; null if it has none.", nullable=True),
-        Column(
-            "payload_int",
-            pa.int64(),
-            "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none.",
-            nullable=True,
-        ),
-        Column("payload_float", pa.float64(), "Floating-point payload; null if there is none.", nullable=True),
-        Column("payload_json", pa.string(), "Structured payload as JSON; null if there is none.", nullable=True),
-        Column(
-            "forward_thread", pa.int32(), "Row of threads that made an autograd node; null if untold.", nullable=True
-        ),
-    ),
-)
 #: A ``forward_thread`` that is told, but not known to be in the report.
 NOT_RECORDED = -2
-LAUNCHES = TableSpec(
-    "launches",
-    "API calls that may have started device work, sorted by (thread, start, -end).",
-    (
-        Column("start_ns", pa.int64(), "Start of the call."),
-        Column("end_ns", pa.int64(), "Return of the call."),
-        Column("thread", pa.int32(), "Row of threads."),
-        Column("correlation_id", pa.int64(), "Links the call to its work, within one process."),
-        Column("name", pa.int32(), "Row of names; null if unknown.", nullable=True),
-        Column(
-            "kernel",
-            pa.int32(),
-            "Row of names: the full name of the kernel it launches; null if the report does not say it here.",
-            nullable=True,
-        ),
-    ),
-)
-ALLOCATIONS = TableSpec(
-    "allocations",
-    "Memory that torch's allocators handed out or took back, sorted by (thread, time): on GPUs, if it did there.",
-    (
-        Column("time_ns", pa.int64(), "When."),
-        Column("thread", pa.int32(), "Row of threads."),
-        Column("bytes", pa.int64(), "How many bytes; negative for what was taken back."),
-    ),
-)
-WORK = TableSpec(
-    "work",
-    "Pieces of device work, in the order of the report.",
-    (
-        Column("kind", pa.int8(), "KERNEL, MEMCPY, MEMSET, GRAPH or CPU_OP."),
-        Column("start_ns", pa.int64(), "Start on the device."),
-        Column("end_ns", pa.int64(), "End on the device."),
-        Column("process", pa.int32(), "Row of processes; null if the report does not record it.", nullable=True),
-        Column("device", pa.int32(), "Number of the GPU, as in the report; null if unknown.", nullable=True),
-        Column(
-            "context", pa.int32(), "Id of the CUDA context, unique within its process; null if unknown.", nullable=True
-        ),
-        Column(
-            "stream", pa.int64(), "Id of the CUDA stream, unique within its context; null if unknown.", nullable=True
-        ),
-        Column(
-            "correlation_id",
-            pa.int64(),
-            "Links it to its launch, within one process.",
-            nullable=True,
-        ),
-        Column("name", pa.int32(), "Row of names: the short name.", nullable=True),
-        Column("full_name", pa.int32(), "Row of names: the full signature.", nullable=True),
-        Column("grid_x", pa.int32(), "Grid size in x, in blocks; null for other work than kernels.", nullable=True),
-        Column("grid_y", pa.int32(), "Grid size in y, in blocks; null for other work than kernels.", nullable=True),
-        Column("grid_z", pa.int32(), "Grid size in z, in blocks; null for other work than kernels.", nullable=True),
-        Column("block_x", pa.int32(), "Block size in x, in threads; null for other work than kernels.", nullable=True),
-        Column("block_y", pa.int32(), "Block size in y, in threads; null for other work than kernels.", nullable=True),
-        Column("block_z", pa.int32(), "Block size in z, in threads; null for other work than kernels.", nullable=True),
-        Column("registers", pa.int32(), "Registers per thread; null for other work than kernels.", nullable=True),
-        Column(
-            "static_smem_bytes",
-            pa.int32(),
-            "Static shared memory per block; null for other work than kernels.",
-            nullable=True,
-        ),
-        Column(
-            "dynamic_smem_bytes",
-            pa.int32(),
-            "Dynamic shared memory per block; null for other work than kernels.",
-            nullable=True,
-        ),
-        Column("bytes", pa.int64(), "Bytes copied or set; null for kernels.", nullable=True),
-        Column("copy_kind", pa.int32(), "Direction of a copy: row of COPY_KINDS.", nullable=True),
-        Column("graph_id", pa.int64(), "CUDA graph it ran from; null outside graphs or if unknown.", nullable=True),
-        Column(
-            "graph_exec_id",
-            pa.int64(),
-            "Instance of that CUDA graph; null outside graphs or if unknown.",
-            nullable=True,
-        ),
-        Column(
-            "graph_node_id", pa.int64(), "Node of that CUDA graph; null outside graphs or if unknown.", nullable=True
-        ),
-    ),
-)
-GRAPH_NODES = TableSpec(
-    "graph_nodes",
-    "Records of the creation of CUDA graph nodes, in any order; a node may have several rows.",
-    (
-        Column("start_ns", pa.int64(), "Time of the record; null if unknown.", nullable=True),
-        Column("thread", pa.int32(), "Row of threads."),
-        Column("node_id", pa.int64(), "The node, unique within its process."),
-        Column("original_node_id", pa.int64(), "Node of which it is a copy; null if it is none.", nullable=True),
-    ),
-)
-GRAPHS = TableSpec(
-    "graphs",
-    "Records of the creation of CUDA graphs, in any order.",
-    (
-        Column("event", pa.int8(), "GRAPH_CREATED, GRAPH_CLONED or GRAPH_INSTANTIATED."),
-        Column("start_ns", pa.int64(), "Time of the record; null if unknown.", nullable=True),
-        Column("thread", pa.int32(), "Row of threads."),
-        Column("graph_id", pa.int64(), "The graph, unique within its process.", nullable=True),
-        Column("original_graph_id", pa.int64(), "Graph of which it is a copy; null if it is none.", nullable=True),
-        Column("exec_id", pa.int64(), "Instance that was made from it.", nullable=True),
-    ),
-)
+#: The time of a record that has none.
+NO_TIME = int(np.iinfo(np.int64).min)
+
+Int8: TypeAlias = Annotated[Ints, np.int8]
+Int32: TypeAlias = Annotated[Ints, np.int32]
+Int64: TypeAlias = Annotated[Ints, np.int64]
+Bool: TypeAlias = Annotated[Flags, np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows as columns of one length: NumPy arrays of a declared type, and Arrow arrays of payloads."""
+
+    def __post_init__(self) -> None:
+        """Brings every column to its declared type.
+
+        Raises:
+            TypeError: If columns differ in length.
+        """
+        for name, dtype in _dtypes(type(self)).items():
+            values = getattr(self, name)
+            if values.dtype != dtype:
+                object.__setattr__(self, name, values.astype(dtype))
+        lengths = {name: len(values) for name in _names(type(self)) if (values := getattr(self, name)) is not None}
+        if len(set(lengths.values())) > 1:
+            raise TypeError(f"{type(self).__name__} has columns of different lengths: {lengths}")
+
+    @classmethod
+    def of(cls, **columns: NDArray[Any] | pa.Array | None) -> Self:
+        """From some of its columns; the others hold nothing but nulls, which take no memory."""
+        rows = max(len(values) for values in columns.values() if values is not None)
+        nulls = {name: _nulls(dtype, rows) for name, dtype in _dtypes(cls).items() if name not in columns}
+        return cls(**nulls, **columns)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Without rows."""
+        return cls(**{name: np.empty(0, dtype) for name, dtype in _dtypes(cls).items()})
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """The rows of several, one after the other."""
+        filled = [part for part in parts if len(part)]
+        if len(filled) <= 1:
+            return filled[0] if filled else cls.empty()
+        return cls(**{name: _concatenated([getattr(part, name) for part in filled], filled) for name in _names(cls)})
+
+    @classmethod
+    def dtype(cls, column: str) -> np.dtype[Any]:
+        """The declared type of one of its NumPy columns."""
+        return _dtypes(cls)[column]
+
+    def __len__(self) -> int:
+        return len(getattr(self, _names(type(self))[0]))
+
+    def take(self, rows: Rows) -> Self:
+        """Some of the rows, or all in another order."""
+        return type(self)(**{name: _taken(getattr(self, name), rows) for name in _names(type(self))})
+
+    def filter(self, keep: Flags) -> Self:
+        """The rows to keep."""
+        return self if bool(keep.all()) else self.take(np.flatnonzero(keep))
+
+    def in_order(self, order: Rows) -> Self:
+        """All rows in another order; most have it already."""
+        return self if bool((order[1:] > order[:-1]).all()) else self.take(order)
+
+
+def _names(columns: type[Columns]) -> tuple[str, ...]:
+    return tuple(column.name for column in fields(columns))
+
+
+def _dtypes(columns: type[Columns]) -> dict[str, np.dtype[Any]]:
+    """The types of the NumPy columns, as their annotations say; columns of Arrow have None as default."""
+    return {column.name: np.dtype(get_args(column.type)[1]) for column in fields(columns) if column.default is not None}
+
+
+def _nulls(dtype: np.dtype[Any], rows: int) -> NDArray[Any]:
+    return np.broadcast_to(np.array(0 if dtype == np.bool_ else -1, dtype), rows)
+
+
+def _is_constant(values: NDArray[Any]) -> bool:
+    return values.strides == (0,)
+
+
+def _taken(values: NDArray[Any] | pa.Array | None, rows: Rows) -> NDArray[Any] | pa.Array | None:
+    if values is None:
+        return None
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values.take(pa.array(rows))
+    return np.broadcast_to(values[0], rows.size) if _is_constant(values) and values.size else values[rows]
+
+
+def _concatenated(parts: Sequence[Any], of: Sequence[Columns]) -> NDArray[Any] | pa.Array | None:
+    if isinstance(parts[0], np.ndarray):
+        first = parts[0][:1]
+        if all(_is_constant(part) and part[0] == first[0] for part in parts):
+            return np.broadcast_to(first[0], sum(map(len, parts)))
+        return np.concatenate(parts)
+    type_ = next((part.type for part in parts if part is not None), None)
+    if type_ is None:
+        return None
+    filled = [pa.nulls(len(rows), type_) if part is None else part for part, rows in zip(parts, of, strict=True)]
+    return pa.chunked_array(filled, type_).combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges(Columns):
+    """Every NVTX interval, sorted by (thread, start, -end).
+
+    Attributes:
+        start_ns: Start, in ns since the start of the session.
+        end_ns: End, on the same clock.
+        open: Whether the report has no end for it; ``end_ns`` is then the last time seen on its thread.
+        kind: ``PUSH_POP`` or ``START_END``.
+        thread: Row of threads.
+        end_thread: Row of threads on which it ended; -1 if that is the same thread.
+        domain: Row of domains; -1 for the default domain.
+        text: Row of texts; -1 if it has none.
+        forward_thread: Row of threads that made an autograd node; -1 if unknown.
+        payload_int: Integer payloads; unsigned 64-bit values wrap to two's complement. None if no range has one.
+        payload_float: Floating-point payloads. None if no range has one.
+        payload_json: Structured payloads as JSON. None if no range has one.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    open: Bool
+    kind: Int8
+    thread: Int32
+    end_thread: Int32
+    domain: Int32
+    text: Int32
+    forward_thread: Int32
+    payload_int: pa.Array | None = None
+    payload_float: pa.Array | None = None
+    payload_json: pa.Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launches(Columns):
+    """API calls that may have started device work, sorted by (thread, start, -end).
+
+    Attributes:
+        start_ns: Start of the call.
+        end_ns: Return of the call.
+        thread: Row of threads.
+        correlation_id: Links the call to its work, within one process.
+        name: Row of names; -1 if unknown.
+        kernel: Row of names: the full name of the kernel it launches; -1 if the report does not say it here.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int32
+    correlation_id: Int64
+    name: Int32
+    kernel: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class Allocations(Columns):
+    """Memory that torch's allocators handed out or took back, sorted by (thread, time): on GPUs, if it did there.
+
+    Attributes:
+        time_ns: When.
+        thread: Row of threads.
+        bytes: How many bytes; negative for what was taken back.
+    """
+
+    time_ns: Int64
+    thread: Int32
+    bytes: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Columns):
+    """GPU activities (or operators that ran on a CPU), in the order of the report; -1 is unknown or not applicable.
+
+    Attributes:
+        kind: ``KERNEL``, ``MEMCPY``, ``MEMSET``, ``GRAPH`` or ``CPU_OP``.
+        start_ns: Start on the device.
+        end_ns: End on the device.
+        process: Row of processes.
+        device: Number of the GPU, as in the report.
+        context: Id of the CUDA context, unique within its process.
+        stream: Id of the CUDA stream, unique within its context.
+        correlation_id: Links it to its launch, within one process.
+        name: Row of names: the short name.
+        full_name: Row of names: the full signature.
+        grid_x, grid_y, grid_z: Grid size, in blocks.
+        block_x, block_y, block_z: Block size, in threads.
+        registers: Registers per thread.
+        static_smem_bytes: Static shared memory per block.
+        dynamic_smem_bytes: Dynamic shared memory per block.
+        bytes: Bytes copied or set.
+        copy_kind: Direction of a copy: row of ``COPY_KINDS``.
+        graph_id: CUDA graph it ran from.
+        graph_exec_id: Instance of that CUDA graph.
+        graph_node_id: Node of that CUDA graph.
+    """
+
+    kind: Int8
+    start_ns: Int64
+    end_ns: Int64
+    process: Int32
+    device: Int32
+    context: Int32
+    stream: Int64
+    correlation_id: Int64
+    name: Int32
+    full_name: Int32
+    grid_x: Int32
+    grid_y: Int32
+    grid_z: Int32
+    block_x: Int32
+    block_y: Int32
+    block_z: Int32
+    registers: Int32
+    static_smem_bytes: Int32
+    dynamic_smem_bytes: Int32
+    bytes: Int64
+    copy_kind: Int32
+    graph_id: Int64
+    graph_exec_id: Int64
+    graph_node_id: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNodes(Columns):
+    """Records of the creation of CUDA graph nodes, in any order; a node may have several rows.
+
+    Attributes:
+        start_ns: Time of the record; ``NO_TIME`` if unknown.
+        thread: Row of threads.
+        node_id: The node, unique within its process.
+        original_node_id: Node of which it is a copy; -1 if it is none.
+    """
+
+    start_ns: Int64
+    thread: Int32
+    node_id: Int64
+    original_node_id: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs(Columns):
+    """Records of the creation of CUDA graphs, in any order.
+
+    Attributes:
+        event: ``GRAPH_CREATED``, ``GRAPH_CLONED`` or ``GRAPH_INSTANTIATED``.
+        start_ns: Time of the record; ``NO_TIME`` if unknown.
+        thread: Row of threads.
+        graph_id: The graph, unique within its process.
+        original_graph_id: Graph of which it is a copy; -1 if it is none.
+        exec_id: Instance that was made from it.
+    """
+
+    event: Int8
+    start_ns: Int64
+    thread: Int32
+    graph_id: Int64
+    original_graph_id: Int64
+    exec_id: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +334,12 @@ class Recording:
     Attributes:
         source: Where it came from.
         threads: Threads and processes, by row.
-        ranges: Table of the spec ``RANGES``.
-        launches: Table of the spec ``LAUNCHES``.
-        work: Table of the spec ``WORK``.
-        graph_nodes: Table of the spec ``GRAPH_NODES``.
-        graphs: Table of the spec ``GRAPHS``.
-        failed: Table of the spec ``LAUNCHES``: API calls that returned an error, and so started no work.
+        ranges: NVTX intervals.
+        launches: API calls.
+        work: GPU activities, or operators of a CPU.
+        graph_nodes: Records of graph nodes.
+        graphs: Records of graphs.
+        failed: API calls that returned an error, and so started no work.
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
@@ -229,55 +347,53 @@ class Recording:
         thread_names: Name of the thread by its row, where known.
         devices: The GPU by device number, where known.
         ranks: Ranks of processes, where known.
-        lacks: What the report does not hold.
-        tally: What was lost or corrected while reading.
+        missing: What the report does not hold.
+        counters: What was lost or corrected while reading.
         from_the_start: Rows of the processes whose CUDA calls are known to be recorded completely, from the first on.
-        allocations: Table of the spec ``ALLOCATIONS``; empty where they were not recorded.
+        allocations: Memory handed out and taken back; empty where they were not recorded.
         records_graphs: Whether reports of its format record how CUDA graphs and their nodes were made.
         graph_captures: The traces of graph captures that were given beside the report, and joined it.
-        threads_beside: Rows of the threads whose ranges and launches are from these traces.
+        attached_threads: Rows of the threads whose ranges and launches are from these traces.
         first_replays: When graphs were first replayed in these traces, by (process, graph).
-        inside_ns: For each piece of work, its time spent in others that it called, as operators do; None if there
+        inside_ns: For each kernel, its time spent in others that it called, as operators do; None if there
             is only device work, which calls nothing.
-        attributed: What the report says about the modules of its work; None if it says nothing.
     """
 
     source: Source
     threads: Threads
-    ranges: pa.Table
-    launches: pa.Table
-    work: pa.Table
+    ranges: Ranges
+    launches: Launches
+    work: Work
     texts: list[str]
     domains: list[str]
     names: list[str]
-    graph_nodes: pa.Table = field(default_factory=GRAPH_NODES.empty)
-    graphs: pa.Table = field(default_factory=GRAPHS.empty)
-    failed: pa.Table = field(default_factory=LAUNCHES.empty)
+    graph_nodes: GraphNodes = field(default_factory=GraphNodes.empty)
+    graphs: Graphs = field(default_factory=Graphs.empty)
+    failed: Launches = field(default_factory=Launches.empty)
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, Gpu] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()
-    lacks: tuple[Lack, ...] = ()
-    tally: Tally = field(default_factory=Tally)
+    missing: tuple[MissingData, ...] = ()
+    counters: LossCounters = field(default_factory=LossCounters)
     from_the_start: frozenset[int] = frozenset()
-    allocations: pa.Table = field(default_factory=ALLOCATIONS.empty)
+    allocations: Allocations = field(default_factory=Allocations.empty)
     records_graphs: bool = True
     graph_captures: tuple[Source, ...] = ()
-    threads_beside: frozenset[int] = frozenset()
+    attached_threads: frozenset[int] = frozenset()
     first_replays: Mapping[tuple[int, int], int] = field(default_factory=dict)
     inside_ns: Ints | None = None
-    attributed: Attributed | None = None
 
     @property
     def own_ns(self) -> Ints:
-        """How long each piece of work ran by itself, so that no time counts twice."""
-        whole = integers(self.work, "end_ns") - integers(self.work, "start_ns")
+        """How long each kernel ran by itself, so that no time counts twice."""
+        whole = self.work.end_ns - self.work.start_ns
         return whole if self.inside_ns is None else whole - self.inside_ns
 
     @property
     def on_device(self) -> Flags:
-        """Whether each piece of work ran on a device."""
-        return np.asarray(integers(self.work, "kind") != CPU_OP)
+        """Whether each kernel ran on a device."""
+        return np.asarray(self.work.kind != CPU_OP)
 
     @property
     def process_rank(self) -> Ints:

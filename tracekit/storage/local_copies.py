@@ -1,29 +1,37 @@
-"""Brings a report at a URL to this machine while it is read: SQLite and nsys know only files."""
+"""Copies of reports at URLs, for SQLite and nsys know only files; and temporary folders that outlive no process.
+
+The names of the folders tell which process they belong to. One of a process of this machine that has ended goes at
+once, one of another machine, which may share the disk, after it was left alone for a day.
+"""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import ReportError
-from tracekit.storage.failures import reachable
-from tracekit.storage.left_behind import passing_folder
+from tracekit.files import owned, this_machine
+from tracekit.progress import Progress
+from tracekit.storage.locations import Location, reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from upath import UPath
-
-    from tracekit.progress import Progress
-    from tracekit.storage.locations import Location
 
 #: The stage that progress names.
 BRINGING = "bringing"
+#: What is left alone for so long, nobody works on any more.
+_LEFT_ALONE_S = 86_400
+_OWNER = re.compile(r"([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
 @contextmanager
-def brought(report: Location, progress: Progress, scratch: str | None = None) -> Iterator[Path]:
+def local_copy(report: Location, progress: Progress, scratch: str | None = None) -> Iterator[Path]:
     """A path of this machine where the report can be read during the block; one at a URL is copied there.
 
     The copy has the report's name, and its folder the name of the report's folder, for ranks and names are read from
@@ -40,8 +48,8 @@ def brought(report: Location, progress: Progress, scratch: str | None = None) ->
     if isinstance(report, Path):
         yield report
         return
-    with passing_folder("tracekit-report-", scratch) as folder:
-        copy = folder / (report.parent.name or "report") / name_of(report)
+    with temp_dir("tracekit-report-", scratch) as folder:
+        copy = folder / (report.parent.name or "report") / _name_of(report)
         copy.parent.mkdir(exist_ok=True)
         with reachable(report, ReportError):
             _copy(report, copy, progress)
@@ -53,26 +61,64 @@ def brought(report: Location, progress: Progress, scratch: str | None = None) ->
             raise ReportError(report, error.problem, error.remedy.replace(str(copy), str(report))) from None
 
 
-def name_of(report: UPath) -> str:
+def _name_of(report: UPath) -> str:
     """The last part of a URL's path; what follows a question mark may be a key and is no name."""
     name: str = report.path.rstrip("/").rpartition("/")[2]
     return name.partition("?")[0] if report.protocol.startswith("http") else name
 
 
-def _copy(report: Any, copy: Path, progress: Progress) -> None:  # noqa: ANN401 - a path of an optional library
+def _copy(report: UPath, copy: Path, progress: Progress) -> None:
     from fsspec.callbacks import Callback  # noqa: PLC0415 - brought by extras
 
     def tell(size: int | None, value: int, **_: object) -> None:
         if size:
             progress(BRINGING, min(1.0, value / size))
 
-    told = Callback(hooks={"progress": tell})
+    callback = Callback(hooks={"progress": tell})
     fs, path = report.fs, report.path
-    about = fs.info(path)
+    about: dict[str, Any] = fs.info(path)
     if about["type"] == "directory":
-        fs.get(path.rstrip("/"), f"{copy}/", recursive=True, callback=told)
+        fs.get(path.rstrip("/"), f"{copy}/", recursive=True, callback=callback)
         return
     size = about.get("size")
-    fs.get_file(path, str(copy), callback=told)
+    fs.get_file(path, str(copy), callback=callback)
     if size is not None and copy.stat().st_size != size:
         raise EOFError(f"{copy.stat().st_size} of {size} bytes came")
+
+
+@contextmanager
+def temp_dir(prefix: str = "tracekit-", parent: str | None = None) -> Iterator[Path]:
+    """An empty folder that is removed when the block ends, and by the next one like it if this process is killed."""
+    above = Path(parent or tempfile.gettempdir())
+    remove_stale_dirs(above, prefix)
+    folder = above / f"{prefix}{owned()}"
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_stale_dirs(above: Path, prefix: str) -> None:
+    """Removes what killed processes left in a folder under names that begin so."""
+    with suppress(OSError):
+        for left in [path for path in above.iterdir() if path.name.startswith(prefix)]:
+            owner = _OWNER.fullmatch(left.name.removeprefix(prefix))
+            if owner is not None and _is_stale(left, owner[1], int(owner[2])):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_stale(folder: Path, machine: str, process: int) -> bool:
+    if machine != this_machine():
+        return _changed_s(folder) < time.time() - _LEFT_ALONE_S
+    import psutil  # noqa: PLC0415 - rarely is there anything
+
+    return not psutil.pid_exists(process)
+
+
+def _changed_s(folder: Path) -> float:
+    latest = folder.stat().st_mtime
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            latest = max(latest, path.stat().st_mtime)
+    return latest

@@ -1,33 +1,75 @@
 """Paths and URLs: what a user wrote becomes a path of this machine or one of ``universal_pathlib``.
 
-Both have the same methods, so that code which only reads need not know which it has.
+Both have the same methods, so that code which only reads need not know which it has. What goes wrong on the way to a
+URL is told on one line: each library of fsspec has errors of its own.
 """
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from tracekit.errors import UsageError
-from tracekit.storage.failures import extra_missing, reachable
+from typing_extensions import TypeIs
+
+from tracekit.errors import TracekitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from typing_extensions import TypeIs
     from upath import UPath
 
-    from tracekit.errors import TracekitError
-
-    #: A place on this machine or at a URL.
-    Location: TypeAlias = Path | UPath
-    #: What users write for it.
-    Given: TypeAlias = str | os.PathLike[str] | UPath
+#: A place on this machine or at a URL.
+Location: TypeAlias = "Path | UPath"
+#: What users write for it.
+Given: TypeAlias = "str | os.PathLike[str] | UPath"
 
 _SCHEME = "://"
+#: How many requests a store gets at a time: each one waits for the network some ten milliseconds.
+_AT_ONCE = 16
+#: The extra that brings what a scheme needs.
+_EXTRAS = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
+    **dict.fromkeys(("ssh", "sftp"), "ssh"),
+    **dict.fromkeys(("http", "https"), "http"),
+}
+#: Packages whose errors are about the way to the place or its owner's rules.
+_LIBRARIES = {
+    "aiobotocore",
+    "aiohttp",
+    "asyncio",
+    "azure",
+    "botocore",
+    "fsspec",
+    "gcsfs",
+    "google",
+    "paramiko",
+    "requests",
+    "s3fs",
+    "socket",
+    "urllib3",
+}
+_NO_CREDENTIALS = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "CredentialRetrievalError",
+    "TokenRetrievalError",
+    "DefaultCredentialsError",
+    "CredentialUnavailableError",
+    "ClientAuthenticationError",
+}
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def is_url(text: object) -> bool:
@@ -54,10 +96,17 @@ def location(given: Given, options: Mapping[str, Any] | None = None) -> Location
         place: UPath = UPath(given, **(options or {}))
         place.fs  # noqa: B018 - looks for the library of this kind of URL
     except ImportError:
-        raise UsageError(extra_missing(given, scheme)) from None
+        raise UsageError(_extra_missing(given, scheme)) from None
     except ValueError:
         raise UsageError(f"{given}: fsspec does not know {scheme}://; expected a URL such as s3://…") from None
     return place
+
+
+def _extra_missing(url: str, scheme: str) -> str:
+    extra = _EXTRAS.get(scheme)
+    if extra is None:
+        return f"{url}: needs universal-pathlib and what fsspec needs for {scheme}://; install both"
+    return f"{url}: needs the extra {extra}; install it with: pip install 'nsight-tracekit[{extra}]'"
 
 
 def is_remote(place: Location) -> TypeIs[UPath]:
@@ -105,3 +154,68 @@ def listed(place: UPath) -> None:
     """Lets a file system remember the sizes of all files below a URL: one request instead of one for each file."""
     if not place.protocol.startswith("http"):  # which has no lists that one can trust
         place.fs.find(place.path)
+
+
+def at_once(place: Location) -> int:
+    """How many requests a place may have at once; where each waits for its answer, it need not bear several."""
+    return _AT_ONCE if is_remote(place) and getattr(place.fs, "async_impl", False) else 1
+
+
+def in_order(function: Callable[[Item], Result], items: Iterable[Item], place: Location) -> Iterator[Result]:
+    """What a function that asks a place gives for each item, in their order; at a URL, several are asked for ahead.
+
+    The first is asked for alone, for often nothing else is wanted.
+
+    Raises:
+        Exception: What the function raises for the first item for which it raises anything.
+    """
+    waiting = iter(items)
+    for item in islice(waiting, 1):
+        yield function(item)
+    if (count := at_once(place)) == 1:
+        yield from map(function, waiting)
+        return
+    pool = ThreadPoolExecutor(count)
+    try:
+        ahead = deque(pool.submit(function, item) for item in islice(waiting, count))
+        while ahead:
+            yield ahead.popleft().result()
+            ahead += [pool.submit(function, item) for item in islice(waiting, 1)]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def reachable(place: object, error: type[TracekitError]) -> Iterator[None]:
+    """Turns what goes wrong on the way to a URL into an error of the kind ``error``, which takes three texts."""
+    try:
+        yield
+    except TracekitError:
+        raise
+    except Exception as raised:
+        problem_and_remedy = _problem_and_remedy(raised)
+        if problem_and_remedy is None:
+            raise
+        raise error(place, *problem_and_remedy) from None
+
+
+def _problem_and_remedy(raised: Exception) -> tuple[str, str] | None:
+    """What is told of an error; None if it is not about a place."""
+    name, library = type(raised).__name__, type(raised).__module__.partition(".")[0]
+    reason = " ".join(str(raised).split()) or name
+    if name in _NO_CREDENTIALS:
+        remedy = "sign in as for other programs of this store, for example by the variables AWS_ACCESS_KEY_ID and so on"
+        return f"no valid credentials were found ({reason})", remedy
+    if isinstance(raised, PermissionError):
+        return f"access is denied ({reason})", "check the credentials and what they allow"
+    if isinstance(raised, FileNotFoundError) and isinstance(raised.__cause__, OSError):
+        return _problem_and_remedy(raised.__cause__)  # over HTTP, also where nobody answers
+    if isinstance(raised, FileNotFoundError):
+        if "bucket" in reason.casefold():
+            return "its bucket does not exist", "check the name of the bucket, and the endpoint"
+        return "does not exist", "check the path"
+    if isinstance(raised, OSError) and raised.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return f"does not fit on this machine ({reason})", "free some space, or set TMPDIR to another folder"
+    if isinstance(raised, OSError | TimeoutError | EOFError) or library in _LIBRARIES:
+        return f"cannot be reached ({reason})", "check the network and the address, then run the command again"
+    return None

@@ -5,14 +5,8 @@ to ``TABLES``, and rows of it to ``tests/tables/test_golden_tables.py``. Adding 
 one bumps ``manifest.FORMAT_VERSION``.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from tracekit.tables import calls, coverage, kernel_modules, kernels, modules, ranges, steps
-
-if TYPE_CHECKING:
-    from tracekit.tables.base import Table
+from tracekit.tables.base import Table
 
 #: In the order in which they are built, two at a time: those with the most work first; coverage, which counts what
 #: the others lost, last.

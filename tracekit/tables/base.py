@@ -1,22 +1,14 @@
 """The protocol of a promised table, and how columns are made."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tracekit.schema import CATEGORY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from tracekit.attribution.base import Trace
-    from tracekit.schema import TableSpec
-
+from tracekit.attribution.base import Trace
+from tracekit.schema import CATEGORY, TableSpec
 
 _PIECE_ROWS = 131_072
 

@@ -1,33 +1,26 @@
-"""``calls``: every call of a module, with its work on the device."""
+"""``calls``: every call of a module, with its tensors, its memory and its work on the device."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tracekit.arrays import groups, slices
-from tracekit.arrays.columns import integers, taken
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.intervals import subtree_ends
-from tracekit.arrays.lookups import lookup
-from tracekit.arrays.unions import union_within
-from tracekit.markers.base import ModuleMarker
-from tracekit.markers.fields import PHASES
-from tracekit.schema import CATEGORY, Column, TableSpec
-from tracekit.tables import memory, shapes
+from tracekit.arrays.slices import union_within
+from tracekit.arrays.types import Ints, Rows
+from tracekit.attribution.base import Trace
+from tracekit.markers.base import CALL_PHASES, Marker, ModuleMarker
+from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, Nullable, TableSpec
 from tracekit.tables.base import category, or_null, pieces
-from tracekit.trace.steps.membership import step_at
+from tracekit.trace.evidence import Evidence
+from tracekit.trace.steps.steps import step_at
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.attribution.base import Trace
-
-
+_KWARGS = pa.map_(pa.string(), SHAPES)
+_KWARG_TYPES = pa.map_(pa.string(), TYPES)
 _NEVER = np.iinfo(np.int64).min
 
 SPEC = TableSpec(
@@ -38,28 +31,26 @@ SPEC = TableSpec(
     "the graph capture. For the time of a module in a step, sum kernels by step_id.",
     (
         Column("call_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
-        Column(
+        Nullable(
             "parent_call_id",
             pa.int64(),
-            "Call that it is part of; null for an outermost call. A recompute "
-            "is no part of the backward call around it, nor a backward pass of the forward call that begins it.",
-            nullable=True,
+            "Call that it is part of; null for an outermost call. A recompute is no part of the backward call around "
+            "it, nor a backward pass of the forward call that begins it.",
         ),
         Column("module_id", pa.int32(), "Module that was called."),
         Column("module", CATEGORY, "Path of that module."),
-        Column("step_id", pa.int64(), "Step it ran in; null outside steps.", nullable=True),
+        Nullable("step_id", pa.int64(), "Step it ran in; null outside steps."),
         Column(
             "occurrence",
             pa.int32(),
             "1 for the first call of this module in its process and phase, 2 for the second, and so on.",
         ),
-        Column(
+        Nullable(
             "phase",
             CATEGORY,
-            "forward; backward; recompute: a backward pass ran the module forward again, as its results were "
-            "not kept (activation checkpointing); or capture: the call ran during a graph capture on its thread. "
-            "Null for another plain range.",
-            nullable=True,
+            "forward; backward; recompute: a backward pass ran the module forward again, as its results were not kept "
+            "(activation checkpointing); or capture: the call ran during a graph capture on its thread. Null for "
+            "another plain range.",
         ),
         Column(
             "range_id",
@@ -68,20 +59,26 @@ SPEC = TableSpec(
             "the autograd node with which it began.",
         ),
         Column("pid", pa.int32(), "Process id."),
-        Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
+        Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
         Column("tid", pa.int32(), "Thread id."),
         Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
         Column("end_ns", pa.int64(), "Return on the host; device work of the call may still be running."),
-        *shapes.COLUMNS,
-        Column(
-            "gpu_start_ns",
-            pa.int64(),
-            "Start of the first kernel in its subtree; null if there is none.",
-            nullable=True,
+        Nullable("inputs", SHAPES, "Shapes of positional tensors; null if the marker does not record them."),
+        Nullable("outputs", SHAPES, "Shapes of results; null if no marker records them."),
+        Nullable(
+            "kwargs", _KWARGS, "Shapes of keyword tensors by argument name; null if the marker does not record them."
         ),
-        Column(
-            "gpu_end_ns", pa.int64(), "Latest end of the kernels in its subtree; null if there is none.", nullable=True
+        Nullable(
+            "input_types", TYPES, "Dtype and device of each positional tensor; null if the marker does not record them."
         ),
+        Nullable("output_types", TYPES, "Dtype and device of each result; null if no marker records them."),
+        Nullable(
+            "kwarg_types",
+            _KWARG_TYPES,
+            "Dtype and device of each keyword tensor by argument name; null if the marker does not record them.",
+        ),
+        Nullable("gpu_start_ns", pa.int64(), "Start of the first kernel in its subtree; null if there is none."),
+        Nullable("gpu_end_ns", pa.int64(), "Latest end of the kernels in its subtree; null if there is none."),
         Column("gpu_time_ns", pa.int64(), "Sum of the durations of the kernels in its subtree."),
         Column(
             "gpu_self_time_ns",
@@ -99,11 +96,22 @@ SPEC = TableSpec(
         Column(
             "launch_time_ns",
             pa.int64(),
-            "Host time in API calls that launched kernels of its subtree, from begin to return, so time "
-            "spent blocked is included (the launches analysis separates it). Launches during graph capture "
-            "and graph replays do not count.",
+            "Host time in API calls that launched kernels of its subtree, from begin to return, so time spent blocked "
+            "is included (the launches analysis separates it). Launches during graph capture and graph replays do not "
+            "count.",
         ),
-        *memory.COLUMNS,
+        Nullable(
+            "allocated_bytes",
+            pa.int64(),
+            "Memory that torch's allocator handed out on its thread, in its subtree: of GPUs, or of the CPU in a run "
+            "without one. Null if the report does not record it (profile_memory of torch.profiler).",
+        ),
+        Nullable(
+            "retained_bytes",
+            pa.int64(),
+            "How much of that the call left more than it found: without the memory that was taken back meanwhile; "
+            "negative if more was taken back. Null as allocated_bytes.",
+        ),
     ),
     sorted_by=("module_id", "start_ns"),
 )
@@ -112,7 +120,7 @@ SPEC = TableSpec(
 def build(trace: Trace) -> Iterator[pa.Table]:
     """The calls of known modules."""
     whole, device, node = _whole_columns(trace), _device(trace), trace.evidence.calls.trees.node
-    shaped, allocated = shapes.Shaped(trace.evidence), memory.Allocated(trace.evidence)
+    shaped, allocated = Shaped(trace.evidence), Allocated(trace.evidence)
     for at in pieces(np.arange(trace.ids.call_order.size)):
         rows = trace.ids.call_order[at].astype(np.intp)
         in_trees = node[rows].astype(np.intp)
@@ -125,7 +133,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
                 **shaped.columns(rows),
                 **allocated.columns(rows),
                 **columns,
-                "phase": category(columns["phase"], PHASES),
+                "phase": category(columns["phase"], CALL_PHASES),
                 "call_id": at,
                 "parent_call_id": or_null(columns["parent_call_id"]),
                 "step_id": or_null(columns["step_id"]),
@@ -136,11 +144,9 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 
 def _host(trace: Trace, rows: Rows) -> dict[str, object]:
-    """The module, place and time of each call."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
     at, module = calls.range_row[rows].astype(np.intp), calls.module[rows]
-    ranges = taken(recording.ranges.select(["start_ns", "thread"]), at)
-    thread = integers(ranges, "thread").astype(np.intp)
+    thread = recording.ranges.thread[at].astype(np.intp)
     return {
         "module_id": module,
         "module": category(module, [known.path for known in calls.modules]),
@@ -148,17 +154,16 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
         "tid": recording.threads.tid[thread].astype(np.int32),
-        "start_ns": ranges.column("start_ns"),
-        "end_ns": trace.evidence.endings.end_ns[calls.last_range[rows]],
+        "start_ns": recording.ranges.start_ns[at],
+        "end_ns": trace.evidence.ends.end_ns[calls.last_range[rows]],
     }
 
 
 def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
-    """Columns whose values depend on other calls, for every call of the trace."""
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    start = integers(recording.ranges, "start_ns")[calls.range_row]
-    end = trace.evidence.endings.end_ns[calls.last_range]
-    thread = integers(recording.ranges, "thread")[calls.range_row]
+    start = recording.ranges.start_ns[calls.range_row]
+    end = trace.evidence.ends.end_ns[calls.last_range]
+    thread = recording.ranges.thread[calls.range_row]
     process = recording.threads.process[thread]
     step = step_at(trace.evidence.steps, thread, process, start, end).astype(np.int32)
     del start, end, thread
@@ -166,21 +171,21 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     occurrence = np.zeros(calls.start.size, dtype=np.int32)
     # A plain range tells no phase, -1.
     phase = _phase(trace)
-    place = calls.module.astype(np.int64) * (len(PHASES) + 1) + phase + 1
+    place = calls.module.astype(np.int64) * (len(CALL_PHASES) + 1) + phase + 1
     occurrence[order] = _occurrence(process[order], place[order])
     parent = lookup(trace.ids.call_id, calls.known_parent)
     return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, "phase": phase}
 
 
 def _phase(trace: Trace) -> NDArray[np.int8]:
-    """The phase of each call, as a position in PHASES; calls during a graph capture are of that phase."""
+    """The phase of each call, as a position in CALL_PHASES; calls during a graph capture are of that phase."""
     calls = trace.evidence.calls
     markers = trace.evidence.decoded.markers
-    phases = [marker.phase if isinstance(marker, ModuleMarker) else PHASES[0] for marker in markers]
-    code = [PHASES.index(phase) if phase else -1 for phase in phases]
+    phases = [marker.phase if isinstance(marker, ModuleMarker) else CALL_PHASES[0] for marker in markers]
+    code = [CALL_PHASES.index(phase) if phase else -1 for phase in phases]
     phase = np.array([*code, 0], np.int8)[calls.marker]  # the last one is of calls without a marker
-    phase[calls.unmarked | (calls.evaluates & (phase < 0))] = PHASES.index("backward")
-    phase[calls.captured] = PHASES.index("capture")
+    phase[calls.unmarked | (calls.evaluates & (phase < 0))] = CALL_PHASES.index("backward")
+    phase[calls.captured] = CALL_PHASES.index("capture")
     return phase
 
 
@@ -202,7 +207,7 @@ def _device(trace: Trace) -> dict[str, Ints]:
     owned = np.flatnonzero(owner >= 0)
     trees = trace.evidence.calls.trees
     owner = trees.node[owner[owned]]
-    start, end = integers(work, "start_ns")[owned], integers(work, "end_ns")[owned]
+    start, end = work.start_ns[owned], work.end_ns[owned]
     number = trees.parent.size
     low, high = np.arange(number), subtree_ends(trees.parent, trees.depth)
     self_time, self_count = groups.sums(owner, trace.own_ns[owned], number), groups.counts(owner, number)
@@ -224,11 +229,82 @@ def _device(trace: Trace) -> dict[str, Ints]:
 def _launch_time(trace: Trace, owned: Ints) -> Ints:
     """Host time of each call's own launches, without graph replays: the calls they run did not launch them."""
     evidence = trace.evidence
-    useful = np.zeros(evidence.recording.launches.num_rows + 1, dtype=bool)
+    useful = np.zeros(len(evidence.recording.launches) + 1, dtype=bool)
     on_device = owned[evidence.recording.on_device[owned]]
     useful[evidence.launched.launch[on_device]] = True
     call = evidence.call_at_launch
     rows = np.flatnonzero(useful[:-1] & (call >= 0))
     launches = evidence.recording.launches
-    spent = integers(launches, "end_ns")[rows] - integers(launches, "start_ns")[rows]
+    spent = launches.end_ns[rows] - launches.start_ns[rows]
     return groups.sums(call[rows], spent, evidence.calls.parent.size)
+
+
+class Shaped:
+    """Shapes and types of calls, taken from the distinct markers."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._calls = evidence.calls
+        markers = evidence.decoded.markers
+        self._inputs = _by_marker(markers, lambda marker: marker.inputs, SHAPES)
+        self._outputs = _by_marker(markers, lambda marker: marker.outputs, SHAPES)
+        self._kwargs = _by_marker(markers, lambda marker: tuple(marker.kwargs.items()), _KWARGS)
+        self._types = _by_marker(markers, lambda marker: marker.types or None, TYPES)
+        self._kwarg_types = _by_marker(markers, lambda marker: tuple(marker.kwarg_types.items()) or None, _KWARG_TYPES)
+
+    def columns(self, rows: Rows) -> dict[str, object]:
+        """The shapes and types of some calls."""
+        marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
+        result = np.where(outputs >= 0, outputs, marker)
+        return {
+            "inputs": _said(self._inputs, marker),
+            "outputs": _said(self._outputs, result),
+            "kwargs": _said(self._kwargs, marker),
+            "input_types": _said(self._types, marker),
+            "output_types": _said(self._types, outputs),
+            "kwarg_types": _said(self._kwarg_types, marker),
+        }
+
+
+def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], Hashable], type_: pa.DataType) -> pa.Array:
+    values: dict[Hashable, int] = {None: 0}
+    rows = [
+        values.setdefault(field(marker), len(values)) if isinstance(marker, ModuleMarker) else 0 for marker in markers
+    ]
+    return pa.array(values, type_).take(pa.array(rows, pa.int64()))
+
+
+def _said(by_marker: pa.Array, marker: Rows) -> pa.Array | None:
+    """What some markers say; None if no marker says anything."""
+    return by_marker.take(or_null(marker)) if by_marker.null_count < len(by_marker) else None
+
+
+class Allocated:
+    """What allocators did on all threads."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        allocations = evidence.recording.allocations
+        self._time, self._thread, size = allocations.time_ns, allocations.thread, allocations.bytes
+        self._sums = [np.concatenate(([0], np.cumsum(part))) for part in (np.maximum(size, 0), size)]
+
+    def columns(self, rows: Rows) -> dict[str, object]:
+        """The memory of some calls."""
+        if not self._time.size:
+            return {"allocated_bytes": None, "retained_bytes": None}
+        ranges, calls = self._evidence.recording.ranges, self._evidence.calls
+        at, ends = calls.range_row[rows], calls.last_range[rows]
+        thread = ranges.thread[at]
+        first, last = np.zeros((2, rows.size), dtype=np.int64)
+        for one in np.unique(self._thread).tolist():
+            of_thread = thread == one
+            first[of_thread] = self._places(one, ranges.start_ns[at[of_thread]], "left")
+            last[of_thread] = self._places(one, self._evidence.ends.end_ns[ends[of_thread]], "right")
+        return {
+            name: total[last] - total[first]
+            for name, total in zip(("allocated_bytes", "retained_bytes"), self._sums, strict=True)
+        }
+
+    def _places(self, thread: int, times: Ints, side: Literal["left", "right"]) -> Ints:
+        begin, end = np.searchsorted(self._thread, [thread, thread + 1])
+        place: Ints = begin + np.searchsorted(self._time[begin:end], times, side)
+        return place

@@ -1,38 +1,49 @@
 """``coverage``: counts of what is known and what is not, with causes and advice."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays import groups
-from tracekit.arrays.columns import integers
-from tracekit.attribution import METHODS, graph_capture
-from tracekit.causes import ADVICE, BY_NAME, CAUSES, LEFT_OUT, LOSSES, REPORT
-from tracekit.causes.work import (
+from tracekit.arrays.intervals import innermost, parents
+from tracekit.arrays.types import Flags, Ints
+from tracekit.attribution import METHODS
+from tracekit.attribution.base import Trace
+from tracekit.causes import (
     BACKWARD,
+    CAUSES,
     COMPILATION,
     ENDED_ELSEWHERE,
     GRAPH_NOT_EXPANDED,
+    LEFT_OUT,
+    LOSSES,
+    MAP_DIFFERS,
+    MAP_INCOMPLETE,
+    MAP_SILENT,
+    NO_KERNEL_MAP,
     OUTSIDE_MODULES,
     OUTSIDE_RANGES,
     RECOMPUTED,
+    REPORT,
+    RUN_CUT,
+    Cause,
 )
 from tracekit.markers import phases
-from tracekit.markers.base import ModuleMarker, RangeMarker, StepMarker, Unreadable
-from tracekit.markers.kinds import OPERATORS, RANGES
+from tracekit.markers.base import (
+    MODULES,
+    OPERATORS,
+    RANGES,
+    CompiledGraphMarker,
+    ModuleMarker,
+    RangeMarker,
+    StepMarker,
+    Unreadable,
+)
 from tracekit.schema import CATEGORY, Column, TableSpec
-from tracekit.tables.compiled_graphs import losses_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tracekit.arrays.types import Ints
-    from tracekit.attribution.base import Trace
-    from tracekit.causes.base import Cause
-
+from tracekit.trace.compiled import work
+from tracekit.trace.evidence import Evidence
 
 SPEC = TableSpec(
     "coverage",
@@ -47,6 +58,7 @@ SPEC = TableSpec(
             "Subject: kernels, ranges, processes, a compiled graph, or something else that was counted.",
         ),
         Column("cause", CATEGORY, "Method by which it is known, or cause why it is not."),
+        Column("detail", pa.string(), "What happened in particular, where a cause has several forms; else empty."),
         Column("known", pa.bool_(), "Whether the row counts what is known."),
         Column("count", pa.int64(), "How many there are."),
         Column("time_ns", pa.int64(), "Sum of their durations; 0 where durations do not apply."),
@@ -61,10 +73,10 @@ SPEC = TableSpec(
 PLAIN = "plain"
 #: Advice on reports that were recorded with ``--backward``, and on those that were read by operators.
 _WITH_BACKWARD = {
-    BACKWARD.name: "accept it: losses and sums of gradients run outside modules",
-    OUTSIDE_MODULES.name: "mark more modules, or accept it: sampling, losses and copies run outside forward calls",
+    BACKWARD: "expected: losses and sums of gradients run outside modules",
+    OUTSIDE_MODULES: "expected for losses, sampling and copies; otherwise mark more modules",
 }
-_BY_OPERATORS = {OUTSIDE_RANGES.name: "accept it, or read the report with tracekit parse --by ranges"}
+_BY_OPERATORS = {OUTSIDE_RANGES: "read the report with tracekit parse --rows ranges, if it has ranges"}
 
 
 class Row(NamedTuple):
@@ -77,38 +89,35 @@ class Row(NamedTuple):
     time_ns: int
     share: float
     advice: str = ""
+    detail: str = ""
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """Counts of kernels, of ranges, and of everything that was lost or corrected on the way."""
-    rows = [*_kernels(trace), *_ranges(trace), *_compiling(trace), *_compiled_graphs(trace), *_losses(trace)]
-    yield table_of(rows, ADVICE | advice_on(trace))
+    yield table_of([*_kernels(trace), *_ranges(trace), *_compiling(trace), *_compiled_graphs(trace), *_losses(trace)])
 
 
-def table_of(rows: list[Row], advice: Mapping[str, str] = ADVICE) -> pa.Table:
-    """The rows with their advice, which may be another one than that of their causes."""
+def table_of(rows: list[Row]) -> pa.Table:
+    """The rows as a table."""
     return SPEC.table(
         {
             "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
             "cause": pa.array([row.cause for row in rows], pa.string()).cast(CATEGORY),
+            "detail": pa.array([row.detail for row in rows], pa.string()),
             "known": pa.array([row.known for row in rows], pa.bool_()),
             "count": pa.array([row.number for row in rows], pa.int64()),
             "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
             "share": pa.array([row.share for row in rows], pa.float64()),
-            "advice": pa.array([_advice(row, advice) for row in rows], pa.string()),
+            "advice": pa.array([row.advice for row in rows], pa.string()),
         }
     )
 
 
-def _advice(row: Row, advice: Mapping[str, str]) -> str:
-    """What to do; also about graphs traced as a whole that have a call, since what ran inside them is not known."""
-    if row.known:
-        return GRAPH_NOT_EXPANDED.advice if row.cause == graph_capture.NAME else ""
-    return row.advice or advice.get(row.cause, "")
+def _unknown(what: str, cause: Cause, number: int, time_ns: int, share: float) -> Row:
+    return Row(what, cause.name, False, number, time_ns, share, cause.advice, cause.detail)  # noqa: FBT003
 
 
-def advice_on(trace: Trace) -> dict[str, str]:
-    """What to do where the advice of causes is followed already, or would not help."""
+def _advice_on(trace: Trace) -> dict[Cause, str]:
     evidence = trace.evidence
     marked = (evidence.phase_of_calls == phases.BACKWARD) & ~evidence.calls.unmarked
     followed = _WITH_BACKWARD if marked.any() else {}
@@ -116,15 +125,16 @@ def advice_on(trace: Trace) -> dict[str, str]:
 
 
 def _kernels(trace: Trace) -> list[Row]:
-    owners, time = trace.owners, trace.own_ns
-    whole = int(time.sum())
+    owners, time, advice = trace.owners, trace.own_ns, _advice_on(trace)
+    whole = max(1, int(time.sum()))
     rows = []
-    for known, code, names in (
-        (True, owners.method, [method.NAME for method in METHODS]),
-        (False, owners.cause, [cause.name for cause in CAUSES]),
-    ):
-        for at, (count, spent) in _totals(code, time).items():
-            rows.append(Row("kernels", names[at], known, count, spent, spent / whole if whole else 0.0))
+    for at, (count, spent) in _totals(owners.method, time).items():
+        # What ran inside graphs traced as a whole is not known, even if their call is.
+        remedy = GRAPH_NOT_EXPANDED.advice if METHODS[at].NAME == "graph_capture" else ""
+        rows.append(Row("kernels", METHODS[at].NAME, True, count, spent, spent / whole, remedy))  # noqa: FBT003
+    for at, (count, spent) in _totals(owners.cause, time).items():
+        row = _unknown("kernels", CAUSES[at], count, spent, spent / whole)
+        rows.append(row._replace(advice=advice.get(CAUSES[at], row.advice)))
     return rows
 
 
@@ -135,44 +145,32 @@ def _ranges(trace: Trace) -> list[Row]:
         marker.cause if isinstance(marker, ModuleMarker | Unreadable) and marker.cause is not RECOMPUTED else None
         for marker in decoded.bare
     ]
-    names = ["marker", PLAIN, *(cause.name for cause in CAUSES)]
     codes = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
-    marker = np.append(decoded.of_text, -1)[integers(ranges, "text")]
-    told = np.where(decoded.rows(RangeMarker)[marker], -1, decoded.bare_row[marker])
+    marker = np.append(decoded.of_text, -1)[ranges.text]
+    told = np.where(decoded.rows(RangeMarker)[marker], -1, decoded.canonical_marker[marker])
     code = np.array([*codes, 1], dtype=np.int64)[told]
     placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker] | (trace.evidence.keyed.by == RANGES)
     code[placing & ~trace.evidence.axis.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
-    time = integers(ranges, "end_ns") - integers(ranges, "start_ns")
-    return [
-        Row("ranges", names[at], names[at] in ("marker", PLAIN), count, spent, count / code.size)
-        for at, (count, spent) in _totals(code, time).items()
-    ]
+    time = ranges.end_ns - ranges.start_ns
+    rows = []
+    for at, (count, spent) in _totals(code, time).items():
+        share = count / code.size
+        known = Row("ranges", PLAIN if at else "marker", True, count, spent, share)  # noqa: FBT003
+        rows.append(known if at <= 1 else _unknown("ranges", CAUSES[at - 2], count, spent, share))
+    return rows
 
 
 def _compiling(trace: Trace) -> list[Row]:
-    """The processes that compiled models, and for how long they did."""
     compiling, processes = trace.evidence.compiling, trace.evidence.recording.threads.process_pid.size
     number, spent = int(np.unique(compiling.process).size), int((compiling.end_ns - compiling.start_ns).sum())
-    row = Row(
-        "processes", COMPILATION.name, known=False, number=number, time_ns=spent, share=number / max(1, processes)
-    )
+    row = _unknown("processes", COMPILATION, number, spent, number / max(1, processes))
     return [row] if number else []
 
 
 def _compiled_graphs(trace: Trace) -> list[Row]:
-    """Work of compiled graphs whose modules are not known, by graph and reason."""
     whole = max(1, int(trace.own_ns.sum()))
     return [
-        Row(
-            loss.what,
-            loss.cause.name,
-            known=False,
-            number=loss.number,
-            time_ns=loss.time_ns,
-            share=loss.time_ns / whole,
-            advice=loss.cause.advice,
-        )
-        for loss in losses_of(trace)
+        _unknown(loss.what, loss.cause, loss.number, loss.time_ns, loss.time_ns / whole) for loss in losses_of(trace)
     ]
 
 
@@ -180,24 +178,18 @@ def _losses(trace: Trace) -> list[Row]:
     """Losses that the stages counted, and rows that were left out because they are not needed."""
     recording = trace.evidence.recording
     whole = {
-        "ranges": recording.ranges.num_rows,
-        "launches": recording.launches.num_rows,
+        "ranges": len(recording.ranges),
+        "launches": len(recording.launches),
         "calls": trace.ids.call_order.size,
         "processes": recording.threads.process_pid.size,
-        "events": recording.ranges.num_rows,
+        "events": len(recording.ranges),
         REPORT: 1,
     }
-    return [
-        Row(
-            f"{what}{LOSSES if BY_NAME[cause].loss else LEFT_OUT}",
-            cause,
-            known=False,
-            number=count,
-            time_ns=0,
-            share=min(1.0, count / max(1, whole.get(what, recording.work.num_rows))),
-        )
-        for (what, cause), count in sorted(recording.tally.counts.items())
-    ]
+    rows = []
+    for (what, cause), count in recording.counters.counts.items():
+        share = min(1.0, count / max(1, whole.get(what, len(recording.work))))
+        rows.append(_unknown(f"{what}{LOSSES if cause.loss else LEFT_OUT}", cause, count, 0, share))
+    return sorted(rows, key=lambda row: (row.what, row.cause, row.detail))
 
 
 def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
@@ -205,3 +197,88 @@ def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
     codes = int(code.max(initial=-1)) + 1
     count, spent = groups.counts(code, codes), groups.sums(code, time, codes)
     return {at: (int(count[at]), int(spent[at])) for at in np.flatnonzero(count).tolist()}
+
+
+_REASONS = {work.NO_MAP: MAP_INCOMPLETE, work.DIFFERS: MAP_DIFFERS, work.SILENT: MAP_SILENT, work.CUT: RUN_CUT}
+#: Of more graphs, those with the least time are counted together.
+_MOST_GRAPHS = 64
+
+
+class Loss(NamedTuple):
+    """Some work whose modules are not known: of what, why, how many pieces, and their time."""
+
+    what: str
+    cause: Cause
+    number: int
+    time_ns: int
+
+
+def losses_of(trace: Trace) -> list[Loss]:
+    """Work of compiled graphs by graph and reason, the most time first, and that of compiled code without a map."""
+    losses = sorted(_by_graph(trace), key=lambda loss: -loss.time_ns)
+    others: dict[Cause, Loss] = {}
+    for loss in losses[_MOST_GRAPHS:]:
+        known = others.get(loss.cause, Loss("other compiled graphs", loss.cause, 0, 0))
+        total = known.number + loss.number, known.time_ns + loss.time_ns
+        others[loss.cause] = Loss(known.what, known.cause, *total)
+    return [*losses[:_MOST_GRAPHS], *others.values(), *_without_a_map(trace)]
+
+
+def _by_graph(trace: Trace) -> list[Loss]:
+    work, time = trace.evidence.compiled_work, trace.own_ns
+    numbers: dict[str, int] = {}
+    graph = [numbers.setdefault(marker.map_id, len(numbers)) for marker in work.runs.graphs]
+    of_work = np.array([*graph, -1], dtype=np.int64)[np.append(work.runs.graph, -1)[work.run]]
+    losses = []
+    for code, cause in _REASONS.items():
+        lost = np.where(work.of_work == code, of_work, -1)
+        count, spent = groups.counts(lost, len(numbers)), groups.sums(lost, time, len(numbers))
+        losses += [
+            Loss(f"compiled graph {map_id}", cause, int(count[at]), int(spent[at]))
+            for map_id, at in numbers.items()
+            if count[at]
+        ]
+    return losses
+
+
+def _without_a_map(trace: Trace) -> list[Loss]:
+    """Work launched inside ranges of torch.compile that tell no map: at most the module around it is known."""
+    evidence = trace.evidence
+    causes = _causes_of_markers(evidence)
+    left = evidence.compiled_work.of_work == work.NO_RUN
+    losses = []
+    # Torch's own ranges stand around and inside those that say why.
+    for cause in (*dict.fromkeys(known for known in causes if known not in (None, NO_KERNEL_MAP)), NO_KERNEL_MAP):
+        chosen = [known is not None and cause in (known, NO_KERNEL_MAP) for known in causes]
+        inside = left & _launched_in(evidence, chosen)
+        left &= ~inside
+        if number := int(inside.sum()):
+            losses.append(Loss("compiled code", cause, number, int(trace.own_ns[inside].sum())))
+    return losses
+
+
+def _causes_of_markers(evidence: Evidence) -> list[Cause | None]:
+    """For every marker why work inside its ranges has no map; None if it says nothing of that."""
+    maps, by_modules = evidence.compiled_work.runs.maps, evidence.keyed.by == MODULES
+    causes: list[Cause | None] = []
+    for marker in evidence.decoded.markers:
+        match marker:
+            case RangeMarker(compiled=True):
+                causes.append(marker.cause or NO_KERNEL_MAP)
+            # Where modules are the nodes, its own work is nobody's, and that of calls inside is theirs.
+            case CompiledGraphMarker() if not by_modules and marker.map_id not in maps:
+                causes.append(MAP_INCOMPLETE)
+            case _:
+                causes.append(None)
+    return causes
+
+
+def _launched_in(evidence: Evidence, chosen: Sequence[bool]) -> Flags:
+    decoded, axis = evidence.decoded, evidence.axis
+    if not any(chosen):
+        return np.zeros(len(evidence.recording.work), dtype=bool)
+    marker = np.append(decoded.of_text, -1)[evidence.recording.ranges.text]
+    rows = np.flatnonzero(np.array([*chosen, False])[marker] & axis.ends_here)
+    start, end = axis.range_start[rows], axis.range_end[rows]
+    inside = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end) >= 0
+    return np.asarray(np.append(inside, False)[evidence.compiled_work.launch])

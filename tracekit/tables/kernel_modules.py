@@ -1,23 +1,17 @@
 """``kernel_modules``: which modules each piece of device work serves, and by how much."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.flops.compiled import why
-from tracekit.flops.dtypes import MULTIPLIED
-from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.arrays.types import Ints, Rows
+from tracekit.attribution.base import Trace
+from tracekit.flops.kernels import why
+from tracekit.flops.tensors import MULTIPLIED
+from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import category, or_null, pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.attribution.base import Trace
-    from tracekit.trace.compiled.shares import Shares
+from tracekit.trace.compiled.work import Shares
 
 #: The columns of shares that tell FLOPs.
 _FLOPS = ("flops", "note")
@@ -35,33 +29,22 @@ SPEC = TableSpec(
             pa.float64(),
             "Share of the kernel's time for this module, from 0 to 1; the weights of a kernel sum to 1.",
         ),
-        Column(
+        Nullable(
             "flops",
             pa.int64(),
             "FLOPs of matrix products, convolutions and attention that the kernel computed for the module, as the "
             "kernel map of its compiled graph tells; of several kernels that a library launched for one operation, the "
             "first has them. Null if unknown, and for other work: tracekit show roofline counts that by calls.",
-            nullable=True,
         ),
-        Column(
-            "flops_dtype",
-            CATEGORY,
-            "The dtype in which it multiplied; null if unknown, or without FLOPs.",
-            nullable=True,
-        ),
-        Column(
-            "flops_unknown",
-            CATEGORY,
-            "Why the FLOPs are not known, though a kernel map tells the modules.",
-            nullable=True,
-        ),
+        Nullable("flops_dtype", CATEGORY, "The dtype in which it multiplied; null if unknown, or without FLOPs."),
+        Nullable("flops_unknown", CATEGORY, "Why the FLOPs are not known, though a kernel map tells the modules."),
     ),
     sorted_by=("kernel_id", "module_id"),
 )
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
-    """One row of weight 1 for every piece of work that has a module, and several for one that serves several."""
+    """One row of weight 1 for every kernel that has a module, and several for one that serves several."""
     module, shares = (np.full(trace.module.size, -1, dtype=np.int32) for _ in range(2))
     module[trace.ids.kernel_id] = trace.module
     shares[trace.ids.kernel_id] = np.where(trace.module >= 0, trace.shares_of_work, -1)

@@ -1,41 +1,79 @@
-"""``kernels``: every piece of device work, with its module or the cause why it has none."""
+"""``kernels``: every GPU activity, with its module or the cause why it has none."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers, taken
-from tracekit.arrays.lookups import lookup
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution import METHODS
-from tracekit.causes import CAUSES
+from tracekit.attribution.base import Trace
+from tracekit.causes import NAME_OF_CAUSE, NAMES
+from tracekit.markers.base import Shapes
 from tracekit.markers.phases import COMPILE, PHASES
 from tracekit.recording.axis import range_around
-from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK, WORK_KINDS
-from tracekit.schema import CATEGORY, Column, TableSpec
-from tracekit.tables import operators
+from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK_KINDS
+from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import category, or_null, pieces
-from tracekit.trace.steps.membership import step_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.attribution.base import Trace
-    from tracekit.trace.evidence import Evidence
-
+from tracekit.trace.evidence import Evidence
+from tracekit.trace.operators import operator_ranges
+from tracekit.trace.steps.steps import step_at
 
 _NO_LAUNCH = np.iinfo(np.int64).min
 
-#: How large a piece of work is: its launch configuration, and what it copies or sets.
-_SIZES = (
-    *("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"),
-    *("registers", "static_smem_bytes", "dynamic_smem_bytes", "bytes"),
+_OF_KERNELS = "; null for other work than kernels."
+#: Where it ran.
+_PLACE = (
+    Nullable("device", pa.int32(), "Number of the GPU, as in the report; null if unknown."),
+    Nullable("context", pa.int32(), "Id of the CUDA context, unique within its process; null if unknown."),
+    Nullable("stream", pa.int64(), "Id of the CUDA stream, unique within its context; null if unknown."),
 )
-_GRAPH_IDS = ("graph_id", "graph_exec_id", "graph_node_id")
+#: Its launch configuration, and what it copies or sets.
+_SIZES = (
+    *(Nullable(f"grid_{axis}", pa.int32(), f"Grid size in {axis}, in blocks{_OF_KERNELS}") for axis in "xyz"),
+    *(Nullable(f"block_{axis}", pa.int32(), f"Block size in {axis}, in threads{_OF_KERNELS}") for axis in "xyz"),
+    Nullable("registers", pa.int32(), f"Registers per thread{_OF_KERNELS}"),
+    Nullable("static_smem_bytes", pa.int32(), f"Static shared memory per block{_OF_KERNELS}"),
+    Nullable("dynamic_smem_bytes", pa.int32(), f"Dynamic shared memory per block{_OF_KERNELS}"),
+    Nullable("bytes", pa.int64(), "Bytes copied or set; null for kernels."),
+)
+_GRAPH_IDS = (
+    Nullable("graph_id", pa.int64(), "CUDA graph it ran from; null outside graphs or if unknown."),
+    Nullable("graph_exec_id", pa.int64(), "Instance of that CUDA graph; null outside graphs or if unknown."),
+    Nullable("graph_node_id", pa.int64(), "Node of that CUDA graph; null outside graphs or if unknown."),
+)
+
+#: The operator that launched it.
+_OPERATOR = (
+    Nullable(
+        "op",
+        CATEGORY,
+        "Innermost operator around its launch (of torch.profiler; of emit_nvtx, nsys --pytorch or PyProf), such as "
+        "aten::addmm; for graph work, around the graph capture of its node; of a cpu_op, its own name. Null if "
+        "unknown.",
+    ),
+    Nullable(
+        "op_shapes",
+        CATEGORY,
+        "Shapes of that operator's inputs, as JSON: [[8, 16], [16, 4], []]; inputs that are no tensors are empty. Null "
+        "if its marker does not record them.",
+    ),
+    Nullable(
+        "op_types",
+        CATEGORY,
+        'Dtypes of that operator\'s inputs, as JSON: ["float16", "float16", ""]; inputs that are no tensors are empty. '
+        "Null if its marker does not record them; Chrome traces with record_shapes do.",
+    ),
+    Nullable(
+        "op_seq",
+        pa.int64(),
+        "Sequence number of autograd in that operator's marker; null if it has none. An operator and the backward node "
+        "that it makes have the same.",
+    ),
+)
 
 SPEC = TableSpec(
     "kernels",
@@ -49,11 +87,11 @@ SPEC = TableSpec(
         Column(
             "kind",
             CATEGORY,
-            "kernel, memcpy, memset, graph (a CUDA graph traced as a whole) or cpu_op (an operator, in a run "
-            "without a GPU).",
+            "kernel, memcpy, memset, graph (a CUDA graph traced as a whole) or cpu_op (an operator, in a run without a "
+            "GPU).",
         ),
-        Column("name", CATEGORY, "Short name; null if unknown.", nullable=True),
-        Column("full_name", CATEGORY, "Name with template arguments and parameters; null if unknown.", nullable=True),
+        Nullable("name", CATEGORY, "Short name; null if unknown."),
+        Nullable("full_name", CATEGORY, "Name with template arguments and parameters; null if unknown."),
         Column(
             "start_ns",
             pa.int64(),
@@ -63,37 +101,34 @@ SPEC = TableSpec(
         Column(
             "dur_ns",
             pa.int64(),
-            "Duration: end_ns - start_ns, for a cpu_op without the operators it called. Durations add up; no "
-            "time counts twice.",
+            "Duration: end_ns - start_ns, for a cpu_op without the operators it called. Durations add up; no time "
+            "counts twice.",
         ),
-        *WORK.chosen("device", "context", "stream"),
-        Column("pid", pa.int32(), "Process id; null if the report does not record it.", nullable=True),
-        Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
-        Column("tid", pa.int32(), "Id of the thread that launched it; null if its launch is unknown.", nullable=True),
-        Column(
+        *_PLACE,
+        Nullable("pid", pa.int32(), "Process id; null if the report does not record it."),
+        Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
+        Nullable("tid", pa.int32(), "Id of the thread that launched it; null if its launch is unknown."),
+        Nullable(
             "correlation_id",
             pa.int64(),
             "Id that links it to its launch, unique within its process; null if the report has none.",
-            nullable=True,
         ),
-        Column("launch_name", CATEGORY, "Name of the API call that launched it; null if unknown.", nullable=True),
-        Column("launch_start_ns", pa.int64(), "Start of that API call on the host; null if unknown.", nullable=True),
-        Column("launch_end_ns", pa.int64(), "Return of that API call on the host; null if unknown.", nullable=True),
-        Column(
+        Nullable("launch_name", CATEGORY, "Name of the API call that launched it; null if unknown."),
+        Nullable("launch_start_ns", pa.int64(), "Start of that API call on the host; null if unknown."),
+        Nullable("launch_end_ns", pa.int64(), "Return of that API call on the host; null if unknown."),
+        Nullable(
             "module_id",
             pa.int32(),
             "Module it belongs to, of several the one that it serves most; null if unknown, see cause.",
-            nullable=True,
         ),
-        Column("module", CATEGORY, "Path of that module.", nullable=True),
-        Column(
+        Nullable("module", CATEGORY, "Path of that module."),
+        Nullable(
             "call_id",
             pa.int64(),
             "Innermost call it belongs to; for graph work, the call that ran during graph capture. Null if unknown, "
             "and where it is compiled and in no call.",
-            nullable=True,
         ),
-        Column(
+        Nullable(
             "method",
             CATEGORY,
             "How its module was found: compiled (by the kernel map of the compiled graph that launched it; "
@@ -102,61 +137,53 @@ SPEC = TableSpec(
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
             "that holds its graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: "
             "the range that waited for it); null if it was not found.",
-            nullable=True,
         ),
-        Column("cause", CATEGORY, "Why its module was not found; null exactly where method is set.", nullable=True),
-        Column(
+        Nullable("cause", CATEGORY, "Why its module was not found; null exactly where method is set."),
+        Nullable(
             "phase",
             CATEGORY,
             "What the program did when it launched it: forward, backward, recompute, optimizer, data (loading) or "
             "compile (torch.compile at work); of replayed work, the phase of its call. Null if unknown.",
-            nullable=True,
         ),
-        *operators.COLUMNS,
-        Column(
+        *_OPERATOR,
+        Nullable(
             "range_id",
             pa.int64(),
-            "Innermost NVTX range of any kind around its launch; for graph work, the range around the "
-            "replay. Null if there is none.",
-            nullable=True,
+            "Innermost NVTX range of any kind around its launch; for graph work, the range around the replay. Null if "
+            "there is none.",
         ),
-        Column(
+        Nullable(
             "step_id",
             pa.int64(),
-            "Step it was launched in: the innermost on its thread, otherwise the only one open in its "
-            "process; null outside steps and for compilation. Where steps are not marked, only threads of replicas "
-            "and, in training, threads that run no forward pass of their own take the step of another thread.",
-            nullable=True,
+            "Step it was launched in: the innermost on its thread, otherwise the only one open in its process; null "
+            "outside steps and for compilation. Where steps are not marked, only threads of replicas and, in training, "
+            "threads that run no forward pass of their own take the step of another thread.",
         ),
-        *WORK.chosen(*_SIZES),
-        Column(
-            "copy_kind", CATEGORY, "Direction of a copy, such as Host-to-Device; null for other work.", nullable=True
-        ),
-        *WORK.chosen(*_GRAPH_IDS),
-        Column(
+        *_SIZES,
+        Nullable("copy_kind", CATEGORY, "Direction of a copy, such as Host-to-Device; null for other work."),
+        *_GRAPH_IDS,
+        Nullable(
             "original_graph_node_id",
             pa.int64(),
-            "Node created by the graph capture, of which its node is a copy, directly or through other "
-            "copies; null if unknown.",
-            nullable=True,
+            "Node created by the graph capture, of which its node is a copy, directly or through other copies; null if "
+            "unknown.",
         ),
-        Column(
+        Nullable(
             "capture_range_id",
             pa.int64(),
             "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown.",
-            nullable=True,
         ),
     ),
     sorted_by=("module_id", "start_ns"),
 )
 
-_UNCHANGED = ("device", "context", "stream", "correlation_id", *_SIZES, *_GRAPH_IDS)
+_UNCHANGED = (*(column.name for column in (*_PLACE, *_SIZES, *_GRAPH_IDS)),)
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
-    named, phase = operators.Named(trace.evidence), _phase(trace)
+    named, phase = _Operators(trace.evidence), _phase(trace)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
             _device(trace, rows)
@@ -168,24 +195,21 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 
 def _device(trace: Trace, rows: Rows) -> dict[str, object]:
-    """Columns about the work on the device."""
     recording = trace.evidence.recording
-    work = taken(recording.work, rows)
-    start, end = integers(work, "start_ns"), integers(work, "end_ns")
-    kind = integers(work, "kind")
-    columns: dict[str, object] = {name: work.column(name) for name in _UNCHANGED}
+    work = recording.work.take(rows)
+    columns: dict[str, object] = {name: or_null(getattr(work, name)) for name in _UNCHANGED}
     return columns | {
-        "correlation_id": pc.if_else(pa.array(kind != CPU_OP), work.column("correlation_id"), None),
+        "correlation_id": or_null(np.where(work.kind == CPU_OP, -1, work.correlation_id)),
         "kernel_id": trace.ids.kernel_id[rows],
-        "start_ns": start,
-        "end_ns": end,
+        "start_ns": work.start_ns,
+        "end_ns": work.end_ns,
         "dur_ns": trace.own_ns[rows],
-        "kind": category(kind, WORK_KINDS),
-        "name": category(integers(work, "name"), recording.names),
-        "full_name": category(integers(work, "full_name"), recording.names),
-        "copy_kind": category(integers(work, "copy_kind"), COPY_KINDS),
-        "pid": or_null(lookup(recording.threads.process_pid, integers(work, "process"))).cast(pa.int32()),
-        "rank": or_null(lookup(recording.process_rank, integers(work, "process"))),
+        "kind": category(work.kind, WORK_KINDS),
+        "name": category(work.name, recording.names),
+        "full_name": category(work.full_name, recording.names),
+        "copy_kind": category(work.copy_kind, COPY_KINDS),
+        "pid": or_null(lookup(recording.threads.process_pid, work.process)).cast(pa.int32()),
+        "rank": or_null(lookup(recording.process_rank, work.process)),
     }
 
 
@@ -196,7 +220,7 @@ def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
         "module": category(module, [module.path for module in trace.evidence.calls.modules]),
         "call_id": or_null(lookup(trace.ids.call_id, owners.call[rows])),
         "method": category(owners.method[rows], [method.NAME for method in METHODS]),
-        "cause": category(owners.cause[rows], [cause.name for cause in CAUSES]),
+        "cause": category(np.array([*NAME_OF_CAUSE, -1])[owners.cause[rows]], NAMES),
         "phase": category(phase[rows], PHASES),
     }
 
@@ -225,8 +249,8 @@ class _Launches(NamedTuple):
 
 def _launches(evidence: Evidence) -> _Launches:
     launches, threads = evidence.recording.launches, evidence.recording.threads
-    thread = integers(launches, "thread")
-    start, end, name = (integers(launches, column) for column in ("start_ns", "end_ns", "name"))
+    thread = launches.thread
+    start, end, name = launches.start_ns, launches.end_ns, launches.name
     step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(np.int32)
     step[evidence.phase == COMPILE] = -1
     axis = evidence.axis
@@ -240,10 +264,9 @@ def _launches(evidence: Evidence) -> _Launches:
 
 
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
-    """Columns from the API call that launched each piece."""
     launch = evidence.launched.launch[rows].astype(np.intp)
     # No API call starts an operator.
-    kind = integers(evidence.recording.work, "kind")[rows]
+    kind = evidence.recording.work.kind[rows]
     api_call = np.where(kind == CPU_OP, -1, launch)
     return {
         "tid": or_null(launches.tid.take(launch)),
@@ -259,10 +282,10 @@ class _Captured:
     """The graph capture of nodes of CUDA graphs."""
 
     def __init__(self, evidence: Evidence) -> None:
-        lineage, origins = evidence.lineage, evidence.origins
-        self._of_work = lineage.of_work
-        self._original = np.append(lineage.original, np.int32(-1))
-        self._node_id = lineage.node_id
+        chains, origins = evidence.chains, evidence.origins
+        self._of_work = chains.of_work
+        self._original = np.append(chains.original, np.int32(-1))
+        self._node_id = chains.node_id
         self._range = np.full(self._original.size, -1, dtype=np.int64)
         known = np.flatnonzero(origins.certain)
         if known.size:
@@ -278,3 +301,59 @@ class _Captured:
             "original_graph_node_id": pa.array(self._node_id[original], mask=original < 0),
             "capture_range_id": or_null(self._range[node]),
         }
+
+
+class _Operators:
+    """The operators that launched the work of a recording."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        recording, operators = evidence.recording, evidence.operators
+        self._text = _text_of_work(evidence)
+        self._kind, self._work_name = recording.work.kind, recording.work.name
+        names: dict[str, int] = {}
+        of_operator = [names.setdefault(operator.name, len(names)) for operator in operators.distinct]
+        own = recording.names if (self._kind == CPU_OP).any() else []
+        self._of_name = np.array([*(names.setdefault(name, len(names)) for name in own), -1])
+        self._of_text = np.array([*of_operator, -1])[operators.of_text]
+        shapes: dict[str, int] = {}
+        told = [-1 if item.inputs is None else _number(shapes, item.inputs) for item in operators.distinct]
+        self._shapes_of_text = np.array([*told, -1])[operators.of_text]
+        types: dict[str, int] = {}
+        told = [-1 if item.types is None else _number(types, item.types) for item in operators.distinct]
+        self._types_of_text, self._types = np.array([*told, -1])[operators.of_text], list(types)
+        self._names, self._shapes, self._number = list(names), list(shapes), operators.number
+
+    def columns(self, rows: Rows) -> dict[str, object]:
+        """The operators of some work."""
+        text = self._text[rows]
+        name = self._of_text[text]
+        on_cpu = np.flatnonzero(self._kind[rows] == CPU_OP)
+        if on_cpu.size:
+            own = self._of_name[self._work_name[rows[on_cpu]]]
+            unmarked = own != name[on_cpu]
+            name[on_cpu] = own
+            text[on_cpu[unmarked]] = -1
+        return {
+            "op": category(name, self._names),
+            "op_shapes": category(self._shapes_of_text[text], self._shapes),
+            "op_types": category(self._types_of_text[text], self._types),
+            "op_seq": or_null(self._number[text]),
+        }
+
+
+def _number(numbers: dict[str, int], inputs: Shapes | tuple[str, ...]) -> int:
+    return numbers.setdefault(json.dumps(inputs), len(numbers))
+
+
+def _text_of_work(evidence: Evidence) -> Rows:
+    """The text of the innermost operator around the launch of all work, or around the graph capture of its node."""
+    launched, chains, origins = evidence.launched, evidence.chains, evidence.origins
+    ranges = operator_ranges(evidence.recording, evidence.axis, evidence.operators)
+    if not ranges.text.size:
+        return np.full(launched.launch.size, -1, dtype=np.int64)
+    at_launch = ranges.texts_around(evidence.axis.launch_start, evidence.axis.launch_end)
+    text = lookup(at_launch, launched.launch)
+    captured = np.full(origins.start.size, -1, dtype=np.int64)
+    known = np.flatnonzero(origins.certain)
+    captured[known] = ranges.texts_around(origins.start[known], origins.end[known])
+    return np.where(launched.replayed, lookup(captured, chains.of_work), text)

@@ -1,29 +1,19 @@
 """``modules``: the hierarchy."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.markers.kinds import KINDS
-from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.attribution.base import Trace
+from tracekit.markers.base import KINDS
+from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import category
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.attribution.base import Trace
-    from tracekit.trace.hierarchy.facts import Facts
-    from tracekit.trace.hierarchy.modules import Module
+from tracekit.trace.hierarchy.modules import Module
+from tracekit.trace.hierarchy.path_collisions import Facts
 
 _PARAM = pa.struct(
-    [
-        pa.field("name", pa.string()),
-        pa.field("shape", pa.list_(pa.int64())),
-        pa.field("dtype", pa.string()),
-    ]
+    [pa.field("name", pa.string()), pa.field("shape", pa.list_(pa.int64())), pa.field("dtype", pa.string())]
 )
 
 SPEC = TableSpec(
@@ -33,13 +23,13 @@ SPEC = TableSpec(
     (
         Column("module_id", pa.int32(), "Unique id: the row number in pre-order."),
         Column("subtree_end_id", pa.int32(), "End of its subtree, which has the ids module_id <= id < subtree_end_id."),
-        Column("parent_id", pa.int32(), "Id of the parent module; null for a root.", nullable=True),
+        Nullable("parent_id", pa.int32(), "Id of the parent module; null for a root."),
         Column("depth", pa.int16(), "Number of modules above it."),
         Column(
             "path",
             pa.string(),
-            "Dotted path of the place where it runs, such as top.model.layers.3.mlp; a second module at the "
-            "same place is numbered, as in top~2.",
+            "Dotted path of the place where it runs, such as top.model.layers.3.mlp; a second module at the same place "
+            "is numbered, as in top~2.",
         ),
         Column("name", pa.string(), "Last part of the path. That of a range may hold dots."),
         Column(
@@ -48,25 +38,21 @@ SPEC = TableSpec(
             "module; or range (a plain NVTX range), operator or region (a compiled graph of which nothing more is "
             "known) if the dataset is keyed by these.",
         ),
-        Column("class_name", pa.string(), "Class of the module; null if no marker records it.", nullable=True),
-        Column(
+        Nullable("class_name", pa.string(), "Class of the module; null if no marker records it."),
+        Nullable(
             "alias_of",
             pa.string(),
-            "Path that its markers record, if different: the module is shared, or several modules have that "
-            "path. Where they record no path (with_stack), that of its first call. Null if the same.",
-            nullable=True,
+            "Path that its markers record, if different: the module is shared, or several modules have that path. "
+            "Where they record no path (with_stack), that of its first call. Null if the same.",
         ),
         Column(
             "params",
             pa.list_(_PARAM),
-            "Its own trainable parameters, without those of submodules; a shape or dimension is null where "
-            "markers disagree, as for shards of different sizes.",
+            "Its own trainable parameters, without those of submodules; a shape or dimension is null where markers "
+            "disagree, as for shards of different sizes.",
         ),
-        Column(
-            "static_params",
-            pa.string(),
-            "Other settings of the module, as JSON; null if no marker records them.",
-            nullable=True,
+        Nullable(
+            "static_params", pa.string(), "Other settings of the module, as JSON; null if no marker records them."
         ),
     ),
     sorted_by=("module_id",),

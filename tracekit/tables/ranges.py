@@ -1,30 +1,30 @@
-"""``ranges``: every NVTX range, ours or not, with NVIDIA's projection onto the GPU."""
+"""``ranges``: every NVTX range, ours or not, with NVIDIA's projection onto the GPU (``nvtx_gpu_proj_trace``).
 
-from __future__ import annotations
+Work is inside a range if the API call that launched it lies within the range on the same thread, both ends inclusive;
+the projection goes from the first start to the last end; a launch of many kernels (a graph) counts once. Unlike
+NVIDIA's, rows that merely carry a CUDA backtrace are not counted twice.
+"""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays import groups, slices
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.intervals import innermost, parents
-from tracekit.arrays.lookups import lookup
-from tracekit.causes.reports import API_OVERLAP
-from tracekit.recording.tables import RANGE_KINDS, RANGES
-from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.arrays.types import Ints, Rows
+from tracekit.attribution.base import Trace
+from tracekit.causes import API_OVERLAP
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import RANGE_KINDS, Ranges
+from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.decoding import MARKER_KINDS
-from tracekit.trace.projection import NEVER, range_projection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.attribution.base import Trace
-    from tracekit.trace.evidence import Evidence
-
+from tracekit.trace.evidence import Evidence
 
 SPEC = TableSpec(
     "ranges",
@@ -32,55 +32,48 @@ SPEC = TableSpec(
     "outer ranges first; in a report of several machines, one machine after the other.",
     (
         Column("range_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
-        Column(
-            "parent_range_id",
-            pa.int64(),
-            "Innermost push/pop range around it on its thread; null if there is none.",
-            nullable=True,
+        Nullable(
+            "parent_range_id", pa.int64(), "Innermost push/pop range around it on its thread; null if there is none."
         ),
         Column("depth", pa.int16(), "Number of push/pop ranges around it."),
-        Column(
-            "module_id",
-            pa.int32(),
-            "Module of the innermost call that this range is or lies in; null outside calls.",
-            nullable=True,
+        Nullable(
+            "module_id", pa.int32(), "Module of the innermost call that this range is or lies in; null outside calls."
         ),
-        Column("domain", CATEGORY, "NVTX domain; null for the default domain.", nullable=True),
-        Column("text", CATEGORY, "Text of the range; null if it has none.", nullable=True),
-        Column(
+        Nullable("domain", CATEGORY, "NVTX domain; null for the default domain."),
+        Nullable("text", CATEGORY, "Text of the range; null if it has none."),
+        Nullable(
             "marker",
             CATEGORY,
             "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model), "
-            "compiled_graph (a run of one), kernel_map (which modules its kernels serve) or unreadable; null for "
-            "plain text.",
-            nullable=True,
+            "compiled_graph (a run of one), kernel_map (which modules its kernels serve) or unreadable; null for plain "
+            "text.",
         ),
         Column("kind", CATEGORY, "push_pop or start_end."),
         Column("pid", pa.int32(), "Process id."),
-        Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
+        Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
         Column("tid", pa.int32(), "Id of the thread on which it began."),
+        Nullable("end_tid", pa.int32(), "Id of the thread on which it ended; null if that is the same thread."),
+        Column("start_ns", pa.int64(), "Start, in ns since the start of the session."),
+        Column("end_ns", pa.int64(), "End, on the same clock."),
         Column(
-            "end_tid", pa.int32(), "Id of the thread on which it ended; null if that is the same thread.", nullable=True
+            "open", pa.bool_(), "Whether the report has no end for it; end_ns is then the last time seen on its thread."
         ),
-        *RANGES.chosen("start_ns", "end_ns", "open"),
-        Column(
-            "gpu_start_ns",
-            pa.int64(),
-            "Start of the first device work launched inside it; null if there is none.",
-            nullable=True,
+        Nullable(
+            "gpu_start_ns", pa.int64(), "Start of the first device work launched inside it; null if there is none."
         ),
-        Column(
-            "gpu_end_ns",
-            pa.int64(),
-            "Latest end of device work launched inside it; null if there is none.",
-            nullable=True,
-        ),
+        Nullable("gpu_end_ns", pa.int64(), "Latest end of device work launched inside it; null if there is none."),
         Column(
             "gpu_op_count",
             pa.int64(),
             "Number of launches inside it that put work on the device; a graph launch counts once.",
         ),
-        *RANGES.chosen("payload_int", "payload_float", "payload_json"),
+        Nullable(
+            "payload_int",
+            pa.int64(),
+            "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none.",
+        ),
+        Nullable("payload_float", pa.float64(), "Floating-point payload; null if there is none."),
+        Nullable("payload_json", pa.string(), "Structured payload as JSON; null if there is none."),
     ),
     sorted_by=("pid", "tid", "start_ns"),
 )
@@ -97,10 +90,10 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     parent, depth = _nesting(evidence)
     module = _module_around(trace)
     projection = range_projection(evidence)
-    recording.tally.add("launches", API_OVERLAP, projection.left_out)
+    recording.counters.add("launches", API_OVERLAP, projection.left_out)
     marker = _marker_of_text(evidence)
     for rows in pieces(np.arange(parent.size)):
-        ranges = recording.ranges.slice(rows[0], rows.size) if rows.size else recording.ranges
+        ranges = recording.ranges.take(rows)
         yield SPEC.table(
             _own_columns(trace, ranges, marker)
             | {
@@ -124,20 +117,19 @@ def _marker_of_text(evidence: Evidence) -> Ints:
     return np.where(evidence.operators.of_text >= 0, _MARKERS.index("operator"), marker)
 
 
-def _own_columns(trace: Trace, ranges: pa.Table, marker: Ints) -> dict[str, object]:
-    """Columns from the range itself."""
+def _own_columns(trace: Trace, ranges: Ranges, marker: Ints) -> dict[str, object]:
     recording = trace.evidence.recording
-    thread, text = (integers(ranges, column).astype(np.intp) for column in ("thread", "text"))
-    unchanged: dict[str, object] = {name: ranges.column(name) for name in _UNCHANGED}
+    thread, text = ranges.thread.astype(np.intp), ranges.text.astype(np.intp)
+    unchanged: dict[str, object] = {name: getattr(ranges, name) for name in _UNCHANGED}
     return unchanged | {
-        "domain": category(integers(ranges, "domain"), recording.domains),
+        "domain": category(ranges.domain, recording.domains),
         "text": category(text, recording.texts),
         "marker": category(marker.take(text), _MARKERS),
-        "kind": category(integers(ranges, "kind"), RANGE_KINDS),
+        "kind": category(ranges.kind, RANGE_KINDS),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
         "tid": recording.threads.tid[thread].astype(np.int32),
-        "end_tid": or_null(lookup(recording.threads.tid, integers(ranges, "end_thread"))).cast(pa.int32()),
+        "end_tid": or_null(lookup(recording.threads.tid, ranges.end_thread)).cast(pa.int32()),
     }
 
 
@@ -170,3 +162,98 @@ def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
         parent[rest] = lookup(nest.rows, around)
         depth[rest] = np.where(around >= 0, lookup(nest.depth, around) + 1, 0)
     return parent, depth
+
+
+NEVER = np.iinfo(np.int64).min
+_LATEST = np.iinfo(np.int64).max
+#: API calls that launch work nest one or two deep in real programs.
+_MOST_LAYERS = 64
+_PIECE = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Device times of ranges.
+
+    Attributes:
+        start_ns: First start of the work; ``NEVER`` where nothing ran.
+        end_ns: Last end of the work; ``NEVER`` where nothing ran.
+        launches: How many launches put work on the device.
+        left_out: How many launches nest too deeply and are ignored.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    launches: Ints
+    left_out: int = 0
+
+
+def launch_extents(evidence: Evidence) -> tuple[Ints, Ints, Ints]:
+    """The launches that put work on the device, and the first start and last end of their work."""
+    launch, work = evidence.launched.launch, evidence.recording.work
+    known = (launch >= 0) & evidence.recording.on_device
+    chosen = slice(None) if known.all() else known
+    launches = len(evidence.recording.launches)
+    first = groups.minima(launch[chosen], work.start_ns[chosen], launches)
+    last = groups.maxima(launch[chosen], work.end_ns[chosen], launches)
+    rows = np.flatnonzero(last != NEVER)
+    return (rows, first, last) if rows.size == first.size else (rows, first[rows], last[rows])
+
+
+def range_projection(evidence: Evidence) -> Projection:
+    """The projection of every range of the recording."""
+    rows, first, last = launch_extents(evidence)
+    axis = evidence.axis
+    every = rows.size == axis.launch_start.size
+    start = axis.launch_start if every else axis.launch_start[rows]
+    end = axis.launch_end if every else axis.launch_end[rows]
+    ranges = axis.range_start.size
+    result = Projection(np.full(ranges, _LATEST), np.full(ranges, NEVER), np.zeros(ranges, np.int32))
+    counted = 0
+    for layer in _layers(end):
+        _add_layer(result, axis, _Launches(start[layer], end[layer], first[layer], last[layer]))
+        counted += start[layer].size
+    result.launches[~axis.ends_here] = 0
+    nothing = result.launches == 0
+    result.start_ns[nothing] = NEVER
+    result.end_ns[nothing] = NEVER
+    return Projection(result.start_ns, result.end_ns, result.launches, int(rows.size) - counted)
+
+
+def _layers(end: Ints) -> Iterator[Rows | slice]:
+    """Splits API calls, sorted by start, into layers: in each, the order of starts is also the order of ends.
+
+    Of API calls around API calls, the innermost form the first layer. Calls that nest too deeply are in no layer.
+    """
+    if bool((end[1:] >= end[:-1]).all()):
+        yield slice(None)
+        return
+    pending = np.arange(end.size)
+    for _ in range(_MOST_LAYERS):
+        lowest_later = np.minimum.accumulate(end[pending][::-1])[::-1]
+        layer = end[pending] <= lowest_later
+        yield pending[layer]
+        pending = pending[~layer]
+        if not pending.size:
+            return
+
+
+class _Launches(NamedTuple):
+    """API calls, by start and by end: their extent on the axis, and the first start and last end of their work."""
+
+    start: Ints
+    end: Ints
+    first_ns: Ints
+    last_ns: Ints
+
+
+def _add_layer(result: Projection, axis: ThreadAxis, layer: _Launches) -> None:
+    first_of, last_of = slices.least_of(layer.first_ns), slices.greatest_of(layer.last_ns)
+    for begin in range(0, axis.range_start.size, _PIECE):
+        piece = slice(begin, begin + _PIECE)
+        low = np.searchsorted(layer.start, axis.range_start[piece], side="left")
+        high = np.searchsorted(layer.end, axis.range_end[piece], side="right")
+        began, ended = result.start_ns[piece], result.end_ns[piece]
+        np.minimum(began, first_of(low, high, _LATEST), out=began)
+        np.maximum(ended, last_of(low, high, NEVER), out=ended)
+        result.launches[piece] += np.maximum(high - low, 0).astype(np.int32)

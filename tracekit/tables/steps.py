@@ -1,21 +1,15 @@
 """``steps``: iterations of training or serving."""
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.attribution.base import Trace
+from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import or_null
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.attribution.base import Trace
 
 SPEC = TableSpec(
     "steps",
@@ -32,26 +26,17 @@ SPEC = TableSpec(
             "Text of the range, train for a step of an optimizer, or path of the root module or of the layers' "
             "container.",
         ),
+        Nullable("kind", CATEGORY, "train, prefill, decode or mixed; null if neither text nor optimizers tell."),
         Column(
-            "kind",
-            CATEGORY,
-            "train, prefill, decode or mixed; null if neither text nor optimizers tell.",
-            nullable=True,
-        ),
-        Column(
-            "index",
-            pa.int64(),
-            "Number of the step in its text, otherwise the number of earlier steps in its process.",
+            "index", pa.int64(), "Number of the step in its text, otherwise the number of earlier steps in its process."
         ),
         Column("pid", pa.int32(), "Process id."),
-        Column("rank", pa.int32(), "Rank of the process in its job; null if unknown.", nullable=True),
+        Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
         Column("tid", pa.int32(), "Thread id."),
         Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
         Column("end_ns", pa.int64(), "End on the host; its device work may still be running."),
-        Column(
-            "batch_size", pa.int64(), "Requests or samples in the step; null if the text does not tell.", nullable=True
-        ),
-        Column("tokens", pa.int64(), "Tokens computed in the step; null if the text does not tell.", nullable=True),
+        Nullable("batch_size", pa.int64(), "Requests or samples in the step; null if the text does not tell."),
+        Nullable("tokens", pa.int64(), "Tokens computed in the step; null if the text does not tell."),
         Column("compile_ns", pa.int64(), "Time on the host in which its process compiled models (torch.compile)."),
     ),
     sorted_by=("start_ns",),

@@ -2,5 +2,5 @@
 
 ``decoding`` reads marker texts, ``launching`` joins device work to its launch, ``calls`` nests the marked ranges,
 ``hierarchy`` gives them their places, ``steps`` finds the iterations, ``projection`` projects ranges onto the device.
-Start reading at ``evidence``, which calls them in order. Attribution decides from it; this room decides nothing.
+Start reading at ``evidence``, which calls them in order. Attribution decides from it; this package decides nothing.
 """

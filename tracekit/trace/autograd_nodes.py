@@ -8,25 +8,21 @@ a number that no operator tells: they were made between two that do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import re
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import counts, grouped
 from tracekit.arrays.intervals import innermost, nesting_order, parents
-from tracekit.arrays.lookups import lookup
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers.base import ModuleMarker
-from tracekit.markers.operators import EVALUATION
-from tracekit.trace.counters import Numbered
-from tracekit.trace.node_functions import ALONE, node_functions
-from tracekit.trace.sequence_numbers import makers
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.decoding import Decoded
-    from tracekit.trace.operators import Operators
+from tracekit.markers.torch_texts import EVALUATION
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import Recording
+from tracekit.trace.decoding import Decoded
+from tracekit.trace.operators import Operators
 
 
 class AutogradNodes(NamedTuple):
@@ -82,7 +78,7 @@ def autograd_nodes(
     names: dict[str, int] = {}
     codes = [names.setdefault(item.name.removeprefix(EVALUATION), len(names)) for item in operators.distinct]
     evaluation = np.array([*evaluations, False])[operators.of_text]
-    text = integers(recording.ranges, "text")
+    text = recording.ranges.text
     of_use = (evaluation | (operators.number >= 0))[text] & axis.ends_here & ~_in_marked_process(recording, decoded)
     rows = np.flatnonzero(of_use)
     numbered = _numbered(recording, axis, rows, operators.number, np.array([*codes, -1])[operators.of_text])
@@ -136,26 +132,413 @@ def _with_makers(nodes: Numbered, operated: Numbered, names: list[str]) -> Autog
 
 
 def _in_marked_process(recording: Recording, decoded: Decoded) -> Flags:
-    """Which ranges are of processes that mark modules of the backward pass."""
-    process = recording.threads.process[integers(recording.ranges, "thread")]
+    process = recording.threads.process[recording.ranges.thread]
     backward = [isinstance(marker, ModuleMarker) and marker.phase == "backward" for marker in decoded.bare]
     if not any(backward):
         return np.zeros(process.size, dtype=bool)
-    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
-    return np.isin(process, process[np.array([*backward, False])[decoded.bare_row[marker]]])
+    marker = np.append(decoded.of_text, -1)[recording.ranges.text]
+    return np.isin(process, process[np.array([*backward, False])[decoded.canonical_marker[marker]]])
 
 
 def _numbered(recording: Recording, axis: ThreadAxis, rows: Rows, number: Ints, name: Ints) -> Numbered:
     ranges = recording.ranges
-    text, thread = integers(ranges, "text")[rows], integers(ranges, "thread")[rows]
+    text, thread = ranges.text[rows], ranges.thread[rows]
     return Numbered(
         row=rows,
         start=axis.range_start[rows],
         end=axis.range_end[rows],
-        start_ns=integers(ranges, "start_ns")[rows],
+        start_ns=ranges.start_ns[rows],
         thread=thread,
         process=recording.threads.process[thread],
-        forward_thread=integers(ranges, "forward_thread")[rows],
+        forward_thread=ranges.forward_thread[rows],
         number=number[text],
         name=name[text],
     )
+
+
+#: How the names of nodes begin that custom operators in C++ make, and those of operators that make none of these.
+_CUSTOM = "torch::autograd::CppNode<"
+_OF_TORCH = ("aten::", "prims::")
+#: Nodes of views that were made anew, whenever something asked for them, after their tensor had changed.
+_OF_VIEWS = "AsStridedBackward", "torch::autograd::CopySlices"
+
+
+class Made(NamedTuple):
+    """Who made nodes.
+
+    Attributes:
+        operator: For every node the row of the operator that made it, or -1.
+        until: Where it is only known that the node was made since that operator began: when on the axis the next one
+            of its counter began; else -1.
+        ambiguous: Which nodes have a number that fits several operators.
+    """
+
+    operator: Rows
+    until: Ints
+    ambiguous: Flags
+
+
+class _Pairs(NamedTuple):
+    """Nodes with operators that may have made them."""
+
+    node: Rows
+    operator: Rows
+
+    def at(self, which: Flags) -> _Pairs:
+        """Some of them."""
+        return _Pairs(self.node[which], self.operator[which])
+
+
+class _Known(NamedTuple):
+    """What is known about counters and names before nodes are looked at."""
+
+    counters: Counters
+    reach: Reach
+    plain: Plain
+
+
+def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]) -> Made:
+    """For every node the operator that made it.
+
+    Of several operators it is the one that ran in an evaluation around the node, else the only one of its name.
+
+    Args:
+        nodes: Evaluations of nodes.
+        operators: The operators with a number.
+        around: For each operator the row of the evaluation around it, or -1.
+        names: Names by their codes.
+    """
+    size = nodes.number.size
+    known = _Known(counters := counters_of(operators), reach_of(nodes, counters), plain_names(names))
+    pairs = _candidates(nodes, operators, counters.of_operator)
+    told = nodes.forward_thread[pairs.node]
+    pairs = pairs.at((told == -1) | (told == operators.thread[pairs.operator]))
+    found = counts(pairs.node, size) > 0
+    pairs = _certain(nodes, operators, pairs, known, around)
+    operator = np.full(size, -1, dtype=np.int64)
+    operator[pairs.node] = pairs.operator
+    ambiguous = found & (operator < 0)
+    custom = np.flatnonzero((operator >= 0) & begins(names, _CUSTOM)[nodes.name])
+    if custom.size:
+        operator[custom] = _custom_makers(operators, operator[custom], names)
+    view = begins(names, *_OF_VIEWS)[nodes.name]
+    doubtful = pairs.node[view[pairs.node] & ~known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])]
+    untold = ~found & (nodes.number >= 0) & (nodes.forward_thread >= -1) & known.reach.by_one
+    rows = np.union1d(doubtful, np.flatnonzero(untold))
+    operator, until = _made_between(nodes, operators, known, operator, rows)
+    # Who made other nodes than those of views is known at once, or not at all.
+    return Made(np.where(view | (until < 0), operator, -1), np.where(view, until, -1), ambiguous)
+
+
+def _certain(nodes: Numbered, operators: Numbered, pairs: _Pairs, known: _Known, around: Rows) -> _Pairs:
+    """Of each node the one operator that is certain to have made it."""
+    size = nodes.number.size
+    near = _inside_one_evaluation(pairs, nodes, lookup(around, pairs.operator))
+    is_near = np.bincount(pairs.node[near], minlength=size) > 0
+    pairs = pairs.at(near | ~is_near[pairs.node])
+    alone = (counts(pairs.node, size) == 1) & (is_near | (known.reach.below <= 1))
+    # An operator of another counter may have made the node, too, though it tells a lower number.
+    beyond = _spread_over(nodes, operators, known)[pairs.node] - known.plain.spreads[operators.name[pairs.operator]]
+    fit = known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])
+    fit &= is_near[pairs.node] | (beyond <= 0)
+    pairs = pairs.at((alone[pairs.node] | fit) & (is_near | ~known.reach.above)[pairs.node])
+    return pairs.at(counts(pairs.node, size)[pairs.node] == 1)
+
+
+def _custom_makers(operators: Numbered, last: Rows, names: list[str]) -> Rows:
+    """The custom operators that made nodes in C++: those around the last operators with their numbers, or -1.
+
+    No operator is recorded for such a node. It is made while a custom one runs, which may run others before.
+    """
+    parent, _ = parents(operators.start, operators.end)
+    at = last.copy()
+    while (climbs := (parent[at] >= 0) & (operators.number[parent[at]] == operators.number[at])).any():
+        at[climbs] = parent[at[climbs]]
+    of_torch = np.array([name.startswith(_OF_TORCH) for name in names])
+    return np.where(of_torch[operators.name[at]], -1, at)
+
+
+def _candidates(nodes: Numbered, operators: Numbered, counter: Ints) -> _Pairs:
+    """For every node, of each counter of its process the last operator with its number that began before it."""
+    size = nodes.number.size
+    keys = grouped([np.concatenate((getattr(nodes, name), getattr(operators, name))) for name in ("process", "number")])
+    key, wanted = keys.group[size:], keys.group[:size]
+    _, time = np.unique(np.concatenate((nodes.start_ns, operators.start_ns)), return_inverse=True)
+    order = np.lexsort((operators.start, time[size:], counter, key))
+    # Operators of one counter with one number follow each other, and such sequences by number.
+    sequences = grouped((key[order], counter[order]))
+    first = np.searchsorted(key[order][sequences.first], np.arange(keys.first.size + 1))
+    many = np.where(nodes.number >= 0, first[wanted + 1] - first[wanted], 0)
+    node = np.repeat(np.arange(size), many)
+    chosen = first[wanted][node] + np.arange(node.size) - np.repeat(np.cumsum(many) - many, many)
+    span = int(time.max(initial=0)) + 1
+    last = np.searchsorted(sequences.group * span + time[size:][order], chosen * span + time[:size][node]) - 1
+    valid = (last >= 0) & (lookup(sequences.group, last) == chosen)
+    return _Pairs(node[valid], order[last[valid]])
+
+
+def _inside_one_evaluation(pairs: _Pairs, nodes: Numbered, around: Rows) -> Flags:
+    """Whether node and operator ran inside of one evaluation, ``around`` the operator."""
+    begins = lookup(nodes.start, around) <= nodes.start[pairs.node]
+    return np.asarray((around >= 0) & begins & (lookup(nodes.end, around) >= nodes.end[pairs.node]))
+
+
+def _made_between(nodes: Numbered, operators: Numbered, known: _Known, operator: Rows, rows: Rows) -> tuple[Rows, Ints]:
+    """Operators since whose beginning nodes were made, and the beginning of the next one of the counter.
+
+    An operator whose name the node has made it itself, as a user's function or one of several tensors does.
+    """
+    counters = known.counters
+    until = np.full(operator.size, -1, dtype=np.int64)
+    _, rank = np.unique(np.concatenate((operators.number, nodes.number[rows])), return_inverse=True)
+    span = int(rank.max(initial=0)) + 1
+    counter = np.where(operator[rows] >= 0, counters.of_operator[operator[rows]], known.reach.counter[rows])
+    order = np.lexsort((operators.start, operators.number, counters.of_operator))
+    key = (counters.of_operator * span + rank[: operators.number.size])[order]
+    at = np.searchsorted(key, counter * span + rank[operators.number.size :], side="right")
+    last, following = np.append(order, -1)[at - 1], np.append(order, -1)[at]
+    last_fits = lookup(counters.of_operator, last) == counter
+    before = last_fits & (operators.start_ns[last] <= nodes.start_ns[rows])
+    next_fits = before & (lookup(counters.of_operator, following) == counter)
+    own = before & known.plain.fit(nodes.name[rows], operators.name[last])
+    operator[rows] = np.where(own | next_fits, last, -1)
+    until[rows] = np.where(next_fits & ~own, lookup(operators.start, following), -1)
+    return operator, until
+
+
+def _spread_over(nodes: Numbered, operators: Numbered, known: _Known) -> Ints:
+    """For every node how many operators of its name, of any counter that may be its own, reach its number.
+
+    Operators of users' functions and of several tensors reach up to the next number that their counter tells.
+    """
+    reaching = np.zeros(nodes.number.size, dtype=np.int64)
+    if not (known.reach.below > 1).any():
+        return reaching
+    counters, plain = known.counters, known.plain
+    order = np.lexsort((operators.start, operators.number, counters.of_operator))
+    number, counter = operators.number[order], counters.of_operator[order]
+    follows = np.append(counter[1:] == counter[:-1], np.False_)
+    until = np.where(follows, np.append(number[1:], 0), np.iinfo(np.int64).max)
+    rows = np.flatnonzero(plain.spreads[operators.name[order]] & (until > number))
+    name, number, until = plain.operator[operators.name[order[rows]]], number[rows], until[rows]
+    told = nodes.forward_thread >= 0
+    for asked, of_node, of_operator in (
+        (~told, nodes.process, operators.process),
+        (told, nodes.forward_thread, operators.thread),
+    ):
+        own, groups = plain.node[nodes.name[asked]], (of_node[asked], of_operator[order[rows]])
+        place = grouped((np.concatenate(groups), np.concatenate((own, name)))).group
+        for sign, bound in ((1, number), (-1, until)):
+            reaching[asked] += sign * _at_most(place, bound, nodes.number[asked])
+    return reaching
+
+
+def _at_most(group: Rows, bounds: Ints, numbers: Ints) -> Ints:
+    """How many bounds of the group of each number are not above it; groups are those of numbers, then of bounds."""
+    _, rank = np.unique(np.concatenate((numbers, bounds)), return_inverse=True)
+    key = group * (int(rank.max(initial=0)) + 1) + rank
+    first = group[: numbers.size] * (int(rank.max(initial=0)) + 1)
+    bound = np.sort(key[numbers.size :])
+    return np.asarray(np.searchsorted(bound, key[: numbers.size], side="right") - np.searchsorted(bound, first))
+
+
+class Numbered(NamedTuple):
+    """Ranges of operators or of evaluations of nodes, in the order of their starts.
+
+    Attributes:
+        row: Row of the recording's ranges.
+        start: Start on the axis of all threads.
+        end: End on that axis.
+        start_ns: Start.
+        thread: Row of threads.
+        process: Row of processes.
+        forward_thread: Row of threads on which a node was made; -1 if that is not told.
+        number: Sequence number; -1 where the text has none.
+        name: Code of the name: a node has that of its class.
+    """
+
+    row: Rows
+    start: Ints
+    end: Ints
+    start_ns: Ints
+    thread: Ints
+    process: Ints
+    forward_thread: Ints
+    number: Ints
+    name: Ints
+
+    def at(self, rows: Rows | Flags) -> Numbered:
+        """Some of them."""
+        return Numbered(*(column[rows] for column in self))
+
+
+class Counters(NamedTuple):
+    """What counts: threads, each anew whenever its numbers fall.
+
+    Attributes:
+        of_operator: For every operator the counter that it tells.
+        process: For every counter its row of processes.
+        thread: Its row of threads.
+        least: The least number that it tells.
+    """
+
+    of_operator: Rows
+    process: Ints
+    thread: Ints
+    least: Ints
+
+
+class Reach(NamedTuple):
+    """How many counters may have made nodes.
+
+    Attributes:
+        below: For every node how many counters of its thread, or where that is not told of its process, have told its
+            number or one below.
+        counter: One of them, or -1.
+        above: Whether one tells only numbers above, and may have made it before the recording began.
+    """
+
+    below: Ints
+    counter: Rows
+    above: Flags
+
+    @property
+    def by_one(self) -> Flags:
+        """Which nodes only one counter can have made."""
+        return np.asarray((self.below == 1) & ~self.above)
+
+
+def counters_of(operators: Numbered) -> Counters:
+    """One counter for each thread, and anew whenever its numbers fall."""
+    order = np.lexsort((np.arange(operators.start.size), operators.start, operators.thread))
+    thread, number = operators.thread[order], operators.number[order]
+    anew = np.ones(order.size, dtype=bool)
+    anew[1:] = (thread[1:] != thread[:-1]) | (number[1:] < number[:-1])
+    counter = np.empty(order.size, dtype=np.int64)
+    counter[order] = np.cumsum(anew) - 1
+    first = order[anew]
+    return Counters(counter, operators.process[first], operators.thread[first], operators.number[first])
+
+
+def reach_of(nodes: Numbered, counters: Counters) -> Reach:
+    """Which counters may have made nodes: they told the number, or one below, or began above it."""
+    told = nodes.forward_thread >= 0
+    below, counter, all_of_place = (np.zeros(nodes.number.size, dtype=np.int64) for _ in range(3))
+    _, rank = np.unique(np.concatenate((counters.least, nodes.number)), return_inverse=True)
+    least, number = rank[: counters.least.size], rank[counters.least.size :]
+    span = int(rank.max(initial=0)) + 1
+    for asked, place, places in (
+        (~told, nodes.process, counters.process),
+        (told, nodes.forward_thread, counters.thread),
+    ):
+        order = np.lexsort((least, places))
+        key = places[order] * span + least[order]
+        first, end = (np.searchsorted(key, (place[asked] + more) * span) for more in (0, 1))
+        until = np.searchsorted(key, place[asked] * span + number[asked], side="right")
+        below[asked], all_of_place[asked] = np.maximum(until - first, 0), end - first
+        counter[asked] = np.append(order, -1)[np.where(until > first, first, -1)]
+    return Reach(below, np.where(below > 0, counter, -1), all_of_place > below)
+
+
+_NODE_NAME = re.compile(r"(?:torch::autograd::)?(\w*?)Backwards?\d*")
+#: How the names of operators begin that make a node for each of their tensors, all but one of an untold number.
+_FOREACH = "foreach"
+
+
+class Plain(NamedTuple):
+    """Names without what tells nodes and operators apart: codes by the codes of names.
+
+    Attributes:
+        node: Of nodes; -1 for a name that torch gives to no node.
+        operator: Of operators.
+        spreads: Which operators may make nodes of numbers that none tells.
+    """
+
+    node: Ints
+    operator: Ints
+    spreads: Flags
+
+    def fit(self, node: Ints, operator: Ints) -> Flags:
+        """Whether nodes have the names of operators: ``TBackward0`` that of ``aten::t``."""
+        own = self.node[node]
+        return np.asarray((own >= 0) & (own == self.operator[operator]))
+
+
+def plain_names(names: list[str]) -> Plain:
+    """Reads names."""
+    codes: dict[str, int] = {}
+    called = [_plain_operator(name) for name in names]
+    operator = [codes.setdefault(name.removeprefix(_FOREACH), len(codes)) for name in called]
+    node = [codes.get(_plain_node(name) or "", -1) for name in names]
+    spreads = [name.startswith(_FOREACH) or "::" not in whole for name, whole in zip(called, names, strict=True)]
+    return Plain(np.array(node), np.array(operator), np.array(spreads))
+
+
+def begins(names: list[str], *prefixes: str) -> Flags:
+    """Which names begin with one of the prefixes."""
+    return np.array([name.startswith(prefixes) for name in names], dtype=bool)
+
+
+def _plain_node(name: str) -> str | None:
+    match = _NODE_NAME.fullmatch(name)
+    return match[1].lower().replace("_", "") if match else None
+
+
+def _plain_operator(name: str) -> str:
+    """As torch names nodes: ``NllLossBackward0`` is that of ``aten::nll_loss_forward``."""
+    return name.rpartition("::")[2].lower().replace("_", "").removesuffix("forward")
+
+
+#: The node of an operator that changed a view in place, which runs that operator's node.
+_COPY_SLICES = "torch::autograd::CopySlices"
+#: What only torch itself calls a node. A function of a user may be called ``ScaleBackward`` and make nodes.
+_TORCH_FUNCTION = re.compile(r"torch::autograd::.*|\w+Backward\d+")
+#: What functions of nodes may be called.
+ALONE = re.compile(rf"{_TORCH_FUNCTION.pattern}|\w+Backward")
+
+
+class NodeFunctions(NamedTuple):
+    """Functions of nodes among numbered ranges.
+
+    Attributes:
+        told_by: For every evaluation the row of the numbered range that tells its number, or -1.
+        within: Which numbered ranges are part of an evaluation of their node, or of the node of a view around it.
+        alone: Which are functions of nodes that run outside of an evaluation of theirs.
+    """
+
+    told_by: Rows
+    within: Flags
+    alone: Flags
+
+
+def node_functions(nodes: Numbered, numbered: Numbered, around: Rows, names: list[str]) -> NodeFunctions:
+    """Finds the functions of nodes."""
+    told_by = np.full(nodes.row.size, -1, dtype=np.int64)
+    own = lookup(nodes.number, around)
+    repeats = (around >= 0) & (lookup(nodes.name, around) == numbered.name)
+    repeats = _first_of(repeats & ((own == -1) | (own == numbered.number)), around)
+    told_by[around[repeats]] = np.flatnonzero(repeats)
+    named = _named(_TORCH_FUNCTION if nodes.row.size else ALONE, names)[numbered.name]
+    of_views = lookup(np.array([name == _COPY_SLICES for name in names])[nodes.name], around, missing=0).astype(bool)
+    changes = _first_of(of_views & ~repeats & _named(ALONE, names)[numbered.name], around)
+    told_by[around[changes]] = np.flatnonzero(changes)
+    within = repeats | changes
+    return NodeFunctions(told_by, within, named & ~within & ~_in_its_like(numbered))
+
+
+def _named(pattern: re.Pattern[str], names: list[str]) -> Flags:
+    return np.array([pattern.fullmatch(name) is not None for name in names], dtype=bool)
+
+
+def _first_of(which: Flags, around: Rows) -> Flags:
+    rows = np.flatnonzero(which)
+    _, first = np.unique(around[rows], return_index=True)
+    only = np.zeros(which.size, dtype=bool)
+    only[rows[first]] = True
+    return only
+
+
+def _in_its_like(numbered: Numbered) -> Flags:
+    """Which ranges lie directly in one of the same name: a function that calls another of its name is no node."""
+    parent, _ = parents(numbered.start, numbered.end)
+    return np.asarray(lookup(numbered.name, parent) == numbered.name)

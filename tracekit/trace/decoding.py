@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers
-from tracekit.arrays.lookups import lookup
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import (
     CompiledGraphMarker,
+    Dialect,
     KernelMapMarker,
+    Marker,
     ModuleMarker,
     OperatorMarker,
     PieceMarker,
     StepMarker,
     Unreadable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.markers.base import Dialect, Marker
-    from tracekit.recording.tables import Recording
+from tracekit.recording.tables import Recording
 
 #: Names of marker types in the tables; ranges of frameworks are plain ranges there.
 MARKER_KINDS: dict[type, str] = {
@@ -52,17 +48,17 @@ class Decoded:
         markers: The distinct markers.
         of_text: For every text the row of its marker; -1 for plain text.
         bare: The first of all markers that differ only in tensors.
-        bare_row: For every marker its row among those; a last -1 stands for row -1.
+        canonical_marker: For every marker its row among those; a last -1 stands for row -1.
     """
 
     markers: list[Marker]
     of_text: Ints
     bare: list[Marker]
-    bare_row: Rows
+    canonical_marker: Rows
 
     def rows(self, *kinds: type) -> Flags:
         """For every marker whether it is of one of these kinds; a last False stands for row -1."""
-        return np.array([isinstance(marker, kinds) for marker in self.bare] + [False])[self.bare_row]
+        return np.array([isinstance(marker, kinds) for marker in self.bare] + [False])[self.canonical_marker]
 
     def with_more(self, markers: list[Marker]) -> Decoded:
         """The same, and behind them further markers, which no text is."""
@@ -70,7 +66,7 @@ class Decoded:
 
     def ranges(self, recording: Recording, *kinds: type) -> Flags:
         """For every range of the recording whether its marker is of one of these kinds."""
-        return lookup(self.rows(*kinds)[self.of_text], integers(recording.ranges, "text"), missing=False)
+        return lookup(self.rows(*kinds)[self.of_text], recording.ranges.text, missing=False)
 
 
 def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:
@@ -79,11 +75,11 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
     markers: list[Marker] = []
     column = pa.array(texts, pa.large_string())
     # Most texts are of none, which one expression for all tells faster than one for each.
-    left = _matching(column, "|".join(f"({dialect.CANDIDATES})" for dialect in dialects))
+    left = _matching(column, "|".join(f"({dialect.candidates})" for dialect in dialects))
     column = column.take(pa.array(left))
     for dialect in dialects:
         understood = len(markers)
-        for row in left[_matching(column, dialect.CANDIDATES)].tolist():
+        for row in left[_matching(column, dialect.candidates)].tolist():
             if (marker := dialect.parse(texts[row])) is not None:
                 of_text[row] = len(markers)
                 markers.append(marker)
@@ -118,9 +114,8 @@ def paths_of(decoded: Decoded) -> Ints:
     """A number for every marker, the same for markers of the same path; -1 for those without, and a last for no row."""
     numbers: dict[str, int] = {}
     paths = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in decoded.bare]
-    return np.array([*paths, -1], dtype=np.int64)[decoded.bare_row]
+    return np.array([*paths, -1], dtype=np.int64)[decoded.canonical_marker]
 
 
 def _matching(texts: pa.Array, pattern: str) -> Rows:
-    """Rows of the texts that match an expression anywhere."""
     return np.flatnonzero(np.asarray(pc.match_substring_regex(texts, pattern)))

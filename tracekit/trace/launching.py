@@ -1,33 +1,16 @@
-"""Launches of device work: which API call started each piece of work, by (process, correlation id).
-
-Correlation ids are unique within one process; two processes of one report share many. CUPTI's id 0 means none.
-
-A call that failed, that is known to start no work, or that began after the work did, did not start it. The clocks of
-CPU and GPU differ a little, but a call also needs time to hand over work: in 14 reports of nsys 2020.5 to 2026.2 none
-of 48,110 pieces began before its call, the nearest 5.2 microseconds after it (5.2 to 610, report by report), and no
-blocking copy to the host returned less than 3.4 microseconds after its work (in 8 traces of torch's profiler: none of
-25,621 pieces, 4.8 microseconds). So the start of a call is a bound that leaves the clocks about 5 microseconds. A clock
-that is further off shows in much of a device's work: there, work within ``_CLOCK_ERROR_NS`` of its call is believed.
-"""
-
-from __future__ import annotations
+"""Which API call started each GPU activity, by process and correlation id, and what ran from a CUDA graph."""
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import lookup, positions
+from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import one_axis
-from tracekit.arrays.lookups import lookup, positions
-from tracekit.trace.replay import is_replayed
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.recording.tables import Recording
-
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.recording.tables import GRAPH, Launches, Recording, graph_launch_names
 
 #: How far the clock of a device may be off, if at least one in a hundred of its pieces shows it, and it has many.
 _CLOCK_ERROR_NS = 100_000
@@ -55,10 +38,10 @@ _SPARSEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Which API call started each piece of work.
+    """Which API call started each kernel.
 
     Attributes:
-        launch: For every piece of work the row of its launch, or -1.
+        launch: For every kernel the row of its launch, or -1.
         ambiguous: Whether several calls that are not one inside the other have its id; then ``launch`` is -1.
         impossible: Whether only calls that cannot have started it have its id; then ``launch`` is -1.
         replayed: Whether it ran from a CUDA graph, so that its launch says nothing about its module.
@@ -71,23 +54,23 @@ class Launched:
 
 
 def launched(recording: Recording) -> Launched:
-    """Finds the launch of every piece of work.
+    """Finds the launch of every kernel.
 
     Where several calls have its id, one around the other (a runtime call around a driver call), the outermost counts;
     of calls apart from each other none is believed.
     """
     launches, work = recording.launches, recording.work
-    thread, process = integers(launches, "thread"), integers(work, "process")
-    joinable = np.asarray(work.column("correlation_id").is_valid()) & (process >= 0)
+    thread, process = launches.thread, work.process
+    joinable = (work.correlation_id != -1) & (process >= 0)
     launch = np.full(process.size, -1, dtype=np.int32)
     contested = np.zeros(process.size, dtype=bool)
     starters = _may_start_work(recording)
     if thread.size and joinable.any():
         launch_key, work_key = one_axis(
             [recording.threads.process[thread], process[joinable]],
-            [integers(launches, "correlation_id"), integers(work, "correlation_id")[joinable]],
+            [launches.correlation_id, work.correlation_id[joinable]],
         )
-        extents = _Extents(thread, integers(launches, "start_ns"), integers(launches, "end_ns"))
+        extents = _Extents(thread, launches.start_ns, launches.end_ns)
         launch[joinable], contested[joinable] = _look_up(launch_key, work_key, extents, starters)
         launch[contested] = -1
     impossible = _began_before(recording, launch)
@@ -98,21 +81,19 @@ def launched(recording: Recording) -> Launched:
 
 
 def _may_start_work(recording: Recording) -> Flags:
-    """Which launches may have started work, by their names and ids."""
     matches = [*map(_STARTS_NOTHING.fullmatch, recording.names), None]
     starts_nothing = np.array([match is not None for match in matches])
     launches = recording.launches
-    idle = starts_nothing.take(integers(launches, "name")) | (integers(launches, "correlation_id") == 0)
+    idle = starts_nothing.take(launches.name) | (launches.correlation_id == 0)
     return np.asarray(~idle)
 
 
 def _began_before(recording: Recording, launch: Rows) -> Flags:
-    """Which pieces of work began before their launch, by more than clocks may differ."""
     work = recording.work
-    called_ns = lookup(integers(recording.launches, "start_ns"), launch)
-    lead_ns = called_ns - integers(work, "start_ns")
+    called_ns = lookup(recording.launches.start_ns, launch)
+    lead_ns = called_ns - work.start_ns
     early = (lead_ns > 0) & (launch >= 0)
-    device = integers(work, "device")
+    device = work.device
     for number in np.unique(device[early]).tolist():
         close = early & (device == number) & (lead_ns <= _CLOCK_ERROR_NS)
         joined = np.count_nonzero((device == number) & (launch >= 0))
@@ -122,19 +103,13 @@ def _began_before(recording: Recording, launch: Rows) -> Flags:
 
 
 def _has_id_of_idle_call(recording: Recording, pending: Rows, starters: Flags) -> Flags:
-    """Which pieces of work have the id of a call that started nothing.
-
-    Args:
-        recording: The recording.
-        pending: Rows of work.
-        starters: Which launches may have started work.
-    """
+    """Which kernels have the id of a call that started nothing."""
     if not pending.size:
         return np.zeros(0, dtype=bool)
-    idle = pa.concat_tables([recording.launches.filter(pa.array(~starters)), recording.failed])
+    idle = Launches.concat([recording.launches.filter(~starters), recording.failed])
     work_key, idle_key = one_axis(
-        [integers(recording.work, "process")[pending], recording.threads.process[integers(idle, "thread")]],
-        [integers(recording.work, "correlation_id")[pending], integers(idle, "correlation_id")],
+        [recording.work.process[pending], recording.threads.process[idle.thread]],
+        [recording.work.correlation_id[pending], idle.correlation_id],
     )
     return np.isin(work_key, idle_key)
 
@@ -148,14 +123,7 @@ class _Extents(NamedTuple):
 
 
 def _look_up(launch_key: Ints, work_key: Ints, extents: _Extents, starters: Flags) -> tuple[Ints, Flags]:
-    """The first launch with the key of each piece of work, and whether a launch outside of that one has the key, too.
-
-    Args:
-        launch_key: Keys of launches, in the order of their starts on each thread.
-        work_key: Keys of work.
-        extents: When launches were under way.
-        starters: Which launches to look at.
-    """
+    """The first launch with the key of each kernel, and whether a launch outside of that one has the key, too."""
     launch_key, work_key = _dense(launch_key, work_key)
     table = np.full(int(launch_key.max()) + 2, -1, dtype=np.int64)
     rows = np.flatnonzero(starters)
@@ -180,3 +148,24 @@ def _dense(launch_key: Ints, work_key: Ints) -> tuple[Ints, Ints]:
     distinct, number = np.unique(launch_key, return_inverse=True)
     position = positions(work_key, distinct)
     return number, np.where(position < 0, distinct.size, position)
+
+
+def is_replayed(recording: Recording, launch: Rows) -> Flags:
+    """For every kernel whether it was replayed: it is a node of a graph, or a graph launch started it.
+
+    A launch without a name that started several kernels may be a graph launch, and counts as one.
+    """
+    replays = graph_launch_names(recording.names)
+    name = np.append(recording.launches.name, -1)
+    of_graph = np.isin(name, replays)
+    nameless = name < 0
+    nameless[-1] = False
+    if nameless.any():
+        of_graph |= nameless & (counts(launch, name.size) > 1)
+    in_graph = recording.work.graph_node_id >= 0
+    return in_graph | of_graph.take(launch) | is_whole_graph(recording)
+
+
+def is_whole_graph(recording: Recording) -> Flags:
+    """For every kernel whether it is a graph traced as a whole."""
+    return np.asarray(recording.work.kind == GRAPH)

@@ -4,29 +4,22 @@ Every text of a marked operator may be another (it counts its calls), so texts a
 and shapes are kept once each.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import innermost, parents
-from tracekit.markers import operators as spelling
-from tracekit.markers.base import OperatorMarker
-from tracekit.markers.counters import LONGEST_NAME
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.markers import torch_texts
+from tracekit.markers.base import OperatorMarker, Shapes
 from tracekit.markers.literal import MOST_CHARACTERS
-from tracekit.recording.tables import PUSH_POP
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.markers.base import Shapes
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.decoding import Decoded
+from tracekit.markers.plain import LONGEST_NAME
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import PUSH_POP, Recording
+from tracekit.trace.decoding import Decoded
 
 
 class Operator(NamedTuple):
@@ -71,7 +64,7 @@ def operators_of(texts: list[str], decoded: Decoded) -> Operators:
         operator = _of_dialect(decoded.markers[decoded.of_text[text]])
         of_text[text] = numbers.setdefault(operator, len(numbers))
     column = pa.array(texts, pa.large_string())
-    fields = spelling.fields(old=bool(pc.any(pc.match_substring(column, spelling.OLD_SIGN)).as_py()))
+    fields = torch_texts.fields(old=bool(pc.any(pc.match_substring(column, torch_texts.OLD_SIGN)).as_py()))
     rows = np.flatnonzero(_candidates(column, fields) & (decoded.of_text < 0))
     if not rows.size:
         return Operators(list(numbers), of_text, number, {})
@@ -91,10 +84,9 @@ def _of_dialect(marker: object) -> Operator:
     return Operator(name[:LONGEST_NAME], marker.inputs or None)
 
 
-def _candidates(column: pa.Array, fields: spelling.Fields) -> Flags:
-    """Which texts may be operators, by their fields or their name."""
+def _candidates(column: pa.Array, fields: torch_texts.Fields) -> Flags:
     with_fields = pc.and_not(pc.match_substring_regex(column, fields.any), pc.match_substring_regex(column, r"^[\s{]"))
-    matches = pc.or_(with_fields, pc.match_substring_regex(column, spelling.NAMES))
+    matches = pc.or_(with_fields, pc.match_substring_regex(column, torch_texts.NAMES))
     return np.asarray(pc.and_(matches, pc.less_equal(pc.binary_length(column), MOST_CHARACTERS)))
 
 
@@ -114,19 +106,19 @@ class _OfTorch(NamedTuple):
     number: Ints
 
 
-def _of_torch(texts: pa.Array, fields: spelling.Fields) -> _OfTorch:
+def _of_torch(texts: pa.Array, fields: torch_texts.Fields) -> _OfTorch:
     digits = pc.struct_field(pc.extract_regex(texts, fields.sequence), "seq")
     number = np.asarray(pc.max_element_wise(digits.cast(pa.int64()), -1))
     plain = pc.replace_substring_regex(texts, fields.counting, "").dictionary_encode()
     of_text = np.asarray(plain.indices).astype(np.int64)
-    parts = pc.extract_regex(plain.dictionary, spelling.NAME_AND_INPUTS)
+    parts = pc.extract_regex(plain.dictionary, torch_texts.NAME_AND_INPUTS)
     name, sizes, types = (pc.struct_field(parts, field) for field in ("name", "sizes", "types"))
     called = np.asarray(pc.not_equal(sizes, ""))
-    for form in (spelling.NAMES, spelling.IDENTIFIER):
+    for form in (torch_texts.NAMES, torch_texts.IDENTIFIER):
         called = called | np.asarray(pc.match_substring_regex(name, form))
     words = zip(name.to_pylist(), sizes.to_pylist(), types.to_pylist(), strict=True)
     distinct = [
-        Operator(word[:LONGEST_NAME], spelling.shapes_in(size), spelling.types_in(dtypes))
+        Operator(word[:LONGEST_NAME], torch_texts.shapes_in(size), torch_texts.types_in(dtypes))
         for word, size, dtypes in words
     ]
     return _OfTorch(distinct, of_text, called[of_text] | np.asarray(digits.is_valid()), number)
@@ -160,8 +152,8 @@ def operator_ranges(recording: Recording, axis: ThreadAxis, operators: Operators
     none = np.empty(0, dtype=np.int64)
     if not operators.distinct:
         return OperatorRanges(none, none, none, none)
-    text = integers(recording.ranges, "text")
-    popped = (integers(recording.ranges, "kind") == PUSH_POP) & ~np.asarray(recording.ranges.column("open"))
+    text = recording.ranges.text
+    popped = (recording.ranges.kind == PUSH_POP) & ~recording.ranges.open
     rows = np.flatnonzero((operators.of_text[text] >= 0) & popped & axis.ends_here)
     start, end = axis.range_start[rows], axis.range_end[rows]
     return OperatorRanges(text[rows], start, end, parents(start, end)[0])

@@ -1,4 +1,4 @@
-"""Which phase of the program launched each piece of work: compiling, forward, backward, optimizer, loading data.
+"""Which phase of the program launched each kernel: compiling, forward, backward, optimizer, loading data.
 
 Ranges and operators whose texts tell a phase (:mod:`tracekit.markers.phases`, and the dialects of frameworks) hold for
 what they contain on their thread; the innermost of them and of the calls that tell one counts. What is launched while a
@@ -10,31 +10,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.intervals import innermost, nesting_order, parents
-from tracekit.arrays.lookups import lookup
-from tracekit.causes import CAUSES
-from tracekit.causes.work import RECOMPUTED
-from tracekit.markers import FRAMEWORKS
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import CAUSES, RECOMPUTED
 from tracekit.markers.base import CompiledGraphMarker, ModuleMarker, RangeMarker
+from tracekit.markers.frameworks import FRAMEWORKS
 from tracekit.markers.phases import BACKWARD, CANDIDATES, COMPILE, FORWARD, PHASES, RECOMPUTE, Phase, phase_of
-from tracekit.recording.tables import CPU_OP
-from tracekit.trace.decoding import decode
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.calls.calls import Calls
-    from tracekit.trace.decoding import Decoded
-    from tracekit.trace.launching import Launched
-
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import CPU_OP, Recording
+from tracekit.trace.calls.calls import Calls
+from tracekit.trace.decoding import Decoded, decode
+from tracekit.trace.launching import Launched
 
 #: How torch names the threads that run backward passes: ``pt_autograd_0`` is that of the first device.
 AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
@@ -89,23 +82,22 @@ class _Source(NamedTuple):
 def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: Launched) -> Phased:
     """The ranges and operators of a recording that tell a phase."""
     texts: list[Phase] = []
-    text, of_text = integers(recording.ranges, "text"), _rows_of_phases(recording.texts, decoded, texts)
+    text, of_text = recording.ranges.text, _rows_of_phases(recording.texts, decoded, texts)
     ranges = np.flatnonzero((of_text >= 0).take(text) & axis.ends_here)
     text = of_text[text[ranges]]
-    operators = np.flatnonzero(integers(recording.work, "kind") == CPU_OP)
+    operators = np.flatnonzero(recording.work.kind == CPU_OP)
     names = recording.names if operators.size else []
     name = _rows_of_phases(names, decode(names, FRAMEWORKS), texts)
-    name = name[integers(recording.work, "name")[operators]]
+    name = name[recording.work.name[operators]]
     launch = launches.launch[operators]
     telling = (name >= 0) & (launch >= 0)
     launch, name = launch[telling], name[telling]
     columns = [
         (axis.range_start[ranges], axis.launch_start[launch]),
         (axis.range_end[ranges], axis.launch_end[launch]),
-        *(
-            (integers(recording.ranges, key)[ranges], integers(recording.launches, key)[launch])
-            for key in ("start_ns", "end_ns", "thread")
-        ),
+        (recording.ranges.start_ns[ranges], recording.launches.start_ns[launch]),
+        (recording.ranges.end_ns[ranges], recording.launches.end_ns[launch]),
+        (recording.ranges.thread[ranges], recording.launches.thread[launch]),
         (text, name),
     ]
     start, end, start_ns, end_ns, thread, text = (np.concatenate(pair).astype(np.int64) for pair in columns)
@@ -125,13 +117,7 @@ def _with_recomputation(marks: Phased, recording: Recording) -> Phased:
 
 
 def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> Rows:
-    """For every name the row of its phase, which is appended to ``phases``; -1 if it tells none, and at the end.
-
-    Args:
-        names: The names.
-        decoded: Their markers.
-        phases: The phases so far.
-    """
+    """For every name the row of its phase, which is appended to ``phases``; -1 if it tells none, and at the end."""
     rows = np.full(len(names) + 1, -1, dtype=np.int64)
     candidates = pc.match_substring_regex(pa.array(names, pa.large_string()), CANDIDATES)
     for row in np.flatnonzero(np.asarray(candidates)).tolist():
@@ -157,7 +143,7 @@ def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
     """
     names = [marker.phase if isinstance(marker, ModuleMarker) else "" for marker in decoded.bare]
     code = [PHASES.index(name) if name in PHASES else FORWARD if name else -1 for name in names]
-    phase = np.array([*code, FORWARD], dtype=np.int64)[decoded.bare_row[calls.marker]]
+    phase = np.array([*code, FORWARD], dtype=np.int64)[decoded.canonical_marker[calls.marker]]
     phase[calls.evaluates & (phase < 0)] = BACKWARD
     return np.where(calls.cause == CAUSES.index(RECOMPUTED), RECOMPUTE, phase)
 
@@ -223,7 +209,6 @@ class Compiling:
 
 
 def _spent_until(begin: Ints, end: Ints, at: Ints) -> Ints:
-    """For how long intervals in order lasted until some times."""
     whole = np.append(0, np.cumsum(end - begin))
     before = np.searchsorted(begin, at)
     over = np.append(0, end)[before] - at

@@ -5,32 +5,22 @@ from __future__ import annotations
 import csv
 import json
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tracekit.analyses import nodes
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.analyses.subtrees import hierarchy
-from tracekit.arrays.csv_text import safe_in_a_sheet
+from tracekit.arrays.text import safe_in_a_sheet
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
-from tracekit.markers.kinds import KINDS
-from tracekit.views.breaking import Breakable
-from tracekit.views.cells import cell
-from tracekit.views.wording import (
-    ON_CPU,
-    ON_GPU,
-    records,
-)
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from tracekit.dataset.opening import Dataset
-    from tracekit.views.wording import Nouns
+from tracekit.markers.base import KINDS
+from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, records
 
 _ROWS = 30
 #: Texts wider than this are folded.
@@ -54,13 +44,21 @@ _LEAST = 8
 _LINE_END = "\r\n"
 _TEXTS = (str, list, dict, bool)
 _GAP = 2
-_RATES = {
+_HEADINGS = {
+    "copied_bytes": "copied bytes",
+    "copied_ns": "copy time",
+    "gpu_ns_per_token": "GPU time per token",
+    "known": "attributed",
+    "param_bytes": "parameters",
+    "subtree_param_bytes": "subtree parameters",
+    "roof_share": "share of the roof",
+    "waited_ns": "others waited",
     "tflops_per_s": "TFLOP/s",
     "gb_per_s": "GB/s",
     "flops_per_byte": "FLOP/byte",
     "peak_tflops_per_s": "peak TFLOP/s",
     "peak_gb_per_s": "peak GB/s",
-    "inclusive_tflops_per_s": "inclusive TFLOP/s",
+    "subtree_tflops_per_s": "subtree TFLOP/s",
 }
 
 
@@ -193,7 +191,7 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     else:
         first.append("report")
     if "path" in frame.columns:
-        first += ["path", "share", "inclusive_ns", "self_ns"]
+        first += ["path", "share", "subtree_ns", "self_ns"]
         last += _TOLD_BY_PATH
     between = [name for name in frame.columns if name not in last]
     return frame[[name for name in dict.fromkeys([*first, *between, *last]) if name in frame.columns]]
@@ -227,8 +225,8 @@ class _Column(NamedTuple):
         else:
             table.add_column(self.heading, justify="right", no_wrap=True)
 
-    def shown(self, cell: str) -> Text | Breakable:
-        return Breakable(Text(cell)) if self.is_text else Text(cell)
+    def shown(self, cell: str) -> Text | WrappedText:
+        return WrappedText(Text(cell)) if self.is_text else Text(cell)
 
 
 def _idle(frame: pd.DataFrame, choice: Choice) -> list[str]:
@@ -242,7 +240,6 @@ def _idle(frame: pd.DataFrame, choice: Choice) -> list[str]:
 
 
 def _sorted_column_second(frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
-    """The rows with the column that they are sorted by after the first column."""
     if choice.sort is None:
         return frame
     first, by = str(frame.columns[0]), named("", frame, choice.sort)
@@ -250,18 +247,17 @@ def _sorted_column_second(frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
 
 
 def _columns(frame: pd.DataFrame, words: Nouns) -> list[_Column]:
-    """The columns that have any value."""
     rows = records(frame)
     columns = []
     for name in map(str, frame.columns):
         values = [row[name] for row in rows]
         is_text = any(isinstance(value, _TEXTS) for value in values)
-        columns.append(_Column(name, _heading(name, words), [cell(name, value) for value in values], is_text))
+        heading = "how" if name == "cause" and "known" in frame else _heading(name, words)
+        columns.append(_Column(name, heading, [cell(name, value) for value in values], is_text))
     return [column for column in columns if any(column.cells)]
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
-    """The columns that fit side by side; at least the first."""
     used = _GAP
     for at, column in enumerate(columns):
         used += _GAP + column.width
@@ -271,7 +267,6 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
 
 
 def _caption(more_rows: int, more_columns: list[_Column]) -> str | None:
-    """How to see the rows and columns that are not shown."""
     parts = [f"{more_rows:,} more rows: --top N"] if more_rows else []
     if more_columns:
         names = ", ".join(column.name for column in more_columns)
@@ -280,11 +275,7 @@ def _caption(more_rows: int, more_columns: list[_Column]) -> str | None:
 
 
 def _heading(name: str, words: Nouns) -> str:
-    if name in _RATES:
-        return _RATES[name]
-    for unit in ("_ns", "_bytes"):
-        name = name.removesuffix(unit)
-    name = name.replace("_ns_per_", "_per_")
+    name = _HEADINGS.get(name, name.removesuffix("_ns").removesuffix("_bytes").replace("_ns_per_", "_per_"))
     if words.device == "CPU":
-        name = name.replace("gpu", "cpu").replace("kernels", words.works)
+        name = name.replace("gpu", "cpu").replace("GPU", "CPU").replace("kernels", words.works)
     return name.replace("_", " ")

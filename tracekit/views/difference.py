@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses.key_times import KEYS
-from tracekit.views.breaking import Breakable
-from tracekit.views.wording import count, duration, plain, records, shortened
+from tracekit.analyses.difference import Difference
+from tracekit.analyses.step_metrics import KEYS
+from tracekit.views.formatting import WrappedText, count, duration, plain, records, shortened
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from rich.console import RenderableType
-
-    from tracekit.analyses.difference import Difference
-
-    #: Rows by their key.
-    _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
+#: Rows by their key.
+_Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
 
 _STYLE = {"slower": "red", "added": "red", "faster": "green", "gone": "green"}
 #: Kernels shown of each module: those that changed most.
@@ -30,14 +25,7 @@ _MOST_KERNELS = 3
 _MOST_FAILED = 10
 #: Longer paths lose their middle.
 _LONGEST = 240
-_SUMMED = (
-    "before_ns",
-    "after_ns",
-    "change_ns",
-    "own_change_ns",
-    "before_kernels",
-    "after_kernels",
-)
+_SUMMED = ("before_ns", "after_ns", "change_ns", "own_change_ns", "before_kernels", "after_kernels")
 
 
 def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, Any]:
@@ -63,7 +51,7 @@ def as_text(difference: Difference, most: int) -> RenderableType:
     rows, phases = records(difference.rows), _by_key(difference.phases)
     changed = changed_parts(rows)
     only_in_phases = [row for row in rows if row["what"] != "step" and _only_in_phases(row, phases)]
-    steps = [dict(row, copies=[row]) for row in whole_steps(rows)]
+    steps = [row | {"copies": [row]} for row in whole_steps(rows)]
     lines = by_own_change(changed + only_in_phases, difference.patterns)
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
     tally = Text(_tally(changed, len(only_in_phases), difference.node))
@@ -74,12 +62,10 @@ def as_text(difference: Difference, most: int) -> RenderableType:
 
 
 def _only_in_phases(row: dict[str, Any], phases: _Rows) -> bool:
-    """Whether something is the same as a whole, but one of its phases became slower or faster."""
     return row["status"] == "same" and any(part["status"] in ("slower", "faster") for part in phases.get(_key(row), []))
 
 
 def _named(lines: list[dict[str, Any]], node: str) -> list[dict[str, Any]]:
-    """The lines, of which that of work without a module says without what."""
     return [line | {"shown": f"(no {node})"} if line["what"] == "unknown" else line for line in lines]
 
 
@@ -157,12 +143,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def folded(rows: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[str, Any]]:
-    """Modules whose paths differ only in a number, with equal shapes and status, as one line with their sums.
-
-    Args:
-        rows: Rows of modules, of work without a module and of work between steps.
-        patterns: The paths of modules with stars for such numbers.
-    """
+    """Modules whose paths differ only in a number, with equal shapes and status, as one line with their sums."""
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         pattern = patterns.get(row["path"], row["path"])
@@ -190,13 +171,13 @@ def _table(lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
         name = _name(line).append(_single_phase(line, phases), style="dim")
-        table.add_row(Breakable(name), *_figures(line), _status(line), _counts(line))
+        table.add_row(WrappedText(name), *_figures(line), _status(line), _counts(line))
         for phase in _changed_phases(line, phases):
             name = Text(f"in {phase['phase']}", style="dim")
             table.add_row(Padding(name, (0, 0, 0, 2)), *_figures(phase), _status(phase), _counts(phase))
         for kernel in kernels_of(line, kernels)[:_MOST_KERNELS]:
             name = Text(plain(kernel["name"]), style="dim")
-            table.add_row(Padding(Breakable(name), (0, 0, 0, 4)), *_figures(kernel), "", _counts(kernel))
+            table.add_row(Padding(WrappedText(name), (0, 0, 0, 4)), *_figures(kernel), "", _counts(kernel))
     return table
 
 
@@ -216,13 +197,11 @@ def _status(line: dict[str, Any]) -> Text:
 
 
 def _single_phase(line: dict[str, Any], phases: _Rows) -> str:
-    """The phase of all of a line's time, if it is not forward."""
     names = {part["phase"] for row in line["copies"] for part in phases.get(_key(row), [])}
     return f" {names.pop()}" if len(names) == 1 and not names & {"forward", "other"} else ""
 
 
 def _changed_phases(line: dict[str, Any], phases: _Rows) -> list[dict[str, Any]]:
-    """The phases that changed of a line with several, summed over its modules."""
     parts = [part for row in line["copies"] for part in phases.get(_key(row), [])]
     if len({part["phase"] for part in parts}) == 1:
         return []
@@ -234,12 +213,7 @@ def _changed_phases(line: dict[str, Any], phases: _Rows) -> list[dict[str, Any]]
 
 
 def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:
-    """The kernels that changed in the modules of a line, summed by name.
-
-    Args:
-        line: One of :func:`folded`.
-        kernels: What :func:`by_module` returns.
-    """
+    """The kernels of :func:`by_module` that changed in the modules of a line, summed by name."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for copy in line["copies"]:
         for kernel in kernels.get(_key(copy), []):
@@ -252,17 +226,14 @@ def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, str, str]:
-    before, after = (_time(row[f"{side}_ns"]) for side in ("before", "after"))
+    times = (row[f"{side}_ns"] for side in ("before", "after"))
+    before, after = ("" if time is None else duration(round(time)) for time in times)
     sign = "-" if row["change_ns"] < 0 else "+"
     change = f"{sign}{duration(round(abs(row['change_ns'])))}"
     if row["before_ns"]:
         share = row["change_ns"] / row["before_ns"]
         change += f" ({share:+.1%})".replace("%", " %")
     return before, after, change
-
-
-def _time(ns: float | None) -> str:
-    return "" if ns is None else duration(round(ns))
 
 
 def _count(number: float | None) -> str:

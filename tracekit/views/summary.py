@@ -1,35 +1,22 @@
 """The summary of a dataset: what was read, where the time went, what is not attributed and what to do about it."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import (
-    certainty,
-    modules as modules_by_time,
-    nodes,
-    processes as work_by_process,
-    tree as module_tree,
-)
+from tracekit.analyses import modules as modules_by_time, nodes, processes as work_by_process, tree as module_tree
+from tracekit.analyses.coverage import certainty_of_work
+from tracekit.dataset.opening import Dataset
 from tracekit.views import tree
-from tracekit.views.wording import count, duration, nouns, percent, plain, records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import RenderableType
-
-    from tracekit.dataset.opening import Dataset
-    from tracekit.views.wording import Nouns
+from tracekit.views.formatting import Nouns, count, duration, nouns, percent, plain, records
 
 _MOST_MODULES = 10
 _MOST_LINES = 14
@@ -38,9 +25,18 @@ _LEAST_NAME = 8
 _WIDTH = 80
 #: Causes whose advice is given elsewhere: the lacks of a report name graphs traced as a whole, and a report without
 #: any module call has its own advice.
-_GRAPHS_TRACED_AS_A_WHOLE = {"graph_not_expanded", "graph_not_in_one_call"}
+_GRAPHS_TRACED_AS_A_WHOLE = {"graph_not_expanded"}
 _OUTSIDE = {"outside_modules", "outside_ranges"}
 _COMPILATION = "compilation"
+_METHODS = {
+    "range": "launched inside {node}'s call",
+    "graph_node": "attributed by CUDA graph node",
+    "graph_order": "attributed by launch order in the CUDA graph",
+    "graph_capture": "attributed by the graph capture of whole CUDA graphs",
+    "backward": "attributed by the forward call of the autograd node",
+    "autograd_thread": "attributed by the range that waits for autograd",
+    "compiled": "attributed by the kernel map of the compiled graph",
+}
 #: Subject of the losses that the profiler itself reports; the lacks quote them.
 _PROFILER_LOSSES = "report: losses"
 
@@ -49,14 +45,14 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
     """The summary as plain data, for other programs."""
     modules, manifest = modules_by_time.totals(dataset, _MOST_MODULES), dataset.manifest
     by_process = records(work_by_process.columns(dataset))
-    single = ("source", "devices", "processes", "ranks", "lacks")
+    single = ("source", "devices", "processes", "ranks", "missing")
     several = ("reports", "left_out")
     return {
         "dataset": str(dataset.folder),
         **{key: manifest[key] for key in (several if dataset.reports else single)},
         "hierarchy": {"by": list(nodes.keyed_by(dataset)), "row": nodes.noun(dataset), "why": nodes.why(dataset)},
         **{key: manifest[key] for key in ("rows", "coverage")},
-        "attributed_ns": certainty.of_all(dataset),
+        "attributed_ns": certainty_of_work(dataset),
         "gpu_time_ns": total_ns(dataset),
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
@@ -65,12 +61,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
 
 
 def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
-    """The summary for a person at a terminal.
-
-    Args:
-        dataset: The dataset.
-        width: Of the terminal, in characters.
-    """
+    """The summary for a person at a terminal of this many characters."""
     by_process, words = records(work_by_process.columns(dataset)), nouns(dataset)
     parts: list[RenderableType] = [_source(dataset, by_process, words)]
     if dataset.reports or len(by_process) > 1:
@@ -80,7 +71,8 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
     if line := certainty_line(dataset, words):
         parts += [Text(line), Text()]
     if sentences := advice(dataset):
-        parts += [Text("How to record more next time", style="bold"), _bullets(sentences), Text()]
+        title = f"Why some time has no {words.node}, and what to do"
+        parts += [Text(title, style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
     return Group(*parts)
 
@@ -92,7 +84,6 @@ def total_ns(dataset: Dataset) -> int:
 
 
 def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) -> Text:
-    """What was read: reports and what wrote them, how much is in them, steps, and devices."""
     reports, rows = _reports(dataset), dataset.manifest["rows"]
     name = plain(reports[0]["source"]["name"]) if not dataset.reports else count(len(reports), "report")
     processes = count(sum(len(report["processes"]) for report in reports), "process", "processes")
@@ -101,7 +92,7 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) ->
         (name, "bold"),
         f"  {' and '.join(_numbered(map(exporter, reports)))}\n",
         f"{count(rows['kernels'], words.work)} ({duration(total_ns(dataset))} on the {words.device}) in {processes}\n"
-        f"{count(rows['calls'], 'call')} of {count(rows['modules'], words.node)} in {count(rows['ranges'], 'range')}\n"
+        f"{count(rows['calls'], 'call')} of {count(rows['modules'], words.node)}\n"
         f"{_steps_line(dataset)}\n",
         (f"{compilation}\n", "yellow") if (compilation := _compilation(dataset)) else "",
         f"{devices}\n" if devices else "",
@@ -109,13 +100,11 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) ->
 
 
 def _reports(dataset: Dataset) -> list[dict[str, Any]]:
-    """The manifest's entry for each report."""
     reports: list[dict[str, Any]] = dataset.manifest.get("reports", [dataset.manifest])
     return reports
 
 
 def _devices(reports: list[dict[str, Any]], by_process: list[dict[str, Any]]) -> list[str]:
-    """Names of the devices that worked; where that is not known, of all that the machine has."""
     worked = {(row["report"], row["device"]) for row in by_process}
     known = [
         (report.get("name"), device["device"], device["name"]) for report in reports for device in report["devices"]
@@ -137,7 +126,6 @@ def exporter(report: dict[str, Any]) -> str:
 
 
 def _numbered(names: Iterable[str]) -> list[str]:
-    """Every name once, with the number of times it occurs if that is more than one."""
     return [f"{times} x {name}" if times > 1 else name for name, times in Counter(names).items()]
 
 
@@ -174,10 +162,12 @@ def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
 
 def _steps_line(dataset: Dataset) -> str:
     """``2 prefill steps (2 ms), 8 decode steps (1 ms); median host time``."""
-    steps = steps_by_kind(dataset)
-    if not steps:
-        return "no steps"
-    return ", ".join(_steps_text(step) for step in steps) + "; median host time"
+    steps = [
+        f"{count(step['count'], 'step' if step['kind'] == 'step' else step['kind'] + ' step')} "
+        f"({duration(step['median_host_ns'])})"
+        for step in steps_by_kind(dataset)
+    ]
+    return f"{', '.join(steps)}; median host time" if steps else "no steps"
 
 
 def _compilation(dataset: Dataset) -> str:
@@ -188,18 +178,12 @@ def _compilation(dataset: Dataset) -> str:
     return f"{duration(spent)} of this recording were compilation: {left_out}" if spent else ""
 
 
-def _steps_text(step: dict[str, Any]) -> str:
-    kind = "" if step["kind"] == "step" else f"{step['kind']} "
-    return f"{count(step['count'], f'{kind}step')} ({duration(step['median_host_ns'])})"
-
-
 def _hierarchy(dataset: Dataset, words: Nouns, width: int) -> list[RenderableType]:
-    """The lines of the tree with the most time, and the command that shows all."""
     columns = module_tree.columns(dataset)
     lines = records(columns)
     if not lines:
         return []
-    shown = [lines[row] for row in module_tree.of_most_time(columns["inclusive_ns"], _MOST_LINES)]
+    shown = [lines[row] for row in module_tree.of_most_time(columns["subtree_ns"], _MOST_LINES)]
     command = f"tracekit show tree {shlex.quote(plain(str(dataset.folder)))}"
     hidden = len(lines) - len(shown)
     more = f"{count(hidden, 'more line')}: " if hidden else "Sort or filter it: "
@@ -216,27 +200,39 @@ def _whole_line(*parts: tuple[str, str]) -> Text:
 
 
 def _coverage(dataset: Dataset, words: Nouns) -> Table:
-    """How much of the time is attributed, by method, and how much is not, by cause."""
     table = _table(f"Coverage of {words.device} time")
     table.add_column(no_wrap=True)
     for heading in (words.works, "time", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     counted = dataset.manifest["coverage"]
-    rows = [row for row in counted if row["what"] == "kernels"]
-    for row in sorted(rows, key=lambda row: (not row["known"], -row["time_ns"])):
-        label = f"attributed by {row['cause']}" if row["known"] else f"no {words.node}: {row['cause']}"
-        style = "green" if row["known"] else "yellow"
-        table.add_row(Text(label, style=style), f"{row['count']:,}", duration(row["time_ns"]), percent(row["share"]))
-    if not rows:
+    sums: dict[tuple[bool, str], list[float]] = {}
+    for row in (row for row in counted if row["what"] == "kernels"):
+        total = sums.get((row["known"], row["cause"]), [0, 0, 0.0])
+        more = (row["count"], row["time_ns"], row["share"])
+        sums[row["known"], row["cause"]] = [value + other for value, other in zip(total, more, strict=True)]
+    for (known, cause), (number, spent, share) in sorted(sums.items(), key=lambda item: (not item[0][0], -item[1][1])):
+        label = how({"cause": cause, "known": known}, words)
+        table.add_row(
+            Text(label, style="green" if known else "yellow"), f"{number:,}", duration(int(spent)), percent(share)
+        )
+    if not sums:
         table.add_row(f"no {words.device} work recorded", "", "", "")
     for doubt in doubts(counted):
         table.add_row(Text(doubt, style="yellow"), "?", "?", "")
     return table
 
 
+def how(row: dict[str, Any], words: Nouns) -> str:
+    """How the work in a row of coverage got its module, or why it has none."""
+    if not row["known"]:
+        return f"no {words.node}: {row['cause']}"
+    article = "an" if words.node.startswith("o") else "a"
+    return _METHODS.get(row["cause"], "attributed by {cause}").format(node=f"{article} {words.node}", **row)
+
+
 def certainty_line(dataset: Dataset, words: Nouns) -> str:
     """``Attributed GPU time: exact 60.0 %, weighted 30.0 %, inferred 10.0 %``; empty if all of it is exact."""
-    time = certainty.of_all(dataset)
+    time = certainty_of_work(dataset)
     attributed = sum(time.values())
     if time["exact"] == attributed:
         return ""
@@ -246,7 +242,7 @@ def certainty_line(dataset: Dataset, words: Nouns) -> str:
 
 def doubts(coverage: list[dict[str, Any]]) -> list[str]:
     """Losses that the profiler itself reports: whatever the shares say, some work may be missing."""
-    causes = [row["cause"] for row in coverage if row["what"] == _PROFILER_LOSSES]
+    causes = [row.get("detail") or row["cause"] for row in coverage if row["what"] == _PROFILER_LOSSES]
     return [f"possibly lost: {cause}" for cause in causes]
 
 
@@ -258,39 +254,41 @@ def _bullets(sentences: list[str]) -> Table:
 
 
 def advice(dataset: Dataset) -> list[str]:
-    """How to record more next time, a sentence each."""
-    sentences, covered = _lacks(dataset.manifest), set(_GRAPHS_TRACED_AS_A_WHOLE)
+    """Why some time has no module and what to do, a sentence each."""
+    sentences, covered = _missing_data(dataset.manifest), set(_GRAPHS_TRACED_AS_A_WHOLE)
     if not dataset.manifest["rows"]["calls"]:
         covered |= _OUTSIDE
         sentences.append(nodes.none(dataset))
-    return sentences + [
-        f"{row['what']}, {row['cause']} ({row['count']:,}): {row['advice']}"
-        for row in dataset.manifest["coverage"]
-        if not row["known"] and row["advice"] and row["cause"] not in covered and not _repeated(row)
-    ]
+    for row in dataset.manifest["coverage"]:
+        if not row["known"] and row["advice"] and row["cause"] not in covered and not _repeated(row):
+            text, question, hint = row["advice"].partition("Training?")
+            sentences.append(f"{row['what']}, {_cause_of(row)} ({row['count']:,}): {text.strip()}")
+            sentences += [f"{question}{hint}"] if hint else []
+    return sentences
+
+
+def _cause_of(row: dict[str, Any]) -> str:
+    return f"{row['cause']} ({row['detail']})" if row.get("detail") else str(row["cause"])
 
 
 def _repeated(row: dict[str, Any]) -> bool:
-    """Whether a row of coverage tells what others tell, too."""
     return bool(row["what"] == _PROFILER_LOSSES or (row["what"] == "kernels" and row["cause"] == _COMPILATION))
 
 
-def _lacks(manifest: dict[str, Any]) -> list[str]:
-    """What the report lacks; of several reports, also which of them lack it."""
+def _missing_data(manifest: dict[str, Any]) -> list[str]:
     if "reports" not in manifest:
-        return [f"the report lacks {lack['what']}: {lack['remedy']}" for lack in manifest["lacks"]]
+        return [f"the report lacks {data['what']}: {data['remedy']}" for data in manifest["missing"]]
     reports = manifest["reports"]
     lacking: dict[tuple[str, str], list[str]] = {}
     for report in reports:
-        for lack in report["lacks"]:
-            lacking.setdefault((lack["what"], lack["remedy"]), []).append(report["name"])
+        for data in report["missing"]:
+            lacking.setdefault((data["what"], data["remedy"]), []).append(report["name"])
     return [f"{report['name']} was left out: {report['problem']}" for report in manifest["left_out"]] + [
         f"{_which(names, len(reports))} {what}: {remedy}" for (what, remedy), names in lacking.items()
     ]
 
 
 def _which(names: list[str], total: int) -> str:
-    """Subject and verb: which of the reports lack something."""
     if len(names) == total:
         return "the reports lack"
     return f"{', '.join(names)} {'lacks' if len(names) == 1 else 'lack'}"

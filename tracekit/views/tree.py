@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tracekit.analyses import nodes, phase_times, tree as module_tree
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
-from tracekit.views.wording import duration, in_cells, nouns, percent, plain, records
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from rich.console import RenderableType
-
-    from tracekit.dataset.opening import Dataset
-    from tracekit.views.wording import Nouns
+from tracekit.dataset.opening import Dataset
+from tracekit.views.formatting import Nouns, duration, nouns, percent, plain, records, truncate
 
 _BAR_CELLS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -39,8 +34,7 @@ _NO_MODULE = {"path": None, "calls": None, "depth": 0, "copies": 1, "modules": 1
 _HEADINGS = {
     **dict.fromkeys(("module", "range", "operator", "node"), "label"),
     "self": "self_ns",
-    "subtree": "inclusive_ns",
-    "inclusive": "inclusive_ns",
+    "subtree": "subtree_ns",
     **_PHASES,
     "GPU share": "share",
     "CPU share": "share",
@@ -51,8 +45,6 @@ _HEADINGS = {
 
 
 class _Column(NamedTuple):
-    """A column of figures, as text."""
-
     heading: str
     cells: list[str]
 
@@ -131,25 +123,23 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: pd.D
 
 
 def _phases(rows: list[dict[str, Any]]) -> list[str]:
-    """The phases that have columns: none where all is forward or unknown."""
     if not any(row[name] for row in rows for name in TRAINING):
         return []
     return [phase for phase, name in _PHASES.items() if any(row[name] for row in rows)]
 
 
 def _outside(outside: pd.DataFrame | None, *, always: bool) -> list[dict[str, Any]]:
-    """Rows of work outside modules, always or where this work is that of a training."""
     rows = [] if outside is None else records(outside)
     if not always and not any(row[name] for row in rows for name in TRAINING):
         return []
-    return [_NO_MODULE | row | {"label": f"({row['cause']})", "inclusive_ns": row["self_ns"]} for row in rows]
+    return [_NO_MODULE | row | {"label": f"({row['cause']})", "subtree_ns": row["self_ns"]} for row in rows]
 
 
 def _figures(rows: list[dict[str, Any]], phases: list[str], words: Nouns, *, wide: bool) -> list[_Column]:
     columns = [
         _Column("calls", ["" if row["calls"] is None else f"{row['calls']:,}" for row in rows]),
         _Column("self", [duration(row["self_ns"]) for row in rows]),
-        _Column("subtree", [duration(row["inclusive_ns"]) for row in rows]),
+        _Column("subtree", [duration(row["subtree_ns"]) for row in rows]),
         *(
             _Column(phase, [duration(row[f"{phase}_ns"]) if row[f"{phase}_ns"] else "" for row in rows])
             for phase in phases
@@ -158,13 +148,14 @@ def _figures(rows: list[dict[str, Any]], phases: list[str], words: Nouns, *, wid
         _Column(_BAR, [_bar(row["share"]) for row in rows]),
     ]
     if wide and any(row["modules"] > 1 for row in rows):
-        columns.append(_Column("median", [_median(row) for row in rows]))
-        columns.append(_Column("spread", [_spread(row) for row in rows]))
+        folded = [row if row["modules"] > 1 and row["median_ns"] else None for row in rows]
+        spreads = [None if row is None else (row["max_ns"] - row["min_ns"]) / row["median_ns"] for row in folded]
+        columns.append(_Column("median", ["" if row is None else duration(row["median_ns"]) for row in folded]))
+        columns.append(_Column("spread", ["" if spread is None else percent(spread) for spread in spreads]))
     return columns
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
-    """The columns, without the dispensable ones where they would leave names too little room."""
     for headings, least in _DISPENSABLE:
         if _room(columns, width) >= least:
             return columns
@@ -173,7 +164,6 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
 
 
 def _room(columns: list[_Column], width: int) -> int:
-    """How many characters are left for the column of names."""
     return width - _GAP - sum(column.width + _GAP for column in columns)
 
 
@@ -185,31 +175,15 @@ def _names(rows: list[dict[str, Any]], room: int) -> list[Text]:
 
 
 def _name(row: dict[str, Any], indent: str, room: int) -> Text:
-    """A module's name, and its class where there is room for all of it."""
     style = "dim" if row["path"] is None else "" if row["depth"] else "bold"
     copies = f"  {row['copies']} x" if row["copies"] > 1 else ""
-    name = Text(f"{indent}{in_cells(plain(row['label']), room - len(indent) - len(copies))}{copies}", style=style)
+    name = Text(f"{indent}{truncate(plain(row['label']), room - len(indent) - len(copies))}{copies}", style=style)
     class_name = f" {plain(row['class_name'])}" if row["class_name"] else ""
     if name.cell_len + cell_len(class_name) <= room:
         name.append(class_name, style="dim")
     return name
 
 
-def _has_spread(row: dict[str, Any]) -> bool:
-    return bool(row["modules"] > 1 and row["median_ns"])
-
-
-def _median(row: dict[str, Any]) -> str:
-    """The median time of the folded modules."""
-    return duration(row["median_ns"]) if _has_spread(row) else ""
-
-
-def _spread(row: dict[str, Any]) -> str:
-    """The largest less the smallest time of the folded modules, as a share of their median."""
-    return percent((row["max_ns"] - row["min_ns"]) / row["median_ns"]) if _has_spread(row) else ""
-
-
 def _bar(share: float) -> str:
-    """A bar as long as the share."""
     eighths = round(min(max(share, 0.0), 1.0) * _BAR_CELLS * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.simulator.ranks import Job, simulated
-from tracekit.analyses.alignment.groups import met
-from tracekit.analyses.alignment.reports import FEW_COLLECTIVES, NO_COLLECTIVES, NOT_CERTAIN, aligned
-
-if TYPE_CHECKING:
-    from tests.simulator.ranks import Run
-    from tracekit.analyses.alignment.reports import Clock
+from tests.simulator.ranks import Job, Run, simulated
+from tracekit.analyses.alignment.reports import FEW_COLLECTIVES, NO_COLLECTIVES, NOT_CERTAIN, Clock, aligned, met
 
 
 def clocks_of(run: Run) -> list[Clock]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from tracekit.capture.compile.cudagraph import StandInGraphs, addresses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def _captured(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.capture.compile.bound import BoundGraphs
 
 
 @pytest.fixture
@@ -19,3 +18,9 @@ def inference() -> Iterator[None]:
     with torch.no_grad():
         yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What CUDA graphs do, without a GPU."""
+    monkeypatch.setattr("tracekit.capture.compile.backend.graphs_for", lambda _wanted: BoundGraphs())

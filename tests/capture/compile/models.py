@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ATTENTION = "tracekit_tests::attention"
 #: How often the operator ran.
@@ -63,16 +61,6 @@ class Silly(nn.Module):
         torch.ops.tracekit_tests.attention(x, x, x, out)
         x = out
         return x + 1
-
-
-class Half(nn.Module):
-    """Attention once."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x * 3 + 1
-        out = torch.empty_like(x)
-        torch.ops.tracekit_tests.attention(x, x, x, out)
-        return torch.sin(out)
 
 
 class Layer(nn.Module):
@@ -169,10 +157,7 @@ class Counting(nn.Module):
 
 
 def compiled(
-    model: nn.Module,
-    *dynamic: torch.Tensor,
-    backend: PiecewiseBackend | None = None,
-    **settings: Any,
+    model: nn.Module, *dynamic: torch.Tensor, backend: PiecewiseBackend | None = None, **settings: Any
 ) -> Callable[..., Any]:
     """The model compiled once for all sizes: no guard is checked again, and the first dimensions are dynamic."""
     for tensor in dynamic:
@@ -188,3 +173,15 @@ def compiled(
 def ids(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and their positions."""
     return torch.arange(size) % 32, torch.arange(size)
+
+
+def traced(function: Callable[..., Any], *args: torch.Tensor) -> torch.fx.GraphModule:
+    """The graph that Dynamo hands to a backend."""
+    found: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        found.append(graph)
+        return graph.forward
+
+    torch.compile(function, backend=keep, fullgraph=True, dynamic=True)(*args)
+    return found[0]

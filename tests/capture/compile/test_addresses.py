@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tests.capture.compile.bound import BoundGraphs
+from tests.capture.compile import COMPILING
 from tests.capture.compile.models import ATTENTION, Llama, compiled, ids
 from tracekit.capture.compile import CompileConfig, compile_model, counters
 from tracekit.capture.compile.backend import PiecewiseBackend
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.usefixtures("inference", "bound"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = [*COMPILING, pytest.mark.usefixtures("bound")]
 SETTINGS: dict[str, Any] = {"mode": "eager", "cudagraph_sizes": (2, 3, 4)}
 
 
-@pytest.fixture
-def bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracekit.capture.compile.backend.graphs_for", lambda _wanted: BoundGraphs())
-
-
 def without_guards(model: nn.Module, **settings: Any) -> Callable[..., Any]:
-    return compile_model(model, CompileConfig(**SETTINGS | settings))
+    return compile_model(model, CompileConfig(**SETTINGS | settings), guards=False)
 
 
 def with_guards(model: nn.Module, **settings: Any) -> Callable[..., Any]:
@@ -46,23 +33,10 @@ def new_data(model: nn.Module) -> None:
         parameter.data = torch.randn_like(parameter)
 
 
-def assigned(model: nn.Module) -> None:
-    state = {name: value.clone() + 1 for name, value in model.state_dict().items()}
-    model.load_state_dict(state, assign=True)
-
-
 def replaced(model: nn.Module) -> None:
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             setattr(module, name, nn.Parameter(torch.randn_like(parameter)))
-
-
-def reloaded(model: nn.Module) -> None:
-    """Offloads the parameters and loads them to another place, where they are trained on."""
-    for parameter in model.parameters():
-        held = parameter.data
-        parameter.data = torch.empty(0)
-        parameter.data = held.clone() + 1
 
 
 def swapped_buffer(model: nn.Module) -> None:
@@ -72,10 +46,7 @@ def swapped_buffer(model: nn.Module) -> None:
     new_data(model)
 
 
-CHANGES = [new_data, assigned, replaced, reloaded, swapped_buffer]
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [new_data, replaced, swapped_buffer])
 @pytest.mark.parametrize("compile_as", [without_guards, with_guards])
 def test_changed_parameters_are_noticed(compile_as: Callable[..., Any], change: Callable[[nn.Module], None]) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4)).eval()
@@ -89,13 +60,12 @@ def test_changed_parameters_are_noticed(compile_as: Callable[..., Any], change: 
     assert counters.graphs_captured == before + 3
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_changed_parameters_of_a_model_in_pieces_are_noticed(change: Callable[[nn.Module], None]) -> None:
+def test_changed_parameters_of_a_model_in_pieces_are_noticed() -> None:
     model, args = Llama(2), ids(4)
     run = without_guards(model, splitting_ops=(ATTENTION,))
     for _ in range(3):
         torch.testing.assert_close(run(*args), model(*args))
-    change(model)
+    new_data(model)
     with counters.expect(graphs_captured=3):
         for _ in range(3):
             torch.testing.assert_close(run(*args), model(*args))
@@ -152,22 +122,18 @@ class Plain(nn.Module):
 FORMS: dict[str, Callable[[], torch.Tensor]] = {
     "plain": lambda: torch.randn(4, 3),
     "expanded": lambda: torch.randn(1, 3).expand(4, 3),
-    "a number for all": lambda: torch.randn(()).expand(4, 3),
     "windows": lambda: torch.randn(9).as_strided((4, 3), (2, 1)),
-    "transposed": lambda: torch.randn(3, 4).t(),
     "a slice": lambda: torch.randn(4, 9)[:, 2:8:2],
     "empty": lambda: torch.randn(4, 0),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_inputs_of_every_form_are_copied(form: str, mode: Callable[[], Any]) -> None:
+def test_inputs_of_every_form_are_copied(form: str) -> None:
     run = with_guards(Plain(), copy_inputs=True)
-    with mode():
-        for _ in range(4):
-            x = FORMS[form]()
-            assert torch.equal(run(x), x * 2 + 1)
+    for _ in range(4):
+        x = FORMS[form]()
+        assert torch.equal(run(x), x * 2 + 1)
 
 
 def test_inputs_made_in_inference_mode_may_be_used_outside_and_the_reverse() -> None:
@@ -191,16 +157,10 @@ class Writing(nn.Module):
 def pairs(kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Two tensors and the memory that they are views of."""
     base = torch.arange(24.0).reshape(6, 4)
-    if kind == "overlapping":
-        return base, base[:4], base[2:]
-    if kind == "interleaved":
-        return base, base[:4, ::2], base[:4, 1::2]
-    if kind == "inside":
-        return base, base[:4], base[1:5, :2]
-    return base, base[:2], base[2:]
+    return (base, base[:4], base[2:]) if kind == "overlapping" else (base, base[:4, ::2], base[:4, 1::2])
 
 
-@pytest.mark.parametrize("kind", ["overlapping", "interleaved", "inside", "apart"])
+@pytest.mark.parametrize("kind", ["overlapping", "interleaved"])
 def test_what_is_written_to_inputs_that_share_memory_is_not_lost(kind: str) -> None:
     run = torch.compile(Writing(), backend=PiecewiseBackend(CompileConfig(copy_inputs=True, **SETTINGS)), dynamic=False)
     for _ in range(4):
@@ -215,26 +175,15 @@ class Drawing(nn.Module):
         return x + torch.rand_like(x)
 
 
-@pytest.mark.parametrize("warmups", [0, 1, 3])
-def test_a_warm_up_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch, warmups: int) -> None:
+def test_a_warm_up_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    settings = SETTINGS | {"cudagraph_warmups": warmups, "graph_capture": "record"}
-    run, x = compile_model(Drawing(), CompileConfig(**settings)), torch.zeros(4)
+    settings = SETTINGS | {"cudagraph_warmups": 3, "graph_capture": "record"}
+    run, x = compile_model(Drawing(), CompileConfig(**settings), guards=False), torch.zeros(4)
     run(torch.zeros(7))
     torch.manual_seed(0)
     results = [run(x) for _ in range(3)]
     torch.manual_seed(0)
     assert all(torch.equal(result, Drawing()(x)) for result in results)
-
-
-def test_a_copy_of_the_model_is_as_its_original() -> None:
-    model = nn.Linear(4, 4).eval()
-    run, x = without_guards(model), torch.randn(4, 4)
-    other = without_guards(twin := copy.deepcopy(model))
-    new_data(twin)
-    for _ in range(3):
-        torch.testing.assert_close(run(x), model(x))
-        torch.testing.assert_close(other(x), twin(x))
 
 
 class Turned(nn.Module):

@@ -5,43 +5,34 @@ from __future__ import annotations
 import logging
 import sys
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.capture.compile import COMPILING
 from tests.capture.compile.models import (
     ATTENTION,
     Branching,
     Cnn,
     Counting,
     Encoder,
-    Half,
     Llama,
     Silly,
     calls,
     compiled,
     ids,
+    traced,
 )
-from tests.capture.compile.pieces import piece
 from tests.test_package import loaded_by
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
 from tracekit.capture.compile.config import SizeRange
-from tracekit.capture.compile.ranges import ranged
-from tracekit.capture.compile.sizes import dynamic_size, inputs_of
+from tracekit.capture.compile.sizes import RangeSize, dynamic_size, inputs_of, ranged
 from tracekit.errors import CaptureError, UsageError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.usefixtures("inference"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = COMPILING
 RECORD: dict[str, Any] = {"graph_capture": "record", "cudagraph_sizes": (1, 2)}
 
 
@@ -56,11 +47,13 @@ def seen(graphs: int, pieces: int, capturable: int, compilations: int, captured:
 
 
 @pytest.mark.parametrize("mode", ["eager", "inductor"])
-@pytest.mark.parametrize("operator", [ATTENTION, f"{ATTENTION}.default"])
-def test_the_small_model_has_five_pieces_of_which_three_are_captured_at_two_sizes(mode: str, operator: str) -> None:
+@pytest.mark.parametrize(
+    ("splitting", "counted"), [((ATTENTION,), (1, 5, 3, 3, 6)), ((), (1, 1, 1, 1, 2))], ids=["split", "whole"]
+)
+def test_pieces_of_the_small_model_are_captured_at_two_sizes(mode: str, splitting: Any, counted: Any) -> None:
     first = torch.randn(100)
-    with seen(1, 5, 3, 3, 6):
-        run = compiled(Silly(), first, mode=mode, splitting_ops=(operator,), **RECORD)
+    with seen(*counted):
+        run = compiled(Silly(), first, mode=mode, splitting_ops=splitting, **RECORD)
         for x in (first, torch.randn(2), torch.randn(1)):
             assert torch.allclose(run(x), 9 * x + 19, atol=1e-4)
     calls[0] = 0
@@ -68,41 +61,10 @@ def test_the_small_model_has_five_pieces_of_which_three_are_captured_at_two_size
     assert calls == [2]
 
 
-@pytest.mark.parametrize("mode", ["eager", "inductor"])
-def test_a_number_that_the_data_decides_changes_no_count(mode: str) -> None:
-    first = torch.randn(100)
-    with seen(1, 5, 3, 3, 6):
-        run = compiled(Silly(unbacked=True), first, mode=mode, splitting_ops=(ATTENTION,), **RECORD)
-        for x in (first, torch.randn(2), torch.randn(1)):
-            assert torch.allclose(run(x), 9 * x + 19, atol=1e-4)
-
-
-@pytest.mark.parametrize("mode", ["eager", "inductor"])
-def test_without_a_split_the_small_model_is_one_piece(mode: str) -> None:
-    first = torch.randn(100)
-    with seen(1, 1, 1, 1, 2):
-        run = compiled(Silly(), first, mode=mode, **RECORD)
-        for x in (first, torch.randn(2), torch.randn(1)):
-            assert torch.allclose(run(x), 9 * x + 19, atol=1e-4)
-    calls[0] = 0
-    assert run(torch.zeros(2)).tolist() == [19, 19]
-    assert calls == [2]
-
-
-def test_twelve_layers_are_25_pieces_of_which_only_three_differ() -> None:
+def test_twelve_layers_in_eager_pieces_are_bit_equal() -> None:
     model, first = Llama(), ids(16)
-    with seen(1, 25, 13, 13, 26), counters.expect(cache_misses=3, cache_hits=10):
-        run = compiled(model, *first, splitting_ops=(ATTENTION,), **RECORD)
-        for given in (first, ids(2), ids(1), ids(2)):
-            assert torch.allclose(run(*given), model(*given), atol=1e-5)
-
-
-@pytest.mark.parametrize(("split", "counted"), [(True, (1, 25, 13, 13, 26)), (False, (1, 1, 1, 1, 2))])
-def test_twelve_layers_in_eager_pieces_are_bit_equal(split: bool, counted: tuple[int, ...]) -> None:
-    model, first = Llama(), ids(16)
-    with seen(*counted), counters.expect(cache_misses=0):
-        operators = (ATTENTION,) if split else ()
-        run = compiled(model, *first, mode="eager", splitting_ops=operators, **RECORD)
+    with seen(1, 25, 13, 13, 26), counters.expect(cache_misses=0):
+        run = compiled(model, *first, mode="eager", splitting_ops=(ATTENTION,), **RECORD)
         for given in (first, ids(2), ids(1), ids(2)):
             assert torch.equal(run(*given), model(*given))
 
@@ -114,18 +76,6 @@ def test_nothing_is_counted_where_nothing_is_compiled() -> None:
             assert torch.allclose(run(first), 9 * first + 19, atol=1e-4)
 
 
-def test_two_models_are_compiled_separately_and_capture_changes_no_bit() -> None:
-    results = []
-    for settings, captured in ((RECORD, 8), ({}, 0)):
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        first = torch.randn(100)
-        with seen(2, 6, 4, 4, captured):
-            runs = [compiled(Half(), first, splitting_ops=(ATTENTION,), **settings) for _ in "ab"]
-            results.append([run(x) for x in (first, torch.randn(2), torch.randn(1)) for run in runs])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
 def test_ranges_and_sizes_are_compiled_before_anything_runs() -> None:
     first = torch.randn(20)
     with seen(1, 1, 1, 6, 0):
@@ -133,14 +83,6 @@ def test_ranges_and_sizes_are_compiled_before_anything_runs() -> None:
         run = compiled(nn.ReLU(), first, backend=backend)
         for x in (first, *map(torch.randn, (16, 5, 200, 64, 128, 8192))):
             assert torch.equal(run(x), x.relu())
-
-
-def test_each_listed_size_is_compiled_once_and_right() -> None:
-    model, first = Half(), torch.randn(6)
-    with seen(1, 3, 2, 6, 0), counters.expect(cache_misses=6):
-        run = compiled(model, first, splitting_ops=(ATTENTION,), compile_sizes=(4, 1))
-        for given in (first, *map(torch.randn, (4, 1, 9, 4))):
-            assert torch.allclose(run(given), model(given), atol=1e-5)
 
 
 def test_a_size_outside_of_every_range_is_served_by_a_compilation_for_all() -> None:
@@ -151,7 +93,7 @@ def test_a_size_outside_of_every_range_is_served_by_a_compilation_for_all() -> N
             assert torch.equal(run(x), x.relu())
 
 
-@pytest.mark.parametrize(("mode", "dynamic"), [("eager", True), ("eager", False), ("eager", None), ("inductor", True)])
+@pytest.mark.parametrize(("mode", "dynamic"), [("eager", None), ("inductor", True)])
 def test_it_is_a_backend_of_torch_compile_for_any_model(mode: str, dynamic: bool | None) -> None:
     model = Cnn().eval()
     run = torch.compile(model, backend=PiecewiseBackend(CompileConfig(mode=mode)), dynamic=dynamic)
@@ -160,10 +102,9 @@ def test_it_is_a_backend_of_torch_compile_for_any_model(mode: str, dynamic: bool
         assert torch.allclose(run(image), model(image), atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["eager", "inductor"])
-def test_masks_keywords_and_dicts_come_through(mode: str) -> None:
+def test_masks_keywords_and_dicts_come_through() -> None:
     model = Encoder().eval()
-    backend = PiecewiseBackend(CompileConfig(mode=mode, compile_sizes=(4,), **RECORD))
+    backend = PiecewiseBackend(CompileConfig(compile_sizes=(4,), **RECORD))
     run = torch.compile(model, backend=backend, dynamic=True)
     for batch, length in ((3, 5), (2, 7), (4, 5), (1, 3), (2, 7), (2, 4)):
         given = torch.randint(16, (batch, length))
@@ -172,10 +113,7 @@ def test_masks_keywords_and_dicts_come_through(mode: str) -> None:
             found, expected = run(given, **kwargs), model(given, **kwargs)
             assert found.keys() == expected.keys()
             assert found["rows"] == expected["rows"] == batch
-            for a, b in (
-                (found["last"], expected["last"]),
-                *zip(found["pooled"], expected["pooled"], strict=True),
-            ):
+            for a, b in ((found["last"], expected["last"]), *zip(found["pooled"], expected["pooled"], strict=True)):
                 assert torch.allclose(a, b, atol=1e-5)
 
 
@@ -198,21 +136,6 @@ def test_a_model_that_writes_to_itself_does_so_once_a_call(settings: dict[str, A
         assert model.count[0] == call
 
 
-def test_what_a_model_writes_to_its_input_reaches_the_caller_through_copied_inputs() -> None:
-    class Writing(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            torch.ops.tracekit_tests.attention(x, x, x, x.view(-1))
-            return x + 1
-
-    first = torch.ones(4)
-    run = compiled(Writing(), first, mode="eager", copy_inputs=True, **RECORD)
-    run(first)
-    for _ in range(3):
-        x = torch.ones(2)
-        assert run(x).tolist() == [4, 4]
-        assert x.tolist() == [3, 3]
-
-
 def test_a_size_that_cannot_be_compiled_is_served_by_the_general_code(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -227,8 +150,7 @@ def test_a_size_that_cannot_be_compiled_is_served_by_the_general_code(
     assert "submod_0 is not compiled for size 2: not this size" in caplog.messages
 
 
-@pytest.mark.parametrize("mode", ["eager", "inductor"])
-def test_training_goes_through_pieces_and_gives_eager_s_gradients(mode: str) -> None:
+def test_training_goes_through_pieces_and_gives_eager_s_gradients() -> None:
     class Scaled(nn.Sequential):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = torch.ops.tracekit_tests.scaled(torch.sin(self[0](x)), 0.5)
@@ -237,21 +159,12 @@ def test_training_goes_through_pieces_and_gives_eager_s_gradients(mode: str) -> 
     model = Scaled(nn.Linear(4, 4), nn.Linear(4, 2))
     other, first = deepcopy(model), torch.randn(6, 4)
     with torch.enable_grad(), counters.expect(pieces_seen=3, artifacts_saved=0):
-        run = compiled(model, first, mode=mode, splitting_ops=("tracekit_tests::scaled",))
+        run = compiled(model, first, splitting_ops=("tracekit_tests::scaled",))
         for x in (first, torch.randn(3, 4)):
             for each in (run, other):
                 each(x).square().sum().backward()
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(a.grad, b.grad, atol=1e-5)
-
-
-def test_results_are_kept_when_inputs_are_copied_into_buffers() -> None:
-    first = torch.randn(8)
-    run = compiled(nn.Identity(), first, mode="eager", copy_inputs=True, **RECORD)
-    given = [torch.randn(2) for _ in range(3)]
-    run(first)
-    found = [run(x) for x in given]
-    assert all(torch.equal(a, b) for a, b in zip(found, given, strict=True))
 
 
 def test_an_argument_that_moved_is_an_error_in_debug_mode_unless_inputs_are_copied() -> None:
@@ -339,16 +252,6 @@ def test_it_is_loaded_by_those_who_ask_for_it_and_brings_no_tables_along() -> No
     assert not {"nvtx", "pandas", "pyarrow", "rich", "sqlalchemy"} & found
 
 
-def test_every_range_has_code_of_its_own_that_is_right_at_its_ends() -> None:
-    model, first = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)), torch.randn(16, 8)
-    run = compiled(model, first, compile_ranges=(8, 32), max_size=64)
-    with counters.expect(backend_compilations=3, cache_misses=3, cache_hits=0):
-        run(first)
-    for size in (1, 2, 8, 9, 32, 33, 64, 65):
-        x = torch.randn(size, 8)
-        torch.testing.assert_close(run(x), model(x))
-
-
 def test_pieces_with_further_sizes_share_the_code_of_all_ranges() -> None:
     model, x = Silly(unbacked=True), torch.randn(16)
     run = compiled(model, x, compile_ranges=(8, 32), mode="eager", splitting_ops=(ATTENTION,))
@@ -356,12 +259,13 @@ def test_pieces_with_further_sizes_share_the_code_of_all_ranges() -> None:
 
 
 def test_code_of_a_range_is_not_used_for_sizes_that_its_compiler_excluded() -> None:
-    graph, inputs = piece(lambda x: x + 1, torch.ones(16))
+    graph = traced(lambda x: x + 1, torch.ones(16))
+    inputs = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
     symbol = dynamic_size(inputs)
     assert symbol is not None
-    made = ranged(graph, symbol, SizeRange(8, 32))
+    made = RangeSize.of(SizeRange(8, 32))
     assert made.holds(9)
-    (size,) = (value for value in inputs_of(made.graph) if isinstance(value, torch.SymInt))
+    (size,) = (value for value in inputs_of(ranged(graph, symbol, made)) if isinstance(value, torch.SymInt))
     assert (bool(size >= 8), bool(size > 32)) == (True, False)  # known without a guard
     assert size % 2 == 0  # leaves a guard
     assert [made.holds(number) for number in (8, 9, 32)] == [True, False, True]

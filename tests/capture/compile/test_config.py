@@ -37,10 +37,8 @@ def test_it_takes_lists_paths_and_mappings_and_cannot_be_changed() -> None:
     [
         ((), []),
         ((8, 32), [(1, 8), (9, 32), (33, 8192)]),
-        ([32, 8], [(1, 8), (9, 32), (33, 8192)]),
         ((8192,), [(1, 8192)]),
         (((9, 32), (1, 8)), [(1, 8), (9, 32)]),
-        (((5, 5),), [(5, 5)]),
     ],
 )
 def test_ranges_are_given_by_their_ends_or_as_pairs(said: Any, ranges: list) -> None:
@@ -57,41 +55,16 @@ def test_a_range_holds_both_of_its_ends() -> None:
     ("settings", "message"),
     [
         ({"mode": "fast"}, "mode: 'fast' is unknown; expected one of none, eager, inductor, stock"),
-        (
-            {"graph_capture": "on"},
-            "graph_capture: 'on' is unknown; expected one of auto, cuda, record, off",
-        ),
         ({"splitting_ops": "a::b"}, "splitting_ops: expected a sequence of values, not 'a::b'"),
-        (
-            {"splitting_ops": ["attention"]},
-            "splitting_ops: 'attention' is not an operator; expected ns::op[.overload]",
-        ),
-        (
-            {"splitting_ops": ["a.b"]},
-            "splitting_ops: 'a.b' is not an operator; expected ns::op[.overload]",
-        ),
+        ({"splitting_ops": ["attention"]}, "splitting_ops: 'attention' is not an operator; expected ns::op[.overload]"),
         ({"compile_sizes": [0]}, "compile_sizes: 0 is not a size; expected integers from 1"),
-        ({"compile_sizes": 4}, "compile_sizes: expected a sequence of values, not 4"),
         ({"cudagraph_sizes": [True]}, "cudagraph_sizes: True is not a size; expected integers from 1"),
-        ({"cudagraph_sizes": ["4"]}, "cudagraph_sizes: '4' is not a size; expected integers from 1"),
         ({"cudagraph_warmups": -1}, "cudagraph_warmups: expected an integer of at least 0, not -1"),
-        ({"max_size": 0}, "max_size: expected an integer of at least 1, not 0"),
         ({"compile_ranges": [(8, 1)]}, "compile_ranges: (8, 1) is not a range; expected (start, end)"),
-        (
-            {"compile_ranges": [(1, 2, 3)]},
-            "compile_ranges: (1, 2, 3) is not a range; expected (start, end)",
-        ),
         ({"compile_ranges": ["ab"]}, "compile_ranges: 'ab' is not a range; expected (start, end)"),
         ({"compile_ranges": [9000]}, "compile_ranges: 9000 is above max_size 8192"),
-        (
-            {"inductor_config": ["a"]},
-            "inductor_config: expected a mapping from names to values, not ['a']",
-        ),
-        ({"dynamic_dims": {"x": "0"}}, "dynamic_dims['x']: expected a sequence of values, not '0'"),
-        (
-            {"dynamic_dims": {"x": [None]}},
-            "dynamic_dims['x']: [None] is not a dimension; expected integers",
-        ),
+        ({"inductor_config": ["a"]}, "inductor_config: expected a mapping from names to values, not ['a']"),
+        ({"dynamic_dims": {"x": [None]}}, "dynamic_dims['x']: [None] is not a dimension; expected integers"),
     ],
 )
 def test_what_makes_no_sense_is_named(settings: dict[str, Any], message: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.capture.compile import COMPILING
 from tests.capture.compile.models import ATTENTION, compiled
 from tracekit.capture.compile import cudagraph, piece
 from tracekit.capture.compile.backend import PiecewiseBackend
@@ -17,15 +18,7 @@ from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.cudagraph import CudaGraphs, StandInGraphs, weak_tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.usefixtures("inference"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = COMPILING
 
 
 def test_the_stand_in_runs_what_it_is_given_and_remembers_the_capture() -> None:
@@ -85,17 +78,7 @@ def test_a_capture_warms_up_aside_and_records_without_running(said: list[str]) -
         return (1,)
 
     replay = CudaGraphs().capture_graph(run, (torch.ones(2),), warmups=2)
-    assert said == [
-        "collect",
-        "empty",
-        "wait",
-        "run",
-        "run",
-        "begin in the pool",
-        "run",
-        "end",
-        "wait",
-    ]
+    assert said == ["collect", "empty", "wait", "run", "run", "begin in the pool", "run", "end", "wait"]
     said.clear()
     assert [replay(()), replay(())] == [(1,), (1,)]
     assert said == ["replay", "replay"]
@@ -138,65 +121,30 @@ def test_what_is_no_plain_cuda_tensor_is_kept_as_it_is() -> None:
         assert weak_tensor(value) is value
 
 
-class Bound(StandInGraphs):
-    """As CUDA's graphs: a replay writes its results over those of the capture, and has no gradients."""
-
-    bound = True
-
-    def capture_graph(self, fn: Any, args: Sequence[Any], /, **kwargs: Any) -> Any:
-        made = super().capture_graph(fn, args, **kwargs)
-        lay = made.inputs
-
-        class Replay:
-            def fits(self, args: Sequence[Any]) -> bool:
-                return all(args[at].data_ptr() == address for at, address in lay)
-
-            def moved(self, args: Sequence[Any]) -> list[int]:
-                return made.moved(args)
-
-            def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
-                for old, new in zip(made.outputs, made(args), strict=True):
-                    old.copy_(new)
-                return made.outputs
-
-        return Replay()
-
-
-@contextmanager
-def bound_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("tracekit.capture.compile.backend.graphs_for", lambda _wanted: Bound())
-    yield
-
-
 SETTINGS: dict[str, Any] = {"mode": "eager", "cudagraph_sizes": (2,)}
 
 
-def test_results_of_captured_graphs_are_not_overwritten_by_the_next_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with bound_graphs(monkeypatch):
-        first, x = torch.randn(8), torch.zeros(2)
-        run = compiled(nn.Sigmoid(), first, **SETTINGS)
-        run(first)
-        found = [run(x.fill_(number)) for number in range(3)]
-        assert [item[0] for item in found] == [torch.sigmoid(x.fill_(n))[0] for n in range(3)]
-        torch._dynamo.reset()
-        run = compiled(nn.Sigmoid(), first, copy_outputs=False, **SETTINGS)
-        run(first)
-        assert run(x.fill_(0)) is run(x.fill_(1))
+def test_results_of_captured_graphs_are_not_overwritten_by_the_next_call(bound: None) -> None:
+    first, x = torch.randn(8), torch.zeros(2)
+    run = compiled(nn.Sigmoid(), first, **SETTINGS)
+    run(first)
+    found = [run(x.fill_(number)) for number in range(3)]
+    assert [item[0] for item in found] == [torch.sigmoid(x.fill_(n))[0] for n in range(3)]
+    torch._dynamo.reset()
+    run = compiled(nn.Sigmoid(), first, copy_outputs=False, **SETTINGS)
+    run(first)
+    assert run(x.fill_(0)) is run(x.fill_(1))
 
 
-def test_results_of_a_piece_without_a_size_are_copied_at_every_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_piece_without_a_size_is_captured_once_and_its_results_are_copied_at_every_size(bound: None) -> None:
     class Fixed(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             z = torch.sigmoid(y)
             torch.ops.tracekit_tests.attention(x, x, x, x)
             return x + 1, z
 
-    with bound_graphs(monkeypatch):
-        first, y = torch.randn(8), torch.zeros(3)
+    first, y = torch.randn(8), torch.zeros(3)
+    with counters.expect(graphs_captured=1 + 1):
         run = compiled(Fixed(), first, splitting_ops=(ATTENTION,), **SETTINGS)
         run(first, y)
         found = [run(torch.randn(size), y.fill_(number))[1] for number, size in enumerate((5, 6, 2))]
@@ -206,28 +154,18 @@ def test_results_of_a_piece_without_a_size_are_copied_at_every_size(
 
 
 def test_inputs_that_moved_are_run_without_the_graph_and_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bound: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     piece._warn_moved.cache_clear()
-    with bound_graphs(monkeypatch):
-        first = torch.randn(8)
-        run = compiled(nn.Sigmoid(), first, **SETTINGS)
-        kept = [torch.randn(2) for _ in range(4)]
-        assert all(torch.equal(run(x), torch.sigmoid(x)) for x in (first, *kept))
+    first = torch.randn(8)
+    run = compiled(nn.Sigmoid(), first, **SETTINGS)
+    kept = [torch.randn(2) for _ in range(4)]
+    assert all(torch.equal(run(x), torch.sigmoid(x)) for x in (first, *kept))
     assert caplog.text.count("set copy_inputs") == 1
 
 
-def test_copied_inputs_may_come_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    with bound_graphs(monkeypatch):
-        first = torch.randn(8)
-        run = compiled(nn.Sigmoid(), first, copy_inputs=True, debug=True, **SETTINGS)
-        with counters.expect(graphs_captured=1):
-            kept = [torch.randn(2) for _ in range(4)]
-            assert all(torch.equal(run(x), torch.sigmoid(x)) for x in (first, *kept))
-
-
-def test_what_needs_a_gradient_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    with bound_graphs(monkeypatch), torch.enable_grad(), counters.expect(graphs_captured=0):
+def test_what_needs_a_gradient_is_not_captured(bound: None) -> None:
+    with torch.enable_grad(), counters.expect(graphs_captured=0):
         model, first = nn.Linear(3, 3), torch.randn(8, 3)
         run = compiled(model, first, copy_inputs=True, **SETTINGS)
         for x in (first, torch.randn(2, 3), torch.randn(2, 3)):
@@ -251,9 +189,7 @@ def test_a_piece_that_cannot_be_captured_runs_as_it_is(
     ]
 
 
-def test_inside_of_somebody_else_s_capture_pieces_become_part_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_inside_of_somebody_else_s_capture_pieces_become_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StandInGraphs, "ready", lambda _self: False)
     first = torch.randn(8)
     run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)

@@ -10,14 +10,9 @@ from hypothesis import given, settings, strategies as st
 from torch import fx, nn
 
 from tests.capture.compile.models import compiled
-from tracekit.capture.compile.layouts import laid_out
+from tracekit.capture.compile.compiler import laid_out
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 SDPA = "aten::scaled_dot_product_attention"
 
 
@@ -43,8 +38,7 @@ class PartialRotary(nn.Module):
         return torch.cat([turning * cos + other * cos, staying], -1)
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("grad", "dynamic"), [(False, True), (True, False)])
 def test_a_piece_takes_what_the_one_before_it_has_rearranged(*, grad: bool, dynamic: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)

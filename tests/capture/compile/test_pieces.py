@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.capture.compile import COMPILING
 from tests.capture.compile.models import ATTENTION, Llama, Silly, compiled, ids
 from tests.capture.models import tree
-from tracekit.capture import Listed, layer_markers
+from tracekit.capture import MemoryEmitter, layer_markers
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
 from tracekit.capture.emit import routed_to
 from tracekit.markers.base import ModuleMarker, PieceMarker
 from tracekit.trace.decoding import decode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.usefixtures("inference"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = COMPILING
 
 
 def marked(call: Callable[[], object]) -> list[str]:
     """What the marks of a call say; checks that all are closed and are pieces of one graph."""
-    with routed_to(to := Listed()):
+    with routed_to(to := MemoryEmitter()):
         call()
     texts = [event.text for event in to.events if event.text is not None]
     assert len(to.events) == 2 * len(texts)
@@ -77,12 +70,7 @@ def test_warm_ups_of_a_piece_that_writes_to_its_inputs_are_calls() -> None:
             return x.mul_(2) + 1
 
     run = running(
-        Writing(),
-        torch.randn(9),
-        mode="eager",
-        cudagraph_sizes=(2,),
-        cudagraph_warmups=2,
-        graph_capture="record",
+        Writing(), torch.randn(9), mode="eager", cudagraph_sizes=(2,), cudagraph_warmups=2, graph_capture="record"
     )
     ways = [marked(lambda: run(torch.randn(2)))[0].split()[-1] for _ in range(4)]
     assert ways == ["eager", "eager", "captured", "replayed"]
@@ -96,32 +84,6 @@ def test_a_graph_of_fixed_shapes_is_captured_if_its_size_is_listed(size: int, wa
     assert said == [[f"submod_0 {size} None {way}"] for way in ways]
 
 
-def test_a_piece_without_a_size_is_captured_once() -> None:
-    class Constant(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(3))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            scale = torch.sigmoid(self.weight)
-            torch.ops.tracekit_tests.attention(x, x, x, x)
-            return x * scale
-
-    with counters.expect(graphs_captured=1 + 2):
-        first = torch.randn(5, 3)
-        run = running(
-            Constant(),
-            first,
-            mode="eager",
-            splitting_ops=(ATTENTION,),
-            cudagraph_sizes=(1, 2),
-            graph_capture="record",
-        )
-        for size in (4, 1, 2, 2):
-            x = torch.randn(size, 3)
-            assert torch.equal(run(x.clone()), 3 * x * torch.sigmoid(run.weight))
-
-
 def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_specialised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -131,14 +93,7 @@ def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_special
 
     first = torch.randn(5), torch.randn(7)
     with counters.expect(graphs_captured=0, backend_compilations=1):
-        run = running(
-            Outer(),
-            *first,
-            mode="eager",
-            compile_sizes=(2,),
-            cudagraph_sizes=(2,),
-            graph_capture="record",
-        )
+        run = running(Outer(), *first, mode="eager", compile_sizes=(2,), cudagraph_sizes=(2,), graph_capture="record")
         for sizes in ((2, 7), (2, 9), (3, 2)):
             x, y = map(torch.randn, sizes)
             assert torch.equal(run(x, y), x[:, None] * y)
@@ -147,15 +102,9 @@ def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_special
 
 def test_a_piece_that_raises_closes_its_range() -> None:
     run = running(nn.Linear(3, 3), torch.randn(9, 3), mode="eager")
-    with routed_to(to := Listed()), pytest.raises(RuntimeError, match="cannot be multiplied"):
+    with routed_to(to := MemoryEmitter()), pytest.raises(RuntimeError, match="cannot be multiplied"):
         run(torch.randn(2, 4))
     assert [event.text is None for event in to.events] == [False, True]
-
-
-def test_marks_go_to_whoever_records_now() -> None:
-    run = running(nn.ReLU(), torch.randn(9), mode="eager")
-    for _ in range(2):
-        assert marked(lambda: run(torch.randn(2))) == ["submod_0 2 None eager"]
 
 
 def test_graphs_have_numbers_of_their_own() -> None:
@@ -163,7 +112,7 @@ def test_graphs_have_numbers_of_their_own() -> None:
     for _ in range(2):
         torch._dynamo.reset()
         run = running(nn.ReLU(), torch.randn(9), mode="eager")
-        with routed_to(to := Listed()):
+        with routed_to(to := MemoryEmitter()):
             run(torch.randn(2))
         numbers |= {marker.graph for marker in decode([to.events[0].text]).markers}
     assert len(numbers) == 2
@@ -171,7 +120,7 @@ def test_graphs_have_numbers_of_their_own() -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_layer_markers_break_no_trace_and_pieces_lie_in_the_call_of_the_model(before: bool) -> None:
-    model, first, to = Llama(2), ids(6), Listed()
+    model, first, to = Llama(2), ids(6), MemoryEmitter()
     backend = PiecewiseBackend(CompileConfig(mode="eager", splitting_ops=(ATTENTION,)))
     with routed_to(to):
         handle = layer_markers(model, emitter=to) if before else None

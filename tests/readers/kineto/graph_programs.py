@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from random import Random
+from typing import Any
 
 from tests.readers.kineto.traces import PID, event, launch, trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from random import Random
 
 BASE = 1_775_000_000_000_000_000
 KINDS = {"kernel": "LaunchKernel", "gpu_memcpy": "MemcpyAsync", "gpu_memset": "MemsetAsync"}

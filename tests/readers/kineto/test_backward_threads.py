@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
+from pathlib import Path
 
 import tracekit
 from tests.golden import check
-from tests.readers.kineto.traces import event, trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.readers.kineto.traces import Event
-    from tracekit.dataset.opening import Dataset
+from tests.readers.kineto.traces import Event, event, trace
+from tracekit.dataset.opening import Dataset
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"
 FIRST, SECOND, AUTOGRAD = 101, 102, 103
@@ -68,28 +61,9 @@ def test_flows_tell_which_thread_has_which_number(tmp_path: Path) -> None:
     assert modules(dataset) == [("a", None), ("b", None), (None, "backward")]
 
 
-def test_a_number_of_the_only_thread_needs_no_flow(tmp_path: Path) -> None:
-    assert modules(parsed(tmp_path, *forward(10, FIRST, "a"), *backward(100, 1))) == [("a", None)]
-
-
 def test_several_threads_without_flows_are_not_told_apart(tmp_path: Path) -> None:
     events = *forward(10, FIRST, "a"), *backward(100, 1), *backward(120, 2)
     assert modules(parsed(tmp_path, *events)) == [(None, "backward")] * 2
-
-
-def test_flows_that_contradict_each_other_tell_nothing(tmp_path: Path) -> None:
-    dataset = parsed(
-        tmp_path,
-        *forward(10, FIRST, "a"),
-        *forward(12, SECOND, "b"),
-        *backward(100, 1),
-        *backward(120, 2),
-        flow(1, "s", 11, FIRST),
-        flow(1, "f", 101, AUTOGRAD),
-        flow(2, "s", 13, SECOND),
-        flow(2, "f", 101, AUTOGRAD),
-    )
-    assert modules(dataset) == [(None, "backward")] * 2
 
 
 def test_where_operators_are_nodes_backward_passes_are_calls_of_theirs(tmp_path: Path) -> None:
@@ -104,38 +78,3 @@ def test_where_operators_are_nodes_backward_passes_are_calls_of_theirs(tmp_path:
         aten::mul.MulBackward0  backward
     """,
     )
-
-
-@pytest.mark.torch
-def test_what_a_thread_made_that_was_not_recorded_is_nobody_s(tmp_path: Path) -> None:
-    """Torch records no operators of threads that began before, but the nodes that they made."""
-    import threading
-
-    import torch
-    from torch.profiler import ProfilerActivity, profile, record_function
-
-    begin, ended, losses = threading.Event(), threading.Event(), []
-
-    def compute() -> torch.Tensor:
-        return torch.ones(4, requires_grad=True).sin().exp().mul(2).sum()
-
-    def beside() -> None:
-        begin.wait()
-        losses.append(compute())
-        ended.set()
-
-    thread = threading.Thread(target=beside)
-    thread.start()
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        begin.set()
-        ended.wait()
-        with record_function("{'Module': 'here'}"):
-            losses.append(compute())
-        for loss in losses:
-            loss.backward()  # type: ignore[no-untyped-call]
-    thread.join()
-    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
-    dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "dataset")
-    rows = dataset.table("kernels", ["name", "module", "method"]).to_pylist()
-    nodes = [row for row in rows if row["name"].startswith("autograd::engine") and "Accumulate" not in row["name"]]
-    assert [(row["module"], row["method"]) for row in nodes] == [("here", "backward")] * 4 + [(None, None)] * 4

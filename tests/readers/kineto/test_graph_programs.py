@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from random import Random
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracekit
 from tests.readers.kineto.graph_programs import Program
-
-if TYPE_CHECKING:
-    from random import Random
-
-    import pytest
 
 
 @settings(max_examples=20)

@@ -8,20 +8,18 @@ import re
 from collections import Counter
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tracekit
 from tests.needs import TRACES
-from tracekit.progress import silent
+from tests.recorded_rows import rows_of
+from tracekit.causes import OTHER_EVENT
+from tracekit.progress import no_progress
 from tracekit.readers import kineto
-from tracekit.recording.tables import WORK_KINDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.recording.tables import Recording
+from tracekit.recording.tables import WORK_KINDS, Recording
 
 pytestmark = pytest.mark.traces
 
@@ -56,7 +54,7 @@ def walked(path: Path) -> Walk:
 
 @lru_cache(maxsize=1)
 def read(path: Path) -> Recording:
-    return kineto.read(path, silent)
+    return kineto.read(path, no_progress)
 
 
 @pytest.fixture(params=PATHS, ids=lambda path: path.stem, scope="module")
@@ -67,7 +65,7 @@ def path(request: pytest.FixtureRequest) -> Path:
 def test_work_has_the_names_times_and_places_of_the_trace(path: Path) -> None:
     recording, walk = read(path), walked(path)
     rows = walk.of(*WORK)
-    work = recording.work.to_pylist()
+    work = rows_of(recording.work)
     first = min(ns(row["ts"]) for row in walk.of(*WORK, *CALLS, *RANGES) + _modules(walk))
     expected = Counter(
         (
@@ -103,9 +101,9 @@ def test_calls_and_ranges_are_those_of_the_trace(path: Path) -> None:
     recording, walk = read(path), walked(path)
     threads = recording.threads
     assert Counter((row["name"], row["args"]["correlation"]) for row in walk.of(*CALLS)) == Counter(
-        (recording.names[row["name"]], row["correlation_id"]) for row in recording.launches.to_pylist()
+        (recording.names[row["name"]], row["correlation_id"]) for row in rows_of(recording.launches)
     )
-    texts = Counter(recording.texts[row["text"]].partition(", seq =")[0] for row in recording.ranges.to_pylist())
+    texts = Counter(recording.texts[row["text"]].partition(", seq =")[0] for row in rows_of(recording.ranges))
     named = Counter(re.sub(", sizes = .*", "", text) for text in texts.elements())
     assert named == Counter(row["name"] for row in walk.of(*RANGES) + _modules(walk))
     assert set(threads.pid.tolist()) == {int(row["pid"]) for row in walk.of(*CALLS, *RANGES) + _modules(walk)}
@@ -114,7 +112,7 @@ def test_calls_and_ranges_are_those_of_the_trace(path: Path) -> None:
 def test_every_event_with_a_duration_is_read_or_counted(path: Path) -> None:
     recording, walk = read(path), walked(path)
     needless = len(walk.events) - len(walk.of(*WORK, *CALLS, *RANGES) + _modules(walk))
-    assert recording.tally.counts == ({("events", "other_event"): needless} if needless else {})
+    assert recording.counters.counts == ({("events", OTHER_EVENT): needless} if needless else {})
 
 
 def test_sums_steps_rank_and_gpus_are_those_of_the_trace(path: Path, tmp_path: Path) -> None:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import tracekit
-from tests.readers.kineto.traces import PID, event, kernel, launch, trace
-from tracekit.progress import silent
+from tests.readers.kineto.traces import PID, Event, event, kernel, launch, trace
+from tests.recorded_rows import rows_of
+from tracekit.causes import (
+    ABSURD_TIME,
+    ENDS_BEFORE_START,
+    NEVER_ENDED,
+    NO_CORRELATION_ID,
+    OTHER_EVENT,
+    PROCESS_UNKNOWN,
+    TOO_LARGE,
+    UNKNOWN_EVENT,
+)
+from tracekit.progress import no_progress
 from tracekit.readers import kineto
 from tracekit.recording.provenance import Gpu, Rank
 from tracekit.recording.tables import COPY_KINDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.readers.kineto.traces import Event
 
 
 def test_texts_are_in_the_order_of_the_trace_in_every_process(tmp_path: Path) -> None:
     names = [f"aten::op{at}" for at in range(9)]
     path = trace(tmp_path / "trace.json", *(event("cpu_op", name, 10 * at, 5) for at, name in enumerate(names)))
-    assert kineto.read(path, silent).texts == names
+    assert kineto.read(path, no_progress).texts == names
 
 
 def test_names_ids_and_devices(tmp_path: Path) -> None:
@@ -45,7 +51,7 @@ def test_names_ids_and_devices(tmp_path: Path) -> None:
         distributedInfo={"backend": "nccl", "rank": 3, "world_size": 8},
         trace_id="77C6",
     )
-    recording = kineto.read(path, silent)
+    recording = kineto.read(path, no_progress)
     assert (recording.threads.pid.tolist(), recording.threads.tid.tolist()) == ([PID], [101])
     assert recording.process_names == {PID: "python3"}
     assert recording.thread_names == {0: "thread 101 (loader)"}
@@ -53,7 +59,7 @@ def test_names_ids_and_devices(tmp_path: Path) -> None:
     assert (recording.source.trace_id, recording.source.world_size) == ("77C6", 8)
     assert recording.ranks == (Rank(0, PID, 3, "distributed_info"),)
     assert recording.texts == ["aten::mm, seq = 3, sizes = [[2, 3], [], [[4], [5]]]"]
-    one, copy = recording.work.to_pylist()
+    one, copy = rows_of(recording.work)
     assert [recording.names[row["name"]] for row in (one, copy)] == ["gemm", "[CUDA memcpy Host-to-Device]"]
     assert COPY_KINDS[copy["copy_kind"]] == "Host-to-Device"
     assert (one["process"], one["graph_id"], one["graph_node_id"], copy["bytes"]) == (0, None, None, 9)
@@ -74,7 +80,7 @@ def test_modules_of_with_stack_are_named_by_class_and_number(tmp_path: Path) -> 
     kernels = sorted(dataset.table("kernels").to_pylist(), key=lambda row: int(row["kernel_id"]))
     assert [row["module"] for row in kernels] == ["Net_0", "Net_0.Linear_0", "Net_0.Linear_1", "Net_0.Linear_0"]
     assert {row["inputs"] for row in dataset.table("calls").to_pylist()} == {None}
-    assert "names of modules" in {lack["what"] for lack in dataset.manifest["lacks"]}
+    assert "names of modules" in {lack["what"] for lack in dataset.manifest["missing"]}
 
 
 def test_modules_of_one_name_are_told_apart_by_the_forward_that_ran(tmp_path: Path) -> None:
@@ -100,17 +106,6 @@ def test_modules_of_one_name_are_told_apart_by_the_forward_that_ran(tmp_path: Pa
     # The last of the four calls can be of either, so it is of neither.
     assert called == {"Net_0": 1, "Net_0.Block_0": 2, "Net_0.Block_0~2": 1, "Net_0.Other_0": 1}
     assert {row["cause"]: row["count"] for row in dataset.table("coverage").to_pylist()}["module_unclear"] == 1
-
-
-def test_a_forward_that_rounding_makes_outlast_its_call_tells_it_from_others(tmp_path: Path) -> None:
-    """Until 2024, traces had whole microseconds, rounded down."""
-    rows = [event("python_function", "nn.Module: Net_0", 0, 100)]
-    for ts, name in ((10, "a"), (30, "b")):
-        rows.append(event("python_function", "nn.Module: Block_0", ts, 10))
-        rows.append(event("python_function", f"{name}.py(3): forward", ts, 11))
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
-    paths = [row["path"] for row in dataset.table("modules").to_pylist()]
-    assert paths == ["Net_0", "Net_0.Block_0", "Net_0.Block_0~2"]
 
 
 @pytest.mark.parametrize("thread", [PID, PID + 1], ids=["the_same_thread", "a_thread_of_autograd"])
@@ -174,7 +169,7 @@ def test_with_modules_of_a_model_that_is_no_torchscript_says_what_to_do(tmp_path
     scripted = event("cpu_op", "aten::mul", 20, 1, **{"Module Hierarchy": OF_A})
     for name, rows, lacking in (("eager", [], True), ("marked", [marker], False), ("scripted", [scripted], False)):
         path = trace(tmp_path / name, event("cpu_op", "aten::add", 10, 5), *rows, with_modules=1)
-        lacks = {lack.what: lack.remedy for lack in kineto.read(path, silent).lacks}
+        lacks = {lack.what: lack.remedy for lack in kineto.read(path, no_progress).missing}
         assert ("modules" in lacks) == lacking, name
         assert "with_stack=True" in lacks.get("modules", "with_stack=True")
 
@@ -210,21 +205,10 @@ def test_where_hooks_marked_modules_their_markers_count(tmp_path: Path) -> None:
         launch(10, 1),
         kernel(60, 1),
     )
-    assert kineto.read(path, silent).tally.counts == {("events", "other_event"): 1}
+    assert kineto.read(path, no_progress).counters.counts == {("events", OTHER_EVENT): 1}
     dataset = tracekit.parse(path, tmp_path / "out")
     assert [row["module"] for row in dataset.table("kernels").to_pylist()] == ["top.fc"]
     assert [row["path"] for row in dataset.table("modules").to_pylist()] == ["top", "top.fc"]
-
-
-def test_replays_on_rocm_are_replays(tmp_path: Path) -> None:
-    path = trace(
-        tmp_path / "trace.json",
-        event("python_function", "nn.Module: Net_0", 0, 50),
-        launch(10, 1, "hipGraphLaunch"),
-        *(kernel(60 + i * 10, 1) for i in range(3)),
-    )
-    dataset = tracekit.parse(path, tmp_path / "out")
-    assert {row["cause"] for row in dataset.table("kernels").to_pylist()} == {"graph_unmapped"}
 
 
 def memory(ts: float, size: int, device_type: int = 0, tid: int = PID) -> dict[str, object]:
@@ -240,29 +224,11 @@ def test_calls_tell_the_memory_that_they_allocate_and_keep(tmp_path: Path, gpu: 
     rows = [memory(ts, size, gpu) for ts, size in ((5, 1), (15, 100), (30, 40), (35, -30), (60, -100), (150, 7))]
     rows += [memory(30, 999, gpu, tid=PID + 1), memory(30, 5_000)] if gpu else []
     dataset = tracekit.parse(trace(tmp_path / "trace.json", *modules, *rows), tmp_path / "out")
-    assert kineto.read(tmp_path / "trace.json", silent).threads.tid.tolist() == [PID]
+    assert kineto.read(tmp_path / "trace.json", no_progress).threads.tid.tolist() == [PID]
     found = [
         (row["module"], row["allocated_bytes"], row["retained_bytes"]) for row in dataset.table("calls").to_pylist()
     ]
     assert found == [("Net_0", 140, 10), ("Net_0", 0, 0), ("Net_0.Linear_0", 40, 10), ("Net_0.Linear_1", 0, -100)]
-
-
-def test_the_memory_of_a_call_is_that_of_its_thread(tmp_path: Path) -> None:
-    calls = [("Net_0", 10, 40, PID), ("Net_0", 60, 20, PID), ("Net_1", 10, 40, PID + 1), ("Net_2", 10, 90, PID + 2)]
-    modules = [event("python_function", f"nn.Module: {name}", ts, dur, tid) for name, ts, dur, tid in calls]
-    rows = [memory(ts, size, tid=tid) for ts, size, tid in ((20, 1, PID), (70, -1, PID), (15, 10, PID + 1))]
-    rows += [memory(ts, 100, tid=PID + 1) for ts in (30, 55)]
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *modules, *rows), tmp_path / "out")
-    found = [
-        (row["module"], row["allocated_bytes"], row["retained_bytes"]) for row in dataset.table("calls").to_pylist()
-    ]
-    assert found == [("Net_0", 1, 1), ("Net_0", 0, -1), ("Net_1", 110, 110), ("Net_2", 0, 0)]
-
-
-def test_without_profile_memory_the_memory_of_calls_is_unknown(tmp_path: Path) -> None:
-    path = trace(tmp_path / "trace.json", event("python_function", "nn.Module: Net_0", 0, 5))
-    (call,) = tracekit.parse(path, tmp_path / "out").table("calls").to_pylist()
-    assert (call["allocated_bytes"], call["retained_bytes"]) == (None, None)
 
 
 def test_every_event_is_read_or_counted(tmp_path: Path) -> None:
@@ -283,9 +249,9 @@ def test_every_event_is_read_or_counted(tmp_path: Path) -> None:
     ]
     points: list[Event] = [{"ph": ph, "cat": "ac2g", "name": "x", "pid": PID, "tid": PID, "ts": 1} for ph in "sfitMC"]
     path = trace(tmp_path / "trace.json", *read, *not_needed, *not_known, *points)
-    recording = kineto.read(path, silent)
-    assert (recording.ranges.num_rows, recording.launches.num_rows, recording.work.num_rows) == (1, 1, 1)
-    assert recording.tally.counts == {("events", "other_event"): 4, ("events", "unknown_event"): 5}
+    recording = kineto.read(path, no_progress)
+    assert (len(recording.ranges), len(recording.launches), len(recording.work)) == (1, 1, 1)
+    assert recording.counters.counts == {("events", OTHER_EVENT): 4, ("events", UNKNOWN_EVENT): 5}
 
 
 def test_work_that_several_processes_may_have_launched_belongs_to_none_and_is_counted(tmp_path: Path) -> None:
@@ -298,9 +264,9 @@ def test_work_that_several_processes_may_have_launched_belongs_to_none_and_is_co
         kernel(20, 5),
         kernel(30, 6),
     )
-    recording = kineto.read(path, silent)
-    assert recording.work.column("process").to_pylist() == [None, 1]
-    assert recording.tally.counts == {("kernels", "process_unknown"): 1}
+    recording = kineto.read(path, no_progress)
+    assert recording.work.process.tolist() == [-1, 1]
+    assert recording.counters.counts == {("kernels", PROCESS_UNKNOWN): 1}
 
 
 def test_numbers_too_large_for_their_columns_are_null_and_counted(tmp_path: Path) -> None:
@@ -309,10 +275,10 @@ def test_numbers_too_large_for_their_columns_are_null_and_counted(tmp_path: Path
         launch(12, 5),
         kernel(20, 5, device=1 << 31, grid=[1 << 31, 1 << 70, 3], **{"registers per thread": 1 << 40}),
     )
-    recording = kineto.read(path, silent)
-    (work,) = recording.work.to_pylist()
+    recording = kineto.read(path, no_progress)
+    (work,) = rows_of(recording.work)
     assert [work[name] for name in ("device", "grid_x", "grid_y", "grid_z", "registers")] == [None, None, None, 3, None]
-    assert recording.tally.counts == {("values", "value_too_large"): 4}
+    assert recording.counters.counts == {("values", TOO_LARGE): 4}
 
 
 def test_times_and_ids_that_cannot_be_are_counted_and_not_believed(tmp_path: Path) -> None:
@@ -326,33 +292,18 @@ def test_times_and_ids_that_cannot_be_are_counted_and_not_believed(tmp_path: Pat
         kernel(20, 5) | {"dur": -1},
         kernel(30, 5) | {"ts": 1e13},
     )
-    recording = kineto.read(path, silent)
-    ranges = recording.ranges.to_pylist()
+    recording = kineto.read(path, no_progress)
+    ranges = rows_of(recording.ranges)
     assert [(row["start_ns"], row["end_ns"]) for row in ranges] == [(0, 20_000), (30_000, 30_000)]
-    assert [(row["start_ns"], row["end_ns"]) for row in recording.work.to_pylist()] == [(10_000, 10_000)]
-    assert recording.launches.column("correlation_id").to_pylist() == [5]
-    assert recording.tally.counts == {
-        ("ranges", "ends_before_start"): 1,
-        ("kernels", "ends_before_start"): 1,
-        ("ranges", "absurd_time"): 1,
-        ("kernels", "absurd_time"): 1,
-        ("launches", "no_correlation_id"): 1,
+    assert [(row["start_ns"], row["end_ns"]) for row in rows_of(recording.work)] == [(10_000, 10_000)]
+    assert recording.launches.correlation_id.tolist() == [5]
+    assert recording.counters.counts == {
+        ("ranges", ENDS_BEFORE_START): 1,
+        ("kernels", ENDS_BEFORE_START): 1,
+        ("ranges", ABSURD_TIME): 1,
+        ("kernels", ABSURD_TIME): 1,
+        ("launches", NO_CORRELATION_ID): 1,
     }
-
-
-def test_the_rank_of_a_trace_is_given_to_none_of_several_processes(tmp_path: Path) -> None:
-    rows = [event("cpu_op", "aten::mm", 10, 20), event("cpu_op", "aten::mm", 10, 20) | {"pid": PID + 1}]
-    path = trace(tmp_path / "trace.json", *rows, distributedInfo={"rank": 3, "world_size": 8})
-    assert kineto.read(path, silent).ranks == ()
-
-
-def test_calls_of_a_torchscript_model_that_follow_each_other_are_told_apart(tmp_path: Path) -> None:
-    rows = []
-    for begin in (100, 300):
-        rows.append(event("cpu_op", "forward", begin, 100, **{"Module Hierarchy": "TOP(C)::forward."}))
-        rows.append(event("cpu_op", "aten::mul", begin + 10, 8, **{"Module Hierarchy": OF_A}))
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
-    assert Counter(row["module"] for row in dataset.table("calls").to_pylist()) == {"C": 2, "C.A0": 2}
 
 
 def test_an_annotation_that_had_not_finished_is_open(tmp_path: Path) -> None:
@@ -361,9 +312,9 @@ def test_an_annotation_that_had_not_finished_is_open(tmp_path: Path) -> None:
         event("user_annotation", "whole", 0, 50, finished=True),
         event("user_annotation", "cut", 10, 30, finished=False),
     )
-    recording = kineto.read(path, silent)
-    assert recording.ranges.column("open").to_pylist() == [False, True]
-    assert recording.tally.counts == {("ranges", "never_ended"): 1}
+    recording = kineto.read(path, no_progress)
+    assert recording.ranges.open.tolist() == [False, True]
+    assert recording.counters.counts == {("ranges", NEVER_ENDED): 1}
 
 
 @pytest.mark.parametrize(
@@ -374,4 +325,4 @@ def test_dimensions_of_2020_count_where_their_types_were_recorded(
 ) -> None:
     recorded = {"Input dims": [[2, 3]]} | ({"Input type": types} if types is not None else {})
     path = trace(tmp_path / "trace.json", event("Operator", "aten::mm", 10, 20, **recorded))
-    assert kineto.read(path, silent).texts == [f"aten::mm{sizes}"]
+    assert kineto.read(path, no_progress).texts == [f"aten::mm{sizes}"]

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
 import pytest
 
 import tracekit
+from tracekit.dataset.opening import Dataset
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor, nn
     from torch.profiler import profile
-
-    from tracekit.dataset.opening import Dataset
 
 pytestmark = pytest.mark.torch
 
@@ -100,28 +97,6 @@ def test_modules_of_eager_models_stand_where_they_ran(stacks: Dataset) -> None:
     assert calls == Counter(paths * 2 + ["Net_0.Identity_0"] * 2)
 
 
-def test_modules_whose_classes_are_made_for_each_of_them_stay_apart(tmp_path: Path) -> None:
-    from torch import fx, nn
-    from torch.nn.utils.parametrizations import weight_norm
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x).relu()
-
-    parts = [*(weight_norm(nn.Linear(8, 8)) for _ in range(2)), *(fx.symbolic_trace(Block()) for _ in range(2))]
-    profiled(nn.Sequential(*parts), with_stack=True).export_chrome_trace(str(tmp_path / "trace.json"))
-    dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "out")
-    calls = Counter(row["module"] for row in dataset.table("calls").to_pylist() if row["phase"] == "forward")
-    below = ["ParametrizedLinear_0", "ParametrizedLinear_0~2", "Block_0", "Block_0~2"]
-    assert {path: count for path, count in calls.items() if path.count(".") == 1} == {
-        f"Sequential_0.{name}": 2 for name in below
-    }
-
-
 def test_modules_that_run_again_for_the_backward_pass_are_the_same_modules(tmp_path: Path) -> None:
     from torch import nn
     from torch.utils.checkpoint import checkpoint
@@ -145,28 +120,6 @@ def test_modules_that_run_again_for_the_backward_pass_are_the_same_modules(tmp_p
     assert work["forward"] == work["recompute"] > 0
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_flops_of_a_recomputation_are_those_of_torch_or_unknown(tmp_path: Path, reentrant: bool) -> None:
-    """Torch may stop a recomputation in its last product, which a CPU's trace does not tell."""
-    import torch
-    from torch import nn
-    from torch.profiler import ProfilerActivity, profile
-    from torch.utils.checkpoint import checkpoint
-
-    from tracekit.analyses import roofline
-
-    net, inputs = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(3, 8, requires_grad=True)
-    with profile(activities=[ProfilerActivity.CPU], with_stack=True, record_shapes=True, acc_events=True) as recorded:
-        checkpoint(net, inputs, use_reentrant=reentrant).sum().backward()
-    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
-    rows = roofline.frame(tracekit.parse(tmp_path / "trace.json", tmp_path / "out")).set_index("path")
-    once = 2 * 3 * 8 * 8
-    # Forward, once more, and a product for each of the two gradients.
-    assert int(rows.inclusive_flops["Sequential_0.Linear_0"]) == 4 * once
-    last = [rows.inclusive_flops[path] for path in ("Sequential_0.Linear_1", "Sequential_0")]
-    assert last == [4 * once, 8 * once] if reentrant else all(pd.isna(flops) for flops in last)
-
-
 def test_backward_work_of_eager_models_belongs_to_the_module_of_its_forward(stacks: Dataset) -> None:
     kernels = stacks.table("kernels").to_pylist()
     backward = Counter((row["module"], row["name"]) for row in kernels if row["method"] == "backward")
@@ -179,8 +132,8 @@ def test_backward_work_of_eager_models_belongs_to_the_module_of_its_forward(stac
 
 
 def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path: Path) -> None:
-    from tracekit.capture import machine
-    from tracekit.capture.kineto import rows_of
+    from tracekit.capture.kineto import ProcessTrace, rows_of_processes
+    from tracekit.capture.rows import machine_tables
     from tracekit.nsight import file as nsight_file
 
     net = model()
@@ -189,8 +142,8 @@ def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path:
     profiled(net, with_stack=False).export_chrome_trace(str(trace))
     content = json.loads(trace.read_text())
     pid = next(row["pid"] for row in content["traceEvents"] if row.get("cat") == "cpu_op")
-    made = rows_of(content, (), pid, ops=True)
-    nsight_file.write(tmp_path / "engine.sqlite", made.tables() | machine.about(made))
+    made = rows_of_processes([ProcessTrace(content, (), pid)], ops=True)
+    nsight_file.write(tmp_path / "engine.sqlite", made.tables() | machine_tables(made))
     ours, theirs = (
         tracekit.parse(tmp_path / name, tmp_path / f"{name}.out") for name in ("trace.json", "engine.sqlite")
     )
@@ -212,33 +165,6 @@ def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path:
     )
     assert one == other
     assert any("[3, 8]" in shapes for _, shapes in one)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit")
-@pytest.mark.parametrize("runs_before", [0, 2])
-def test_the_model_of_pytorchs_own_test_has_its_module_hierarchy(tmp_path: Path, runs_before: int) -> None:
-    """As test_module_hierarchy in PyTorch expects it; once compiled, parts of the model have a root of their own."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    from tests.readers.kineto.scripted_model import C
-
-    model = torch.jit.script(C())
-    inputs = [torch.rand(128, 128).requires_grad_(bool(runs_before)) for _ in "xy"]
-    for _ in range(runs_before):
-        model(*inputs)
-    with profile(activities=[ProfilerActivity.CPU], with_modules=True, acc_events=True) as recorded:
-        model(*inputs)
-    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
-    dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "out")
-    modules = [(row["path"], row["class_name"]) for row in dataset.table("modules").to_pylist()]
-    assert modules == [("C", "C"), ("C.A0", "A"), ("C.B0", "B")]
-    done = Counter((row["name"], row["module"]) for row in dataset.table("kernels").to_pylist())
-    per_operator = {"aten::sub": ["C.A0"], "aten::mul": ["C.A0"], "aten::add": ["C", "C.A0", "C.B0"]}
-    for name, paths in per_operator.items():
-        assert sorted({module for one, module in done if one == name}) == paths
-    methods = Counter(row["text"] for row in dataset.table("ranges").to_pylist())
-    assert methods["SELF(A)::my_new_method"] == methods["SELF(C)::call_b"] == 1
 
 
 def test_operators_tell_the_flops_of_modules_and_the_dtype_that_they_multiply_in(tmp_path: Path) -> None:

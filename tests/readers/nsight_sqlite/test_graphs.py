@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.golden import check
-from tests.graphs.test_by_descent import CAPTURE, MAPPED, NODES, REPLAY
 from tests.graphs.test_by_order import FROM_THE_START
-from tests.readers.files import changed
+from tests.graphs.test_clone_chains import CAPTURE, MAPPED, NODES, REPLAY
+from tests.readers.files import Rewrite
+from tests.recorded_rows import rows_of
 from tests.trace_lines import report
-from tracekit.errors import ReportError
-from tracekit.pipeline.parsing import parse
-from tracekit.progress import silent
+from tracekit.progress import no_progress
 from tracekit.readers import nsight_sqlite
 from tracekit.recording.tables import GRAPH_CLONED, GRAPH_CREATED, GRAPH_INSTANTIATED
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.readers.files import Rewrite
 
 LINES = CAPTURE + NODES + REPLAY
 GRAPHS = "made 1 1 1 graph 1\nmade 1 5 5 clone 4 of 1\nmade 1 112 112 exec 2 of 1\n"
@@ -29,13 +23,10 @@ NEW_NODES = "CREATE TABLE CUDA_GRAPH_NODE_EVENTS AS SELECT * FROM CUDA_GRAPH_EVE
 
 def test_nodes_and_graphs_are_read_into_tables_of_their_own(tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", "node!9 7/3 -4 -4\nnode!8 7/3 5 5 9\n" + GRAPHS)
-    recording = nsight_sqlite.read(path, silent)
-    nodes, graphs = recording.graph_nodes.to_pylist(), recording.graphs.to_pylist()
+    recording = nsight_sqlite.read(path, no_progress)
+    nodes, graphs = rows_of(recording.graph_nodes), rows_of(recording.graphs)
     tids = recording.threads.tid.tolist()
-    assert [(tids[row.pop("thread")], *row.values()) for row in nodes] == [
-        (3, -4, 9, None),
-        (3, 5, 8, 9),
-    ]
+    assert [(tids[row.pop("thread")], *row.values()) for row in nodes] == [(3, -4, 9, None), (3, 5, 8, 9)]
     assert [(tids[row.pop("thread")], *row.values()) for row in graphs] == [
         (1, GRAPH_CREATED, 1, 1, None, None),
         (1, GRAPH_CLONED, 5, 4, 1, None),
@@ -48,12 +39,9 @@ def test_nodes_and_graphs_are_read_into_tables_of_their_own(tmp_path: Path) -> N
     [
         NEW_NODES + "DELETE FROM CUDA_GRAPH_EVENTS",  # noqa: S608
         NEW_NODES + "DROP TABLE CUDA_GRAPH_EVENTS",
-        "ALTER TABLE CUDA_GRAPH_EVENTS ADD COLUMN graphId INTEGER",
-        "ALTER TABLE CUDA_GRAPH_EVENTS DROP COLUMN eventClass",
         "ALTER TABLE CUDA_GRAPH_EVENTS DROP COLUMN end",
         "CREATE TABLE CUDA_GRAPH_NODE_EVENTS (graphNodeId INTEGER)",
         "INSERT INTO CUDA_GRAPH_EVENTS VALUES (700, 700, 111, (SELECT MIN(globalTid) FROM CUDA_GRAPH_EVENTS), 0, 1, 2)",
-        "INSERT INTO CUDA_GRAPH_EVENTS VALUES (700, 700, 77, NULL, 0, 1, 2)",
     ],
 )
 def test_the_columns_decide_what_a_table_means(rewritten: Rewrite, sql: str) -> None:
@@ -61,50 +49,10 @@ def test_the_columns_decide_what_a_table_means(rewritten: Rewrite, sql: str) -> 
 
 
 @pytest.mark.parametrize(
-    "sql",
-    [
-        "DROP TABLE CUDA_GRAPH_EVENTS",
-        "DELETE FROM CUDA_GRAPH_EVENTS",
-        "ALTER TABLE CUDA_GRAPH_EVENTS DROP COLUMN graphNodeId",
-        "ALTER TABLE CUDA_GRAPH_EVENTS DROP COLUMN globalTid",
-    ],
+    "sql", ["DROP TABLE CUDA_GRAPH_EVENTS", "ALTER TABLE CUDA_GRAPH_EVENTS DROP COLUMN graphNodeId"]
 )
 def test_a_table_without_rows_or_meaning_is_as_good_as_none(rewritten: Rewrite, sql: str) -> None:
     kernels = rewritten(sql, FROM_THE_START + LINES).table("kernels").to_pylist()
     # Order tells, since there is but one capture and one graph, and nothing before them.
     assert [row["method"] for row in kernels] == ["graph_order"] * 3
     assert [row["original_graph_node_id"] for row in kernels] == [None] * 3
-
-
-def test_nodes_without_a_time_tell_descent_only(rewritten: Rewrite) -> None:
-    nullable = """
-        CREATE TABLE other AS SELECT * FROM CUDA_GRAPH_EVENTS;
-        DROP TABLE CUDA_GRAPH_EVENTS;
-        ALTER TABLE other RENAME TO CUDA_GRAPH_EVENTS;
-        UPDATE CUDA_GRAPH_EVENTS SET start = NULL, "end" = NULL;
-    """
-    check(
-        rewritten(nullable, LINES),
-        "kernels",
-        """
-        module  cause           original_graph_node_id
-        -       graph_unmapped  1
-        -       graph_unmapped  2
-        -       graph_unmapped  3
-    """,
-    )
-
-
-def test_impossible_times_of_nodes_are_damage(tmp_path: Path) -> None:
-    path = report(tmp_path / "report.sqlite", LINES)
-    changed(path, "UPDATE CUDA_GRAPH_EVENTS SET start = 1 << 62")
-    with pytest.raises(ReportError, match="CUDA_GRAPH_EVENTS has times that are months or years apart"):
-        parse(path)
-
-
-def test_a_file_in_which_both_tables_hold_nodes_has_the_nodes_of_both(rewritten: Rewrite) -> None:
-    halves = f"""{NEW_NODES}
-        DELETE FROM CUDA_GRAPH_EVENTS WHERE originalGraphNodeId IS NULL;
-        DELETE FROM CUDA_GRAPH_NODE_EVENTS WHERE originalGraphNodeId IS NOT NULL;
-    """  # noqa: S608
-    check(rewritten(halves, LINES), "kernels", MAPPED)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.golden import check
-from tests.readers.files import rows
-
-if TYPE_CHECKING:
-    from tests.readers.files import Rewrite
-    from tracekit.dataset.opening import Dataset
+from tests.readers.files import Rewrite, rows
+from tracekit.dataset.opening import Dataset
 
 LINES = """
     range  1   0 100  {'Module': 'top'}
@@ -26,7 +21,7 @@ LINES = """
     kernel 2 980 990  #3 struck
     node!8 2  62  62
 """
-ABSURD = [1 << 62, (1 << 63) - 1, -(1 << 63), -(1 << 60), 1 << 60, -(1 << 62)]
+ABSURD = [(1 << 63) - 1, -(1 << 60)]
 STRUCK = {
     "NVTX_EVENTS": ("ranges", 11),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("launches", 13),
@@ -37,7 +32,7 @@ STRUCK = {
 
 def lost(dataset: Dataset) -> dict[str, int]:
     counted = rows(dataset)["coverage"]
-    return {row["what"].removesuffix(": losses"): row["count"] for row in counted if row["cause"] == "absurd_time"}
+    return {row["what"].removesuffix(": losses"): row["count"] for row in counted if row["cause"] == "row_damaged"}
 
 
 @pytest.mark.parametrize("column", ["start", "end"])
@@ -76,21 +71,3 @@ def test_times_may_count_from_anywhere(rewritten: Rewrite, from_ns: int) -> None
     assert lost(dataset) == {}
     calls = dataset.table("calls", ["start_ns"]).column("start_ns").to_pylist()
     assert calls == [from_ns, from_ns + 10]
-
-
-def test_a_table_with_another_clock_loses_nothing(rewritten: Rewrite) -> None:
-    epoch = 1_700_000_000_000_000_000
-    moved = f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = start + {epoch}, end = end + {epoch}"  # noqa: S608
-    dataset = rewritten(moved, LINES)
-    assert lost(dataset) == {}
-    modules = dataset.table("kernels", ["module"]).column("module").to_pylist()
-    assert modules == ["top", "top.a", None]
-
-
-def test_the_majority_tells_which_time_is_absurd(rewritten: Rewrite) -> None:
-    lines = "range 1 0 9 lost\n" + "\n".join(f"range 1 {at} {at + 1} kept" for at in (10, 20))
-    epoch = 1_700_000_000_000_000_000
-    moved = f"UPDATE NVTX_EVENTS SET start = start + {epoch}, end = end + {epoch} WHERE start > 0"  # noqa: S608
-    dataset = rewritten(moved, lines)
-    assert lost(dataset) == {"ranges": 1}
-    assert dataset.table("ranges", ["text"]).column("text").to_pylist() == ["kept", "kept"]

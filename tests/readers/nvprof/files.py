@@ -12,12 +12,9 @@ from __future__ import annotations
 import sqlite3
 import struct
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from tracekit.readers.nvprof import driver_calls, runtime_calls
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tracekit.readers.nvprof.work import call_names
 
 PID = 77
 EPOCH = 1_583_975_499_000_000_000
@@ -30,7 +27,6 @@ _KERNEL = (
 _COPY = f"copyKind, bytes, {_PLACE}"
 _ACTIVITIES = {
     "MARKER": "flags, timestamp, id, objectKind, objectId BLOB, name, domain",
-    "MARKER_DATA": "id, payloadKind, payload BLOB, color, category",
     "RUNTIME": _CALL,
     "DRIVER": _CALL,
     "KERNEL": _KERNEL,
@@ -39,7 +35,6 @@ _ACTIVITIES = {
     "MEMCPY": _COPY,
     "MEMCPY2": _COPY,
     "MEMSET": f"value, bytes, {_PLACE}",
-    "UNIFIED_MEMORY_COUNTER": "counterKind, value, start, end, address, srcId, dstId, streamId, processId, flags",
     "DEVICE": "globalMemoryBandwidth, globalMemorySize, coreClockRate, numMultiprocessors, computeCapabilityMajor, "
     "computeCapabilityMinor, id, name",
     "NAME": "objectKind, objectId BLOB, name",
@@ -110,7 +105,7 @@ class Writer:
             self.marker(4, end, tid, **more)
 
     def call(self, table: str, tid: int, span: tuple[int, int], correlation: int, name: str) -> None:
-        names = (runtime_calls if table == "RUNTIME" else driver_calls).NAMES
+        names = call_names(table.lower())
         values = placed(*span, correlation)
         caller = {"processId": PID, "threadId": tid, "cbid": names.index(name) + 1, "returnValue": 0}
         self.row(table, **caller, **{column: values[column] for column in ("start", "end", "correlationId")})

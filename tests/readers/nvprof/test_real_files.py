@@ -5,18 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from tests.needs import TRACES
-from tracekit.arrays.columns import integers
+from tests.recorded_rows import rows_of
 from tracekit.readers import reader_for
-from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET
-
-if TYPE_CHECKING:
-    from tracekit.recording.tables import Recording
+from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET, Recording
 
 pytestmark = pytest.mark.traces
 FILES = ("nvprof/pyprof_markers.sql", "nvprof/nccl_4gpu.nvvp")
@@ -34,8 +30,8 @@ def test_functions_and_their_kernel_times_are_those_of_torch_s_load_nvprof(name:
     profiler = pytest.importorskip("torch.autograd.profiler")
     functions, recording = profiler.load_nvprof(str(TRACES / name)), recording_of(name)
     theirs = Counter((event.name, round(event.time_range.elapsed_us())) for event in functions)
-    start, end = (integers(recording.ranges, column) for column in ("start_ns", "end_ns"))
-    texts = [recording.texts[row] for row in integers(recording.ranges, "text")]
+    start, end = recording.ranges.start_ns, recording.ranges.end_ns
+    texts = [recording.texts[row] for row in recording.ranges.text]
     assert Counter(zip(texts, (end - start).tolist(), strict=True)) == theirs
     kernel_ns = Counter()
     for event in functions:
@@ -49,23 +45,23 @@ def test_functions_and_their_kernel_times_are_those_of_torch_s_load_nvprof(name:
 
 def launched(recording: Recording) -> np.ndarray:
     """Start and end of the runtime call and duration of every kernel."""
-    call = {row["correlation_id"]: (row["start_ns"], row["end_ns"]) for row in recording.launches.to_pylist()}
-    work = [row for row in recording.work.to_pylist() if row["kind"] == KERNEL]
+    call = {row["correlation_id"]: (row["start_ns"], row["end_ns"]) for row in rows_of(recording.launches)}
+    work = [row for row in rows_of(recording.work) if row["kind"] == KERNEL]
     return np.array([(*call[row["correlation_id"]], row["end_ns"] - row["start_ns"]) for row in work])
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_work_and_calls_are_those_that_plain_sql_finds(name: str) -> None:
     recording = recording_of(name)
-    kind, dur = integers(recording.work, "kind"), recording.own_ns
+    kind, dur = recording.work.kind, recording.own_ns
     with closing(sqlite3.connect(f"{(TRACES / name).resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
         for table, code in TABLES.items():
             [(count, total)] = db.execute(f"SELECT COUNT(*), SUM(end - start) FROM CUPTI_ACTIVITY_KIND_{table}")  # noqa: S608
             assert (int((kind == code).sum()), int(dur[kind == code].sum())) == (count, total), table
         calls = sum(db.execute(f"SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_{table}").fetchone()[0] for table in CALLS)  # noqa: S608
-    assert recording.launches.num_rows + recording.failed.num_rows == calls
-    assert recording.launches.column("name").null_count == 0
-    assert integers(recording.work, "process").tolist() == [0] * recording.work.num_rows
+    assert len(recording.launches) + len(recording.failed) == calls
+    assert (recording.launches.name >= 0).all()
+    assert recording.work.process.tolist() == [0] * len(recording.work)
 
 
 def test_the_gpus_of_a_real_file_can_be_compared_with_their_peaks() -> None:

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
-from tracekit.readers.sqlite.records import Asked, columns
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.readers.sqlite.records import Columns
+from tracekit.readers.sqlite.pages import Asked, Columns, NotPlain, columns, leaves, open_pages
 
 Value = int | str | float | bytes | None
 
-EDGES = [
-    0,
-    1,
-    -1,
-    *(sign * 2**bits + off for bits in (7, 15, 23, 31, 47) for sign in (1, -1) for off in (-1, 0, 1)),
-]
+EDGES = [0, 1, -1, *(sign * 2**bits + off for bits in (7, 15, 23, 31, 47) for sign in (1, -1) for off in (-1, 0, 1))]
 INTEGERS = st.none() | st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1)
 TEXTS = (
     st.none()
@@ -84,12 +73,6 @@ def test_a_column_of_integers_that_holds_something_else_is_left_to_sqlite(tmp_pa
         decoded(tmp_path / "rows.sqlite", root)
 
 
-def test_bytes_in_a_column_of_texts_are_left_to_sqlite(tmp_path: Path) -> None:
-    root = written(tmp_path / "rows.sqlite", [(1, b"bytes", 2, None)])
-    with pytest.raises(NotPlain):
-        decoded(tmp_path / "rows.sqlite", root)
-
-
 def test_rows_from_before_a_column_was_added_are_left_to_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "rows.sqlite"
     root = written(path, [(1, "a", 2, None)])
@@ -98,17 +81,6 @@ def test_rows_from_before_a_column_was_added_are_left_to_sqlite(tmp_path: Path) 
         db.commit()
     with open_pages(path) as pages, pytest.raises(NotPlain):
         columns(pages, leaves(pages, root), Asked((0, 4)))
-
-
-def test_texts_in_another_encoding_are_left_to_sqlite(tmp_path: Path) -> None:
-    path = tmp_path / "rows.sqlite"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA encoding='UTF-16le'")
-        db.execute("CREATE TABLE t (a INTEGER, b TEXT, c INTEGER, d TEXT)")
-        db.execute("INSERT INTO t VALUES (1, 'b', 2, NULL)")
-        db.commit()
-    with pytest.raises(NotPlain):
-        decoded(path, 2)
 
 
 def test_a_tree_that_leads_back_to_itself_is_left_to_sqlite(tmp_path: Path) -> None:

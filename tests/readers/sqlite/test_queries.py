@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tracekit.errors import ReportError
-from tracekit.nsight.stored import StoredTable
-from tracekit.readers.requests import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request
-from tracekit.readers.sqlite import queries
-from tracekit.readers.sqlite.bulk import BulkReader
-from tracekit.readers.sqlite.file import SqliteFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tracekit.nsight.tables import StoredTable
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request
+from tracekit.readers.sqlite import file as sqlite_file
+from tracekit.readers.sqlite.file import BulkReader, SqliteFile
 
 TABLE = StoredTable("t", {"a": int, "b": str, "c": float})
 TYPES = {"a": pa.int64(), "b": ENCODED_TEXT, "c": pa.float64()}
@@ -50,11 +46,11 @@ def written(path: Path, script: str, rows: list[tuple[object, ...]] = ROWS) -> P
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("batch_rows", [1, 2, 16_384])
+@pytest.mark.parametrize("batch_rows", [1, 16_384])
 def test_however_a_table_lies_in_its_file_its_rows_are_the_same(
     tmp_path: Path, way: str, batch_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "_BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(sqlite_file, "_BATCH_ROWS", batch_rows)
     table, beyond = read(written(tmp_path / "rows.sqlite", WAYS[way]))
     assert {name: str(type_) for name, type_ in zip(table.schema.names, table.schema.types, strict=True)} == {
         name: str(type_) for name, type_ in TYPES.items()
@@ -75,11 +71,6 @@ def test_bytes_are_the_same_from_pages_and_from_queries(tmp_path: Path, way: str
         assert table.column("b").to_pylist() == blobs
 
 
-def test_a_table_without_rows_has_columns_of_their_types(tmp_path: Path) -> None:
-    table, _ = read(written(tmp_path / "rows.sqlite", WAYS["a primary key"], []))
-    assert table.schema.types == list(TYPES.values())
-
-
 def test_numbers_too_large_become_null_and_are_counted(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.sqlite", WAYS["a primary key"])
     table, beyond = read(path, {"a": pa.int32()})
@@ -94,8 +85,8 @@ def test_texts_are_never_invalid_and_numbers_among_them_count_as_their_digits(tm
     assert table.column("b").to_pylist() == ["a\ufffd", "7"]
 
 
-@pytest.mark.parametrize("value", [1.5, 1.0, "text", b"bytes"], ids=["a fraction", "a float", "a text", "bytes"])
-@pytest.mark.parametrize("type_", [pa.int64(), pa.int32(), ENCODED], ids=["int64", "int32", "id"])
+@pytest.mark.parametrize("value", [1.5, "text"], ids=["a fraction", "a text"])
+@pytest.mark.parametrize("type_", [pa.int64(), ENCODED], ids=["int64", "id"])
 def test_what_is_not_an_integer_is_refused_by_the_name_of_its_column(
     tmp_path: Path, value: object, type_: pa.DataType
 ) -> None:

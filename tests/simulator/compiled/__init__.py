@@ -4,15 +4,12 @@
     dataset = parsed("\\n".join(made.lines))
     wrong(made, dataset)                   # what is neither right, nor unknown, nor a truthful common ancestor
 
-The truth comes from the plan of each run, never from names or times. ``plan`` says what there is to choose, ``graphs``
-makes compiled graphs, ``recording`` what a profiler leaves of what happened, ``runs`` lets a process run graphs, and
-``truth`` compares.
+The truth comes from the plan of each run, never from names or times.
 """
 
 from __future__ import annotations
 
-from tests.simulator.compiled.plan import Features
-from tests.simulator.compiled.program import Program, program
-from tests.simulator.compiled.truth import determined, undetermined, wrong
+from tests.simulator.compiled.graphs import Features
+from tests.simulator.compiled.program import Program, determined, program, undetermined, wrong
 
 __all__ = ["Features", "Program", "determined", "program", "undetermined", "wrong"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shutil
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page
 
 #: Debian's package chromium; playwright's own browsers would be hundreds of megabytes more.
 CHROMIUM = shutil.which("chromium")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+import pandas as pd
+
+from tracekit.dataset.opening import Dataset
 from tracekit.views.page.document import page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pandas as pd
-
-    from tracekit.dataset.opening import Dataset
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
@@ -92,7 +89,7 @@ class Tables:
 
 
 def pieces(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The pieces of work of one drawing."""
+    """The kernels of one drawing."""
     columns = drawn["pieces"]
     for at in range(len(columns["ns"])):
         yield {name: column[at] for name, column in columns.items()}

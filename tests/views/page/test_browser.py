@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import Browser, Page
 
 import tracekit
 from tests.analyses.test_phase_times import TRAINING
@@ -18,18 +21,9 @@ from tests.trace_lines import report
 from tests.views.page.browser import CHROMIUM, Looking, errors_of
 from tests.views.page.colour_difference import least_differences
 from tests.views.page.test_colours import PLAIN
-from tests.views.page.test_figures import FUSED
-from tracekit.views.page import limits
+from tracekit.dataset.opening import Dataset
+from tracekit.views.formatting import duration, percent
 from tracekit.views.page.document import document, page
-from tracekit.views.wording import duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Page
-
-    from tracekit.dataset.opening import Dataset
 
 pytestmark = pytest.mark.browser
 
@@ -87,50 +81,17 @@ def test_a_click_looks_into_a_module_everywhere_and_a_crumb_goes_back(look, llam
     assert rows.count() == 3
     assert all(".mlp" in text for text in rows.all_inner_texts())
     kernels = shown.locator("#kernels-table tbody tr")
-    assert [text.split()[0] for text in kernels.all_inner_texts()] == [
-        "gate_up_proj_kernel",
-        "down_proj_kernel",
-    ]
+    assert [text.split()[0] for text in kernels.all_inner_texts()] == ["gate_up_proj_kernel", "down_proj_kernel"]
     crumbs.nth(0).locator("button").click()
     assert shown.locator("#crumbs li").count() == 1
     assert rows.count() == 14
-
-
-def test_a_compiled_model_shows_whom_fused_kernels_serve_and_how_sure_that_is(look, tmp_path) -> None:
-    dataset = tracekit.parse(report(tmp_path / "fused.sqlite", FUSED), tmp_path / "fused.tracekit")
-    shown = look(page(dataset)).page
-    assert (
-        shown.locator("#certainty").inner_text() == "Attributed GPU time: exact 22.2 %, weighted 77.8 %, inferred 0.0 %"
-    )
-    rows = shown.locator("#kernels-table tbody tr")
-    assert "top.*.norm" in rows.nth(0).inner_text()
-    assert [text.split()[0:3:2] for text in rows.all_inner_texts()] == [["triton_b", "3"], ["triton_a", "1"]]
-    cell(shown, "norm").click()
-    counts = {text.split()[0]: text.split()[2] for text in rows.all_inner_texts()}
-    assert counts == {"triton_a": "1", "triton_b": "2"}
-
-
-def test_layers_that_are_alike_can_be_unfolded(look, llama) -> None:
-    shown = look(page(llama)).page
-    assert shown.locator("#icicle [role=treeitem]", has_text="0 … 3").count() == 1
-    cell(shown, "attn").click()
-    shown.locator("#fold").click()
-    names = shown.locator("#crumbs li").all_inner_texts()
-    assert names[-2:] == ["0", "self_attn"]
-    shown.locator("#crumbs button", has_text="layers").click()
-    layers = shown.locator("#icicle [role=treeitem][aria-level='5']")
-    assert [text.split()[0] for text in layers.all_inner_texts()] == ["0", "1", "2", "3"]
 
 
 def test_the_keyboard_alone_reaches_everything(look, llama) -> None:
     shown = look(page(llama)).page
     focused = "document.activeElement.textContent"
     shown.locator("#icicle [tabindex='0']").focus()
-    for key, expected in [
-        ("ArrowDown", "LlamaForCausalLM"),
-        ("ArrowDown", "model"),
-        ("ArrowUp", "LlamaForCausalLM"),
-    ]:
+    for key, expected in [("ArrowDown", "LlamaForCausalLM"), ("ArrowDown", "model"), ("ArrowUp", "LlamaForCausalLM")]:
         shown.keyboard.press(key)
         assert shown.evaluate(focused).startswith(expected)
     shown.keyboard.press("Enter")
@@ -233,8 +194,7 @@ def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
     """
     one = tracekit.parse(report(tmp_path / f"{BAD.replace('/', '')}.sqlite", lines), tmp_path / BAD)
     other = tracekit.parse(
-        report(tmp_path / "b.sqlite", lines.replace(" 140 ", " 240 ")),
-        tmp_path / f"{BAD}2.tracekit",
+        report(tmp_path / "b.sqlite", lines.replace(" 140 ", " 240 ")), tmp_path / f"{BAD}2.tracekit"
     )
     several = tracekit.parse([tmp_path / f"{BAD.replace('/', '')}.sqlite", tmp_path / "b.sqlite"], tmp_path / "c")
     for dataset, before in ((one, other), (several, None)):
@@ -247,14 +207,6 @@ def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
         shown.locator("#canvas").focus()
         shown.keyboard.press("ArrowRight")
         assert WORSE in shown.locator("#timeline-piece").inner_text()
-
-
-def test_a_type_of_layer_finds_its_modules(look, llama) -> None:
-    shown = look(page(llama)).page
-    shown.locator("#types button", has_text="down_proj").click()
-    paths = shown.locator("#modules-table tbody .path").all_inner_texts()
-    assert [path.rpartition(".")[2] for path in paths] == ["down_proj"]
-    assert shown.evaluate("document.activeElement.id") == "search-modules"
 
 
 def test_what_changed_is_told_in_words_and_opened_for_its_kernels(look, llama, tmp_path: Path) -> None:
@@ -277,57 +229,6 @@ def test_what_changed_is_told_in_words_and_opened_for_its_kernels(look, llama, t
     assert shown.locator("#changes tbody tr").count() > rows
 
 
-def test_each_step_that_is_drawn_is_marked_under_its_bar(look, llama, monkeypatch) -> None:
-    for most, marks in ((600, [0, 1, 2, 7, 9]), (5, [0, 1, 3, 4])):
-        monkeypatch.setattr(limits, "BARS", most)
-        shown = look(page(llama)).page
-        bars = shown.locator("#steps rect:not(.mark)")
-        wide = float(bars.nth(1).get_attribute("x"))
-        marked = shown.locator("#steps rect.mark").evaluate_all("(all) => all.map((one) => one.getAttribute('x'))")
-        assert sorted(round(float(left) / wide) for left in marked) == marks
-        assert bars.count() == min(most, 10)
-
-
-def test_nothing_that_gets_into_the_page_is_fetched_or_run(browser, llama, tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_bytes(page(llama))
-    shown = Looking(browser.new_context(), path)
-    refused = """new Promise((resolve) => {
-        document.addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective));
-        document.body.append(Object.assign(document.createElement(NAME), PROPERTIES));
-    })"""
-    for name, properties, directive in (
-        ("img", {"src": "http://127.0.0.1:9/x.png"}, "img-src"),
-        ("script", {"textContent": "window.ran = true"}, "script-src-elem"),
-        ("style", {"textContent": "body { display: none }"}, "style-src-elem"),
-    ):
-        script = refused.replace("NAME", json.dumps(name)).replace("PROPERTIES", json.dumps(properties))
-        assert shown.page.evaluate(script) == directive
-    assert shown.page.evaluate("window.ran") is None
-    shown.context.close()
-
-
-def test_light_and_dark_follow_the_system_until_told_otherwise(look, llama) -> None:
-    text = page(llama)
-    ground = "getComputedStyle(document.body).backgroundColor"
-    light = look(text, color_scheme="light").page
-    dark = look(text, color_scheme="dark").page
-    colours = [light.evaluate(ground), dark.evaluate(ground)]
-    assert colours[0] != colours[1]
-    light.locator("#theme").click()
-    assert light.evaluate(ground) == colours[1]
-    assert light.locator("#theme").get_attribute("aria-pressed") == "true"
-    dark.locator("#theme").click()
-    assert dark.evaluate(ground) == colours[0]
-
-
-def test_motion_is_only_where_it_is_wanted(look, llama) -> None:
-    behaviour = "getComputedStyle(document.documentElement).scrollBehavior"
-    text = page(llama)
-    assert look(text, reduced_motion="reduce").page.evaluate(behaviour) == "auto"
-    assert look(text, reduced_motion="no-preference").page.evaluate(behaviour) == "smooth"
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 800])
 def test_axe_finds_nothing_that_keeps_somebody_out(look, llama, tmp_path: Path, scheme: str, width: int) -> None:
@@ -346,26 +247,15 @@ def test_numbers_read_as_in_the_terminal(look, llama) -> None:
     rng = np.random.default_rng(6)
     times = [0, 1, 999, 1000, 12_250, 12_350, 999_499, 999_500, 999_999, 10**12, 123.25, 0.5]
     times += [int(one) for one in 10 ** rng.uniform(0, 13, 500)]
-    shares = [
-        0,
-        1,
-        0.0005,
-        0.00049,
-        0.9995,
-        0.99951,
-        0.1225,
-        0.0625,
-        0.03125,
-        *rng.uniform(0, 1, 300).tolist(),
-    ]
+    shares = [0, 1, 0.0005, 0.00049, 0.9995, 0.99951, 0.1225, 0.0625, 0.03125, *rng.uniform(0, 1, 300).tolist()]
     values = {"about": {"title": "t"}, "times": times, "shares": shares}
-    texts = wording(shown, values)
+    texts = formatted(shown, values)
     assert texts == [[duration(one) for one in times], [percent(one) for one in shares]]
 
 
-def wording(shown: Page, values: dict[str, Any]) -> Any:
+def formatted(shown: Page, values: dict[str, Any]) -> Any:
     """What the page's own functions make of numbers."""
-    source = (ROOT / "tracekit" / "views" / "page" / "assets" / "wording.js").read_text("utf-8")
+    source = (ROOT / "tracekit" / "views" / "page" / "assets" / "formatting.js").read_text("utf-8")
     call = "[values.times.map(duration), values.shares.map(percent)]"
     return shown.evaluate(f"(values) => {{ {source}\n return {call}; }}", values)
 
@@ -394,18 +284,6 @@ def test_a_page_of_little_says_what_is_missing(look, tmp_path: Path, name: str) 
         assert "no module" in text
 
 
-def test_modules_a_hundred_levels_deep_can_be_reached(look, tmp_path: Path) -> None:
-    path = ".".join(["top", *(f"m{at}" for at in range(100))])
-    lines = f"range 1 0 50 {json.dumps({'Module': path})}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
-    shown = look(page(tracekit.parse(report(tmp_path / "deep.sqlite", lines)))).page
-    shown.locator("#search-modules").fill("m98.m99")
-    shown.locator("#modules-table button", has_text="m99").first.click()
-    assert shown.locator("#crumbs li").count() == 10
-    assert shown.locator("#icicle [role=treeitem]").count() == 9
-    shown.locator("#icicle [aria-selected=true]").press("Escape")
-    assert shown.locator("#crumbs li").last.inner_text() == "m98"
-
-
 def test_a_roofline_stands_where_one_is_known(look, llama) -> None:
     from tests.views.page.test_roofline import KNOWN, UNKNOWN, data_with
 
@@ -421,14 +299,11 @@ def test_a_roofline_stands_where_one_is_known(look, llama) -> None:
     assert "--peak" in shown.locator("#roofline").inner_text()
 
 
-#: The boxes of the icicle: where they are, their colour, and what they say.
+#: The boxes of the icicle: where they are, and their colour.
 BOXES = """[...document.querySelectorAll('#icicle .cell')].map((cell) => {
     const box = cell.getBoundingClientRect();
-    return { left: box.left, right: box.right, top: box.top, bottom: box.bottom, title: cell.title,
-        colour: getComputedStyle(cell).getPropertyValue('--tone'), text: cell.innerText,
-        whole: cell.querySelector('.name')?.innerText ?? cell.innerText,
-        cut: [cell, ...cell.children].some((part) => part.scrollWidth > part.clientWidth + 1),
-    };
+    const colour = getComputedStyle(cell).getPropertyValue('--tone');
+    return { left: box.left, right: box.right, top: box.top, bottom: box.bottom, colour };
 })"""
 
 
@@ -444,49 +319,13 @@ def neighbours(boxes: list[dict[str, Any]]) -> Iterator[tuple[int, int]]:
                 yield at, beside
 
 
-def branches(folder: Path) -> Dataset:
-    """A model of many types of layers, of which some are much smaller than others."""
-    lines, time = ["range 1 0 100000 {'Module': 'net', 'Class': 'Net'}"], 10
-    for block in range(4):
-        for at in range(9):
-            name = f"block{block}.{['projection_in', 'attention.norm', 'x'][at % 3]}_{at}"
-            marker = json.dumps({"Module": f"net.{name}", "Class": f"Type{(at * (block + 1)) % 7}"})
-            length = 2 + ((at * 31 + block * 57) % 97) ** 2 // 10
-            lines += [f"range 1 {time} {time + 5} {marker}", f"launch 1 {time + 1} {time + 2} #{time}"]
-            lines.append(f"kernel 1 {100_000 + time} {100_000 + time + length} #{time} gemm")
-            time += 1000
-    return tracekit.parse(report(folder / "branches.sqlite", "\n".join(lines)))
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_boxes_of_the_icicle_that_touch_can_be_told_apart(look, llama, tmp_path: Path, scheme: str) -> None:
-    for dataset in (llama, branches(tmp_path)):
-        shown = look(page(dataset), color_scheme=scheme).page
-        boxes = shown.evaluate(BOXES)
-        apart = least_differences(box["colour"] for box in boxes)
-        pairs = list(neighbours(boxes))
-        assert len(pairs) >= len(boxes)
-        assert min(apart[pair] for pair in pairs) >= PLAIN
-
-
-@pytest.mark.parametrize("width", [1400, 900])
-def test_boxes_say_whole_names_or_a_readable_part_or_nothing(look, tmp_path: Path, width: int) -> None:
-    shown = look(page(branches(tmp_path)), viewport={"width": width, "height": 900}).page
-    boxes = shown.evaluate(BOXES)
-    assert any(not box["text"] for box in boxes)
-    assert any(box["whole"].endswith("…") for box in boxes)
-    for box in boxes:
-        assert not box["cut"]
-        assert box["title"]
-        assert not box["text"] or len(box["whole"].rstrip("…")) >= 4 or box["title"].startswith(box["whole"])
-
-
-def test_the_table_of_modules_begins_with_self_time(look, llama) -> None:
-    shown = look(page(llama)).page
-    heads = shown.locator("#modules-table th").all_inner_texts()
-    assert [head.split(" ")[0] for head in heads[:2]] == ["module", "self"]
-    first = shown.locator("#modules-table tbody tr").first.inner_text()
-    assert "gate_up_proj" in first
+def test_boxes_of_the_icicle_that_touch_can_be_told_apart(look, llama, scheme: str) -> None:
+    boxes = look(page(llama), color_scheme=scheme).page.evaluate(BOXES)
+    apart = least_differences(box["colour"] for box in boxes)
+    pairs = list(neighbours(boxes))
+    assert len(pairs) >= len(boxes)
+    assert min(apart[pair] for pair in pairs) >= PLAIN
 
 
 @pytest.fixture(scope="module")
@@ -517,36 +356,6 @@ def test_one_phase_of_a_training_is_shown_in_all_parts(look, training) -> None:
     assert shown.locator("#types").is_visible()
     assert shown.locator("#card .value").inner_text() == "65.9 % 81 ns"
     assert shown.locator("#card .facts").first.inner_text().startswith(" forward\n23 ns (28.4 %)")
-
-
-def test_phases_are_told_apart_in_the_icicle_and_in_the_table(look, training) -> None:
-    shown = look(page(training)).page
-    stripes = "(one) => getComputedStyle(one).backgroundImage"
-    forward, backward, *_ = shown.locator(".phases .swatch").evaluate_all(
-        "(all) => all.map((one) => getComputedStyle(one).backgroundColor)"
-    )
-    for place in ("#icicle [role=treeitem] .stripes >> nth=1", "#modules-table tbody .bar >> nth=0"):
-        text = shown.locator(place).evaluate(stripes)
-        assert text.index(forward) < text.index(backward)
-    assert "forward 28.4 %, backward 51.9 %" in (cell(shown, "top").get_attribute("aria-label") or "")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_switch_of_phases_is_for_the_keyboard_and_everybody(look, training, scheme: str) -> None:
-    shown = look(page(training), color_scheme=scheme).page
-    shown.locator(".phases input").first.focus()
-    shown.keyboard.press("ArrowRight")
-    assert shown.locator(".phases :checked").get_attribute("value") == "forward"
-    assert shown.evaluate("document.querySelector('#announcement').textContent").startswith(
-        "forward, All forward time: 23 ns"
-    )
-    assert errors_of(shown) == []
-
-
-def test_without_training_there_is_no_switch_of_phases(look, llama) -> None:
-    shown = look(page(llama)).page
-    assert shown.locator(".phases, .stripes").count() == 0
-    assert "forward" not in shown.locator("#modules thead").inner_text()
 
 
 def test_a_hierarchy_of_plain_ranges_is_shown_in_its_own_words(look, tmp_path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,11 +12,9 @@ from tests.command import ROOT
 from tests.views.page.pages import shown
 from tracekit.analyses import launches
 from tracekit.analyses.subtrees import hierarchy
+from tracekit.dataset.opening import Dataset
+from tracekit.views.page.figures import roof
 from tracekit.views.page.nodes import nodes
-from tracekit.views.page.roofline import roof
-
-if TYPE_CHECKING:
-    from tracekit.dataset.opening import Dataset
 
 LAYER = "LlamaForCausalLM.model.layers.0"
 COLUMNS = {
@@ -54,18 +52,6 @@ def drawn(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:
 def data_with(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:
     """A page's data with a roofline."""
     return shown(dataset) | {"roofline": drawn(dataset, frame)}
-
-
-def test_points_are_the_modules_of_which_all_is_known(llama: Dataset) -> None:
-    roofline = drawn(llama, SOME)
-    (point,) = roofline["points"]
-    assert (point["path"], point["tflops_per_s"], point["roof_share"]) == (
-        COLUMNS["path"][0],
-        62.5,
-        0.52,
-    )
-    assert shown(llama)["nodes"]["modules"]["name"][point["module"]] == "gate_up_proj"
-    assert roofline["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 312.0, "peak_gb_per_s": 1555.0}]
 
 
 def test_what_is_not_known_is_said_with_its_share(llama: Dataset) -> None:

@@ -1,28 +1,17 @@
-"""Kernels of NCCL in which every rank waits for every other, report by report.
-
-An all-reduce, an all-gather or a reduce-scatter needs the data of all ranks, so no rank ends before the last has begun,
-and all end at nearly the same time. Broadcasts, reductions to one rank, sends and receives promise neither: some ranks
-end before others begin.
-"""
-
-from __future__ import annotations
+"""Collectives of several ranks: the kernels, and which of them can be one collective."""
 
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.labels import labels
-from tracekit.arrays.lookups import lookup, positions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
 
 #: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``, ``ncclKernel_AllGather_RING_LL``, ``ncclAllReduceRingLLKernel_sum_f32``.
 _ALL_FOR_ALL = re.compile(r"nccl(Sym[a-z]*)?(Dev)?(Kernel_)?(AllReduce|AllGather|ReduceScatter)")
@@ -37,17 +26,8 @@ _LATEST = 1 << 58
 class Lane(NamedTuple):
     """Collectives of one stream of one GPU, and of one communicator where the report tells it, by their end.
 
-    Attributes:
-        report: The place of its report in the dataset.
-        rank: The rank of its process; -1 if unknown.
-        pid: The process; -1 if unknown.
-        device: The GPU; -1 if unknown.
-        communicator: NCCL's id of it; None if unknown.
-        name: Which kernel each is, by its place among the names of all reports.
-        start: When each begins, on the clock of its report.
-        end: When it ends.
-        module_id: Its module; -1 if unknown.
-        step_id: Its step; -1 if unknown.
+    ``report`` is a place in the dataset, ``name`` places among the names of all reports; times are on the clock of the
+    report; what is unknown is -1, or None.
     """
 
     report: int
@@ -63,12 +43,7 @@ class Lane(NamedTuple):
 
 
 class Collectives(NamedTuple):
-    """The collectives of all reports.
-
-    Attributes:
-        lanes: Those of each report.
-        names: Names of kernels.
-    """
+    """The collectives of each report, and the names of their kernels."""
 
     lanes: list[list[Lane]]
     names: list[str]
@@ -88,7 +63,6 @@ def function_of(name: str) -> str | None:
 
 
 def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
-    """The lanes of one report."""
     pieces = [piece for piece in map(_chosen, report.pieces("kernels", _COLUMNS)) if piece.num_rows]
     if not pieces:
         return
@@ -107,7 +81,6 @@ def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
 
 
 def _chosen(table: pa.Table) -> pa.Table:
-    """The rows that are such collectives, and took any time."""
     kinds, names = labels(table, "kind"), labels(table, "name")
     wanted = [at for at, word in enumerate(names.words) if function_of(word)]
     if not wanted:
@@ -136,7 +109,6 @@ def _communicators(report: Dataset, range_id: Ints) -> tuple[Rows, list[int | st
 
 
 def _id_in(payload: str) -> int | str | None:
-    """The communicator that a payload of NCCL tells."""
     if _COMMUNICATOR not in payload or len(payload) > _LONGEST_PAYLOAD:
         return None
     try:
@@ -145,3 +117,97 @@ def _id_in(payload: str) -> int | str | None:
         return None
     value = fields.get(_COMMUNICATOR) if isinstance(fields, dict) else None
     return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+#: How far apart ranks end a collective: a ring of many hops takes longer, and so does much data.
+#: The narrower is tried first: steps that are alike to some microseconds are told apart by it, if rings are small.
+ENDS_APART_NS = (5_000, 15_000)
+LONGEST_APART_NS, _PART_OF_DURATION = 50_000, 8
+#: One in so many pairs may end too far apart; what is nearer than so small a part of the usual distance is a pair.
+_SELDOM, _PART_OF_DISTANCE = 50, 4
+
+
+class Match(NamedTuple):
+    """Collectives of two streams that are the same, by their places in the one and in the other.
+
+    Attributes:
+        overlapping: How many collectives both streams have in the time that both cover, added up.
+        contradicted: How many others are each other's nearest, and end too far apart to be the same though nearer than
+            successive collectives: as they do in communicators that run side by side.
+    """
+
+    one: Rows
+    other: Rows
+    overlapping: int
+    contradicted: int
+
+    @property
+    def unmatched(self) -> int:
+        """How many collectives in that time have no counterpart."""
+        return self.overlapping - 2 * self.one.size
+
+    @property
+    def matched_share(self) -> float:
+        """The share of the collectives in that time that have one."""
+        return 2 * self.one.size / max(1, self.overlapping)
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether the streams are of two communicators."""
+        return self.contradicted > self.one.size // _SELDOM
+
+
+class Exactness(NamedTuple):
+    """How far apart ends may be: ends of one collective, and by what is not known of the clocks."""
+
+    apart: int
+    doubt: int
+
+
+def same(one: Lane, other: Lane, ends: tuple[Ints, Ints]) -> Match:
+    """The collectives of two streams that end together, by their ends on one clock."""
+    return together(one, other, ends, Exactness(max(ENDS_APART_NS), 0))
+
+
+def together(one: Lane, other: Lane, ends: tuple[Ints, Ints], exact: Exactness, chosen: Flags | None = None) -> Match:
+    """Collectives of one name that end together, each the nearest to the other."""
+    first = min(int(ends[0].min()), int(ends[1].min()))
+    far = max(int(ends[0].max()), int(ends[1].max())) - first + 1
+    one_key, other_key = (lane.name * (2 * far) + (end - first) for lane, end in zip((one, other), ends, strict=True))
+    order = np.argsort(one_key, kind="stable")
+    to_one = order[_nearest(one_key[order], other_key)]
+    back_order = np.argsort(other_key, kind="stable")
+    to_other = back_order[_nearest(other_key[back_order], one_key)]
+    mutual = to_other[to_one] == np.arange(other_key.size)
+    lasting = np.minimum((other.end - other.start), (one.end - one.start)[to_one])
+    # Within its duration, so that neither ends before the other begins.
+    apart = np.minimum(ends_apart(lasting, exact.apart), lasting)
+    distance = np.abs(ends[0][to_one] - ends[1])
+    pairs = mutual & (one.name[to_one] == other.name)
+    fits = pairs & (distance <= np.maximum(apart, exact.doubt))
+    if chosen is not None:
+        fits &= chosen
+    rows = np.flatnonzero(fits)
+    near = pairs & ~fits & (distance <= np.maximum(apart, _usual_distance(ends) // _PART_OF_DISTANCE))
+    return Match(to_one[rows], rows, _overlapping(ends), int(near.sum()))
+
+
+def ends_apart(lasting: Ints, least: int = max(ENDS_APART_NS)) -> Ints:
+    """How far apart ranks may end a collective that lasts so long for the last of them."""
+    return np.asarray(np.minimum(least + lasting // _PART_OF_DURATION, LONGEST_APART_NS))
+
+
+def _nearest(values: Ints, wanted: Ints) -> Rows:
+    right = np.clip(np.searchsorted(values, wanted), 0, values.size - 1)
+    left = np.maximum(right - 1, 0)
+    return np.where(np.abs(values[left] - wanted) <= np.abs(values[right] - wanted), left, right)
+
+
+def _usual_distance(ends: tuple[Ints, Ints]) -> int:
+    return min(int(np.median(np.diff(np.sort(end)))) if end.size > 1 else 0 for end in ends)
+
+
+def _overlapping(ends: tuple[Ints, Ints]) -> int:
+    low = max(int(end.min()) for end in ends) - LONGEST_APART_NS
+    high = min(int(end.max()) for end in ends) + LONGEST_APART_NS
+    return sum(int(((end >= low) & (end <= high)).sum()) for end in ends)

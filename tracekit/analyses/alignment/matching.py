@@ -1,27 +1,143 @@
-"""Which collectives of two streams are the same, by when they end.
-
-All ranks end a collective together, so the times between ends are alike on all of them, whatever their clocks say. A
-shift of the clocks under which the ends of both streams fall together, one by one, is found without numbering the
-collectives: records may be lost, and either stream may begin later or end earlier. Where another shift does nearly as
-well (steps that are alike to the microsecond), nothing is certain and nothing is matched.
-"""
+"""Collectives matched over ranks, and the line that maps one clock to another."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tracekit.analyses.alignment.lines import bounded, fitted
-from tracekit.analyses.alignment.pairs import ENDS_APART_NS, LONGEST_APART_NS, Exactness, together
+from tracekit.analyses.alignment.collectives import ENDS_APART_NS, LONGEST_APART_NS, Exactness, Lane, Match, together
+from tracekit.arrays.types import Flags, Floats, Ints
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+#: What profilers' times of kernels are exact to: they convert the GPU's clock to that of the host.
+TIMES_EXACT_TO_NS = 1_000
+#: Clocks of computers drift less against each other than a thousandth.
+_MOST_DRIFT = 1e-3
+_SLACKS = tuple(TIMES_EXACT_TO_NS * factor for factor in (2, 4, 8))
+_BINS, _SMOOTHED = 1_024, 32
+_NS_PER_S = 1e9
 
-    from tracekit.analyses.alignment.collectives import Lane
-    from tracekit.analyses.alignment.lines import Line
-    from tracekit.analyses.alignment.pairs import Match
-    from tracekit.arrays.types import Ints
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What to add to times of one clock to get those of another: base and offset, and a drift from the middle on.
+
+    ``corners`` are all that offset and drift may be, as rows; ``slack_ns`` is by how much the bounds were widened.
+    """
+
+    middle_ns: int
+    base_ns: int
+    offset_ns: float
+    drift: float
+    corners: Floats
+    slack_ns: int
+
+    def at(self, time: Ints) -> Ints:
+        """Times on the other clock."""
+        shift = self.offset_ns + self.drift * (time - self.middle_ns)
+        return np.asarray(time + self.base_ns + np.rint(shift).astype(np.int64))
+
+    def error(self, time: Ints) -> Ints:
+        """How far from the truth these may be."""
+        after_s = (time - self.middle_ns) / _NS_PER_S
+        own = self.offset_ns + self.drift * _NS_PER_S * after_s
+        error = np.zeros(time.size)
+        for offset, drift in self.corners:
+            np.maximum(error, np.abs(offset + drift * after_s - own), out=error)
+        return np.ceil(error).astype(np.int64)
+
+
+def bounded(time: Ints, lower: Ints, upper: Ints, near: Ints) -> Line | None:
+    """The line within bounds of the offset that is nearest to an estimate at each time; None if none lies within."""
+    middle, base = int(time[time.size // 2]), int(np.median(near))
+    after_s = (time - middle) / _NS_PER_S
+    low, high, about = (np.asarray(values - base, np.float64) for values in (lower, upper, near))
+    for slack in _SLACKS:
+        corners = _corners(after_s, low - slack, high + slack)
+        if corners.size:
+            offset, drift = _within(_fitted(after_s, about), corners, (after_s, low - slack, high + slack))
+            return Line(middle, base, offset, drift / _NS_PER_S, corners, slack)
+    return None
+
+
+def fitted(time: Ints, offset: Ints) -> tuple[int, float, float]:
+    """A robust line through offsets: the time from which it counts, the offset then, and its drift."""
+    middle, base = int(time[time.size // 2]), int(np.median(offset))
+    own, drift = _fitted((time - middle) / _NS_PER_S, np.asarray(offset - base, np.float64))
+    return middle, base + own, drift / _NS_PER_S
+
+
+def _fitted(x: Floats, y: Floats) -> tuple[float, float]:
+    """Offset and slope by the medians of stretches, and the median slope between these (Theil and Sen)."""
+    order = np.argsort(x, kind="stable")
+    stretches = [part for part in np.array_split(order, _SMOOTHED) if part.size]
+    at, level = (np.array([np.median(values[part]) for part in stretches]) for values in (x, y))
+    one, other = np.triu_indices(at.size, 1)
+    apart = at[other] - at[one]
+    slopes = (level[other] - level[one])[apart > 0] / apart[apart > 0]
+    most = _MOST_DRIFT * _NS_PER_S
+    slope = float(np.clip(np.median(slopes), -most, most)) if slopes.size else 0.0
+    return float(np.median(y - slope * x)), slope
+
+
+def _within(line: tuple[float, float], corners: Floats, bounds: tuple[Floats, Floats, Floats]) -> tuple[float, float]:
+    """The line, moved towards the middle of what is possible until it lies within all bounds."""
+    x, low, high = bounds
+    middle = corners.mean(axis=0)
+    at_middle, at_line = middle[0] + middle[1] * x, line[0] + line[1] * x
+    step = at_line - at_middle
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(step > 0, (high - at_middle) / step, np.where(step < 0, (low - at_middle) / step, np.inf))
+    share = float(np.clip(room.min(), 0.0, 1.0))
+    return float(middle[0] + share * (line[0] - middle[0])), float(middle[1] + share * (line[1] - middle[1]))
+
+
+def _corners(x: Floats, low: Floats, high: Floats) -> Floats:
+    """All corners of the polygon of (offset, slope) with ``low <= offset + slope * x <= high``."""
+    at_high, at_low = _hull(x, high), _hull(x, -low)
+    rows = [(1.0, x[at], high[at]) for at in at_high] + [(-1.0, -x[at], -low[at]) for at in at_low]
+    most = _MOST_DRIFT * _NS_PER_S
+    rows += [(0.0, 1.0, most), (0.0, -1.0, most)]
+    sides = np.array(rows)
+    pairs = np.array([*combinations(range(len(rows)), 2)])
+    one, other = sides[pairs[:, 0]], sides[pairs[:, 1]]
+    determinant = one[:, 0] * other[:, 1] - other[:, 0] * one[:, 1]
+    meet = np.abs(determinant) > 1e-9  # noqa: PLR2004 - sides that are parallel meet nowhere
+    one, other, determinant = one[meet], other[meet], determinant[meet]
+    offset = (one[:, 2] * other[:, 1] - other[:, 2] * one[:, 1]) / determinant
+    slope = (one[:, 0] * other[:, 2] - other[:, 0] * one[:, 2]) / determinant
+    beyond = sides[:, :1] * offset + sides[:, 1:2] * slope - sides[:, 2:]
+    inside: Flags = (beyond <= 1.0).all(axis=0)
+    return np.stack([offset[inside], slope[inside]], axis=1)
+
+
+def _hull(x: Floats, y: Floats) -> list[int]:
+    """Points on the lower convex hull, from the left: a line below these is below all of them."""
+    hull: list[int] = []
+    for at in _lowest(x, y):
+        while len(hull) > 1 and _is_above(hull[-1], (hull[-2], at), x, y):
+            hull.pop()
+        hull.append(at)
+    return hull
+
+
+def _is_above(point: int, ends: tuple[int, int], x: Floats, y: Floats) -> bool:
+    left, right = ends
+    across = (y[point] - y[left]) * (x[right] - x[left]) - (y[right] - y[left]) * (x[point] - x[left])
+    return bool(across >= 0)
+
+
+def _lowest(x: Floats, y: Floats) -> list[int]:
+    """The lowest point of each of many short stretches, from the left: bounds that are left out only widen the rest."""
+    span = max(float(x.max() - x.min()), 1e-9)
+    stretch = np.minimum(((x - x.min()) / span * _BINS).astype(np.int64), _BINS - 1)
+    order = np.lexsort((y, stretch))
+    first = order[np.flatnonzero(np.diff(stretch[order], prepend=-1))]
+    return [*first.tolist()]
+
 
 #: So few collectives could fall together by chance.
 LEAST = 8
@@ -46,13 +162,7 @@ Alike: TypeAlias = tuple[float, ...]
 
 
 def line_between(one: Lane, other: Lane, alike: Alike) -> tuple[Line, Match] | None:
-    """How the clock of the second stream becomes that of the first; None if that is not certain.
-
-    Args:
-        one: The first stream.
-        other: The second.
-        alike: What :func:`alike` tells of either.
-    """
+    """How the clock of the second stream becomes that of the first, given how alike either is; None if uncertain."""
     if not _comparable(one, other):
         return None
     for apart, share in zip(ENDS_APART_NS, alike, strict=True):
@@ -81,7 +191,6 @@ def alike(lane: Lane) -> Alike:
 
 
 def _together_elsewhere(apart: Ints, width: int) -> int:
-    """The most differences within one width, but for those about 0."""
     elsewhere = apart[np.abs(apart) > width]
     count = np.searchsorted(elsewhere, elsewhere + width, side="right") - np.arange(elsewhere.size)
     return int(count.max(initial=0))
@@ -94,12 +203,11 @@ def _best_shift(one: Lane, other: Lane, apart: int, share: float) -> _Answer | N
         followed = [_followed(one, other, start, apart) for start in starts]
         answers = [answer for answer in followed if answer is not None and answer.is_likely(least, share)]
         if answers:
-            return _best(answers, apart)
+            return next((best for best in answers if all(best.refutes(it, apart) for it in answers)), None)
     return None
 
 
 def _comparable(one: Lane, other: Lane) -> bool:
-    """Whether two streams may be of one communicator."""
     if one.communicator is not None and other.communicator is not None and one.communicator != other.communicator:
         return False
     return min(one.end.size, other.end.size) >= LEAST and bool(np.isin(other.name, one.name).any())
@@ -115,16 +223,11 @@ def _starts(one: Lane, other: Lane, apart: int) -> Iterator[list[tuple[int, int]
     firsts = dict.fromkeys(int((other.end.size - probe) * place) for place in _PLACES)
     for first in firsts:
         rows = slice(first, first + probe)
-        width = _width(other, rows, apart)
+        # By so much the shifts of one pair of clocks differ between these collectives.
+        width = 2 * apart + int((other.end[rows][-1] - other.end[first]) * _DRIFT)
         differences = (one.end[:, None] - other.end[None, rows])[one.name[:, None] == other.name[None, rows]]
         middle = int(other.end[first + probe // 2])
         yield [(middle, shift) for shift in _densest(np.sort(differences), width, probe // 2)]
-
-
-def _width(lane: Lane, rows: slice, apart: int) -> int:
-    """How much shifts of successive collectives differ though they are the same on both streams."""
-    ends = lane.end[rows]
-    return 2 * apart + int((ends[-1] - ends[0]) * _DRIFT)
 
 
 def _densest(values: Ints, width: int, least: int) -> Iterator[int]:
@@ -149,8 +252,7 @@ class _Shift(NamedTuple):
     drift: float
 
     def of(self, time: Ints) -> Ints:
-        moved: Ints = time + np.rint(self.offset + self.drift * (time - self.middle)).astype(np.int64)
-        return moved
+        return np.asarray(time + np.rint(self.offset + self.drift * (time - self.middle)).astype(np.int64))
 
 
 class _Answer(NamedTuple):
@@ -176,13 +278,7 @@ class _Answer(NamedTuple):
         return its.unmatched > _REFUTED_BY + 2 * expected
 
 
-def _best(answers: list[_Answer], apart: int) -> _Answer | None:
-    """The one that refutes all others."""
-    return next((one for one in answers if all(one.refutes(other, apart) for other in answers)), None)
-
-
 def _followed(one: Lane, other: Lane, start: tuple[int, int], apart: int) -> _Answer | None:
-    """A shift that is known around one time, followed to both ends of the streams."""
     time, shift = start
     line = _Shift(time, float(shift), 0.0)
     first, last = int(other.end[0]), int(other.end[-1])
@@ -203,7 +299,6 @@ def _followed(one: Lane, other: Lane, start: tuple[int, int], apart: int) -> _An
 
 
 def _bounded(one: Lane, other: Lane, match: Match) -> Line | None:
-    """The line between the clocks, within what the collectives allow."""
     first, second = match.one, match.other
     near = one.end[first] - other.end[second]
     # No rank ends before the other began, nor long before or after it.

@@ -1,42 +1,211 @@
 """What each call costs by itself: FLOPs and bytes of one run, how often it ran, and why that is unknown."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from tracekit.analyses.costs import own_work as bits, together
-from tracekit.analyses.costs.compiled import compiled_costs
-from tracekit.analyses.costs.kinds import CallKinds
-from tracekit.analyses.costs.operators import operator_flops
-from tracekit.analyses.costs.own_work import own_work
-from tracekit.analyses.subtrees import hierarchy
-from tracekit.dataset.opening import REPORT
+from tracekit.analyses.costs.compiled import Compiled, compiled_costs
+from tracekit.analyses.costs.operators import OperatorFlops, operator_flops
+from tracekit.analyses.costs.own_work import (
+    COMPILED,
+    CPU_ATTENTION,
+    NONE,
+    PRODUCT,
+    SINGLE,
+    TENSOR_FLOAT,
+    UNLIKE_LINEAR,
+    UNLISTED,
+    OwnWork,
+    Together,
+    calls_together,
+    own_work,
+)
+from tracekit.analyses.each_report import Words
+from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.arrays.codes import codes, joint, labels, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.flops.base import Call
+from tracekit.flops.judging import Judged, Seen, judged
+from tracekit.flops.tensors import MULTIPLIED, Tensors
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+_TENSORS = ("inputs", "outputs", "kwargs", "input_types", "output_types", "kwarg_types")
+_OPERATORS, _UNCLEAR_OPERATORS = 1, 2
 
-    import pyarrow as pa
 
-    from tracekit.analyses.costs.compiled import Compiled
-    from tracekit.analyses.costs.own_work import OwnWork
-    from tracekit.analyses.costs.together import Together
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
+class CallKinds:
+    """The kinds of calls in all reports so far, in the order in which they were met, and the verdict on each."""
+
+    def __init__(self, dataset: Dataset, dtype: str | None) -> None:
+        in_schema = set(dataset.schema("calls").names)
+        self.tensors = [name for name in _TENSORS if name in in_schema]
+        self.judged: list[Judged] = []
+        self._facts, self._dtype, self._phases = _facts(dataset), dtype, Words()
+        self._known: dict[Any, Judged] = {}
+        self._rows: pa.Table | None = None
+        self._groups = np.empty(0, np.int64)
+        self._latest: tuple[pa.Table, Rows] | None = None
+
+    def numbered(self, calls: pa.Table, owner: Rows, work: OwnWork, operators: OperatorFlops | None) -> Rows:
+        """The kind of each call of a report."""
+        phase = self._phases.codes(labels(calls, "phase"))
+        evidence = _Evidence(owner + 1, phase + 1, *_evidence(calls, work, operators))
+        columns = [*evidence, *(codes(calls.column(name).combine_chunks()) for name in self.tensors)]
+        _, first, kind = np.unique(joint(columns), return_index=True, return_inverse=True)
+        evidence = _Evidence(*(column[first] for column in evidence))
+        rows = pa.table([*map(pa.array, evidence)], names=[*_Evidence._fields])
+        for name in self.tensors:
+            rows = rows.append_column(name, calls.column(name).take(pa.array(first)))
+        number, new = self._placed(rows)
+        self._judge(rows.take(pa.array(new)), work, first[new])
+        return number[kind]
+
+    def groups(self) -> Rows:
+        """For each kind the number of its module, phase and shapes of inputs, in the order in which they were met."""
+        if self._rows is not None and self._groups.size < self._rows.num_rows:
+            shapes = (codes(self._rows.column(name).combine_chunks()) for name in ("inputs", "kwargs"))
+            self._groups = joint((integers(self._rows, "owner"), integers(self._rows, "phase"), *shapes))
+        return self._groups
+
+    def called(self, kinds: Rows) -> tuple[Rows, list[str | None], pa.Table]:
+        """Modules, phases and shapes of inputs of some kinds."""
+        assert self._rows is not None
+        rows = self._rows.take(pa.array(kinds))
+        phases = self._phases.named(integers(rows, "phase") - 1)
+        return integers(rows, "owner") - 1, phases, rows.select(["inputs", "kwargs"])
+
+    def _placed(self, rows: pa.Table) -> tuple[Rows, Rows]:
+        if self._latest is not None and rows.equals(self._latest[0]):
+            return self._latest[1], np.empty(0, np.int64)
+        known = 0 if self._rows is None else self._rows.num_rows
+        everything = rows if self._rows is None else pa.concat_tables([self._rows, rows]).unify_dictionaries()
+        everything = everything.combine_chunks()
+        code = joint(codes(column.combine_chunks()) for column in everything.columns)
+        new = np.unique(code, return_index=True)[1]
+        new = new[new >= known]
+        kept = np.concatenate((np.arange(known), new))
+        self._rows = everything.take(pa.array(kept)).combine_chunks()
+        self._latest = rows, code[known:]
+        return code[known:], new - known
+
+    def _judge(self, rows: pa.Table, work: OwnWork, first: Rows) -> None:
+        evidence = _Evidence(*(integers(rows, name).tolist() for name in _Evidence._fields))
+        backward = self._phases.named(integers(rows, "phase") - 1)
+        seen = _seen(evidence, [phase == "backward" for phase in backward], work, first)
+        shapes = rows.select(self.tensors).to_pylist()
+        for owner, tensors, one in zip(evidence.owner, shapes, seen, strict=True):
+            fact = self._facts.code[owner - 1]
+            key = (fact, json.dumps(tensors, default=str), one)
+            if key not in self._known:
+                self._known[key] = judged(*_call(self._facts.distinct[fact], tensors), one, self._dtype)
+            self.judged.append(self._known[key])
+
+
+class _Evidence(NamedTuple):
+    """What tells calls of one shape apart, as columns of numbers; of module and phase one more than their number."""
+
+    owner: Any
+    phase: Any
+    bits: Any
+    has_calls: Any
+    by_operators: Any
+    never_ran: Any
+    unseen: Any
+    multiplied: Any
+
+
+def _evidence(calls: pa.Table, work: OwnWork, operators: OperatorFlops | None) -> Iterable[Rows]:
+    parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    has_calls = np.zeros(calls.num_rows, dtype=np.int64)
+    has_calls[parent[parent >= 0]] = 1
+    by_operators = np.zeros(calls.num_rows, dtype=np.int64)
+    if operators is not None:
+        by_operators = np.where(operators.flops >= 0, _OPERATORS, operators.any * _UNCLEAR_OPERATORS)
+    never_ran, unseen = (work.runs == 0).astype(np.int64), work.hidden.unseen.astype(np.int64)
+    multiplied = operators.dtype + 1 if operators is not None else np.zeros_like(has_calls)
+    return work.bits, has_calls, by_operators, never_ran, unseen, multiplied
+
+
+def _seen(evidence: _Evidence, backward: list[bool], work: OwnWork, first: Rows) -> list[Seen]:
+    work_bits, unseen = evidence.bits, evidence.unseen
+    example = work.example[first]
+    names, loses_work = labels(work.table, "name"), work.together.loses_work
+    return [
+        Seen(
+            recorded=work.together.recorded,
+            backward=backward[at],
+            unseen=bool(unseen[at]),
+            idle=bool(work_bits[at] & NONE) and not unseen[at],
+            harmless=not work_bits[at] & (NONE | UNLISTED) and not unseen[at],
+            product=bool(work_bits[at] & PRODUCT),
+            cpu_attention=bool(work_bits[at] & CPU_ATTENTION),
+            tensor_float=bool(work_bits[at] & TENSOR_FLOAT),
+            single=bool(work_bits[at] & SINGLE),
+            unlike_linear=bool(work_bits[at] & UNLIKE_LINEAR),
+            lost=bool(loses_work[evidence.owner[at] - 1]),
+            around=bool(evidence.has_calls[at]),
+            never=bool(evidence.never_ran[at]),
+            by_operators=evidence.by_operators[at] == _OPERATORS,
+            operators_unclear=evidence.by_operators[at] == _UNCLEAR_OPERATORS,
+            example=None if example[at] < 0 else [*names.words, None][names.code[example[at]]],
+            multiplied=(None, *MULTIPLIED)[evidence.multiplied[at]],
+            compiled=bool(work_bits[at] & COMPILED),
+        )
+        for at in range(first.size)
+    ]
+
+
+class _Facts(NamedTuple):
+    """The distinct facts that markers state about modules, and the place of each module's among them."""
+
+    distinct: list[dict[str, Any]]
+    code: list[int]
+
+
+def _facts(dataset: Dataset) -> _Facts:
+    place: dict[str, int] = {}
+    distinct: list[dict[str, Any]] = []
+    code = []
+    for row in dataset.table("modules", ["class_name", "params", "static_params"]).to_pylist():
+        key = json.dumps(row)
+        if key not in place:
+            place[key] = len(distinct)
+            distinct.append(row)
+        code.append(place[key])
+    return _Facts(distinct, code)
+
+
+def _call(module: dict[str, Any], tensors: dict[str, Any]) -> tuple[Call, Tensors]:
+    settings = json.loads(module["static_params"] or "null")
+    kwargs, types = dict(tensors["kwargs"] or ()), dict(tensors.get("kwarg_types") or ())
+    call = Call(
+        class_name=module["class_name"],
+        params={param["name"]: param["shape"] for param in module["params"]},
+        settings=settings if isinstance(settings, dict) else {},
+        inputs=tensors["inputs"],
+        outputs=tensors["outputs"],
+        kwargs=kwargs,
+    )
+    return call, Tensors(
+        params=[param["dtype"] for param in module["params"]],
+        inputs=tensors.get("input_types"),
+        outputs=tensors.get("output_types"),
+        kwargs=[dtype for name in kwargs for dtype in _as_many(types.get(name), kwargs[name])],
+    )
+
+
+def _as_many(types: list[str] | None, shapes: list[object]) -> list[str]:
+    """The dtypes of some tensors; unknown if their number differs."""
+    return types if types is not None and len(types) == len(shapes) else [""] * len(shapes)
+
 
 _COLUMNS = (
-    "call_id",
-    "parent_call_id",
-    "module_id",
-    "phase",
-    "pid",
-    "tid",
-    "start_ns",
-    "end_ns",
-    "gpu_time_ns",
-    "gpu_self_time_ns",
+    *("call_id", "parent_call_id", "module_id", "phase", "pid", "tid", "start_ns", "end_ns"),
+    *("gpu_time_ns", "gpu_self_time_ns"),
 )
 
 
@@ -44,16 +213,10 @@ class Costs(NamedTuple):
     """The calls of a report, or of a subtree of one; rows are those of its table ``calls``.
 
     Attributes:
-        report: The part of the dataset that is about the report.
-        table: Columns of the table ``calls``.
-        modules: The hierarchy of all reports.
-        owner: The module of each call.
+        owner: The module of each call in the hierarchy of all reports.
         runs: How often it ran, -1 where unknown.
         flops: FLOPs of one run by itself, without the calls inside; -1 where unknown.
-        kinds: The kinds of calls of this report and of those before it.
-        kind: The kind of each call.
-        work: The work of the calls.
-        compiled: The work of compiled graphs, which is that of modules inside them.
+        kind: The kind of each call, among those of this report and of those before it.
     """
 
     report: Dataset
@@ -70,8 +233,7 @@ class Costs(NamedTuple):
     def column(self, name: str) -> Ints:
         """A figure of :class:`~tracekit.flops.judging.Judged` for each call, -1 where unknown."""
         figures = [getattr(verdict, name) for verdict in self.kinds.judged]
-        of_calls: Ints = np.array([-1 if figure is None else figure for figure in figures], np.int64)[self.kind]
-        return of_calls
+        return np.asarray(np.array([-1 if figure is None else figure for figure in figures], np.int64)[self.kind])
 
     def words(self, name: str) -> tuple[Rows, list[str | None]]:
         """A word of :class:`~tracekit.flops.judging.Judged` for each call, as a place in a list of words."""
@@ -82,17 +244,12 @@ class Costs(NamedTuple):
 
 
 def costs(dataset: Dataset, dtype: str | None = None, modules: Hierarchy | None = None) -> Iterator[Costs]:
-    """What the calls of a dataset cost, report by report.
+    """What the calls of a dataset cost, report by report; ``dtype`` is that of layers whose markers record none.
 
     What calls of a module tell of others holds in all reports: where there are several, that is looked at first.
-
-    Args:
-        dataset: The dataset, or a subtree of one.
-        dtype: The dtype of layers whose markers record none.
-        modules: Its hierarchy, if that is at hand.
     """
     modules, kinds, parts = modules or hierarchy(dataset), CallKinds(dataset, dtype), [*dataset.by_report()]
-    known = together.of_reports(parts, modules) if len(parts) > 1 else None
+    known = calls_together(parts, modules) if len(parts) > 1 else None
     for part in parts:
         yield _of_report(part, modules, kinds, known)
 
@@ -104,7 +261,7 @@ def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: To
     operators = operator_flops(dataset, calls, work)
     if operators is not None:
         # Those inside a compiled graph are of the modules that its kernels serve.
-        held = work.bits & bits.COMPILED > 0
+        held = work.bits & COMPILED > 0
         operators = operators._replace(flops=np.where(held, -1, operators.flops))
     kind = kinds.numbered(calls, owner, work, operators)
     flops = np.array([-1 if verdict.flops is None else verdict.flops for verdict in kinds.judged], np.int64)[kind]

@@ -3,26 +3,20 @@
 Modules inside compiled graphs have no calls of their own: kernel maps tell whose the time and the FLOPs are.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analyses.devices import kernels
-from tracekit.analyses.portions import portions_of
+from tracekit.analyses.subtrees import Hierarchy
+from tracekit.analyses.weighted_kernels import kernels, weighted_work
+from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
-from tracekit.arrays.labels import labels
-from tracekit.arrays.lookups import lookup, positions
-from tracekit.flops.dtypes import MULTIPLIED
-
-if TYPE_CHECKING:
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.dataset.opening import Dataset
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
+from tracekit.flops.tensors import MULTIPLIED
 
 #: Where FLOPs are known from.
 KERNEL_MAP = "kernel_map"
@@ -38,17 +32,8 @@ _NOTHING_TOLD = pa.schema({**_TOLD, "flops_dtype": _WORDS, "flops_unknown": _WOR
 class Compiled(NamedTuple):
     """Work of compiled graphs: a row for every kernel and module that it serves.
 
-    Attributes:
-        table: The portions of the kernels.
-        module: Row of modules.
-        ns: Time.
-        flops: FLOPs; -1 where they are not known.
-        dtype: Place in ``MULTIPLIED``, or -1.
-        unknown: Place in ``words`` of why FLOPs are not known, or -1.
-        words: Reasons.
-        of_call: For every call the time of such work in it.
-        flops_of_call: And its FLOPs for all modules; -1 where they are not known.
-        held: Which calls hold any.
+    ``dtype`` is a place in ``MULTIPLIED``, ``unknown`` one in ``words`` (why FLOPs are not known); -1 is unknown.
+    For every call: the time and FLOPs of such work in it, and whether it holds any.
     """
 
     table: pa.Table
@@ -64,27 +49,19 @@ class Compiled(NamedTuple):
 
     def served(self, modules: int) -> Flags:
         """Which modules it serves."""
-        served: Flags = counts(self.module, modules) > 0
-        return served
+        return np.asarray(counts(self.module, modules) > 0)
 
     def reached(self, modules: Hierarchy) -> Flags:
         """Which modules it serves, or some module below them."""
-        reached: Flags = modules.inclusive(counts(self.module, len(modules.path))) > 0
-        return reached
+        return np.asarray(modules.subtree_sums(counts(self.module, len(modules.path))) > 0)
 
 
 def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy, own: pa.Table) -> Compiled:
-    """What the work of compiled graphs costs.
-
-    Args:
-        dataset: The dataset, or a subtree of one.
-        calls: Its calls.
-        modules: Its hierarchy.
-        own: Its device work, with the columns of :data:`_COLUMNS`.
-    """
+    """What the work of compiled graphs costs; ``own`` is the dataset's device work."""
     # A subtree serves portions of kernels that are rows of other modules.
-    whole = _compiled(own if dataset.root is None else kernels(dataset.whole, _COLUMNS))
-    work = portions_of(dataset, whole) if whole.num_rows else whole
+    whole = own if dataset.root is None else kernels(dataset.whole, _COLUMNS)
+    whole = whole.filter(pa.array(is_compiled(whole)))
+    work = weighted_work(dataset, whole) if whole.num_rows else whole
     told = _told(dataset.whole, whole) if whole.num_rows else _NOTHING_TOLD
     width = int(integers(told, "module_id").max(initial=0)) + 2
     keys = integers(told, "kernel_id") * width + integers(told, "module_id")
@@ -110,14 +87,9 @@ def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy, own: p
 
 
 def is_compiled(table: pa.Table) -> Flags:
-    """Which pieces of work have their modules by a kernel map."""
+    """Which kernels have their modules by a kernel map."""
     method = labels(table, "method")
-    of_compiled: Flags = np.isin(method.code, method.of("compiled"))
-    return of_compiled
-
-
-def _compiled(table: pa.Table) -> pa.Table:
-    return table.filter(pa.array(is_compiled(table)))
+    return np.asarray(np.isin(method.code, method.of("compiled")))
 
 
 def _told(dataset: Dataset, compiled: pa.Table) -> pa.Table:
@@ -137,7 +109,6 @@ def _told(dataset: Dataset, compiled: pa.Table) -> pa.Table:
 
 
 def _by_call(call: Rows, whole: pa.Table, told: pa.Table, flops: Ints, calls: int) -> tuple[Ints, Ints, Flags]:
-    """Time and FLOPs of compiled work by call, and which calls hold any."""
     ids = integers(whole, "kernel_id")
     of_told = lookup(call, positions(integers(told, "kernel_id"), ids))
     total = sums(of_told, np.maximum(flops, 0), calls)

@@ -1,31 +1,86 @@
-"""What the calls of each module cost together, where that is known from, and why it is unknown."""
+"""FLOPs and bytes of modules: those of their calls, summed over subtrees."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from tracekit.analyses.costs import own_work
-from tracekit.analyses.costs.compiled import KERNEL_MAP
+from tracekit.analyses.costs.calls import Costs
+from tracekit.analyses.costs.compiled import KERNEL_MAP, Compiled
 from tracekit.analyses.costs.own_work import bits_of_names
-from tracekit.analyses.costs.sums import Sum, totals
+from tracekit.analyses.subtrees import Hierarchy
+from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, minima, sums, sums_by
 from tracekit.arrays.intervals import by_level, depths
-from tracekit.arrays.labels import labels
-from tracekit.arrays.lookups import positions
-from tracekit.flops.dtypes import MULTIPLIED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.analyses.costs.calls import Costs
-    from tracekit.analyses.costs.compiled import Compiled
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Floats, Ints, Rows
+from tracekit.arrays.types import Flags, Floats, Ints, Rows
+from tracekit.flops.tensors import MULTIPLIED
 
 _LARGEST = 2.0**62
+
+
+class Sum(NamedTuple):
+    """A sum for each module, how many of its parts are unknown, and the sum as a float: it may be too large."""
+
+    value: Ints
+    lacking: Ints
+    large: Floats
+
+    @classmethod
+    def of(cls, value: Ints, known: Flags) -> Sum:
+        """Some numbers, of which some are unknown."""
+        return cls(value.astype(np.int64), (~known).astype(np.int64), value.astype(np.float64))
+
+    @classmethod
+    def zero(cls, modules: int) -> Sum:
+        """Nothing so far."""
+        return cls.of(np.zeros(modules, np.int64), np.ones(modules, bool))
+
+    @property
+    def known(self) -> Flags:
+        """Which of the numbers are known."""
+        return np.asarray((self.lacking == 0) & (self.large < _LARGEST))
+
+    def column(self) -> pd.arrays.IntegerArray:
+        """For a DataFrame: null where unknown."""
+        return pd.arrays.IntegerArray(self.value.astype(np.int64), ~self.known)
+
+    def floats(self) -> Floats:
+        """As floats: NaN where unknown."""
+        return np.where(self.known, self.value, np.nan)
+
+    def subtree_sums(self, modules: Hierarchy) -> Sum:
+        """With all modules below; known if all of them are."""
+        known = np.where(self.known, self.value, 0)
+        lacking = modules.subtree_sums((~self.known).astype(np.int64))
+        return Sum(
+            modules.subtree_sums(known), lacking, np.asarray(modules.subtree_sums(known.astype(np.float64)), np.float64)
+        )
+
+    def plus(self, other: Sum) -> Sum:
+        """Both together; known if both are."""
+        return Sum(self.value + other.value, self.lacking + other.lacking, self.large + other.large)
+
+    def unless(self, unknown: Flags) -> Sum:
+        """The same numbers, some of which are unknown."""
+        return self._replace(lacking=self.lacking + unknown)
+
+
+def totals(owner: Rows, one_run: Ints, runs: Ints, modules: int) -> Sum:
+    """Adds up the figure of one run over all runs; unknown if any call's is. Zero times anything is zero."""
+    known = (one_run == 0) | ((one_run > 0) & (runs >= 0))
+    counted = np.where(known, one_run, 0)
+    often = np.where(known & (one_run > 0), runs, 0)
+    large = np.bincount(owner, counted.astype(np.float64) * often, minlength=modules)
+    with np.errstate(over="ignore"):
+        value = sums(owner, counted * often, modules)
+    return Sum(value, counts(owner[~known], modules), np.asarray(large, np.float64))
+
+
 _TOO_LARGE = "a number too large to be true"
 _RUNS = "how often its graph was replayed is unknown"
 
@@ -34,17 +89,9 @@ class Own(NamedTuple):
     """What modules cost by themselves, over all their calls.
 
     Attributes:
-        ns: GPU time.
-        runs: How often they ran.
-        flops: FLOPs.
-        bytes: The least that they must move.
-        known_flops: FLOPs of the calls whose FLOPs are known.
-        known_ns: GPU time of these calls.
-        dtype: The dtype of their matrix products, or None.
-        doubtful: Whether float32 may have been TF32.
-        too_large: Whether their known FLOPs exceed 63 bits.
+        known_flops: FLOPs of the calls whose FLOPs are known; ``known_ns`` is their GPU time.
+        dtype: The dtype of their matrix products, or None; ``doubtful`` is whether float32 may have been TF32.
         mixed: Whether their time is not that of their FLOPs: one of both is of a CUDA graph traced as a whole.
-        inclusive_mixed: The same with all modules below.
     """
 
     ns: Ints
@@ -57,20 +104,19 @@ class Own(NamedTuple):
     doubtful: Flags
     too_large: Flags
     mixed: Flags
-    inclusive_mixed: Flags
+    subtree_mixed: Flags
 
 
 class Gathered:
     """What modules cost by themselves, added up over reports."""
 
     def __init__(self, modules: Hierarchy) -> None:
-        """Nothing so far."""
         count = len(modules.path)
         self._modules = modules
         self._ns, self._known_ns = np.zeros((2, count), np.int64)
         self._runs = self._flops = self._bytes = self._known_flops = Sum.zero(count)
         self._called, self._served, self._reached, self._doubtful = np.zeros((4, count), bool)
-        self._mixed, self._inclusive_mixed = np.zeros((2, count), bool)
+        self._mixed, self._subtree_mixed = np.zeros((2, count), bool)
         self._dtypes: dict[str | None, int] = {word: at for at, word in enumerate((*MULTIPLIED, None))}
         # The least and the largest number of a dtype.
         self._least, self._most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
@@ -80,16 +126,15 @@ class Gathered:
     @property
     def called(self) -> Flags:
         """Which modules were called, or served by compiled graphs, themselves or below."""
-        called: Flags = self._called | self._reached
-        return called
+        return np.asarray(self._called | self._reached)
 
     def add(self, calls: Costs) -> None:
         """Adds the calls of a report."""
         self._add_figures(calls)
         self._add_dtypes(calls)
-        mixed, inclusive_mixed = calls.work.hidden.mixed(calls.modules, calls.owner)
+        mixed, subtree_mixed = calls.work.hidden.mixed(calls.modules, calls.owner)
         self._mixed |= mixed
-        self._inclusive_mixed |= inclusive_mixed
+        self._subtree_mixed |= subtree_mixed
         self._sources |= _sources(calls)
         for module, word, ns in _reasons(calls):
             self._reasons[module, word] = self._reasons.get((module, word), 0) + ns
@@ -142,7 +187,7 @@ class Gathered:
             doubtful=self._doubtful,
             too_large=~self._known_flops.known,
             mixed=self._mixed,
-            inclusive_mixed=self._inclusive_mixed,
+            subtree_mixed=self._subtree_mixed,
         )
 
     def sources(self, own: Own) -> list[str | None]:
@@ -169,7 +214,6 @@ class Gathered:
 
 
 def _of_compiled(compiled: Compiled, modules: int) -> Sum:
-    """FLOPs of compiled work by the modules that it serves."""
     flops = np.maximum(compiled.flops, 0)
     large = np.bincount(compiled.module + 1, flops, minlength=modules + 1)[1:]
     lacking = counts(np.where(compiled.flops < 0, compiled.module, -1), modules)
@@ -197,13 +241,10 @@ def _dtypes_of_compiled(compiled: Compiled) -> tuple[Rows, Rows, Flags]:
 
 
 def _pairs(owner: Rows, code: Rows, words: int) -> list[list[int]]:
-    """The distinct pairs of a module and the code of a word."""
-    pairs = np.unique(owner * words + code)
-    distinct_pairs: list[list[int]] = np.stack(np.divmod(pairs, words), axis=1).tolist()
-    return distinct_pairs
+    return [*np.stack(np.divmod(np.unique(owner * words + code), words), axis=1).tolist()]
 
 
-def inclusive_flops(calls: Costs) -> tuple[Ints, Floats]:
+def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:
     """FLOPs of each call with all calls inside: of one run, -1 where unknown, and of all its runs, NaN where unknown.
 
     A call around a graph capture did not run the calls in it; their replays count in all its runs, as their time does.
@@ -229,7 +270,6 @@ def inclusive_flops(calls: Costs) -> tuple[Ints, Floats]:
 
 
 def _sources(calls: Costs) -> set[tuple[int, str]]:
-    """The modules of a report, and where FLOPs of calls of them are known from."""
     code, words = calls.words("source")
     found = ((module, words[at]) for module, at in _pairs(calls.owner, code, len(words)))
     return {(module, word) for module, word in found if word is not None}

@@ -1,40 +1,109 @@
-"""FLOPs of calls, from the markers of the operators inside them."""
+"""FLOPs and bytes of operators that PyTorch recorded."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analyses.costs.own_work import CPU_ATTENTION, NONE, harmless
-from tracekit.analyses.costs.stopped import Marked, stopped_products
-from tracekit.analyses.devices import report_codes
+from tracekit.analyses.costs.own_work import CPU_ATTENTION, NONE, OwnWork, Together, harmless
+from tracekit.analyses.weighted_kernels import report_codes
+from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import agreed, grouped, sums
-from tracekit.arrays.intervals import nesting_order, one_axis, parents
-from tracekit.arrays.labels import labels
-from tracekit.arrays.lookups import positions
-from tracekit.dataset.opening import REPORT
-from tracekit.flops.dtypes import MULTIPLIED
-from tracekit.flops.operators import operator
-from tracekit.markers.operators import COMPLETE, COUNTING_FIELDS
+from tracekit.arrays.intervals import depths, nesting_order, one_axis, parents, subtree_ends
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.flops.operators import Operator, operator
+from tracekit.flops.tensors import MULTIPLIED
+from tracekit.markers.torch_texts import COMPLETE, COUNTING_FIELDS
 
-if TYPE_CHECKING:
-    from tracekit.analyses.costs.own_work import OwnWork
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.dataset.opening import Dataset
-    from tracekit.flops.operators import Operator
+
+class Marked(NamedTuple):
+    """Calls (rows of their table) and operators (places in ``kinds``) of all threads in pre-order; -1 is none."""
+
+    parent: Rows
+    operator: Rows
+    call: Rows
+    range_id: Ints
+    kinds: list[Operator | None]
+
+    def those(self, name: str) -> Flags:
+        """Of which operators something holds."""
+        flags = np.array([kind is not None and getattr(kind, name) for kind in self.kinds])
+        return np.asarray(flags[self.operator])
+
+
+class Stopped(NamedTuple):
+    """Products that were never computed, and those of which it is not known."""
+
+    never: Rows
+    unclear: Rows
+
+
+def stopped_products(marked: Marked, outermost: Flags, calls: pa.Table, work: OwnWork) -> Stopped:
+    """The products in which a recomputation stopped, or may have.
+
+    Where no call of a module tells what it returned, it may have stopped in the last one. It did if this product has
+    nothing of the recomputation's work on a device. ``outermost`` are operators whose FLOPs are registered.
+    """
+    returned_nothing, tell_nothing = _cut_short(calls, work.together)
+    never = _last_products(marked, outermost, returned_nothing)
+    if not tell_nothing.any():
+        return Stopped(never, never[:0])
+    end = subtree_ends(marked.parent, depths(marked.parent))
+    last = _last_recomputed(marked, tell_nothing)
+    # For the end of each of these calls its beginning.
+    begin = np.full(end.size + 1, end.size, dtype=np.int64)
+    begin[end[last]] = last
+    ends_it = np.zeros(calls.num_rows + 1, dtype=bool)
+    ends_it[marked.call[begin[end] <= np.arange(end.size)]] = True
+    products = _last_products(marked, outermost, ends_it[:-1])
+    kinds = labels(work.table, "kind")
+    launched = integers(work.table, "range_id")[~np.isin(kinds.code, kinds.of("cpu_op"))]
+    before = np.append(0, np.cumsum((marked.range_id >= 0) & np.isin(marked.range_id, launched)))
+    inside, around = (before[end[products]] - before[rows] > 0 for rows in (products, begin[end[products]]))
+    return Stopped(np.concatenate((never, products[around & ~inside])), products[~around])
+
+
+def _cut_short(calls: pa.Table, known: Together) -> tuple[Flags, Flags]:
+    """Which recomputed calls returned no tensors, though other calls of the module do; of which no call tells them."""
+    phases, module = labels(calls, "phase"), integers(calls, "module_id")
+    outputs = calls.column("outputs")
+    again = np.isin(phases.code, phases.of("recompute"))
+    returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
+    return again & ~returned & np.isin(module, known.returned), again & ~np.isin(module, known.told)
+
+
+def _last_recomputed(marked: Marked, again: Flags) -> Rows:
+    """The last recomputed call inside each operator, but for those of checkpoints that never stop."""
+    rows = np.flatnonzero(np.append(again, [False])[marked.call] & (marked.parent >= 0))
+    rows = rows[(marked.operator[marked.parent[rows]] >= 0) & ~marked.those("never_stops")[marked.parent[rows]]][::-1]
+    _, first = np.unique(marked.parent[rows], return_index=True)
+    return rows[first]
+
+
+def _last_products(marked: Marked, outermost: Flags, cut_short: Flags) -> Rows:
+    """The products that are the last thing in calls that may have been stopped."""
+    calls = np.flatnonzero(np.append(cut_short, [False])[marked.call])
+    if not calls.size:
+        return calls
+    last = subtree_ends(marked.parent, depths(marked.parent))[calls] - 1
+    saves_first, of_torch = marked.those("saves_first"), marked.those("of_torch")
+    product = np.full(last.size, -1, dtype=np.int64)
+    while (inside := marked.operator[last] >= 0).any():
+        product = np.where(inside & outermost[last] & saves_first[last], last, product)
+        product = np.where(inside & ~of_torch[last], -1, product)
+        last = np.where(inside, marked.parent[last], last)
+    # Else it ended in a call inside that returned something.
+    return np.asarray(product[(product >= 0) & (last == calls)])
+
 
 _LARGEST = 2.0**62
 
 
 class OperatorFlops(NamedTuple):
-    """For each call whether there are operators in it, and their FLOPs, -1 where unknown; and the dtype of these.
-
-    Dtypes are places in ``MULTIPLIED``, -1 where unknown.
-    """
+    """For each call whether it has operators, their FLOPs, and their dtype's place in ``MULTIPLIED``; -1 is unknown."""
 
     any: Flags
     flops: Ints
@@ -47,11 +116,6 @@ def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Operator
     Of nested operators with registered FLOPs only the outermost counts, as in ``flop_counter``. The FLOPs of a call
     are unknown if an operator in it may multiply and is not understood, if the call launched work outside operators,
     or if none of its work was recorded. An operator that a recomputation stopped in costs nothing.
-
-    Args:
-        dataset: The dataset.
-        calls: Its calls, with their threads and times.
-        work: Their work.
     """
     if (ranges := _operators(dataset.whole)) is None:
         return None
@@ -81,7 +145,6 @@ def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
 
 
 def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows, kinds: list[Operator | None]) -> Marked:
-    """Calls and operators on one axis, nested in each other."""
     keys, times = [], []
     for table in (calls, ranges):
         keys.append((report_codes(dataset, table), integers(table, "pid"), integers(table, "tid")))
@@ -153,8 +216,7 @@ def _multiplied_inside(marked: Marked, registered: Flags, outermost: Flags, flop
 def _in_doubt(marked: Marked, in_registered: Flags, outermost: Flags) -> Flags:
     """Which operators may multiply, without being, being in, or containing one whose FLOPs are registered."""
     may_multiply = (marked.operator >= 0) & ~marked.those("harmless")
-    in_doubt: Flags = may_multiply & ~in_registered & ~_contain(marked.parent, outermost)
-    return in_doubt
+    return np.asarray(may_multiply & ~in_registered & ~_contain(marked.parent, outermost))
 
 
 class _Around(NamedTuple):
@@ -165,7 +227,6 @@ class _Around(NamedTuple):
 
 
 def _around(marked: Marked, registered: Flags) -> _Around:
-    """Climbs by pointer jumping: as many rounds as the logarithm of the depth."""
     call = np.append(marked.call, -1)
     is_call = np.append(marked.operator < 0, [True])
     is_call[-1] = True
@@ -178,7 +239,6 @@ def _around(marked: Marked, registered: Flags) -> _Around:
 
 
 def _contain(parent: Rows, rows: Flags) -> Flags:
-    """Which ranges contain any of the given ones, at any depth."""
     contain = np.zeros(parent.size + 1, dtype=bool)
     ahead = np.unique(parent[np.flatnonzero(rows)])
     while (ahead := ahead[(ahead >= 0) & ~contain[ahead]]).size:

@@ -1,34 +1,245 @@
-"""What the work of each call tells: which kinds of kernels it ran, and how often its graph capture was replayed.
-
-A row is a place in the dataset's table ``calls``.
-"""
+"""FLOPs and bytes of the calls that do work of their own."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.analyses.costs.compiled import is_compiled
-from tracekit.analyses.costs.together import of_tables, shared_work, unattributed_work
-from tracekit.analyses.costs.whole_graphs import hidden, is_whole_graph
-from tracekit.analyses.devices import from_graph, kernels, report_codes
+from tracekit.analyses.subtrees import Hierarchy
+from tracekit.analyses.weighted_kernels import from_graph, kernels, report_codes
+from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mixed
+from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mixed, sums
 from tracekit.arrays.intervals import by_level, depths
-from tracekit.arrays.labels import labels
-from tracekit.arrays.lookups import positions
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import GRAPH_UPDATED
+from tracekit.dataset.opening import Dataset
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+_WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "graph_node_id"]
+_OUTPUTS = "outputs"
+_UNATTRIBUTED = ["module_id", "range_id", "graph_id", "graph_node_id"]
 
-    from tracekit.analyses.costs.together import Together
-    from tracekit.analyses.costs.whole_graphs import Hidden
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.dataset.opening import Dataset
+
+class Together(NamedTuple):
+    """What the calls of a dataset, or of a subtree of one, tell together.
+
+    Attributes:
+        recorded: Whether the whole dataset has any work.
+        updated: Whether graphs were replayed after they had been updated.
+        replays_unplaced: Whether replayed work could not be attributed, or to no single call.
+        loses_work: Which modules launched work that no call of them is known for; and a last one for no module.
+        shared: Ids of the modules of replayed work of which the single call is not known.
+        returned: Ids of the modules of which any call returned tensors.
+        told: Ids of the modules of which any call tells what it returned.
+    """
+
+    recorded: bool
+    updated: bool
+    replays_unplaced: bool
+    loses_work: Flags
+    shared: Ints
+    returned: Ints
+    told: Ints
+
+
+def of_tables(
+    dataset: Dataset, modules: Hierarchy, calls: pa.Table, unattributed: pa.Table, shared: pa.Table
+) -> Together:
+    """What calls tell together, with :func:`unattributed_work` and :func:`shared_work` of their dataset."""
+    returned, told = _outputs(calls)
+    return Together(
+        recorded=dataset.manifest["rows"]["kernels"] > 0,
+        updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
+        replays_unplaced=bool(from_graph(unattributed).any()) or shared.num_rows > 0,
+        loses_work=_loses_work(dataset, modules, unattributed, shared),
+        shared=np.unique(integers(shared, "module_id")),
+        returned=returned,
+        told=told,
+    )
+
+
+def _outputs(calls: pa.Table) -> tuple[Ints, Ints]:
+    """Ids of the modules of which a call returned tensors, and of which a call tells what it returned."""
+    module = integers(calls, "module_id")
+    if _OUTPUTS not in calls.column_names:
+        return module[:0], module[:0]
+    outputs = calls.column(_OUTPUTS)
+    returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
+    return np.unique(module[returned]), np.unique(module[np.asarray(outputs.is_valid())])
+
+
+def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> Together:
+    """What the calls of several reports tell together, with one report in memory at a time."""
+    outputs = [_OUTPUTS] if _OUTPUTS in parts[0].schema("calls").names else []
+    return reduce(_both, (_of_report(part, modules, ["module_id", *outputs]) for part in parts))
+
+
+def _of_report(part: Dataset, modules: Hierarchy, columns: list[str]) -> Together:
+    work, calls = part.table("kernels", _WORK), part.table("calls", columns)
+    return of_tables(part, modules, calls, unattributed_work(part, work), shared_work(work))
+
+
+def _both(one: Together, other: Together) -> Together:
+    return Together(
+        recorded=one.recorded or other.recorded,
+        updated=one.updated or other.updated,
+        replays_unplaced=one.replays_unplaced or other.replays_unplaced,
+        loses_work=one.loses_work | other.loses_work,
+        shared=np.union1d(one.shared, other.shared),
+        returned=np.union1d(one.returned, other.returned),
+        told=np.union1d(one.told, other.told),
+    )
+
+
+def unattributed_work(dataset: Dataset, work: pa.Table) -> pa.Table:
+    """The work without a module, which the tables of a subtree do not have."""
+    whole = work if dataset.root is None else dataset.whole.table("kernels", _UNATTRIBUTED)
+    rows = np.flatnonzero(integers(whole, "module_id") < 0)
+    return whole.select(_UNATTRIBUTED).take(pa.array(rows))
+
+
+def shared_work(work: pa.Table) -> pa.Table:
+    """Replayed work of which the module is known, but not from which of several calls its graph was captured."""
+    methods = labels(work, "method")
+    by_node = np.isin(methods.code, methods.of("graph_node", "graph_order"))
+    rows = np.flatnonzero(by_node & (integers(work, "call_id") < 0) & (integers(work, "module_id") >= 0))
+    return work.select(["module_id", "dur_ns"]).take(pa.array(rows))
+
+
+def _loses_work(dataset: Dataset, modules: Hierarchy, unattributed: pa.Table, shared: pa.Table) -> Flags:
+    loses = np.zeros(len(modules.path) + 1, dtype=bool)
+    loses[modules.rows(shared)] = True
+    ids = np.unique(integers(unattributed, "range_id"))
+    if ids[ids >= 0].size:
+        ranges = dataset.table("ranges", ["range_id", "module_id"])
+        rows = np.flatnonzero(np.isin(integers(ranges, "range_id"), ids))
+        loses[modules.rows(ranges.take(pa.array(rows)))] = True
+    loses[-1] = False
+    return loses
+
+
+_CALLS = ["call_id", "parent_call_id", "module_id", "phase"]
+
+
+class Hidden(NamedTuple):
+    """What graphs traced as a whole hide of the calls of a dataset, or of a subtree of one.
+
+    Attributes:
+        holds: Which calls hold such graphs.
+        inside: Which calls ran in such graphs, holders included.
+        below: Which of those are not the holder itself.
+        runs: How often each of these ran in graphs, -1 where unknown.
+        time_ns: The time of the graphs of each holder.
+        holder: For each call inside, the call that holds its graphs; -1 for others, and where it is not in the subtree.
+        holder_module: The ``module_id`` of that holder, in the subtree or not; -1 for other calls.
+    """
+
+    holds: Flags
+    inside: Flags
+    below: Flags
+    runs: Ints
+    time_ns: Ints
+    holder: Rows
+    holder_module: Ints
+
+    @property
+    def unseen(self) -> Flags:
+        """Calls of which not all own work is recorded."""
+        return self.holds | self.inside
+
+    def mixed(self, modules: Hierarchy, owner: Rows) -> tuple[Flags, Flags]:
+        """For which modules, by themselves and with all below, time and FLOPs are not those of the same work."""
+        own = np.zeros(len(modules.path), dtype=bool)
+        own[owner[self.unseen]] = True
+        outside = (self.holder_module < modules.first) | (self.holder_module >= modules.first + len(modules.path))
+        holder = np.where(outside, -1, self.holder_module - modules.first)
+        pairs = np.unique(np.stack((owner, holder))[:, self.below], axis=1).T.tolist()
+        subtree = np.zeros(own.size, dtype=bool)
+        for module, other in [*pairs, *(pair[::-1] for pair in pairs)]:
+            _mark_up_to(subtree, modules, module, other)
+        return own, subtree
+
+
+def _mark_up_to(marked: Flags, modules: Hierarchy, module: int, other: int) -> None:
+    """Marks a module and those above it, up to the first whose subtree has the other module, too."""
+    while module >= 0 and not module <= other < modules.end[module]:
+        marked[module] = True
+        module = int(modules.parent[module])
+
+
+def is_whole_graph(table: pa.Table) -> Flags:
+    """Which kernels are graphs traced as a whole."""
+    kinds = labels(table, "kind")
+    return np.asarray(np.isin(kinds.code, kinds.of("graph")))
+
+
+def hidden(dataset: Dataset, calls: pa.Table, work: pa.Table) -> Hidden:
+    """What graphs traced as a whole hide of the calls of a dataset, or of a subtree of one."""
+    if dataset.root is not None:
+        work = dataset.whole.table("kernels", ["call_id", "kind", "dur_ns"])
+    owners = work.column("call_id").filter(is_whole_graph(work)).drop_null()
+    if not len(owners):
+        return _nothing(calls.num_rows)
+    everything = calls if dataset.root is None else dataset.whole.table("calls", _CALLS)
+    answer = _of_all(everything, work)
+    if dataset.root is None:
+        return answer
+    rows = positions(integers(calls, "call_id"), integers(everything, "call_id"))
+    holder = lookup(integers(everything, "call_id"), answer.holder[rows])
+    return Hidden(
+        holds=answer.holds[rows],
+        inside=answer.inside[rows],
+        below=answer.below[rows],
+        runs=answer.runs[rows],
+        time_ns=answer.time_ns[rows],
+        holder=positions(holder, integers(calls, "call_id")),
+        holder_module=answer.holder_module[rows],
+    )
+
+
+def _nothing(calls: int) -> Hidden:
+    none, zero, nobody = np.zeros(calls, bool), np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
+    return Hidden(none, none, none, zero, zero, nobody, nobody)
+
+
+def _of_all(calls: pa.Table, work: pa.Table) -> Hidden:
+    ids, phases = integers(calls, "call_id"), labels(calls, "phase")
+    rows = np.flatnonzero(is_whole_graph(work))
+    owner = positions(integers(work, "call_id")[rows], ids)
+    replays = counts(owner, ids.size)
+    in_graph_capture = np.isin(phases.code, phases.of("capture"))
+    around = _nearest(positions(integers(calls, "parent_call_id"), ids), replays > 0)
+    inside = in_graph_capture & (around >= 0)
+    holder = np.where(inside, around, -1)
+    # Calls of several graph captures may lie below a holder that is in none itself.
+    runs = np.where(lookup(in_graph_capture, holder, missing=0), lookup(replays, holder), -1)
+    return Hidden(
+        holds=replays > 0,
+        inside=inside,
+        below=inside & (holder != np.arange(ids.size)),
+        runs=np.where(inside, runs, 0),
+        time_ns=sums(owner, integers(work, "dur_ns")[rows], ids.size),
+        holder=holder,
+        holder_module=lookup(integers(calls, "module_id").astype(np.int64), holder),
+    )
+
+
+def _nearest(parent: Rows, marked: Flags) -> Rows:
+    """For each call the call itself if it is marked, else the nearest marked one around it, or -1."""
+    nearest = np.where(marked, np.arange(marked.size), -1)
+    for level in by_level(depths(parent))[1:]:
+        rows = level[nearest[level] < 0]
+        nearest[rows] = nearest[parent[rows]]
+    return nearest
+
 
 #: What the own work of a call contains, as bits.
 (NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR, COMPILED) = (1 << bit for bit in range(8))
@@ -39,25 +250,9 @@ _AROUND_GRAPHS = re.compile(
 _HARMLESS_KINDS = ("memcpy", "memset")
 _MANY = np.iinfo(np.int64).max
 _COLUMNS = [
-    "kernel_id",
-    "call_id",
-    "module_id",
-    "step_id",
-    "phase",
-    "kind",
-    "name",
-    "dur_ns",
-    "bytes",
-    "device",
-    "pid",
-    "tid",
-    "launch_start_ns",
-    "range_id",
-    "capture_range_id",
-    "method",
-    "graph_id",
-    "graph_node_id",
-    "original_graph_node_id",
+    *("kernel_id", "call_id", "module_id", "step_id", "phase", "kind", "name", "dur_ns", "bytes", "device"),
+    *("pid", "tid", "launch_start_ns", "range_id", "capture_range_id", "method"),
+    *("graph_id", "graph_node_id", "original_graph_node_id"),
 ]
 
 
@@ -71,9 +266,6 @@ class OwnWork(NamedTuple):
         bits: What the own work of each call contains; ``COMPILED`` if it also holds work of compiled graphs.
         example: A piece of each call's work that may multiply matrices, or -1.
         runs: How often each call ran, -1 where unknown.
-        hidden: What graphs traced as a whole hide of the calls.
-        shared: Replayed work of which the module is known, but not from which of several calls its graph was captured.
-        together: What the calls of all reports tell together.
     """
 
     table: pa.Table
@@ -87,14 +279,7 @@ class OwnWork(NamedTuple):
 
 
 def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Together | None) -> OwnWork:
-    """The work of calls.
-
-    Args:
-        dataset: A report, or a subtree of one.
-        modules: The hierarchy of all reports.
-        calls: Its calls, with ``call_id``, ``parent_call_id``, ``module_id``, ``phase`` and ``outputs``.
-        known: What the calls of all reports tell together; None if there are no others.
-    """
+    """The work of calls of a report; ``known`` is what those of all reports tell, None if there are no others."""
     table = kernels(dataset, _COLUMNS)
     call = positions(integers(table, "call_id"), integers(calls, "call_id"))
     call[is_whole_graph(table)] = -1
@@ -131,8 +316,7 @@ def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Toget
 
 def harmless(table: pa.Table) -> Flags:
     """Which pieces certainly multiply no matrices."""
-    certain: Flags = bits_of_names(table) & UNLISTED == 0
-    return certain
+    return np.asarray(bits_of_names(table) & UNLISTED == 0)
 
 
 def _runs_graphs(table: pa.Table) -> Flags:
@@ -143,14 +327,13 @@ def _runs_graphs(table: pa.Table) -> Flags:
 
 
 def bits_of_names(table: pa.Table) -> Ints:
-    """The bits of each piece of work by its kind and name; every pair of them is looked at once."""
+    """The bits of each kernel by its kind and name; every pair of them is looked at once."""
     kinds, names = labels(table, "kind"), labels(table, "name")
     pairs, pair = distinct((kinds.code + 1) * (len(names.words) + 1) + names.code + 1)
     kind, name = np.divmod(pairs, len(names.words) + 1)
     texts = zip(kinds.named(kind - 1), names.named(name - 1), strict=True)
     of_pairs = np.array([_bits(kind, name or "") for kind, name in texts], dtype=np.int64)
-    of_work: Ints = of_pairs[pair]
-    return of_work
+    return np.asarray(of_pairs[pair])
 
 
 def _bits(kind: str | None, name: str) -> int:

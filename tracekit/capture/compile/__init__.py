@@ -8,21 +8,9 @@
 imported by :mod:`tracekit.capture` itself, because Dynamo and Inductor are slow to import.
 """
 
-from __future__ import annotations
-
 from tracekit.capture.compile.backend import PiecewiseBackend
-from tracekit.capture.compile.cache import ArtifactStore
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import Counters, CountersDiffer, counters
-from tracekit.capture.compile.dispatch import CompiledModel, compile_model
+from tracekit.capture.compile.model import compile_model
 
-__all__ = [
-    "ArtifactStore",
-    "CompileConfig",
-    "CompiledModel",
-    "Counters",
-    "CountersDiffer",
-    "PiecewiseBackend",
-    "compile_model",
-    "counters",
-]
+__all__ = ["CompileConfig", "Counters", "CountersDiffer", "PiecewiseBackend", "compile_model", "counters"]

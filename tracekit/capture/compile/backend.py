@@ -1,60 +1,43 @@
-"""``torch.compile(model, backend=PiecewiseBackend(config))``: splits Dynamo's graph, compiles and runs the pieces."""
+"""``torch.compile(model, backend=PiecewiseBackend(config))``: splits a graph, compiles the pieces and joins them."""
 
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
+from torch import fx
 
-from tracekit.capture.compile import readable
-from tracekit.capture.compile.bar import progress_bar
-from tracekit.capture.compile.cache import ArtifactStore, model_store, piece_key
-from tracekit.capture.compile.compiler import Compiler, real_forward
+from tracekit.capture.compile.compiler import Compiler, laid_out, real_forward
 from tracekit.capture.compile.config import CompileConfig
-from tracekit.capture.compile.counters import counters
-from tracekit.capture.compile.cudagraph import graphs_for
-from tracekit.capture.compile.facts import facts_of, moving_inputs
-from tracekit.capture.compile.inputs import StaticInputs
-from tracekit.capture.compile.layouts import laid_out
+from tracekit.capture.compile.counters import counters, progress_bar
+from tracekit.capture.compile.cudagraph import Graphs, graphs_for
+from tracekit.capture.compile.inputs import StaticInputs, memory, written_inputs
 from tracekit.capture.compile.piece import Codes, GraphCapturePlan, Piece, Place, RangeCode
-from tracekit.capture.compile.ranges import ranged
 from tracekit.capture.compile.sizes import (
+    GraphFacts,
+    RangeSize,
+    SizeInput,
     concrete,
+    facts_of,
     inputs_of,
+    moving_inputs,
+    needs_grad,
+    ranged,
     size_input,
     value_of,
 )
-from tracekit.capture.compile.split import split
-from tracekit.capture.compile.stitching import (
-    BoundGraph,
-    BoundMemory,
-    StaticAddresses,
-    arguments,
-    fresh_results,
-    stitched,
-)
-from tracekit.capture.compile.writes import written_inputs
+from tracekit.capture.compile.split import Part, Split, split, write_split
 from tracekit.capture.frames import dynamo_began_ns
 from tracekit.capture.maps.inductor import is_on
-from tracekit.capture.maps.traced import Traced, scope
-from tracekit.capture.maps.uncompiled import running_uncompiled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
-
-    from tracekit.capture.compile.compiler import Store
-    from tracekit.capture.compile.config import SizeRange
-    from tracekit.capture.compile.cudagraph import Graphs
-    from tracekit.capture.compile.facts import GraphFacts
-    from tracekit.capture.compile.sizes import SizeInput
-    from tracekit.capture.compile.split import Part, Split
-    from tracekit.capture.maps.traced import Scope
+from tracekit.capture.maps.runs import running_uncompiled
+from tracekit.capture.maps.traced import Scope, Traced, scope
 
 _LOG = logging.getLogger("tracekit.capture")
 
@@ -64,12 +47,10 @@ class PiecewiseBackend:
 
     Use one backend per model. If Dynamo breaks the model into several graphs, or traces it again for other shapes,
     each graph is split and compiled separately. A graph that is traced with gradients enabled, and has an input that
-    requires one, is compiled for differentiation, piece by piece; its pieces are neither captured as CUDA graphs nor
-    kept on disk.
+    requires one, is compiled for differentiation, piece by piece; its pieces are not captured as CUDA graphs.
 
     Args:
         config: What to compile, and how. Defaults to ``CompileConfig()``.
-        store: Where to keep compiled pieces. Defaults to the config's cache folder.
 
     Attributes:
         splits: The split graphs, in the order in which Dynamo traced them.
@@ -80,15 +61,15 @@ class PiecewiseBackend:
         CaptureError: If the config requires CUDA graphs and there is no GPU.
     """
 
-    def __init__(self, config: CompileConfig | None = None, *, store: Store | None = None) -> None:
+    def __init__(self, config: CompileConfig | None = None) -> None:
         self.config = CompileConfig() if config is None else config
         self.splits: list[Split] = []
         self.warns = True
         self._lock = threading.RLock()  # one call at a time uses the memory of CUDA graphs and of static inputs
         self.graphs: Graphs | None = graphs_for(self.config.graph_capture if self.config.cudagraph_sizes else "off")
-        self._compiler = Compiler(self.config, store or ArtifactStore(None), piece_key)
-        self._has_store = store is not None
+        self._compiler = Compiler(self.config)
         self._around: Scope | None = None
+        self._ranges: list[RangeSize] = []
 
     def __deepcopy__(self, memo: dict[int, object]) -> PiecewiseBackend:
         """Itself: Lightning copies the arguments of torch.compile, and a model's pieces share one backend."""
@@ -105,8 +86,8 @@ class PiecewiseBackend:
         before = counters.snapshot()
         facts = facts_of(graph, example_inputs)
         inputs = self._static_inputs(graph, facts)
+        self._ranges = [RangeSize.of(sizes) for sizes in self.config.ranges]
         self._around = scope(graph) if self.config.mode == "inductor" and is_on() else None
-        self._choose_store()
         split_graph = split(graph, self.config.splitting_ops)
         self._document(split_graph)
         if self.warns and self.missing_operators:
@@ -126,21 +107,14 @@ class PiecewiseBackend:
         held = sorted({name for made in self.splits for name in made.operators})
         return f"no operator {' or '.join(missing)} to split the model at; it runs {', '.join(held) or 'no operators'}"
 
-    def _choose_store(self) -> None:
-        """Chooses the cache folder at the first graph: its name depends on the files that Dynamo has just traced."""
-        if not self._has_store:
-            self._compiler.store = model_store(self.config)
-            self._has_store = True
-
     def _document(self, split_graph: Split) -> None:
         counters.pieces_seen += len(split_graph.parts)
         counters.capturable_pieces_seen += sum(not part.splitting for part in split_graph.parts)
-        if (folder := self.config.debug_dir or self._compiler.store.folder) is not None:
-            readable.write(split_graph, folder, len(self.splits))
+        if self.config.debug_dir is not None:
+            write_split(split_graph, self.config.debug_dir, len(self.splits))
         self.splits.append(split_graph)
 
     def _warn_of_several_sizes(self, split_graph: Split, facts: GraphFacts) -> None:
-        """Warns where the config asks for single sizes and pieces have more than one."""
         size_inputs = [size_input(inputs_of(part.graph), facts.symbol) for part in split_graph.parts]
         count = sum(not size.alone for size in size_inputs)
         if count and (self.config.compile_sizes or self.graphs is not None):
@@ -180,7 +154,6 @@ class PiecewiseBackend:
         return lambda args: args[size_at] in sizes
 
     def _pieces(self, split_graph: Split, facts: GraphFacts) -> dict[str, Piece]:
-        """Compiles all pieces for all sizes that the config names, before anything runs."""
         compiled = [part.name for part in split_graph.parts if not part.splitting]
         pieces: dict[str, Piece] = {}
         with progress_bar(len(compiled)) as advance:
@@ -201,7 +174,6 @@ class PiecewiseBackend:
         return Piece(place, codes, self._graph_capture_plan(split_graph, part, size, facts, first=first))
 
     def _codes(self, part: Part, piece_size: SizeInput, facts: GraphFacts, traced: Traced | None) -> Codes:
-        """Compiles a piece for every range and size that the config names."""
         values = inputs_of(part.graph)
 
         def compiled(size: int | None = None, *, tuned: bool = False) -> Callable[..., Any]:
@@ -215,7 +187,7 @@ class PiecewiseBackend:
         if piece_size.at is None:
             codes.general = compiled(tuned=facts.size in self.config.compile_sizes)
             return codes
-        codes.ranges = [self._range_code(part, facts, sizes, traced) for sizes in self.config.ranges]
+        codes.ranges = [self._range_code(part, facts, size, traced) for size in self._ranges]
         if not codes.ranges:
             codes.general = compiled()
         for size in self.config.compile_sizes if piece_size.alone else ():
@@ -226,15 +198,15 @@ class PiecewiseBackend:
                 _LOG.warning("%s is not compiled for size %d: %s", part.name, size, reason)
         return codes
 
-    def _range_code(self, part: Part, facts: GraphFacts, sizes: SizeRange, traced: Traced | None) -> RangeCode:
+    def _range_code(self, part: Part, facts: GraphFacts, size: RangeSize, traced: Traced | None) -> RangeCode:
         """Compiles a piece for a range of sizes. Pieces with more than one size share the code of all ranges."""
         values = [value_of(node) for node in part.graph.graph.nodes]
         symbol = facts.symbol if size_input(values, facts.symbol).alone else None
-        piece = None if symbol is None else ranged(part.graph, symbol, sizes)
-        graph = part.graph if piece is None else piece.graph
+        piece = None if symbol is None else ranged(part.graph, symbol, size)
+        graph = part.graph if piece is None else piece
         with torch.set_grad_enabled(facts.grad):
             run = self._compiler.compiled(graph, inputs_of(graph), concrete=False, tuned=False, traced=traced)
-        return RangeCode(sizes, run, None if piece is None else piece.holds)
+        return RangeCode(size.sizes, run, None if piece is None else size.holds)
 
     def _graph_capture_plan(
         self, split_graph: Split, part: Part, size: SizeInput, facts: GraphFacts, *, first: bool
@@ -288,3 +260,143 @@ def traced_ns() -> int:
     """How long Dynamo has been tracing the graph that it is handing over; 0 if torch does not say."""
     start_ns = dynamo_began_ns()
     return 0 if start_ns is None else max(0, time.time_ns() - start_ns)
+
+
+class Arguments(NamedTuple):
+    """The tensors among a piece's arguments that may move, and the names of those that the model's caller passes."""
+
+    watched: tuple[int, ...]
+    given: dict[int, str]
+
+
+def arguments(split_graph: Split, name: str, static: Collection[str]) -> Arguments:
+    """Describes the arguments of one piece; ``static`` names the graph's inputs whose addresses never change."""
+    (call,) = split_graph.graph.graph.find_nodes(op="call_module", target=name)
+    part: fx.GraphModule = getattr(split_graph.graph, name)
+    values = [value_of(node) for node in part.graph.find_nodes(op="placeholder")]
+    watched: list[int] = []
+    given: dict[int, str] = {}
+    for index, (node, value) in enumerate(zip(call.args, values, strict=True)):
+        if not isinstance(value, torch.Tensor) or node.op == "get_attr" or node.name in static:
+            continue
+        watched.append(index)
+        if node.op == "placeholder":
+            given[index] = node.name
+    return Arguments(tuple(watched), given)
+
+
+def stitched(split_graph: Split, pieces: Mapping[str, Piece]) -> Callable[..., Any]:
+    """Returns the function that runs the pieces in order. It consumes the split graph.
+
+    The graph's own code calls the pieces, and releases each value after its last use.
+    """
+    for name, piece in pieces.items():
+        delattr(split_graph.graph, name)
+        split_graph.graph.__dict__[name] = piece
+    return real_forward(split_graph.graph)
+
+
+def fresh_results(split_graph: Split) -> frozenset[int]:
+    """Indices of the results in memory of their own: splitting operators made them, and not as views of inputs."""
+    (output,) = split_graph.graph.graph.find_nodes(op="output")
+    results = output.args[0]
+    if not isinstance(results, tuple | list):
+        return frozenset()
+    splitting = {part.name: part.graph for part in split_graph.parts if part.splitting}
+    return frozenset(index for index, node in enumerate(results) if _is_fresh(node, splitting))
+
+
+def _is_fresh(node: object, splitting: Mapping[str, fx.GraphModule]) -> bool:
+    """Whether a result is taken from one of these pieces and shares no memory with what the piece was given."""
+    args = getattr(node, "args", ())
+    if getattr(node, "target", None) is not operator.getitem or not args or str(args[0].target) not in splitting:
+        return False
+    graph = splitting[str(args[0].target)].graph
+    (output,) = graph.find_nodes(op="output")
+    made = value_of(output.args[0][args[1]])
+    inputs = (value_of(item) for item in graph.find_nodes(op="placeholder"))
+    given = {memory(value) for value in inputs if isinstance(value, torch.Tensor)}
+    return isinstance(made, torch.Tensor) and memory(made) not in given
+
+
+class StaticAddresses:
+    """Notices when parameters or buffers have moved, as by ``p.data = …`` or ``load_state_dict(assign=True)``."""
+
+    def __init__(self, static: Sequence[int], pieces: Sequence[Piece]) -> None:
+        self._static = tuple(static)
+        self._pieces = tuple(pieces)
+        self._addresses: list[int] | None = None
+
+    def check(self, args: Sequence[Any]) -> None:
+        """Drops the CUDA graphs if any parameter or buffer lies elsewhere than before; they are captured again."""
+        addresses = [args[index].data_ptr() for index in self._static]
+        if addresses == self._addresses:
+            return
+        if self._addresses is not None:
+            _LOG.info("parameters or buffers have other addresses than before, so CUDA graphs are captured again")
+            for piece in self._pieces:
+                piece.drop_graphs()
+        self._addresses = addresses
+
+
+class BoundMemory(NamedTuple):
+    """The memory that the CUDA graphs of a graph's pieces are bound to.
+
+    Attributes:
+        static: Checks the addresses of parameters and buffers.
+        inputs: Static buffers to copy inputs into; None to pass inputs as they are.
+        fresh: Indices of the results that lie elsewhere and need no copy; None to copy none.
+        lock: Held while a call uses the memory.
+    """
+
+    static: StaticAddresses
+    inputs: StaticInputs | None
+    fresh: frozenset[int] | None
+    lock: AbstractContextManager[object]
+
+
+class BoundGraph:
+    """Calls a graph whose pieces are bound to memory at some sizes, one thread at a time.
+
+    At these sizes it copies the inputs into static buffers, if there are any, and copies the results out of the memory
+    that the next call overwrites.
+
+    Args:
+        run: Runs the pieces.
+        bound: Whether a call with these arguments has such a size.
+        memory: What the pieces are bound to.
+        always: Whether some piece is bound at every size, so that results are always copied.
+    """
+
+    def __init__(
+        self, run: Callable[..., Any], bound: Callable[[Sequence[Any]], bool], memory: BoundMemory, *, always: bool
+    ) -> None:
+        self._run = run
+        self._bound = bound
+        self._static, self._inputs, self._fresh, self._lock = memory
+        self._always = always
+
+    def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - whatever the model takes and returns
+        """Runs the graph."""
+        if needs_grad(args):
+            return self._run(*args)
+        bound = self._bound(args)
+        if not bound and not self._always:
+            return self._run(*args)
+        with self._lock:
+            self._static.check(args)
+            if self._inputs is None or not bound:
+                return self._copied(self._run(*args))
+            filled = self._inputs.filled(args)
+            results = self._run(*filled)
+            self._inputs.give_back(filled, args)
+            return self._copied(results)
+
+    def _copied(self, results: Any) -> Any:  # noqa: ANN401
+        fresh = self._fresh
+        if fresh is None or not isinstance(results, tuple | list):
+            return results
+        return tuple(
+            item.clone() if isinstance(item, torch.Tensor) and index not in fresh else item
+            for index, item in enumerate(results)
+        )

@@ -1,7 +1,5 @@
 """Settings of a compiled model: one frozen value, checked when it is created. It does not import torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,12 +49,12 @@ class CompileConfig:
         copy_outputs: Whether to copy the results of CUDA graphs, so that the next call does not overwrite them.
         graph_capture: ``auto`` (CUDA graphs if there is a GPU), ``cuda``, ``record`` (only counts, for tests) or
             ``off``.
-        cache_dir: Folder for compiled pieces; None keeps nothing on disk.
+        cache_dir: Folder for torch's caches of compiled code; None leaves them where torch has them.
         use_cache: Whether to use that folder.
         inductor_config: Further settings of Inductor, by name.
         dynamic_dims: Dynamic dimensions by name of argument; None means dimension 0 of every tensor argument.
         debug: Whether to check at every call what compiled code otherwise takes for granted. Slow.
-        debug_dir: Folder for files to read, such as ``computation_graph.py``; None means the cache folder.
+        debug_dir: Folder for files to read, such as ``computation_graph.py``; None writes none.
 
     Raises:
         UsageError: If a setting is invalid.
@@ -106,11 +104,7 @@ class CompileConfig:
 
 
 def ranges_of(config: CompileConfig) -> tuple[SizeRange, ...]:
-    """The ranges of a config.
-
-    Raises:
-        UsageError: If they are not ranges, or overlap.
-    """
+    """The ranges of a config."""
     items = config.compile_ranges
     ends = [item for item in items if isinstance(item, int)]
     if ends and len(ends) < len(items):

@@ -1,21 +1,13 @@
-"""Counts what compiling has done in this process: for tests, and to see why it took so long."""
+"""Counts and shows what compiling does in this process."""
 
-from __future__ import annotations
-
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class CountersDiffer(AssertionError):  # noqa: N818 - a failed assertion, not an error
-    """The counters increased by other numbers than expected.
-
-    Attributes:
-        differences: Name of the counter → (expected, actual).
-    """
+    """The counters increased by other numbers than expected; ``differences`` has (expected, actual) by name."""
 
     def __init__(self, differences: dict[str, tuple[int, int]]) -> None:
         self.differences = differences
@@ -34,10 +26,10 @@ class Counters:
             operators.
         backend_compilations: Compilations requested: one for every piece and every size or range.
         graphs_captured: Graph captures: one for every piece and size.
-        cache_hits: Compilations saved because an equal piece, or an earlier process, had compiled the code.
-        cache_misses: Compilations that Inductor ran.
-        artifacts_saved: Compiled pieces written to the cache folder.
-        artifacts_loaded: Compiled pieces read from the cache folder.
+        cache_hits: Compilations saved because an equal piece had been compiled, or the cache folder had the code.
+        cache_misses: All other compilations of Inductor.
+        artifacts_saved: Compiled pieces that torch's caches have written to the cache folder.
+        artifacts_loaded: Compiled pieces that torch's caches had in the cache folder.
         trace_ns: Time that Dynamo took to trace, in nanoseconds.
         compile_ns: Time taken to compile pieces or load them from the cache, in nanoseconds.
     """
@@ -65,12 +57,7 @@ class Counters:
 
     @contextmanager
     def expect(self, **delta: int) -> Iterator[None]:
-        """Checks that the named counters increase by these numbers while the block runs.
-
-        Raises:
-            CountersDiffer: If they increase by other numbers; it names each counter that differs.
-            TypeError: If there is no such counter.
-        """
+        """Checks that the named counters increase by these numbers while the block runs; else raises CountersDiffer."""
         before = self.snapshot()
         if unknown := sorted(set(delta) - set(before)):
             raise TypeError(f"no counter {', '.join(unknown)}; there are {', '.join(before)}")
@@ -83,3 +70,21 @@ class Counters:
 
 #: The counters of this process.
 counters = Counters()
+
+
+def _no_step() -> None:
+    """Does nothing, where there is no bar."""
+
+
+@contextmanager
+def progress_bar(total: int) -> Iterator[Callable[[], None]]:
+    """Shows a bar on stderr while the block runs. Yields the function to call after each of ``total`` compilations."""
+    if not sys.stderr.isatty():
+        yield _no_step
+        return
+    from rich.console import Console  # noqa: PLC0415 - imported only if the bar is shown
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("compiling", total=total)
+        yield lambda: bars.advance(task)

@@ -1,23 +1,14 @@
-"""CUDA graphs behind one small interface: ``capture_graph(fn, args)`` returns a :class:`Replay`.
-
-:class:`CudaGraphs` uses CUDA. :class:`StandInGraphs` replaces it on a machine without a GPU: it runs the piece at every
-call, so results are always right, and remembers what a CUDA graph would have depended on.
-"""
-
-from __future__ import annotations
+"""CUDA graphs behind one small interface: ``capture_graph(fn, args)`` returns a :class:`Replay`."""
 
 import gc
 import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from tracekit.capture.compile.random_numbers import random_numbers_kept
 from tracekit.errors import CaptureError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _LOG = logging.getLogger("tracekit.capture")
 
@@ -54,25 +45,12 @@ class Graphs(Protocol):
         warmups: int = 0,
         first: bool = True,
     ) -> Replay:
-        """Captures a call as a graph.
-
-        Args:
-            fn: The function to call.
-            args: Its arguments. The watched ones must have the same addresses at every replay.
-            watched: Indices of the tensors whose addresses may change.
-            warmups: How often to run the function first.
-            first: Whether this is the first of several graph captures; garbage is collected only before the first.
-        """
+        """Captures a call as a graph. Garbage is collected only before the first of several graph captures."""
 
 
 def addresses(args: Sequence[Any], indices: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Pairs of index and address, for the tensors among these arguments."""
     return tuple((index, args[index].data_ptr()) for index in indices if isinstance(args[index], torch.Tensor))
-
-
-def _moved(args: Sequence[Any], before: tuple[tuple[int, int], ...]) -> list[int]:
-    """Indices of the arguments whose address has changed."""
-    return [index for index, address in before if args[index].data_ptr() != address]
 
 
 _holds: list[object] = []
@@ -88,22 +66,22 @@ def graph_captures_on_hold() -> Iterator[None]:
         _holds.pop()
 
 
-class StandInReplay:
-    """What the stand-in remembers of a graph capture.
+class _Captured:
+    def __init__(self, inputs: tuple[tuple[int, int], ...]) -> None:
+        self.inputs = inputs
 
-    Attributes:
-        inputs: Indices and addresses of the watched tensors.
-        outputs: The results of the captured call.
-        replays: Number of replays.
-    """
+    def moved(self, args: Sequence[Any], /) -> list[int]:
+        """Indices of the arguments whose address differs from that at the graph capture."""
+        return [index for index, address in self.inputs if args[index].data_ptr() != address]
+
+
+class StandInReplay(_Captured):
+    """What the stand-in remembers of a graph capture: the addresses of watched tensors, and the results."""
 
     def __init__(
-        self,
-        fn: Callable[..., Sequence[Any]],
-        inputs: tuple[tuple[int, int], ...],
-        outputs: Sequence[Any],
+        self, fn: Callable[..., Sequence[Any]], inputs: tuple[tuple[int, int], ...], outputs: Sequence[Any]
     ) -> None:
-        self.inputs = inputs
+        super().__init__(inputs)
         self.outputs = outputs
         self.replays = 0
         self._fn = fn
@@ -112,10 +90,6 @@ class StandInReplay:
     def fits(self, _args: Sequence[Any], /) -> bool:
         """Always true, because it runs the piece again."""
         return True
-
-    def moved(self, args: Sequence[Any], /) -> list[int]:
-        """Indices of the arguments whose address differs from that at the graph capture."""
-        return _moved(args, self.inputs)
 
     def __call__(self, args: Sequence[Any], /) -> Sequence[Any]:
         """Runs the piece with these arguments; the first call returns the captured results instead."""
@@ -127,11 +101,7 @@ class StandInReplay:
 
 
 class StandInGraphs:
-    """The stand-in for CUDA graphs.
-
-    Attributes:
-        made: All graph captures, in order.
-    """
+    """The stand-in for CUDA graphs. It remembers all graph captures."""
 
     bound = False
 
@@ -161,7 +131,7 @@ class StandInGraphs:
         return replay
 
 
-class CudaReplay:
+class CudaReplay(_Captured):
     """A CUDA graph with its results, which are in the memory pool.
 
     If we kept the results alive, later pieces and other sizes could not reuse their memory. The captured call itself
@@ -169,23 +139,16 @@ class CudaReplay:
     """
 
     def __init__(
-        self,
-        graph: torch.cuda.CUDAGraph,
-        inputs: tuple[tuple[int, int], ...],
-        outputs: Sequence[Any],
+        self, graph: torch.cuda.CUDAGraph, inputs: tuple[tuple[int, int], ...], outputs: Sequence[Any]
     ) -> None:
-        self._inputs = inputs
+        super().__init__(inputs)
         self._replay = graph.replay
         self._held: Sequence[Any] | None = outputs
         self._outputs = tuple(weak_tensor(item) for item in outputs)
 
     def fits(self, args: Sequence[Any], /) -> bool:
         """Whether all watched arguments have the addresses of the graph capture."""
-        return not _moved(args, self._inputs)
-
-    def moved(self, args: Sequence[Any], /) -> list[int]:
-        """Indices of the arguments whose address differs from that at the graph capture."""
-        return _moved(args, self._inputs)
+        return not self.moved(args)
 
     def __call__(self, _args: Sequence[Any], /) -> Sequence[Any]:
         """Replays the graph: its results have the addresses of the graph capture."""
@@ -256,10 +219,7 @@ class CudaGraphs:
 
 
 def weak_tensor(value: Any) -> Any:  # noqa: ANN401 - whatever a piece returns
-    """A copy of a CUDA tensor that does not keep its memory alive; other values unchanged.
-
-    Returns the value itself, too, where torch has no function for that.
-    """
+    """A copy of a CUDA tensor that does not keep its memory alive, where torch can make one; other values unchanged."""
     construct = getattr(torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None)
     storage_at = getattr(torch._C, "_construct_storage_from_data_pointer", None)
     plain = type(value) is torch.Tensor and value.is_cuda and value.layout is torch.strided
@@ -279,11 +239,7 @@ def weak_tensor(value: Any) -> Any:  # noqa: ANN401 - whatever a piece returns
 
 
 def graphs_for(graph_capture: str) -> Graphs | None:
-    """The graphs that the config's ``graph_capture`` asks for; None for none.
-
-    Raises:
-        CaptureError: If CUDA graphs are required and there is no GPU.
-    """
+    """The graphs that the config's ``graph_capture`` asks for; None for none."""
     if graph_capture == "record":
         return StandInGraphs()
     if graph_capture == "off":
@@ -294,3 +250,11 @@ def graphs_for(graph_capture: str) -> Graphs | None:
         raise CaptureError("graph_capture='cuda': this machine has no GPU; expected 'auto' or 'off'")
     _LOG.info("no GPU on this machine: pieces run without CUDA graphs")
     return None
+
+
+@contextmanager
+def random_numbers_kept() -> Iterator[None]:
+    """Restores the state of the random number generators after the block."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=devices):
+        yield

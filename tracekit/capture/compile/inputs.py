@@ -1,13 +1,15 @@
-"""Static input buffers: inputs are copied into them, so that a CUDA graph finds them at the same addresses."""
+"""The inputs of a graph: static buffers to copy them into, and which of them the graph writes to."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+import inspect
+import types
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Sequence
+from tracekit.capture.compile.sizes import value_of
 
 _MOST_VIEWS = 4_096
 #: Memory of a group of inputs begins at a multiple of this, so that every dtype is aligned in it.
@@ -15,12 +17,7 @@ _ALIGNMENT = 16
 
 
 class _Buffer(NamedTuple):
-    """A buffer as the piece gets it.
-
-    Attributes:
-        view: With the shape and strides of the input.
-        overlapping: Whether several elements of it share memory, as in an expanded tensor.
-    """
+    """A buffer as the piece gets it; ``overlapping`` if elements of it share memory, as in an expanded tensor."""
 
     view: torch.Tensor
     overlapping: bool
@@ -37,11 +34,8 @@ class _Buffer(NamedTuple):
 class StaticInputs:
     """Buffers for the inputs of one graph, with one view per size. One thread at a time may use them.
 
-    Inputs that share memory, of which the graph writes to some, share memory in the buffers too.
-
-    Args:
-        moving: Indices of the inputs to copy.
-        mutated: Indices of all inputs that the graph writes to; those of the moving inputs are copied back.
+    Inputs that share memory, of which the graph writes to some, share memory in the buffers too. ``mutated`` has all
+    inputs that the graph writes to; those that are moving are copied back.
     """
 
     def __init__(self, moving: Collection[int], mutated: Collection[int]) -> None:
@@ -78,7 +72,6 @@ class StaticInputs:
         return buffer
 
     def _buffer(self, index: int, tensor: torch.Tensor) -> _Buffer:
-        """The buffer as a tensor of this shape. Its address does not change."""
         key = (index, *_layout(tensor))
         if (buffer := self._kept(key)) is None:
             view = self._new_memory(index, tensor).as_strided(tensor.shape, tensor.stride())
@@ -93,7 +86,6 @@ class StaticInputs:
         return memory
 
     def _together(self, group: Sequence[int], args: Sequence[Any]) -> Iterator[tuple[int, _Buffer]]:
-        """Buffers for inputs that share memory; they share theirs in the same way."""
         start = min(args[index].data_ptr() for index in group)
         start -= start % _ALIGNMENT
         offsets = {index: args[index].data_ptr() - start for index in group}
@@ -111,7 +103,6 @@ class StaticInputs:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether this is a tensor that a copy with the same strides can replace."""
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
@@ -126,7 +117,6 @@ def _layout(tensor: torch.Tensor) -> tuple[Hashable, ...]:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """How many elements lie from the first to the last one of a tensor, in memory."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
 
@@ -148,7 +138,6 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def _shared(args: Sequence[Any]) -> list[list[int]]:
-    """Groups of indices of the tensors that share memory."""
     spans = sorted(
         (value.data_ptr(), value.data_ptr() + _span(value) * value.element_size(), index)
         for index, value in enumerate(args)
@@ -163,3 +152,77 @@ def _shared(args: Sequence[Any]) -> list[list[int]]:
             groups.append([index])
         reach = max(reach, end)
     return [group for group in groups if len(group) > 1]
+
+
+#: Functions of the operator module that write to their first argument.
+_IN_PLACE = {"setitem", "delitem"} | {
+    f"i{name}"
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+}
+
+
+def written_inputs(graph: fx.GraphModule) -> set[int]:
+    """Indices of the inputs that the graph may write to; all of them where the trace does not tell."""
+    inputs = [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
+    written = [value_of(item) for node in graph.graph.nodes for item in _written(node)]
+    if any(value is None for value in written):
+        return set(range(len(inputs)))
+    written_memory = {memory(value) for value in written if isinstance(value, torch.Tensor)}
+    tensors = ((index, value) for index, value in enumerate(inputs) if isinstance(value, torch.Tensor))
+    return {index for index, value in tensors if memory(value) in written_memory}
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Identifies a tensor's memory. All tensors that are not strided are assumed to share theirs."""
+    if tensor.layout is not torch.strided:
+        return -1
+    storage: int = tensor.untyped_storage()._cdata
+    return storage
+
+
+def _written(node: fx.Node) -> Iterator[fx.Node]:
+    target = node.target
+    if node.op == "call_module" or isinstance(target, HigherOrderOperator):
+        yield from (item for item in node.all_input_nodes if isinstance(value_of(item), torch.Tensor))
+    elif isinstance(target, OpOverload):
+        yield from _by_schema(node, [target])
+    elif isinstance(target, OpOverloadPacket):
+        names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
+        yield from _by_schema(node, [getattr(target, name) for name in names])
+    elif node.op.startswith("call_"):
+        yield from _nodes(node.kwargs.get("out"))
+        if node.args and _in_place(node):
+            yield from _nodes(node.args[0])
+
+
+def _by_schema(node: fx.Node, overloads: Iterable[OpOverload]) -> Iterator[fx.Node]:
+    for overload in overloads:
+        for index, argument in enumerate(overload._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from _nodes(node.kwargs.get(argument.name))
+                yield from _nodes(node.args[index] if index < len(node.args) else None)
+
+
+def _in_place(node: fx.Node) -> bool:
+    target = node.target
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")):
+        return True
+    if not isinstance(target, types.FunctionType):
+        return bool(node.kwargs.get("inplace"))
+    try:
+        arguments = inspect.signature(target).bind(*node.args, **node.kwargs).arguments
+    except (TypeError, ValueError):
+        return True
+    return bool(arguments.get("inplace"))
+
+
+def _nodes(argument: object) -> Iterator[fx.Node]:
+    if isinstance(argument, fx.Node):
+        yield argument
+    elif isinstance(argument, tuple | list):
+        for item in argument:
+            yield from _nodes(item)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tracekit.capture.compile.compiler import needs_grad
+from tracekit.capture.compile.config import SizeRange
 from tracekit.capture.compile.counters import counters
-from tracekit.capture.compile.random_numbers import random_numbers_kept
-from tracekit.capture.emit import quiet_emitter
+from tracekit.capture.compile.cudagraph import Graphs, Replay, random_numbers_kept
+from tracekit.capture.compile.sizes import needs_grad
+from tracekit.capture.emit import Emitter, quiet_emitter
 from tracekit.errors import CaptureError
-from tracekit.markers import spelling
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tracekit.capture.compile.config import SizeRange
-    from tracekit.capture.compile.cudagraph import Graphs, Replay
-    from tracekit.capture.emit import Emitter
+from tracekit.markers import formatting
 
 _LOG = logging.getLogger("tracekit.capture")
 #: Above this many sizes, a piece forgets which code it chose for the earlier ones.
@@ -30,14 +25,7 @@ _GRAPH_CAPTURE = threading.RLock()
 
 
 class Place(NamedTuple):
-    """Where a piece is in its graph, and where its size is in its arguments.
-
-    Attributes:
-        graph: Number of its graph in this process.
-        name: Its name in the graph.
-        size_at: Index of the argument that is the dynamic size; None if there is none.
-        size: The size of all its calls, where that is fixed.
-    """
+    """Where a piece is in its graph, and where its size is in its arguments, unless all calls have one ``size``."""
 
     graph: int
     name: str
@@ -46,13 +34,7 @@ class Place(NamedTuple):
 
 
 class RangeCode(NamedTuple):
-    """Code for a range of sizes.
-
-    Attributes:
-        sizes: The range.
-        run: The code.
-        holds: Whether what the compiler took for granted holds for a size; None if that is not known.
-    """
+    """Code for a range of sizes, and whether what the compiler took for granted holds for a size, if that is known."""
 
     sizes: SizeRange
     run: Callable[..., Any]
@@ -60,14 +42,7 @@ class RangeCode(NamedTuple):
 
 
 class Codes:
-    """The code that a piece was compiled to.
-
-    Attributes:
-        sizes: Code for exactly one size.
-        ranges: Code for ranges of sizes; the first matching range counts.
-        general: Code for all other sizes; None until it is first needed.
-        way: How the piece runs without a CUDA graph: ``compiled`` or ``eager``.
-    """
+    """The code that a piece was compiled to. The first matching range counts; ``general`` is made when it is needed."""
 
     def __init__(self, make_general: Callable[[], Callable[..., Any]], way: str) -> None:
         self.sizes: dict[int, Callable[..., Any]] = {}
@@ -238,14 +213,13 @@ class _Run:
 
     def _opener(self, emitter: Emitter, way: str) -> Callable[[], object]:
         code = None if self.way == "eager" else self.compiled_for
-        text = spelling.piece(self.place.name, self.place.graph, way, size=self.size, code=code)
+        text = formatting.piece(self.place.name, self.place.graph, way, size=self.size, code=code)
         opener = self.openers[way] = emitter.opener(text)
         return opener
 
 
 @cache
 def _warn_moved() -> None:
-    """Warns once per process."""
     _LOG.warning(
         "pieces run without their CUDA graphs because inputs have other addresses than at the graph capture; pass the "
         "same tensors again, or set copy_inputs=True"

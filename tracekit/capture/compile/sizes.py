@@ -1,18 +1,22 @@
-"""Finds the dynamic size of a graph and its pieces in the example values that Dynamo left on the nodes."""
+"""The dynamic size of a graph and its pieces, and which of a graph's inputs stay where they are."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
+from torch import SymInt, fx, nn
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint, free_symbols
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy.value_ranges import ValueRanges
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from torch import fx
+from tracekit.capture.compile.config import SizeRange
 
 
 def value_of(node: fx.Node) -> object:
@@ -34,12 +38,7 @@ def dynamic_size(values: Iterable[object]) -> sympy.Symbol | None:
 
 
 class SizeInput(NamedTuple):
-    """Where a piece finds its size.
-
-    Attributes:
-        at: Index of the input that is the size; None if the piece has no such input.
-        alone: Whether its shapes depend on no other dynamic size.
-    """
+    """The index of the input that is a piece's size, and whether its shapes depend on no other dynamic size."""
 
     at: int | None
     alone: bool
@@ -65,13 +64,7 @@ def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -
 
 
 def resized(value: object, size: Callable[[torch.SymInt], int | torch.SymInt], mode: FakeTensorMode) -> object:
-    """An example value with other sizes: a new fake tensor, or a number; whatever else it is stays.
-
-    Args:
-        value: The example value.
-        size: What stands in place of a dynamic number.
-        mode: Makes the tensor.
-    """
+    """An example value with other sizes: a new fake tensor, or a number; whatever else it is stays."""
 
     def number(value: int | torch.SymInt) -> int | torch.SymInt:
         return size(value) if isinstance(value, torch.SymInt) else value
@@ -86,9 +79,105 @@ def resized(value: object, size: Callable[[torch.SymInt], int | torch.SymInt], m
     return tensor.requires_grad_(value.requires_grad)
 
 
-def ties_sizes(graph: torch.fx.GraphModule) -> bool:
-    """Whether Dynamo found that a dynamic size must be the same as another one, or a function of others."""
-    for value in inputs_of(graph):
-        if isinstance(value, FakeTensor) and (shape_env := value.fake_mode.shape_env) is not None:
-            return any(expression.free_symbols for expression in shape_env.replacements.values())
-    return False
+def needs_grad(inputs: Sequence[object]) -> bool:
+    """Whether autograd would record a call with these inputs."""
+    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+
+
+_graphs = itertools.count()
+
+
+class GraphFacts(NamedTuple):
+    """A graph's dynamic or fixed size, and its parameters and buffers: by name, and by index where they stay."""
+
+    number: int
+    symbol: sympy.Symbol | None
+    size_at: int | None
+    size: int | None
+    static: frozenset[str]
+    static_at: tuple[int, ...]
+    grad: bool
+
+
+def facts_of(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFacts:
+    """Reads the properties of a graph from the inputs that Dynamo hands over with it."""
+    inputs = graph.graph.find_nodes(op="placeholder")
+    values = inputs_of(graph)
+    symbol = dynamic_size(values)
+    held = [
+        index
+        for index, value in enumerate(example_inputs)
+        if isinstance(value, nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
+    ]
+    static = frozenset(inputs[index].name for index in held)
+    static_at = tuple(index for index in held if not is_traceable_wrapper_subclass(example_inputs[index]))
+    moving = [value for node, value in zip(inputs, values, strict=True) if node.name not in static]
+    size = _first_dimension(moving) if symbol is None else None
+    size_at, grad = size_input(values, symbol).at, needs_grad(values)
+    return GraphFacts(next(_graphs), symbol, size_at, size, static, static_at, grad)
+
+
+def _first_dimension(values: Sequence[object]) -> int | None:
+    """The first dimension of the first tensor that has one, if it is a fixed number."""
+    tensor = next((value for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
+    size = None if tensor is None else tensor.shape[0]
+    return size if isinstance(size, int) else None
+
+
+def moving_inputs(graph: fx.GraphModule, facts: GraphFacts) -> list[int]:
+    """Indices of the tensors that the caller passes, which may lie elsewhere at every call."""
+    return [
+        index
+        for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))
+        if isinstance(value_of(node), torch.Tensor) and node.name not in facts.static
+    ]
+
+
+class RangeSize(NamedTuple):
+    """A size that is known to lie in a range. All pieces of a graph have the same one."""
+
+    sizes: SizeRange
+    symbol: sympy.Symbol
+    mode: FakeTensorMode
+
+    @classmethod
+    def of(cls, sizes: SizeRange) -> RangeSize:
+        """A new size in a range."""
+        shapes = ShapeEnv()
+        limits = StrictMinMaxConstraint(vr=ValueRanges(sizes.start, max(2, sizes.end)), warn_only=False)
+        hint = max(2, sizes.start)
+        symbol = shapes.create_symbol(hint, ConstantSource("size"), DimDynamic.DYNAMIC, limits)
+        return cls(sizes, symbol, FakeTensorMode(shape_env=shapes))
+
+    @property
+    def shapes(self) -> ShapeEnv:
+        """What is known about the size."""
+        shapes = self.mode.shape_env
+        assert shapes is not None
+        return shapes
+
+    def holds(self, size: int) -> bool:
+        """Whether everything that the compiler took for granted holds for a size."""
+        return all(guard.expr.subs(self.symbol, size) is not sympy.false for guard in self.shapes.guards)
+
+
+def ranged(graph: fx.GraphModule, symbol: sympy.Symbol, to: RangeSize) -> fx.GraphModule:
+    """Copies a piece whose shapes depend on one size, which becomes another."""
+    hint = max(2, to.sizes.start)
+
+    def size(old: SymInt) -> int | SymInt:
+        expression = old.node.expr.xreplace({symbol: to.symbol})
+        return to.shapes.create_symintnode(expression, hint=int(expression.subs(to.symbol, hint)))
+
+    return _copied(graph, lambda value: resized(value, size, to.mode))
+
+
+def _copied(graph: fx.GraphModule, replaced: Callable[[object], object]) -> fx.GraphModule:
+    copy = fx.Graph()
+    nodes: dict[fx.Node, fx.Node] = {}
+    for node in graph.graph.nodes:
+        new = nodes[node] = copy.node_copy(node, nodes.__getitem__)
+        new.meta = dict(node.meta)
+        if value_of(node) is not None:
+            new.meta["example_value"] = pytree.tree_map(replaced, value_of(node))
+    return fx.GraphModule(graph, copy)

@@ -1,48 +1,34 @@
-"""Splits a traced graph at chosen operators into pieces that run one after the other. It compiles nothing.
-
-The order of the graph is kept. Beyond that:
-
-1. ``x.size()`` is replaced by its numbers, because a compiled piece can neither take nor return a ``torch.Size``;
-2. items are taken out of a tuple in the piece that made the tuple;
-3. neighbouring splitting operators share a piece;
-4. a piece that only allocates (``empty`` and the like) is merged into the compiled piece before it;
-5. every piece returns a tuple, as compilers expect.
-"""
+"""Splits a traced graph at chosen operators into pieces that run one after the other. It compiles nothing."""
 
 from __future__ import annotations
 
+import logging
 import operator
-from typing import TYPE_CHECKING, NamedTuple, cast
+import re
+from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._guards import tracing
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.split_module import split_module
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
-from tracekit.capture.compile.decomposition import NodeOperators, called_operators
 from tracekit.capture.compile.sizes import value_of
+from tracekit.files import whole_file
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-_EMPTY = {
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "empty_permuted",
-    "new_empty",
-    "new_empty_strided",
-}
+_EMPTY = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 
 
 class Part(NamedTuple):
-    """A piece of a split graph.
-
-    Attributes:
-        name: Its name in the split graph.
-        splitting: Whether it consists of splitting operators, which are not compiled.
-        graph: Its own graph, with one placeholder per argument of its call and a tuple of results.
-    """
+    """A piece of a split graph; ``splitting`` if it consists of splitting operators, which are not compiled."""
 
     name: str
     splitting: bool
@@ -50,14 +36,7 @@ class Part(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A graph that calls its pieces in order, with the pieces.
-
-    Attributes:
-        graph: The graph.
-        parts: Its pieces.
-        missing: The operators at which it was to be split, but which it does not run.
-        operators: The operators that it calls; only known if some are missing.
-    """
+    """A graph that calls its pieces in order, the operators it lacks to be split at and, if any, those it calls."""
 
     graph: fx.GraphModule
     parts: tuple[Part, ...]
@@ -65,20 +44,10 @@ class Split(NamedTuple):
     operators: tuple[str, ...] = ()
 
 
-def should_split(node: fx.Node, operators: Collection[str]) -> bool:
-    """Whether the node runs one of the operators, given as ``ns::op`` (any overload) or ``ns::op.overload``.
-
-    It may call the operator or a function, such as one of ``torch.nn.functional``, that decomposes to it.
-    """
-    return not NodeOperators(operators).of(node).all.isdisjoint(operators)
-
-
 def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
-    """Splits a graph. The graph itself changes only where it calls ``size()``.
+    """Splits a graph at operators (``ns::op`` or ``ns::op.overload``), also where functions decompose to them.
 
-    Args:
-        graph: A graph traced by Dynamo or ``make_fx``.
-        operators: The operators to split at.
+    The graph itself changes only where it calls ``size()``.
     """
     _decompose_sizes(graph)
     known = NodeOperators(operators)
@@ -87,13 +56,8 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
     held = called_operators(graph) if missing else ()
     piece_of, splitting = _assigned(graph, {node for node, names in runs.items() if names})
     _merge_allocations(piece_of, splitting)
-    numbers = {piece: number for number, piece in enumerate(dict.fromkeys(_in_order(piece_of)))}
-    split_graph = split_module(
-        graph,
-        graph,
-        lambda node: numbers[piece_of[node]],
-        keep_original_order=True,
-    )
+    numbers = {piece: number for number, piece in enumerate(sorted(set(piece_of.values())))}
+    split_graph = split_module(graph, graph, lambda node: numbers[piece_of[node]], keep_original_order=True)
     names = {f"submod_{number}": piece for piece, number in numbers.items()}
     parts = []
     for name, piece in names.items():
@@ -121,10 +85,6 @@ def _assigned(graph: fx.GraphModule, splitters: Collection[fx.Node]) -> tuple[di
                 splitting.add(piece)
         piece_of[node] = piece
     return piece_of, splitting
-
-
-def _in_order(piece_of: dict[fx.Node, int]) -> list[int]:
-    return sorted(set(piece_of.values()))
 
 
 def _tuple_of(node: fx.Node) -> fx.Node | None:
@@ -164,7 +124,8 @@ def _allocates(node: fx.Node) -> bool:
 
 def _decompose_sizes(graph: fx.GraphModule) -> None:
     """Replaces ``x.size()`` by numbers and, for dynamic dimensions, by the nodes that hold the numbers."""
-    symbols = _symbol_inputs(graph)
+    inputs = [(node, value_of(node)) for node in graph.graph.find_nodes(op="placeholder")]
+    symbols = {str(value): node for node, value in inputs if isinstance(value, torch.SymInt)}
     for node in graph.graph.find_nodes(op="call_method", target="size"):
         tensor = node.args[0]
         shape = getattr(value_of(tensor), "shape", None)
@@ -176,12 +137,6 @@ def _decompose_sizes(graph: fx.GraphModule) -> None:
         if not node.users:
             graph.graph.erase_node(node)
     graph.recompile()
-
-
-def _symbol_inputs(graph: fx.GraphModule) -> dict[str, fx.Node]:
-    """The inputs that are sizes, by symbol."""
-    inputs = [(node, value_of(node)) for node in graph.graph.find_nodes(op="placeholder")]
-    return {str(value): node for node, value in inputs if isinstance(value, torch.SymInt)}
 
 
 def _size(tensor: fx.Node, dim: int, size: int | torch.SymInt, symbols: dict[str, fx.Node]) -> int | fx.Node:
@@ -206,8 +161,7 @@ def _give_sizes(user: fx.Node, size: fx.Node, sizes: tuple[int | fx.Node, ...]) 
     else:
         user.args = cast("tuple[fx.node.Argument, ...]", _exchanged(user.args, size, sizes))
         user.kwargs = cast(
-            "dict[str, fx.node.Argument]",
-            {name: _exchanged(item, size, sizes) for name, item in user.kwargs.items()},
+            "dict[str, fx.node.Argument]", {name: _exchanged(item, size, sizes) for name, item in user.kwargs.items()}
         )
 
 
@@ -246,3 +200,224 @@ def _return_tuple(whole: fx.GraphModule, name: str, part: fx.GraphModule) -> Non
         item = whole.graph.call_function(operator.getitem, (call, 0))
     item.meta = dict(call.meta)
     call.replace_all_uses_with(item, delete_user_cb=lambda user: user is not item)
+
+
+#: The namespaces of PyTorch's own operators, whose behavior is determined by PyTorch's version.
+NAMESPACES = frozenset({"aten", "prims", "prim", "inductor", "_c10d_functional", "c10d"})
+
+
+class Operators(NamedTuple):
+    """What one node calls, and what is left once that is decomposed: as ``ns::op`` and as ``ns::op.overload``."""
+
+    called: frozenset[str] = frozenset()
+    decomposed: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> frozenset[str]:
+        """The operators before and after decomposition."""
+        return self.called | self.decomposed
+
+    def and_those_of(self, other: Operators) -> Operators:
+        """The operators of both."""
+        return Operators(self.called | other.called, self.decomposed | other.decomposed)
+
+
+class NodeOperators:
+    """Tells the operators of nodes. Nodes with the same function and the same inputs are traced once.
+
+    PyTorch's functions are traced only if one of the ``names`` that are asked for is PyTorch's own, or if all are.
+    """
+
+    def __init__(self, names: Iterable[str] | None = None) -> None:
+        self._builtins = names is None or any(name.partition("::")[0] in NAMESPACES for name in names)
+        self._traced: dict[tuple[object, str], Operators] = {}
+
+    def of(self, node: fx.Node) -> Operators:
+        """The operators that a node runs; if it cannot be traced, those that its function is named after."""
+        if node.op not in ("call_function", "call_method", "call_module"):
+            return Operators()
+        named = Operators(frozenset(_names(node)))
+        for body in _bodies(node):
+            for inner in body.graph.nodes:
+                named = named.and_those_of(self.of(inner))
+        if not self._is_traced(node):
+            return named
+        try:
+            return named.and_those_of(self._alone(node))
+        except Exception:  # noqa: BLE001 - a function that needs more than its inputs may raise anything
+            name = node.target if node.op == "call_method" else getattr(node.target, "__name__", None)
+            known = isinstance(name, str) and hasattr(torch.ops.aten, name)
+            return Operators(frozenset({f"aten::{name}"})) if known and not named.called else named
+
+    def _is_traced(self, node: fx.Node) -> bool:
+        target = node.target
+        if isinstance(target, HigherOrderOperator):
+            return False
+        if not any(isinstance(value_of(item), torch.Tensor) for item in (node, *node.all_input_nodes)):
+            return False  # such as a switch of autograd or autocast, which must not run here
+        own = isinstance(target, OpOverload | OpOverloadPacket) and _namespace(target) not in NAMESPACES
+        return any(map(_is_composite, _overloads(target))) if own else self._builtins
+
+    def _alone(self, node: fx.Node) -> Operators:
+        """Traces a node with fake tensors of its own, so that nothing of the graph's own trace changes."""
+        with ExitStack() as stack:
+            for context in (tracing(None), _disable_current_modes(), torch.inference_mode(mode=False), torch.no_grad()):
+                stack.enter_context(context)
+            mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            concrete: Callable[..., Any] = partial(_concrete, mode)
+            args, kwargs = cast("tuple[Any, Any]", fx.node.map_aggregate((node.args, dict(node.kwargs)), concrete))
+            function = _function(node)
+            key = (function if node.op == "call_module" else node.target, _text((args, kwargs)))
+            if key not in self._traced:
+                called = _runs(function, args, kwargs, pre_dispatch=True)
+                self._traced[key] = Operators(called, _runs(function, args, kwargs, pre_dispatch=False))
+            return self._traced[key]
+
+
+def _names(node: fx.Node) -> set[str]:
+    """The names of a node's operator. Dynamo traces ``torch.ops.ns.op`` as a packet without an overload."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        return {target._schema.name, f"{target._schema.name}.{target._overloadname}"}
+    if isinstance(target, OpOverloadPacket):
+        name = target._qualified_op_name
+        only = [overload._overloadname for overload in _overloads(target)] == ["default"]
+        return {name, f"{name}.default"} if only else {name}
+    return {f"higher_order::{target._name}"} if isinstance(target, HigherOrderOperator) else set()
+
+
+def _overloads(target: object) -> list[OpOverload]:
+    if isinstance(target, OpOverload):
+        return [target]
+    if not isinstance(target, OpOverloadPacket):
+        return []
+    names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
+    return [getattr(target, name) for name in names]
+
+
+def _namespace(target: OpOverload | OpOverloadPacket) -> str:
+    name = target._schema.name if isinstance(target, OpOverload) else target._qualified_op_name
+    return name.partition("::")[0]
+
+
+def _is_composite(overload: OpOverload) -> bool:
+    """Whether the operator's kernel is a composition of other operators, which compilers trace through."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload._name, "CompositeImplicitAutograd"))
+
+
+def _bodies(node: fx.Node) -> list[fx.GraphModule]:
+    """The graphs that a higher-order operator, such as a checkpoint, gets as arguments."""
+    if not isinstance(node.target, HigherOrderOperator):
+        return []
+    attributes = (_attribute(item) for item in node.all_input_nodes if item.op == "get_attr")
+    return [body for body in attributes if isinstance(body, fx.GraphModule)]
+
+
+def _attribute(node: fx.Node) -> object:
+    owner = node.graph.owning_module
+    return None if owner is None else operator.attrgetter(str(node.target))(owner)
+
+
+def _function(node: fx.Node) -> Callable[..., Any]:
+    if node.op == "call_method":
+        name = str(node.target)
+        return lambda tensor, *args, **kwargs: getattr(tensor, name)(*args, **kwargs)
+    return cast("Callable[..., Any]", _attribute(node) if node.op == "call_module" else node.target)
+
+
+def _concrete(mode: FakeTensorMode, item: object) -> object:
+    if isinstance(item, fx.Node):
+        value = _attribute(item) if item.op == "get_attr" and value_of(item) is None else value_of(item)
+        return pytree.tree_map(partial(_concrete, mode), value)
+    if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return item.node.hint
+    if not isinstance(item, torch.Tensor):
+        return item
+    with mode:
+        return torch.empty_strided(
+            [_number(size) for size in item.shape],
+            [_number(stride) for stride in item.stride()],
+            dtype=item.dtype,
+            device=item.device,
+        )
+
+
+def _number(size: int | torch.SymInt) -> int:
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+
+
+def _text(inputs: object) -> str:
+    def of(leaf: object) -> str:
+        if isinstance(leaf, torch.Tensor):
+            return f"{leaf.dtype} {leaf.device} {tuple(leaf.shape)} {leaf.stride()}"
+        return f"{type(leaf).__qualname__} {leaf!r}"
+
+    leaves, structure = pytree.tree_flatten(inputs)
+    return f"{structure} {[of(leaf) for leaf in leaves]}"
+
+
+def _runs(function: Callable[..., Any], args: object, kwargs: object, *, pre_dispatch: bool) -> frozenset[str]:
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    at = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def call(*tensors: torch.Tensor) -> object:
+        filled = list(leaves)
+        for index, tensor in zip(at, tensors, strict=True):
+            filled[index] = tensor
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        return function(*args, **kwargs)
+
+    trace = make_fx(call, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True)
+    graph = trace(*(leaves[index] for index in at)).graph
+    return frozenset().union(*(_names(node) for node in graph.nodes if node.op == "call_function"))
+
+
+def called_operators(graph: fx.GraphModule) -> tuple[str, ...]:
+    """The operators that a graph calls, without their overloads, in alphabetical order."""
+    known = NodeOperators()
+    names = frozenset().union(*(known.of(node).called for node in graph.graph.nodes))
+    return tuple(sorted({name.partition(".")[0] for name in names}))
+
+
+_LOG = logging.getLogger("tracekit.capture")
+#: Dynamo's name of the model itself.
+_ROOT = re.compile(r"L\['(?:self|\w+)'\]\.?|\bL__self___?")
+
+
+def module_of(node: fx.Node) -> str | None:
+    """Path of the innermost module that a node was traced in, without the model's own name; None if unknown."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return None
+    path, _ = list(stack.values())[-1]
+    return _ROOT.sub("", str(path), count=1)
+
+
+def modules_of(part: Part) -> list[str]:
+    """The innermost modules of a piece's nodes, in execution order, without the model itself."""
+    nodes = (node for node in part.graph.graph.nodes if node.op.startswith("call_"))
+    paths = (module_of(node) for node in nodes)
+    return list(dict.fromkeys(path for path in paths if path))
+
+
+def split_source(split: Split) -> str:
+    """The split graph and its pieces as readable Python, below a list of the pieces."""
+    comments = ""
+    for part in split.parts:
+        count = sum(node.op.startswith("call_") for node in part.graph.graph.nodes)
+        kind = "splits" if part.splitting else "compiled"
+        modules = ", ".join(modules_of(part)) or "-"
+        comments += f"# {part.name}  {kind}  {count} operations  {modules}\n"
+    code = split.graph.print_readable(print_output=False).replace("<lambda>", "GraphModule")
+    return f"{comments}from __future__ import annotations\nimport torch\n{code}\n"
+
+
+def write_split(split: Split, folder: Path, number: int) -> None:
+    """Writes ``computation_graph.py``; later graphs of the same model get a number. Failing to write is a warning."""
+    name = f"computation_graph_{number}.py" if number else "computation_graph.py"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(folder / name) as partial:
+            partial.write_text(split_source(split), "utf-8")
+    except OSError as error:
+        _LOG.warning("%s: cannot be written: %s", folder / name, error.strerror)

@@ -1,29 +1,16 @@
 """The interface of an engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.capture.program import Settings
-    from tracekit.errors import TracekitError
+from tracekit.capture.program import Settings
+from tracekit.errors import TracekitError
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to record, and where to write the report.
-
-    Attributes:
-        target: The target, as the user named it.
-        arguments: What a script finds in ``sys.argv``.
-        settings: What to record.
-        report: Path of the SQLite report.
-        chrome_trace: Where the trace that the engine's profiler writes itself goes, too; None for nowhere. Only the
-            engine ``torch`` has one.
-    """
+    """What to record, and where to write the report. Only the engine ``torch`` has a Chrome trace."""
 
     target: str
     arguments: tuple[str, ...]
@@ -59,8 +46,4 @@ class Engine(Protocol):
         """Why it cannot record on this machine, in one line; None if it can."""
 
     def record(self, job: Job, /) -> Outcome:
-        """Runs the target and writes the report.
-
-        Raises:
-            CaptureError: If nothing was recorded.
-        """
+        """Runs the target and writes the report."""

@@ -1,21 +1,15 @@
 """The engine ``nsys``: runs the target in a new process under NVIDIA's nsys."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from tracekit.capture.engines.base import Outcome
-from tracekit.errors import CaptureError, UsageError
+from tracekit.capture.emit import required_nvtx
+from tracekit.capture.engines.base import Job, Outcome
+from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight import nsys
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.capture.engines.base import Job
-    from tracekit.errors import TracekitError
 
 NAME = "nsys"
 
@@ -33,8 +27,9 @@ def record(job: Job) -> Outcome:
     tool = nsys.find()
     if tool is None:
         raise CaptureError(f"{unavailable()}, or record with --engine torch")
+    required_nvtx()  # seen here, nsys need not be started
     warnings: list[str] = []
-    with nsys.passing_folder(warnings) as folder:
+    with nsys.temp_dir(warnings) as folder:
         outcome_file = folder / "outcome.json"
         argument = json.dumps([job.target, job.arguments, asdict(job.settings), str(outcome_file)])
         command = [sys.executable, "-m", "tracekit.capture.child", argument]
@@ -60,7 +55,6 @@ def _child_outcome(path: Path) -> dict[str, Any]:
 
 
 def _problem(outcome: dict[str, Any]) -> TracekitError | None:
-    """The failure that the process under nsys reported, if any."""
     if not outcome.get("problem"):
         return None
     kind = UsageError if outcome.get("usage") else CaptureError

@@ -1,25 +1,19 @@
 """The engine ``torch``: records in this process with torch.profiler. Needs only torch."""
 
-from __future__ import annotations
-
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from tracekit.capture import machine, target
 from tracekit.capture.emit import routed_to
-from tracekit.capture.engines.base import Outcome
-from tracekit.capture.graphs import counted_graphs
+from tracekit.capture.engines.base import Job, Outcome
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.run import exit_code, run
+from tracekit.capture.rows import machine_tables
+from tracekit.capture.run import exit_code, load, run
+from tracekit.capture.schedule import counted_graphs
 from tracekit.errors import CaptureError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tracekit.capture.engines.base import Job
 
 NAME = "torch"
 _INTERRUPTED = 130
@@ -39,7 +33,7 @@ def record(job: Job) -> Outcome:
     maps = maps_of_recording(cpu_kernels=True)
     with routed_to(recorder.emitter), maps, counted_graphs(lambda: recorder.window) as graphs:
         try:
-            loaded = target.load(job.target, job.arguments)
+            loaded = load(job.target, job.arguments)
             run(loaded, job.settings, recorder, nullcontext(), figures)
         except CaptureError as error:
             code, problem = error.exit_code, error
@@ -67,9 +61,9 @@ def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
 
 
 def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
-    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers alone do not need
+    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
 
     rows = recorder.rows(job.chrome_trace)
     figures = [{"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()]
-    tables = rows.tables() | machine.about(rows, recorder.warnings) | {"TRACEKIT_RECORDER": figures}
+    tables = rows.tables() | machine_tables(rows, recorder.warnings) | {"TRACEKIT_RECORDER": figures}
     nsight_file.write(job.report, tables)

@@ -1,42 +1,34 @@
 """FLOPs of the kernels of a compiled graph, by module: those of the nodes that they are made of, as torch counts them.
 
 Formulas are those of ``torch.utils.flop_counter``. A node that the compiler wrote otherwise, as a sum of products,
-costs what it was before. What may multiply and has no formula is told by its name, so that nobody takes it for nothing.
+costs what it was before. What may multiply and has no formula is unknown and named, never free.
 Where sizes are symbols, FLOPs are a polynomial of the numbers that a run is given.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 from torch.utils._pytree import tree_map
 
-from tracekit.flops.dtypes import computed_in
+from tracekit.capture.maps.owners import Kernel, Owners
 from tracekit.flops.kernels import CPU_ATTENTIONS, may_multiply
+from tracekit.flops.tensors import computed_in
 from tracekit.markers.base import MOST_FLOPS, UNCLEAR, Flops
-from tracekit.markers.kernel_map_text import DIVIDED, MOST_NOTE_CHARACTERS, SIZES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from tracekit.capture.maps.owners import Kernel, Owners
+from tracekit.markers.kernel_maps import DIVIDED, MOST_NOTE_CHARACTERS, SIZES
 
 #: A factor, and the inputs of the graph that are multiplied by it, each with its power.
 Term = tuple[int, tuple[tuple[int, int], ...]]
 
 
 class Cost(NamedTuple):
-    """FLOPs of a kernel for a module, in any run of its graph.
-
-    Attributes:
-        terms: What they are the sum of; None if they are not known.
-        note: As in :class:`~tracekit.markers.base.Flops`.
-    """
+    """FLOPs of a kernel for a module, in any run of its graph: the sum of its terms, if they are known."""
 
     terms: tuple[Term, ...] | None
     note: str = ""
@@ -71,13 +63,7 @@ _CONVERSION = "convert_element_type"
 
 
 def flops_of(graph: fx.GraphModule, kernels: Sequence[Kernel], owners: Owners) -> list[dict[str | None, Cost]]:
-    """For every kernel the FLOPs of each module that it serves.
-
-    Args:
-        graph: The graph, as the compiler left it.
-        kernels: The kernels that were made of it, in order.
-        owners: Whose work the nodes are.
-    """
+    """For every kernel the FLOPs of each module that it serves."""
     computed = owners.computed(kernels)
     counting = Counting(graph)
     distinct = {node: counting.cost(node) for nodes in computed for node in nodes}
@@ -89,8 +75,8 @@ def flops_of(graph: fx.GraphModule, kernels: Sequence[Kernel], owners: Owners) -
     found = []
     for at, served in enumerate(owners.served(kernels)):
         here = [node for node in computed[at] if at in holders.get(node, ())]
-        told = {node: costs[node] if len(holders[node]) == 1 else Cost(None, DIVIDED) for node in here}
-        found.append(_by_module(told, served.modules, owners))
+        divided = {node: costs[node] if len(holders[node]) == 1 else Cost(None, DIVIDED) for node in here}
+        found.append(_by_module(divided, served.modules, owners))
     return found
 
 
@@ -109,11 +95,11 @@ def _holders(
 
 
 def _by_module(
-    told: Mapping[fx.Node, Cost], modules: Mapping[str | None, int], owners: Owners
+    costs: Mapping[fx.Node, Cost], modules: Mapping[str | None, int], owners: Owners
 ) -> dict[str | None, Cost]:
     """The FLOPs of a kernel for each module that it serves; of none known if it is not clear whose some are."""
     found = dict.fromkeys(modules, _NOTHING)
-    for node, cost in told.items():
+    for node, cost in costs.items():
         known, text = owners.owner(node)
         if len(modules) == 1:
             (text,) = modules
@@ -134,9 +120,9 @@ class Counting:
     def cost(self, node: fx.Node) -> Cost:
         """What a node costs."""
         if (formula := _formula(node)) is not None:
-            return _NOTHING if _is_left_out(node.target) else self._by_formula(node, formula)
+            return _NOTHING if _operator(node.target) in CPU_ATTENTIONS else self._by_formula(node, formula)
         original = node.meta.get("original_aten")
-        if _name(node.target) == "aten.mul" and _is_registered(original):
+        if str(_packet(node.target)) == "aten.mul" and original is not None and _packet(original) in _registry():
             return self._summed(node, str(_packet(original)))
         if not _may_multiply(node.target):
             return _NOTHING
@@ -149,17 +135,17 @@ class Counting:
     def _by_formula(self, node: fx.Node, formula: Callable[..., Any]) -> Cost:
         args, kwargs, result = fx.node.map_arg((node.args, node.kwargs, node), lambda item: item.meta.get("val"))
         tensors, results = [*_tensors(args), *_tensors(kwargs)], _tensors(result)
-        if any(map(_has_symbols, (*tensors, *results))):
+        if any(type(dimension) is not int for tensor in (*tensors, *results) for dimension in tensor.shape):
             # Asking a symbol for its number, as comparing it does, would add a guard to the user's graph.
             args, kwargs, result = tree_map(_shape, (args, kwargs, result))
         try:
             number = formula(*args, **kwargs, out_val=result)
         except Exception:  # noqa: BLE001 - a formula checks what it is given as it likes
             return Cost(None, UNCLEAR)
-        return self._of_number(number, _dtype(tensors, results))
+        dtype = computed_in([str(item.dtype) for item in tensors], [str(item.dtype) for item in results])
+        return self._of_number(number, dtype or "")
 
     def _summed(self, node: fx.Node, original: str) -> Cost:
-        """What a product costs that is written as elementwise products and their sum."""
         factors = [item.meta.get("val") for item in node.args if isinstance(item, fx.Node)]
         if len(factors) < len(node.args) or not all(isinstance(item, torch.Tensor) and item.ndim for item in factors):
             return _NOTHING
@@ -185,26 +171,16 @@ def _term(factor: int, symbols: Sequence[int], powers: Sequence[int]) -> Term:
 
 
 def _symbol(value: object) -> Any:  # noqa: ANN401 - a symbol of SymPy
-    """The symbol that an input of a graph is; None for other inputs."""
     expression = _expression(value) if isinstance(value, torch.SymInt) else None
     return expression if getattr(expression, "is_Symbol", False) else None
 
 
 def _expression(dimension: Any) -> Any:  # noqa: ANN401
-    """A dimension as a number or a formula."""
     return dimension if type(dimension) is int else dimension.node.expr
 
 
 def _shape(value: Any) -> Any:  # noqa: ANN401 - a tensor, or any other argument
     return tuple(map(_expression, value.shape)) if isinstance(value, torch.Tensor) else value
-
-
-def _has_symbols(tensor: torch.Tensor) -> bool:
-    return any(type(dimension) is not int for dimension in tensor.shape)
-
-
-def _dtype(given: Iterable[torch.Tensor], returned: Iterable[torch.Tensor]) -> str:
-    return computed_in([str(item.dtype) for item in given], [str(item.dtype) for item in returned]) or ""
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
@@ -226,27 +202,14 @@ def _registry() -> Mapping[Any, Callable[..., Any]]:
     return registry
 
 
-def _is_registered(target: object) -> bool:
-    return target is not None and _packet(target) in _registry()
-
-
 def _packet(target: Any) -> Any:  # noqa: ANN401 - anything that a node calls
     return getattr(target, "overloadpacket", target)
-
-
-def _name(target: Any) -> str:  # noqa: ANN401
-    return str(_packet(target))
 
 
 def _operator(target: Any) -> str:  # noqa: ANN401
     """Its name as operators are called: ``aten::mm``."""
     packet = getattr(target, "overloadpacket", None)
     return str(packet).replace(".", "::", 1) if packet is not None else str(getattr(target, "__name__", target))
-
-
-def _is_left_out(target: Any) -> bool:  # noqa: ANN401
-    """Fused attention of CPUs, which torch counts from 2.14 on."""
-    return _operator(target) in CPU_ATTENTIONS
 
 
 def _may_multiply(target: Any) -> bool:  # noqa: ANN401

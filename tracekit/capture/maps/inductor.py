@@ -1,27 +1,39 @@
-"""Watches Inductor: which nodes each kernel is made of, and when a compiled graph is ready to run.
+"""Kernel maps of Inductor's graphs: switched on, its functions are patched; switched off, they are as before.
 
-The only module that changes anything of PyTorch, and only while maps are on. It knows PyTorch 2.11 to 2.15: where a
+While a graph is compiled, it is noted which nodes each kernel is made of; when compiled code is ready, ranges are put
+around its runs. This is the only module that changes anything of PyTorch. It knows PyTorch 2.11 to 2.15: where a
 function is missing or takes other arguments, nothing is changed and a message says so. Kernels of a graph are kept with
 its code, so they are in Inductor's caches, too; those caches have another key while maps are on, so that code without
 kernels is not taken for code with some.
 """
 
-from __future__ import annotations
-
 import importlib
+import importlib.util
 import inspect
+import logging
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
 import torch
+from torch import fx
 
-from tracekit.capture.maps import stand_ins
-from tracekit.capture.maps.runs import switch
+from tracekit.capture.frames import replaced
+from tracekit.capture.maps.flops import Cost, flops_of
+from tracekit.capture.maps.owners import Kernel, Owners
+from tracekit.capture.maps.runs import KernelMap, Runs, UnmappedRuns, switch
+from tracekit.capture.maps.traced import Traced, scope
+from tracekit.errors import CaptureError
+from tracekit.markers.kernel_maps import BRANCHES, FAILED, OTHER_MODULES, UNSEEN
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-COMPILER = stand_ins.COMPILER
+_LOG = logging.getLogger("tracekit.capture")
+COMPILER = "torch._inductor.compile_fx"
 KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
 CACHE_TAG = "tracekit kernel maps 8"
@@ -36,17 +48,132 @@ _PARAMETERS = {
     "post_compile": ("self", "example_inputs", "constants", "graph_kwargs"),
     _PROVENANCE: ("node_schedule", "kernel_name", "is_extern"),
 }
+_KEPT = "_tracekit_kernels"
+#: How generated C++ calls a kernel of a library: with the device, and without the ``_out`` that Python leaves out, too.
+_IN_CPP = re.compile(r"aoti_torch_[a-z]+_(addmm|mm|bmm|baddbmm)_out")
+_users = 0
 
 
-class _Change(NamedTuple):
-    """A function of PyTorch that another stands in for."""
+@contextmanager
+def compiled_maps(*, cpu_kernels: bool = False) -> Iterator[None]:
+    """While the block runs, compiled graphs of Inductor get kernel maps, and their runs are ranges that name them.
 
-    place: Any
-    name: str
-    original: Any
+    Graphs that were compiled before have none: enter the block before the first call of a compiled model. Code that
+    Inductor cached without maps is compiled once more.
+
+    Args:
+        cpu_kernels: Whether torch.profiler shall see Inductor's kernels on the CPU, which costs a fraction of a
+            microsecond for each (``torch._inductor.config.cpp.enable_kernel_profile``).
+
+    Raises:
+        CaptureError: If this release of PyTorch is not known.
+    """
+    with _switched(cpu_kernels=cpu_kernels):
+        if (reason := watch()) is not None:
+            raise CaptureError(reason)
+        yield
 
 
-_changes: list[_Change] = []
+@contextmanager
+def maps_of_recording(*, cpu_kernels: bool = False) -> Iterator[None]:
+    """As :func:`compiled_maps`, for programs that may compile nothing: waits until they import Inductor.
+
+    If the release is not known, a warning says so and the program runs as it is.
+    """
+    with _switched(cpu_kernels=cpu_kernels), _when_imported(COMPILER, _watch_or_warn):
+        yield
+
+
+def cache_tag() -> str:
+    """What a cache of compiled code must have in its key while maps are on; empty while they are off."""
+    if not is_on():
+        return ""
+    cpp: Any = sys.modules["torch._inductor.config"].cpp
+    return f"{CACHE_TAG}, cpu_kernels={cpp.enable_kernel_profile}"
+
+
+@contextmanager
+def _switched(*, cpu_kernels: bool) -> Iterator[None]:
+    global _users  # noqa: PLW0603 - the process has one compiler
+    with ExitStack() as settings:
+        from torch.compiler import config  # noqa: PLC0415 - only needed here
+
+        tag = config.cache_key_tag
+        settings.enter_context(replaced(config, "cache_key_tag", tag if CACHE_TAG in tag else f"{tag}{CACHE_TAG}"))
+        if cpu_kernels:
+            settings.enter_context(
+                _when_imported("torch._inductor.config", lambda: settings.enter_context(_profiled()))
+            )
+        _users += 1
+        switch.on = True
+        try:
+            yield
+        finally:
+            _users -= 1
+            if not _users:
+                switch.on = False
+                unwatch()
+
+
+def _profiled() -> AbstractContextManager[None]:
+    """Has Inductor's C++ kernels report their names to torch.profiler, where they can."""
+    cpp: Any = sys.modules["torch._inductor.config"].cpp
+    on = cpp.enable_kernel_profile or sys.platform in ("linux", "win32")
+    return replaced(cpp, "enable_kernel_profile", on)
+
+
+def _watch_or_warn() -> None:
+    if (reason := watch()) is not None:
+        _LOG.warning(reason)
+
+
+@contextmanager
+def _when_imported(name: str, action: Callable[[], object]) -> Iterator[None]:
+    """Takes an action now, if a module is imported, or as soon as it is while the block runs."""
+    if name in sys.modules:
+        action()
+        yield
+        return
+    finder = _Finder(name, action)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        finder.name = ""
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+
+
+class _Finder:
+    """Finds one module as all other finders do, and takes an action when it has been imported."""
+
+    def __init__(self, name: str, action: Callable[[], object]) -> None:
+        self.name = name
+        self.action = action
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        self.name = ""  # also so that this finder does not find itself
+        spec = importlib.util.find_spec(name)
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            loader.exec_module = execute
+            execute(module)
+            self.action()
+
+        loader.exec_module = exec_module
+        return spec
+
+
+#: The patched functions of PyTorch: where each is, its name, and the original.
+_patched: list[tuple[Any, str, Any]] = []
 
 
 def unsupported() -> str | None:
@@ -67,43 +194,223 @@ def unsupported() -> str | None:
 
 def watch() -> str | None:
     """Starts to watch Inductor. Returns why it cannot, in one line."""
-    if _changes:
+    if _patched:
         return None
     if (reason := unsupported()) is not None:
         return reason
-    for place, name, around in _watched():
+    for place, name, patch in _watched():
         original = getattr(place, name)
-        watched = wraps(original)(around(original))
+        watched = wraps(original)(patch(original))
         written = vars(place)[name]
-        _changes.append(_Change(place, name, written))
+        _patched.append((place, name, written))
         setattr(place, name, staticmethod(watched) if isinstance(written, staticmethod) else watched)
     return None
 
 
 def unwatch() -> None:
     """Restores what was changed. Compiled graphs that are marked stay so, and do nothing."""
-    while _changes:
-        place, name, original = _changes.pop()
+    while _patched:
+        place, name, original = _patched.pop()
         setattr(place, name, original)
 
 
 def _watched() -> Iterator[tuple[Any, str, Callable[[Any], Callable[..., Any]]]]:
-    """What is watched: where it is, its name, and what stands in for it."""
     compiler: Any = importlib.import_module(COMPILER)
-    yield compiler, "compile_fx", stand_ins.around_compile
-    yield getattr(compiler, "_InProcessFxCompile", None), "codegen_and_compile", stand_ins.around_code_generation
+    yield compiler, "compile_fx", patch_compile
+    yield getattr(compiler, "_InProcessFxCompile", None), "codegen_and_compile", patch_code_generation
     standalone = importlib.import_module("torch._inductor.standalone_compile")
-    yield standalone, "standalone_compile", stand_ins.around_piece
-    yield getattr(standalone, "AOTCompiledArtifact", None), "deserialize", stand_ins.around_piece
-    yield getattr(standalone, "CacheCompiledArtifact", None), "_load_impl", stand_ins.around_piece
+    yield standalone, "standalone_compile", patch_piece
+    yield getattr(standalone, "AOTCompiledArtifact", None), "deserialize", patch_piece
+    yield getattr(standalone, "CacheCompiledArtifact", None), "_load_impl", patch_piece
     output = importlib.import_module("torch._inductor.output_code")
-    yield getattr(output, "CompiledFxGraph", None), "post_compile", stand_ins.around_loading
+    yield getattr(output, "CompiledFxGraph", None), "post_compile", patch_loading
     for name in ("debug", "codegen.cpp", "codegen.triton"):
-        yield importlib.import_module(f"torch._inductor.{name}"), _PROVENANCE, stand_ins.around_kernel
+        yield importlib.import_module(f"torch._inductor.{name}"), _PROVENANCE, patch_kernel
 
 
 def is_on() -> bool:
     """Whether Inductor is watched and runs are marked. If it is to be as soon as it is imported, it is imported now."""
-    if switch.on and not _changes:
+    if switch.on and not _patched:
         importlib.import_module(COMPILER)
-    return switch.on and bool(_changes)
+    return switch.on and bool(_patched)
+
+
+class _Thread(threading.local):
+    """What this thread compiles: whether engines may run it for equal graphs, and its kernels, outermost first."""
+
+    def __init__(self) -> None:
+        self.traced: Traced | None = None
+        self.shared = False
+        self.kernels: list[list[Kernel] | None] = []
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def active_graph(traced: Traced | None) -> Iterator[None]:
+    """While the block runs, what Inductor compiles or loads on this thread is code of this graph."""
+    before, _thread.traced = _thread.traced, traced or _thread.traced
+    try:
+        yield
+    finally:
+        _thread.traced = before
+
+
+def patch_compile(original: Any) -> Callable[..., Any]:  # noqa: ANN401 - any callable
+    """Remembers the graph that Inductor is handed, also for a backward graph that is compiled at the first backward."""
+
+    def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if not isinstance(model_, fx.GraphModule) or _is_bound(args, kwargs):
+            return original(model_, example_inputs_, *args, **kwargs)
+        traced = _thread.traced or _attempt(lambda: Traced(model_, scope(model_), chosen_by_inputs=_thread.shared))
+        inner = args[0] if args else kwargs.get("inner_compile", sys.modules[COMPILER].compile_fx_inner)
+
+        @wraps(inner)
+        def inner_compile(*inner_args: Any, **inner_kwargs: Any) -> Any:  # noqa: ANN401
+            with active_graph(traced):
+                return inner(*inner_args, **inner_kwargs)
+
+        inner_compile.tracekit = True  # type: ignore[attr-defined]
+        with active_graph(traced):
+            return original(model_, example_inputs_, *args[1:], **{**kwargs, "inner_compile": inner_compile})
+
+    return compile_fx
+
+
+def _is_bound(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    inner = args[0] if args else kwargs.get("inner_compile")
+    return hasattr(inner, "tracekit") or hasattr(getattr(inner, "func", None), "tracekit")
+
+
+def patch_code_generation(original: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """Keeps the kernels of a graph with its code."""
+
+    def codegen_and_compile(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        traced = _thread.traced
+        owners = None if traced is None else _attempt(lambda: Owners(gm))
+        kernels: list[Kernel] = []
+        _thread.kernels.append(kernels)
+        try:
+            compiled = original(self, gm, *args, **kwargs)
+            whole = _thread.kernels[-1] is kernels
+            if traced is not None and owners is not None:
+                flops = (_attempt(lambda: flops_of(gm, kernels, owners)) if whole else None) or []
+                kernel_map = _attempt(lambda: _kernel_map(traced, owners, kernels, flops)) if whole else BRANCHES
+                compiled.__dict__[_KEPT] = kernel_map or FAILED
+        finally:
+            _thread.kernels.pop()
+        return compiled
+
+    return codegen_and_compile
+
+
+def _kernel_map(
+    traced: Traced, owners: Owners, kernels: Sequence[Kernel], flops: Sequence[Mapping[str | None, Cost]]
+) -> tuple[object, ...]:
+    rows = []
+    for at, (name, generated, weights) in enumerate(owners.served(kernels)):
+        counted = flops[at] if flops else {}
+        numbers = ((traced.numbers.get(text), text, weight) for text, weight in weights.items())
+        served = ((number, weight, *counted.get(text, ())) for number, text, weight in numbers if number is not None)
+        rows.append((name, generated, tuple(served)))
+    return traced.digest, tuple(rows), traced.kept
+
+
+def patch_kernel(original: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """Notes a kernel when its call is written."""
+
+    def kernel(node_schedule: Any, kernel_name: str, is_extern: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
+        if _thread.kernels:
+            _attempt(lambda: _note(node_schedule, kernel_name, extern=is_extern))
+        return original(node_schedule, kernel_name, is_extern)
+
+    return kernel
+
+
+def _note(schedule: Any, name: str, *, extern: bool) -> None:  # noqa: ANN401
+    if (kernels := _thread.kernels[-1]) is None:
+        return
+    virtualized: ModuleType = importlib.import_module("torch._inductor.virtualized")
+    if type(virtualized.V.graph).__name__ == "SubgraphLowering":
+        # A branch or a loop: which kernels run, and how often, only the run itself decides.
+        _thread.kernels[-1] = None
+        return
+    library = _IN_CPP.fullmatch(name) if extern else None
+    name = f"extern_kernels.{library[1]}" if library else name
+    kernels.append(Kernel(name, not extern, tuple(_origins(schedule, extern=extern))))
+
+
+def _origins(schedule: Any, *, extern: bool) -> list[fx.Node]:  # noqa: ANN401
+    if extern:
+        return [schedule.origin_node] if schedule.origin_node is not None else list(schedule.origins)
+    return list(dict.fromkeys(origin for item in schedule for origin in _computed(item) or _read_by(item)))
+
+
+def _computed(item: Any) -> list[fx.Node]:  # noqa: ANN401
+    origins = getattr(getattr(item, "node", None), "origins", ())
+    return [node for node in origins if node.op == "call_function"]
+
+
+def _read_by(item: Any) -> list[fx.Node]:  # noqa: ANN401
+    """The nodes that read what an item without any makes: a copy of a weight in the layout that a library wants."""
+    outputs: Sequence[Any] = getattr(item, "get_outputs", tuple)()
+    return [node for output in outputs for user in output.users for node in _computed(user.node)]
+
+
+def patch_piece(original: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """Notes that code is compiled or loaded which an engine may run as several equal pieces of a graph."""
+
+    def piece(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        before, _thread.shared = _thread.shared, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _thread.shared = before
+
+    return piece
+
+
+def patch_loading(original: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """Puts ranges around the runs of a graph that was compiled or loaded."""
+
+    def post_compile(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        original(self, *args, **kwargs)
+        _attempt(lambda: _mark(self))
+
+    return post_compile
+
+
+def _mark(compiled: Any) -> None:  # noqa: ANN401
+    run = compiled.current_callable
+    if run is None or isinstance(run, Runs | UnmappedRuns):
+        return
+    kwargs = compiled.fx_kwargs
+    training = "backward" if kwargs.get("is_backward") else "forward"
+    graph_pass = "inference" if kwargs.get("is_inference") else training
+    kept = compiled.__dict__.get(_KEPT, UNSEEN)
+    compiled.current_callable = (
+        UnmappedRuns(run, kept, graph_pass) if isinstance(kept, str) else _with_map(compiled, kept, graph_pass)
+    )
+
+
+def _with_map(compiled: Any, kept: tuple[Any, ...], graph_pass: str) -> Runs | UnmappedRuns:  # noqa: ANN401
+    """The runs of a graph whose code was kept with its kernels, as the active graph or as the one it was kept with."""
+    run, kernel_map, traced = compiled.current_callable, KernelMap(*kept[:2]), _thread.traced
+    if traced is None:
+        # Programs keep code of theirs in files, and load it without tracing anything.
+        return Runs(run, kernel_map, graph_pass, Traced.restored(kept[2], chosen_by_inputs=_thread.shared))
+    if kernel_map.digest != traced.digest:
+        return UnmappedRuns(run, OTHER_MODULES, graph_pass)
+    # The code may have come from an equal graph. Where it is kept from here, it is this graph's.
+    compiled.__dict__[_KEPT] = (*kept[:2], traced.kept)
+    return Runs(run, kernel_map, graph_pass, traced)
+
+
+def _attempt(action: Callable[[], Any]) -> Any:  # noqa: ANN401
+    """What an action returns; None if it fails, because the user's compilation must go on."""
+    try:
+        return action()
+    except Exception:  # noqa: BLE001
+        _LOG.debug("a compiled graph gets no kernel map", exc_info=True)
+        return None

@@ -5,17 +5,13 @@ matrix product that takes up the addition behind it passes for the addition. So 
 multiply, as it was before. It knows modules only as texts of the graph.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from torch import fx
 
-from tracekit.capture.maps.texts import module_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from tracekit.capture.maps.traced import module_text
 
 #: Where the two factors are among the arguments of an operator that multiplies.
 _FACTORS = {
@@ -49,27 +45,15 @@ _PROGRAM = ("source_fn_stack", "fwd_source_fn_stack")
 
 
 class Kernel(NamedTuple):
-    """A kernel of the generated code, and the nodes that it computes.
-
-    Attributes:
-        name: Its name in the generated code.
-        generated: Whether that code is the compiler's own.
-        nodes: The nodes.
-    """
+    """A kernel of the generated code, whether that is the compiler's own, and the nodes that it computes."""
 
     name: str
     generated: bool
     nodes: tuple[fx.Node, ...]
 
 
-class Served(NamedTuple):
-    """A kernel and the modules it serves, as texts of the graph, each with a weight; None is the function's own work.
-
-    Attributes:
-        name: Its name in the generated code.
-        generated: Whether that code is the compiler's own.
-        modules: The weights; empty if it is not known whom it serves.
-    """
+class KernelModules(NamedTuple):
+    """A kernel and the weights of the modules it serves, by text; None is the function's own work. Empty if unknown."""
 
     name: str
     generated: bool
@@ -91,12 +75,12 @@ class Owners:
                 for weight in filter(None, map(_input, factors)):
                     self._by_weight.setdefault(weight.name, set()).add(module_text(node))
 
-    def served(self, kernels: Iterable[Kernel]) -> Iterator[Served]:
+    def served(self, kernels: Iterable[Kernel]) -> Iterator[KernelModules]:
         """Whom each kernel serves."""
         kernels = list(kernels)
         for kernel, nodes in zip(kernels, self.computed(kernels), strict=True):
             busy = [node for node in nodes if _name(node) not in _FREE] or nodes
-            yield Served(kernel.name, kernel.generated, self._weights(busy))
+            yield KernelModules(kernel.name, kernel.generated, self._weights(busy))
 
     def computed(self, kernels: Sequence[Kernel]) -> list[list[fx.Node]]:
         """The nodes that each kernel computes."""
@@ -125,7 +109,6 @@ class Owners:
         return self._of_product(node, product) if product else (_is_known(node), module_text(node))
 
     def _of_product(self, node: fx.Node, factors: Sequence[fx.Node]) -> tuple[bool, str | None]:
-        """Whether it is known whose work a product is, and whose."""
         pair = tuple(map(id, factors))
         if pair in self._by_factors:
             return True, self._by_factors[pair]
@@ -158,7 +141,6 @@ def _without(called: set[int], before: set[fx.Node], nodes: Iterable[fx.Node]) -
 
 
 def _products(node: fx.Node) -> list[tuple[fx.Node, ...]]:
-    """The factors of each product that a node computes."""
     if _name(node) != _SUM_OF_PRODUCTS:
         return list(filter(None, [_factors(node)]))
     pairs = ([node.kwargs.get(name) for name in names] for names in _FACTORS_OF_SUM)
@@ -166,7 +148,6 @@ def _products(node: fx.Node) -> list[tuple[fx.Node, ...]]:
 
 
 def _factors(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The two factors of a product; empty for other nodes."""
     places = _FACTORS.get(_name(node), ())
     if not places or len(node.args) <= max(places):
         return ()
@@ -175,7 +156,6 @@ def _factors(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def _input(node: fx.Node) -> fx.Node | None:
-    """The input of the graph that a node is a view of."""
     for _ in range(_MOST_VIEWS):
         if node.op in ("placeholder", "get_attr"):
             return node
@@ -186,7 +166,6 @@ def _input(node: fx.Node) -> fx.Node | None:
 
 
 def _name(node: fx.Node) -> str:
-    """What a node calls, without its overload."""
     target = node.target
     packet = getattr(target, "overloadpacket", None)
     return str(packet) if packet is not None else str(getattr(target, "__name__", target))
@@ -198,10 +177,7 @@ def _is_known(node: fx.Node) -> bool:
 
 
 def _around(nodes: Sequence[fx.Node]) -> set[str | None]:
-    """The modules whose nodes some nodes read, and those that read them, past others of no module; none if too far.
-
-    A sum of gradients serves all modules that it comes from: none of them alone, since they weigh the same.
-    """
+    """The modules of the nodes that some read, and that read them, past nodes of no module; none if too far."""
     seen = dict.fromkeys(nodes)
     found: set[str | None] = set()
     for number, node in enumerate(waiting := list(nodes)):

@@ -1,6 +1,6 @@
-"""Opens a range around each run of a compiled graph, and tells the graph's kernel map before it.
+"""Opens a range around each run of a compiled graph, and emits the graph's kernel map before it.
 
-The map is told again at the first run after a recording began, and where a second has passed since, for recordings
+The map is emitted again at the first run after a recording began, and where a second has passed since, for recordings
 that begin unseen. What runs here is in the user's path: a call costs a microsecond, and nothing is raised.
 """
 
@@ -9,26 +9,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
+from torch import fx
 
-from tracekit.capture.emit import quiet_emitter
-from tracekit.capture.epoch import epoch
-from tracekit.capture.maps.inputs import served_by
-from tracekit.capture.maps.roots import paths_of_backward, paths_of_forward
-from tracekit.markers.kernel_map_text import FAILED, SEVERAL_MODULES, compiled_graph, kernel_map, unmapped_graph
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tracekit.capture.emit import Emitter
-    from tracekit.capture.maps.placed import Placed
-    from tracekit.capture.maps.roots import Paths
-    from tracekit.capture.maps.traced import Traced
+from tracekit.capture.emit import Emitter, epoch, quiet_emitter
+from tracekit.capture.maps.flops import Cost, sizes_in
+from tracekit.capture.maps.paths import Place, modules_by_inputs, paths_of_backward, paths_of_forward
+from tracekit.capture.maps.traced import Traced, module_text
+from tracekit.capture.marks import Switch
+from tracekit.markers.base import Flops, MappedKernel
+from tracekit.markers.kernel_maps import FAILED, SEVERAL_MODULES, compiled_graph, kernel_map, unmapped_graph
 
 _LOG = logging.getLogger("tracekit.capture")
-_TOLD_AGAIN_NS = 1_000_000_000
+_EMITTED_AGAIN_NS = 1_000_000_000
 _TAG = "_tracekit_traced"
 _MOST_ROOTS = 4_096
 #: Maps of a graph with FLOPs of their own, where these depend on the sizes that a run is given.
@@ -36,7 +33,7 @@ _MOST_SIZES = 32
 
 
 class _Running(threading.local):
-    """The graph at hand of the piece that runs on this thread; code that pieces share runs for each of them."""
+    """The graph of the piece that runs on this thread; pieces may share code."""
 
     def __init__(self) -> None:
         self.traced: Traced | None = None
@@ -45,26 +42,20 @@ class _Running(threading.local):
 _running = _Running()
 
 
-class MapSwitch:
-    """Whether runs of compiled graphs are marked."""
-
-    __slots__ = ("on",)
-
-    def __init__(self) -> None:
-        self.on = False
-
-
-switch = MapSwitch()
+#: Whether runs of compiled graphs are marked.
+switch = Switch(on=False)
 
 
 class Runs:
     """A compiled graph's callable with ranges around its runs."""
 
-    __slots__ = ("_states", "backward", "graph_pass", "placed", "run", "state", "traced")
+    __slots__ = ("_states", "backward", "graph_pass", "kernel_map", "run", "state", "traced")
 
-    def __init__(self, run: Callable[[Sequence[Any]], Any], placed: Placed, graph_pass: str, traced: Traced) -> None:
+    def __init__(
+        self, run: Callable[[Sequence[Any]], Any], kernel_map: KernelMap, graph_pass: str, traced: Traced
+    ) -> None:
         self.run = run
-        self.placed = placed
+        self.kernel_map = kernel_map
         self.graph_pass = graph_pass
         self.backward = graph_pass == "backward"
         self.traced = traced
@@ -119,70 +110,66 @@ class UnmappedRuns:
             emitter.close()
 
 
-class _Told:
-    """A kernel map, and when it was told."""
+class _EmittedMap:
+    __slots__ = ("emitted_ns", "map_id", "openers", "root")
 
-    __slots__ = ("map_id", "root", "tell", "told_ns")
-
-    def __init__(self, root: str, map_id: str, tell: list[Callable[[], object]]) -> None:
+    def __init__(self, root: str, map_id: str, openers: list[Callable[[], object]]) -> None:
         self.root = root
         self.map_id = map_id
-        self.tell = tell
-        self.told_ns = 0
+        self.openers = openers
+        self.emitted_ns = 0
 
-    def again(self, emitter: Emitter) -> None:
-        """Tells the map now."""
-        self.told_ns = time.monotonic_ns()
-        for tell in self.tell:
-            tell()
+    def emit(self, emitter: Emitter) -> None:
+        self.emitted_ns = time.monotonic_ns()
+        for opener in self.openers:
+            opener()
             emitter.close()
 
 
 #: What opens the range of a run, and its map; None for a run without one.
-_Opener = tuple["Callable[[], object]", _Told | None]
+_Opener = tuple["Callable[[], object]", _EmittedMap | None]
 
 
 class _State:
     """What is known of a graph's runs as a traced graph, for one emitter, while the marked models stay the same."""
 
     __slots__ = (
-        *("asked", "backward", "by_inputs", "emitter", "epoch", "graph_pass", "maps", "openers", "placed", "sizes"),
+        *("asked", "backward", "by_inputs", "emitter", "epoch", "graph_pass", "maps", "openers", "kernel_map", "sizes"),
         *("traced", "witnesses"),
     )
 
     def __init__(self, runs: Runs, asked: Traced, emitter: Emitter) -> None:
-        self.placed = runs.placed
+        self.kernel_map = runs.kernel_map
         self.graph_pass = runs.graph_pass
         self.asked = asked
         # Another graph may run inside the piece that runs.
-        self.traced = asked if asked.digest == runs.placed.digest else runs.traced
+        self.traced = asked if asked.digest == runs.kernel_map.digest else runs.traced
         self.backward = runs.backward
-        self.by_inputs = self.traced.told_by_inputs and not runs.backward
+        self.by_inputs = self.traced.chosen_by_inputs and not runs.backward
         self.emitter = emitter
         self.epoch = epoch.number
-        #: Indexes of the inputs that tell which modules run: parameters of theirs.
+        #: Indexes of the inputs that identify which modules run: parameters of theirs.
         self.witnesses: tuple[int, ...] = ()
         #: Indexes of the inputs on which FLOPs depend.
-        self.sizes = self.placed.sizes()
-        #: Maps by the places of their modules, the paths above these that they tell, and the sizes of their runs.
-        self.maps: dict[tuple[object, ...], _Told] = {}
+        self.sizes = self.kernel_map.sizes()
+        #: Maps by the places of their modules, the paths above these, and the sizes of their runs.
+        self.maps: dict[tuple[object, ...], _EmittedMap] = {}
         self.openers: dict[object, _Opener] = {}
 
     def opener(self, inputs: Sequence[Any]) -> Callable[[], object]:
-        """What opens the range of a run with these inputs; tells the map first, if it is time."""
+        """What opens the range of a run with these inputs; emits the map first, if it is time."""
         key = self._key(inputs)
-        opener, told = self.openers.get(key) or self._new_opener(key, inputs)
-        if told is not None and time.monotonic_ns() - told.told_ns > _TOLD_AGAIN_NS:
-            told.again(self.emitter)
+        opener, emitted = self.openers.get(key) or self._new_opener(key, inputs)
+        if emitted is not None and time.monotonic_ns() - emitted.emitted_ns > _EMITTED_AGAIN_NS:
+            emitted.emit(self.emitter)
         return opener
 
     def _key(self, inputs: Sequence[Any]) -> object:
-        """All that decides which modules run."""
         opened = self.emitter.lane.open
         call = getattr(opened[-1], "path", None) if opened else None
         forward = len(self.traced.paths_run) if self.backward else 0
-        told = [inputs[witness].data_ptr() for witness in self.witnesses]
-        return (call, forward, *told, *[inputs[at] for at in self.sizes])
+        witnesses = [inputs[witness].data_ptr() for witness in self.witnesses]
+        return (call, forward, *witnesses, *[inputs[at] for at in self.sizes])
 
     def _new_opener(self, key: object, inputs: Sequence[Any]) -> _Opener:
         try:
@@ -203,12 +190,15 @@ class _State:
         return self.emitter.opener(unmapped_graph(reason, self.graph_pass)), None
 
     def _made(self, inputs: Sequence[Any]) -> tuple[_Opener, tuple[int, ...]]:
-        paths, witnesses = self._paths(inputs)
+        if self.backward:
+            paths, witnesses = paths_of_backward(self.traced, inputs)
+        else:
+            paths, witnesses = paths_of_forward(self.traced, inputs, self.emitter.lane)
         if paths is None:
             return self._unmapped(SEVERAL_MODULES), witnesses
         places = tuple(self.traced.places)
         if self.by_inputs:
-            served = served_by(self.traced, paths, inputs)
+            served = modules_by_inputs(self.traced, paths, inputs)
             if served is None:
                 return self._unmapped(SEVERAL_MODULES), ()
             places, witnesses = served.places, (served.witness,) if served.witness >= 0 else ()
@@ -216,18 +206,13 @@ class _State:
         prefixes = ("",) if root else tuple(paths)
         sized = inputs if len(self.maps) < _MOST_SIZES or not self.sizes else None
         sizes = tuple(inputs[at] for at in self.sizes) if sized is not None else ()
-        told = self.maps.get((places, prefixes, sizes))
-        if told is None:
-            map_id, texts = kernel_map(root or "", list(self.placed.mapped(places, prefixes, sized)))
-            told = _Told(root or "", map_id, [self.emitter.opener(text) for text in texts])
-            self.maps[places, prefixes, sizes] = told
-        other = None if (root or "") == told.root else root
-        return (self.emitter.opener(compiled_graph(told.map_id, self.graph_pass, other)), told), witnesses
-
-    def _paths(self, inputs: Sequence[Any]) -> Paths:
-        if self.backward:
-            return paths_of_backward(self.traced, inputs)
-        return paths_of_forward(self.traced, inputs, self.emitter.lane)
+        emitted = self.maps.get((places, prefixes, sizes))
+        if emitted is None:
+            map_id, texts = kernel_map(root or "", list(self.kernel_map.mapped(places, prefixes, sized)))
+            emitted = _EmittedMap(root or "", map_id, [self.emitter.opener(text) for text in texts])
+            self.maps[places, prefixes, sizes] = emitted
+        other = None if (root or "") == emitted.root else root
+        return (self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted), witnesses
 
 
 def running_as(run: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
@@ -255,3 +240,60 @@ def _tag(results: Any, traced: Traced) -> None:  # noqa: ANN401 - whatever a pie
         node = getattr(item, "grad_fn", None)
         if type(node).__name__ == "CompiledFunctionBackward":
             setattr(node, _TAG, traced)
+
+
+class KernelMap(NamedTuple):
+    """The kernels of code: name, whether it is generated, and modules: number, weight and fields of ``Cost``."""
+
+    digest: str
+    kernels: tuple[tuple[str, bool, tuple[tuple[Any, ...], ...]], ...]
+
+    def sizes(self) -> list[int]:
+        """The inputs on which FLOPs depend."""
+        return sizes_in(Cost(*cost) for *_, served in self.kernels for _, _, *cost in served if cost)
+
+    def mapped(
+        self, places: Sequence[Place | None], prefixes: Sequence[str | None], inputs: Sequence[Any] | None
+    ) -> Iterator[MappedKernel]:
+        """The kernels of a map in a run. Without its inputs, FLOPs that depend on sizes are not known."""
+        found = [None if place is None else _joined(prefixes[place[0]], place[1]) for place in places]
+        for name, generated, modules in self.kernels:
+            weights: dict[str, int] = {}
+            flops: dict[str, Flops] = {}
+            for number, weight, *cost in modules:
+                if (path := found[number]) is not None:
+                    weights[path] = weights.get(path, 0) + weight
+                    flops |= {path: flops.get(path, Flops(0)).plus(Cost(*cost).flops(inputs))} if cost else {}
+            whole = len(flops) == len(weights)
+            yield MappedKernel(name, generated, tuple(weights.items()), tuple(flops.values()) if whole else ())
+
+
+def _joined(prefix: str | None, path: str) -> str | None:
+    return None if prefix is None else ".".join(filter(None, (prefix, path)))
+
+
+def running_uncompiled(
+    run: Callable[..., Any], graph: fx.GraphModule, traced: Traced, *, grad: bool
+) -> Callable[..., Any]:
+    """A piece that runs as it was traced, with ranges that name the modules it serves."""
+    runs = Runs(
+        lambda inputs: run(*inputs), _map_of_operators(graph, traced), "forward" if grad else "inference", traced
+    )
+
+    def piece(*args: Any) -> Any:  # noqa: ANN401 - whatever the piece takes and returns
+        return runs(args)
+
+    return piece
+
+
+def _map_of_operators(graph: fx.GraphModule, traced: Traced) -> KernelMap:
+    """Operators of one module that follow each other stand together, under the name of the first."""
+    operators = (node for node in graph.graph.nodes if node.op.startswith("call_") and _name(node) != "getitem")
+    texts = groupby(operators, module_text)
+    kernels = ((_name(next(nodes)), False, ((traced.numbers[text], 1),)) for text, nodes in texts)
+    return KernelMap(traced.digest, tuple(kernels))
+
+
+def _name(node: fx.Node) -> str:
+    """What a node calls. It is no operator's name: the operator may call others of that name."""
+    return str(getattr(node.target, "__name__", node.target))

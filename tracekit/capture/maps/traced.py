@@ -1,8 +1,11 @@
 """The modules of a traced graph, numbered in the order in which they first appear in it.
 
 Compilers share code between graphs that are equal but for the names of their modules: 12 equal layers, or a graph from
-a cache. So what is kept with code are numbers of modules, and the graph at hand says which modules these are. It does
-not know kernels.
+a cache. So what is kept with code are numbers of modules, and the graph that runs says which modules these are.
+
+Dynamo names a module after the way on which the program came to it: through a bound method, a closure, or a global that
+holds the layers by their names. Which module it was, Dynamo says, too. A module gets the name under which its model
+holds it first, as markers do; where this is not below the module that calls it, its place is below that one.
 """
 
 from __future__ import annotations
@@ -10,19 +13,16 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from types import FrameType
+from typing import Any, NamedTuple
 from weakref import ref
 
 from torch import fx, nn
 
-from tracekit.capture.maps.own_names import own_names
-from tracekit.capture.maps.texts import base_of, entry_of, module_text, plain
-from tracekit.capture.marks import unwrapped
-from tracekit.markers.fields import is_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from types import FrameType
+from tracekit.capture.marks import WRAPPED, unwrapped
+from tracekit.markers.literal import is_path
 
 _WORD = re.compile(r"[a-z0-9]+")
 #: PyTorch's function that compiles another before its first call; the other one is its variable ``model``.
@@ -30,13 +30,7 @@ _AHEAD_OF_TIME = "aot_compile_fullgraph"
 
 
 class Scope(NamedTuple):
-    """The traced function: its variables that are modules, and which of them it is a method of.
-
-    Attributes:
-        modules: Modules by the text that names their variable in the graph.
-        owner: The text of the module whose method was traced; None for a function.
-        tensors: The texts of the parameters and buffers that its graph is given, by the names of its inputs.
-    """
+    """The traced function: its modules by text, whose method it is, and the texts of its parameters by input."""
 
     modules: Mapping[str, nn.Module]
     owner: str | None
@@ -108,14 +102,7 @@ def _names_itself(module: nn.Module, text: str) -> bool:
 
 
 class Root(NamedTuple):
-    """A module outside which no other module of the graph lies.
-
-    Attributes:
-        text: How names of the graph begin that lie in it.
-        module: The module that it was when the graph was traced, if that is known.
-        class_name: Its class; empty if it is not known.
-        tensors: Dotted names, below it, of its parameters and buffers that the graph reads.
-    """
+    """A module outside which no other module of the graph lies; ``tensors`` are those below it that the graph reads."""
 
     text: str
     module: ref[nn.Module] | None
@@ -142,10 +129,10 @@ class Traced:
         given: The parameters and buffers that the graph is given.
         paths_run: The paths of the roots with which the graph has run forward, each time with the epoch of the run.
         shares_code: Whether other traced graphs may run the same code.
-        told_by_inputs: Whether an engine may run its code as any of several equal graphs, and its inputs alone tell.
+        chosen_by_inputs: Whether an engine may run its code as any of several equal graphs, identified by its inputs.
     """
 
-    def __init__(self, graph: fx.GraphModule, around: Scope, *, told_by_inputs: bool = False) -> None:
+    def __init__(self, graph: fx.GraphModule, around: Scope, *, chosen_by_inputs: bool = False) -> None:
         numbers: dict[str | None, int] = {}
         content = hashlib.sha256()
         for node in _nodes(graph):
@@ -157,7 +144,7 @@ class Traced:
         self.digest = content.hexdigest()[:32]
         self.paths_run: set[tuple[int, tuple[str | None, ...]]] = set()
         self.shares_code = False
-        self.told_by_inputs = told_by_inputs
+        self.chosen_by_inputs = chosen_by_inputs
         self._read_roots(graph, around)
 
     @property
@@ -167,27 +154,31 @@ class Traced:
         return self.digest, roots, tuple(self.places), tuple(self.given)
 
     @classmethod
-    def restored(cls, kept: Kept, *, told_by_inputs: bool) -> Traced:
+    def restored(cls, kept: Kept, *, chosen_by_inputs: bool) -> Traced:
         """The graph of code that is loaded where no graph is at hand; its modules themselves are not known."""
         traced = cls.__new__(cls)
         traced.digest, roots, places, given = kept
         traced.texts, traced.numbers = [], {}
-        traced.roots = [_restored(*root) for root in roots]
+        traced.roots = [
+            Root(text, None, name, frozenset(below)) if text or name else CALLER for text, name, below in roots
+        ]
         traced.places, traced.given = list(places), list(given)
         traced.paths_run = set()
         traced.shares_code = False
-        traced.told_by_inputs = told_by_inputs
+        traced.chosen_by_inputs = chosen_by_inputs
         return traced
 
     def _read_roots(self, graph: fx.GraphModule, around: Scope) -> None:
-        places, held = own_names(_nodes(graph), around.modules, around.owner)
+        places, held = canonical_names(_nodes(graph), around.modules, around.owner)
         around = around._replace(tensors={node: _renamed(text, held) for node, text in around.tensors.items()})
         owners = [text.rpartition(".")[0] for text in around.tensors.values()]
         texts = [around.owner if text is None else places.get(text, text) for text in self.texts]
         known = [text for text in [*texts, *owners] if text]
-        stacks = _outermost(graph)
+        stacks = (node.meta.get("nn_module_stack") for node in _nodes(graph))
+        entries = (entry for stack in stacks if isinstance(stack, dict) for entry in stack.values())
+        classes = dict(map(entry_of, entries))
         roots = {base: _root_text(base, known, around) for base in dict.fromkeys(map(base_of, known))}
-        self.roots = [_root(text, around, stacks) for text in roots.values()]
+        self.roots = [_root(text, around, classes) for text in roots.values()]
         index = {base: number for number, base in enumerate(roots)}
         own = (len(roots), "")
         if None in texts or not roots:
@@ -207,19 +198,13 @@ class Traced:
         return (number, path) if is_path(path) else None
 
 
-def _restored(text: str, name: str, tensors: tuple[str, ...]) -> Root:
-    return Root(text, None, name, frozenset(tensors)) if text or name else CALLER
-
-
 def _nodes(graph: fx.GraphModule) -> Iterator[fx.Node]:
-    """The nodes of a graph and of the graphs inside it."""
     for module in graph.modules():
         if isinstance(module, fx.GraphModule):
             yield from module.graph.nodes
 
 
 def _target(node: fx.Node) -> str:
-    """What a node calls, told alike in every process."""
     if node.op in ("placeholder", "get_attr", "output", "call_module"):
         return ""
     return str(getattr(node.target, "__name__", node.target))
@@ -236,14 +221,7 @@ def _root_text(base: str, known: list[str], around: Scope) -> str:
     return ".".join(inside[0][:common])
 
 
-def _outermost(graph: fx.GraphModule) -> dict[str, str]:
-    """The classes of all modules in the stacks of a graph, by text."""
-    stacks = (node.meta.get("nn_module_stack") for node in _nodes(graph))
-    return dict(entry_of(entry) for stack in stacks if isinstance(stack, dict) for entry in stack.values())
-
-
 def _renamed(tensor: str, names: Mapping[str, str]) -> str:
-    """The text of a parameter or buffer of a module that its model names otherwise."""
     module, _, name = tensor.rpartition(".")
     return f"{names[module]}.{name}" if module in names else tensor
 
@@ -263,3 +241,95 @@ def _tensor_text(node: fx.Node) -> str | None:
     if not isinstance(text, str) or not re.search(r"\._(?:parameters|buffers)\['[^']*'\]$", text):
         return None
     return plain(text)
+
+
+class CanonicalNames(NamedTuple):
+    """Other texts for those of a graph: where modules are called, and under which name their model holds them."""
+
+    places: dict[str, str]
+    held: dict[str, str]
+
+
+def canonical_names(nodes: Iterable[fx.Node], variables: Mapping[str, nn.Module], owner: str | None) -> CanonicalNames:
+    """What models call the modules of a graph.
+
+    A module of a global that no known model has, as vLLM's context may hold, is work of the only module that calls it.
+    A text that stands for several places stays.
+    """
+    models = _Models(variables)
+    places: dict[str, set[str | None]] = {}
+    held: dict[str, str] = {}
+    stacks = (node.meta.get("nn_module_stack") for node in nodes)
+    texts = (
+        ((str(key), entry_of(entry)[0]) for key, entry in stack.items()) for stack in stacks if isinstance(stack, dict)
+    )
+    for stack in set(map(tuple, texts)):
+        caller = place = None
+        for key, text in stack:
+            name = models.name_of(key, text)
+            if name is None:
+                elsewhere = text.startswith("G[")
+                places.setdefault(text, set()).add((place or owner) if elsewhere else text)
+                continue
+            caller, place = name, _place(name, caller, place)
+            places.setdefault(text, set()).add(place)
+            held[text] = name
+    only = {text: place for text, (place, *others) in places.items() if place is not None and not others}
+    return CanonicalNames({text: place for text, place in only.items() if place != text}, held)
+
+
+def _place(name: str, caller: str | None, above: str | None) -> str:
+    if above is None or name.startswith(f"{above}.") or "." not in name:
+        return name
+    return above if name == caller else f"{above}.{name.rpartition('.')[2]}"
+
+
+class _Models:
+    def __init__(self, variables: Mapping[str, nn.Module]) -> None:
+        self._variables = variables
+        self._names: dict[int, str] = {}
+        for variable, model in variables.items():
+            for path, module in model.named_modules():
+                parts = (part for part in path.split(".") if part not in ("", WRAPPED))
+                self._names.setdefault(id(module), ".".join((variable, *parts)))
+
+    def name_of(self, key: str, text: str) -> str | None:
+        """What its model calls a module, by its key in Dynamo and its text in the graph; None if none has it."""
+        number = key.partition("@")[0]
+        if number.isdecimal():
+            return self._names.get(int(number))
+        return text if base_of(text) in self._variables else None
+
+
+#: What a traced name begins with: a local or global of the traced function.
+_VARIABLE = re.compile(r"([A-Z]+)\['((?:[^'\\]|\\.)*)'\]")
+_PART = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]|\['?([^'\]]*)'?\]")
+
+
+def module_text(node: fx.Node) -> str | None:
+    """How a graph names the innermost module that a node is work of; None if it lies in none."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not isinstance(stack, dict) or not stack:
+        return None
+    return entry_of(list(stack.values())[-1])[0]
+
+
+def entry_of(entry: Any) -> tuple[str, str]:  # noqa: ANN401 - as torch writes it
+    """The text and the class of a module in a stack."""
+    text, cls = entry if isinstance(entry, tuple | list) else (entry, "")
+    name = cls.__name__ if isinstance(cls, type) else str(cls).rpartition(".")[2]
+    return plain(str(text)), name
+
+
+@lru_cache(maxsize=65_536)
+def plain(text: str) -> str:
+    """A name in which modules of modules are written with dots, behind the variable."""
+    head = _VARIABLE.match(text)
+    end = head.end() if head else 0
+    return text[:end] + _PART.sub(lambda part: f".{part[1] or part[2]}", text[end:])
+
+
+def base_of(text: str) -> str:
+    """The variable that a name begins with."""
+    head = _VARIABLE.match(text)
+    return head[0] if head else text.partition(".")[0]

@@ -5,31 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
 
-from tracekit.capture import machine
-from tracekit.capture.chrome_trace import keep_chrome_trace
 from tracekit.capture.engines.base import Outcome
-from tracekit.capture.kineto import ProcessTrace, rows_of_processes
-from tracekit.capture.kineto_file import trace_in
-from tracekit.capture.processes.pieces import OPENED, lives, pieces, problems, unfinished
-from tracekit.capture.processes.request import Request
+from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
+from tracekit.capture.processes.recording import OPENED, Piece, Request, lives, pieces, problems, unfinished
+from tracekit.capture.program import Settings
+from tracekit.capture.rows import Description, Rows, machine_tables
 from tracekit.errors import CaptureError
 from tracekit.nsight import nsys
-from tracekit.nsight.nsys import finished, passing_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from tracekit.capture.machine import Description
-    from tracekit.capture.processes.pieces import Piece
-    from tracekit.capture.program import Settings
-    from tracekit.capture.rows import Rows
+from tracekit.nsight.nsys import finished, temp_dir
 
 #: How long processes that outlive the command may take to end.
-_PATIENCE_S = 10
+_OUTLIVE_TIMEOUT_S = 10
 #: Options of vLLM and SGLang that put their own markers on every module.
 _OWN_MARKERS = "--enable-layerwise-nvtx-"
 _UNREACHED = (
@@ -39,19 +31,9 @@ _UNREACHED = (
 
 
 def record(command: Sequence[str], settings: Settings, report: Path, chrome_trace: Path | None = None) -> Outcome:
-    """Runs a command and writes what torch.profiler and the markers recorded in its processes.
-
-    Args:
-        command: The program and its arguments.
-        settings: What each process records.
-        report: Path of the SQLite report.
-        chrome_trace: Where the traces of torch.profiler go, too, as one.
-
-    Raises:
-        CaptureError: If no process recorded anything.
-    """
+    """Runs a command and writes what torch.profiler and the markers recorded in its processes."""
     warnings: list[str] = []
-    with passing_folder(warnings, f".{report.name}.partial-", report.parent) as folder:
+    with temp_dir(warnings, f".{report.name}.partial-", report.parent) as folder:
         request = Request(folder.absolute(), "torch", settings)
         code = _exit_code(command, request)
         _wait_for_pieces(folder)
@@ -63,21 +45,17 @@ def record(command: Sequence[str], settings: Settings, report: Path, chrome_trac
         warnings += [f"process {piece.pid}: {warning}" for piece in recorded for warning in piece.warnings]
         rows, figures = _write(folder, recorded, report, ops=settings.ops)
         if chrome_trace is not None:
-            keep_chrome_trace(_traces(folder, recorded), rows, chrome_trace, warnings)
+            keep_chrome_trace(_traces(folder, recorded, _Gpus()), rows, chrome_trace, warnings)
     return Outcome(code, None, figures, tuple(warnings))
 
 
 def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -> Outcome:
-    """As :func:`record`, with nsys. The processes only emit markers, unless they emit their own.
-
-    Raises:
-        CaptureError: If nsys recorded nothing.
-    """
+    """As :func:`record`, with nsys. The processes only emit markers, unless they emit their own."""
     tool = nsys.find()
     if tool is None:
         raise CaptureError(f"nsys was not found; {nsys.INSTALL}")
     warnings: list[str] = []
-    with passing_folder(warnings) as folder:
+    with temp_dir(warnings) as folder:
         request = Request(folder, "nsys", settings)
         marks = not any(argument.startswith(_OWN_MARKERS) for argument in command)
         recorded = tool.record(command, report, environment=request.environment(os.environ) if marks else os.environ)
@@ -86,7 +64,6 @@ def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -
 
 
 def _exit_code(command: Sequence[str], request: Request) -> int:
-    """Runs the command to its end. A signal that ends it counts as in a shell."""
     try:
         running = subprocess.Popen(command, env=request.environment(os.environ), start_new_session=True)
     except OSError as error:
@@ -98,14 +75,13 @@ def _exit_code(command: Sequence[str], request: Request) -> int:
 
 def _wait_for_pieces(folder: Path) -> None:
     """Waits for processes that are still writing, as those do that end after the command. Ctrl-C ends the waiting."""
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + _OUTLIVE_TIMEOUT_S
     with suppress(KeyboardInterrupt):
         while any(map(lives, unfinished(folder))) and time.monotonic() < end:
             time.sleep(0.05)
 
 
 def _losses(folder: Path) -> Iterator[str]:
-    """What is missing in the report, a line each."""
     for pid in unfinished(folder):
         if lives(pid):
             yield (
@@ -122,37 +98,34 @@ def _losses(folder: Path) -> Iterator[str]:
 
 
 def _write(folder: Path, recorded: Sequence[Piece], report: Path, *, ops: bool) -> tuple[Rows, dict[str, int]]:
-    """Writes one report of all pieces. Returns its rows and figures."""
     from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
 
     before = time.perf_counter_ns()
     gpus = _Gpus()
     rows = rows_of_processes(_traces(folder, recorded, gpus), ops=ops)
-    figures = _sums(piece.figures for piece in recorded) | {"markers": rows.numbered, "operators": len(rows.operators)}
+    sums: Counter[str] = Counter()
+    for piece in recorded:
+        sums.update(piece.figures)
+    figures = dict(sums) | {"markers": rows.numbered, "operators": len(rows.operators)}
     figures["markers_lost"] = max(0, figures.pop(OPENED) - rows.numbered)
     figures["convert_ns"] = time.perf_counter_ns() - before
-    about = machine.about(rows, None, [gpus.numbered(piece.about) for piece in recorded])
+    about = machine_tables(rows, None, [gpus.numbered(piece.about) for piece in recorded])
     counts = [{"name": name, "value": value} for name, value in figures.items()]
     nsight_file.write(report, rows.tables() | about | {"TRACEKIT_RECORDER": counts})
     return rows, figures | {"processes": len({piece.pid for piece in recorded})}
 
 
-def _traces(folder: Path, recorded: Iterable[Piece], gpus: _Gpus | None = None) -> list[ProcessTrace]:
-    gpus = gpus or _Gpus()
-    return [_trace(folder, piece, gpus.numbers(piece.about)) for piece in recorded]
-
-
-def _trace(folder: Path, piece: Piece, devices: dict[int, int]) -> ProcessTrace:
-    names = dict(piece.names)
-    return ProcessTrace(trace_in(folder / piece.trace), piece.texts, piece.pid, lambda: names, devices)
-
-
-def _sums(figures: Iterable[dict[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for counts in figures:
-        for name, value in counts.items():
-            sums[name] = sums.get(name, 0) + value
-    return sums
+def _traces(folder: Path, recorded: Iterable[Piece], gpus: _Gpus) -> list[ProcessTrace]:
+    return [
+        ProcessTrace(
+            trace_in(folder / piece.trace),
+            piece.texts,
+            piece.pid,
+            partial(dict, piece.names),
+            gpus.numbers(piece.about),
+        )
+        for piece in recorded
+    ]
 
 
 class _Gpus:
@@ -162,14 +135,12 @@ class _Gpus:
         self._numbers: dict[str, int] = {}
 
     def numbers(self, about: Description) -> dict[int, int]:
-        """The numbers of a process's GPUs, by those that the process gives them."""
         return {
             gpu["id"]: self._numbers.setdefault(identity, len(self._numbers))
             for gpu, identity in zip(about["gpus"], about["gpu_identities"], strict=True)
         }
 
     def numbered(self, about: Description) -> Description:
-        """A process's description with these numbers."""
         numbers = self.numbers(about)
         gpus = [gpu | {"id": numbers[gpu["id"]]} for gpu in about["gpus"]]
         return {**about, "gpus": gpus}

@@ -1,16 +1,10 @@
 """Chrome traces of torch.profiler (Kineto), 2020 to today, into a recording."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
-
+from tracekit.progress import Progress
 from tracekit.readers.packed import beginning
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.progress import Progress
-    from tracekit.recording.tables import Recording
+from tracekit.recording.tables import Recording
 
 NAME = "kineto"
 #: Bytes that may stand before JSON: a mark of UTF-8, and blanks.

@@ -4,23 +4,21 @@ Fields are looked up by the names that Kineto has given them; categories of othe
 are left out. What a trace lacks is reported, never guessed.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from tracekit.causes.reports import ABSURD_TIME, OTHER_EVENT, PROCESS_UNKNOWN
+from tracekit.causes import ABSURD_TIME, OTHER_EVENT, PROCESS_UNKNOWN
 from tracekit.errors import ReportError
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import ModuleMarker
+from tracekit.progress import Progress
+from tracekit.readers.base import source_of_file
 from tracekit.readers.kineto import NAME
-from tracekit.readers.kineto.device import processes_of, work_table
-from tracekit.readers.kineto.forward_threads import forward_threads
-from tracekit.readers.kineto.gathering import (
+from tracekit.readers.kineto.columns import (
     ALLOCATION,
     ANNOTATION,
     BESIDE,
@@ -32,28 +30,31 @@ from tracekit.readers.kineto.gathering import (
     MODULE,
     OPERATOR,
     SUBJECTS,
+    Columns,
     Gathering,
 )
-from tracekit.readers.kineto.host import allocations_table, launches_table, ranges_table, threads_of
-from tracekit.readers.kineto.lacks import lacks_of
-from tracekit.readers.kineto.machine import gpus_of, process_names_of, ranks_of, source_of, thread_names_of
-from tracekit.readers.kineto.namesakes import distinct_names
-from tracekit.readers.kineto.recomputed import names_with_phase
-from tracekit.readers.kineto.scripted import scripted_calls
-from tracekit.readers.kineto.stream import EXPECTED, Trace
-from tracekit.recording.operators import no_operators, operators_as_work
-from tracekit.recording.tables import Recording
-from tracekit.recording.tally import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tracekit.arrays.types import Ints
-    from tracekit.progress import Progress
-    from tracekit.readers.kineto.gathering import Columns
-    from tracekit.recording.operators import Operators
-    from tracekit.recording.tables import Threads
+from tracekit.readers.kineto.modules import distinct_names, names_with_phase, scripted_calls
+from tracekit.readers.kineto.stream import EXPECTED, Metadata, Trace
+from tracekit.readers.kineto.tables import (
+    allocations_table,
+    forward_threads,
+    launches_table,
+    processes_of,
+    ranges_table,
+    threads_of,
+    work_table,
+)
+from tracekit.recording.operators import Operators, no_operators, operators_as_work
+from tracekit.recording.provenance import (
+    LATEST_UTC_NS,
+    Gpu,
+    LossCounters,
+    MissingData,
+    Rank,
+    Source,
+    compute_capability,
+)
+from tracekit.recording.tables import Launches, Recording, Threads, Work, graph_launch_names, names_starting
 
 #: Calls of modules that are inferred from operators.
 SCRIPTED = "scripted"
@@ -63,18 +64,9 @@ _FARTHEST_NS = 1 << 53
 
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:
-    """Reads the trace, piece by piece.
-
-    Args:
-        path: The trace.
-        progress: Called with the share that is read.
-        operators_as_work: Whether operators are work also where a device did some; it comes first.
-
-    Raises:
-        ReportError: If it is not a trace of torch.profiler, or is damaged.
-    """
-    tally, trace = Tally(), Trace(path)
-    gathering = Gathering(tally)
+    """Reads the trace, as the package's ``read`` says."""
+    counters, trace = LossCounters(), Trace(path)
+    gathering = Gathering(counters)
     size = max(path.stat().st_size, 1)
     for piece in trace.pieces():
         gathering.add(piece)
@@ -82,54 +74,48 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     events = {kind: gathering.table(kind) for kind in KINDS}
     if not any(events[kind]["start"].size for kind in KINDS if kind not in BESIDE):
         raise ReportError(path, "holds no events of torch.profiler", EXPECTED)
-    first_ns = _from_the_first(events, tally)
+    first_ns = _from_the_first(events, counters)
     threads = _threads(events, list(gathering.threads))
     events[OPERATOR]["made_on"] = forward_threads(events[OPERATOR], events[FLOW], threads.process)
-    numbered = _modules_are_numbered(events, gathering, tally)
+    numbered = _modules_are_numbered(events, gathering, counters)
     known = numbered or events[SCRIPTED]["start"].size or not trace.metadata.with_modules
+    launches = launches_table(events[CALL], counters)
+    device_work = _device_work(events, gathering, launches, threads, counters)
+    with_operators = operators_as_work or not len(device_work)
+    operators = _operators(events[OPERATOR], threads) if with_operators else no_operators()
+    work, inside_ns = operators.done_beside(device_work)
     recording = Recording(
-        source=source_of(path, NAME, trace.metadata, first_ns),
+        source=_source_of(path, trace.metadata, first_ns),
         threads=threads,
-        **_tables(events, gathering, threads, tally, operators_as_work=operators_as_work)._asdict(),
+        ranges=ranges_table([events[kind] for kind in (ANNOTATION, OPERATOR, MODULE, SCRIPTED)], counters),
+        launches=operators.launched_beside(launches),
+        work=work,
+        inside_ns=inside_ns,
         domains=[],
         texts=list(gathering.texts),
         names=list(gathering.names),
-        process_names=process_names_of(gathering.process_names, threads),
-        thread_names=thread_names_of(gathering.thread_names, threads),
-        devices=gpus_of(trace.metadata),
-        ranks=ranks_of(trace.metadata, threads),
+        process_names=_process_names_of(gathering.process_names, threads),
+        thread_names=_thread_names_of(gathering.thread_names, threads),
+        devices=_gpus_of(trace.metadata),
+        ranks=_ranks_of(trace.metadata, threads),
         allocations=allocations_table(events[ALLOCATION]),
-        tally=tally,
+        counters=counters,
         records_graphs=False,
     )
     without = not known and not _has_markers(gathering.texts)
-    return replace(recording, lacks=tuple(lacks_of(recording, numbered=numbered, without_modules=without)))
+    return replace(recording, missing=tuple(_missing_data(recording, numbered=numbered, without_modules=without)))
 
 
-class _Tables(NamedTuple):
-    """The tables of a recording; names are those of :class:`Recording`."""
-
-    ranges: pa.Table
-    launches: pa.Table
-    work: pa.Table
-    inside_ns: Ints | None
-
-
-def _tables(
-    events: dict[str, Columns], gathering: Gathering, threads: Threads, tally: Tally, *, operators_as_work: bool
-) -> _Tables:
-    launches = launches_table(events[CALL], tally)
+def _device_work(
+    events: dict[str, Columns], gathering: Gathering, launches: Launches, threads: Threads, counters: LossCounters
+) -> Work:
     parts = []
     for kind in DEVICE_WORK:
         rows = events[kind]
         process = processes_of(rows["correlation"], launches, threads.process, threads.process_pid.size)
-        tally.add("kernels", PROCESS_UNKNOWN, int((process < 0).sum()) if threads.process_pid.size else 0)
-        parts.append(work_table(kind, rows, process, gathering.names, tally))
-    work = pa.concat_tables(parts).combine_chunks()
-    operators = _operators(events[OPERATOR], threads) if operators_as_work or not work.num_rows else no_operators()
-    work, inside_ns = operators.done_beside(work)
-    marked = [events[kind] for kind in (ANNOTATION, OPERATOR, MODULE, SCRIPTED)]
-    return _Tables(ranges_table(marked, tally), operators.launched_beside(launches), work, inside_ns)
+        counters.add("kernels", PROCESS_UNKNOWN, int((process < 0).sum()) if threads.process_pid.size else 0)
+        parts.append(work_table(kind, rows, process, gathering.names, counters))
+    return Work.concat(parts)
 
 
 def _threads(events: dict[str, Columns], ids: list[tuple[int, int]]) -> Threads:
@@ -149,19 +135,18 @@ def _threads(events: dict[str, Columns], ids: list[tuple[int, int]]) -> Threads:
 
 
 def _operators(rows: Columns, threads: Threads) -> Operators:
-    """Operators as work, where no device did any."""
     if not rows["start"].size:
         return no_operators()
     thread = rows["thread"]
     return operators_as_work(rows["start"], rows["end"], thread, threads.process[thread], rows["name"])
 
 
-def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, tally: Tally) -> bool:
+def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, counters: LossCounters) -> bool:
     """Whether some are known from ``with_stack`` alone. Where hooks marked modules, only their markers count."""
     calls = events[MODULE]
     hierarchies = list(gathering.hierarchies)
     if _has_markers(gathering.texts):
-        tally.add("events", OTHER_EVENT, calls["start"].size)
+        counters.add("events", OTHER_EVENT, calls["start"].size)
         calls |= {name: column[:0] for name, column in calls.items()}
         hierarchies = [""] * len(hierarchies)
     events[SCRIPTED] = scripted_calls(events[OPERATOR], list(gathering.names), hierarchies, gathering.texts)
@@ -171,8 +156,7 @@ def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, tall
 
 
 def _has_markers(texts: Iterable[str]) -> bool:
-    """Whether some texts are markers of modules."""
-    dialects = [(re.compile(dialect.CANDIDATES), dialect.parse) for dialect in DIALECTS]
+    dialects = [(re.compile(dialect.candidates), dialect.parse) for dialect in DIALECTS]
     return any(
         candidates.search(text) and isinstance(parse(text), ModuleMarker)
         for text in texts
@@ -180,14 +164,14 @@ def _has_markers(texts: Iterable[str]) -> bool:
     )
 
 
-def _from_the_first(events: dict[str, Columns], tally: Tally) -> int:
+def _from_the_first(events: dict[str, Columns], counters: LossCounters) -> int:
     """Makes all times count from the first one, which is returned; drops those too far away from all others."""
     starts = np.concatenate([columns["start"] for columns in events.values()])
     middle = int(np.partition(starts, starts.size // 2)[starts.size // 2])
     for kind, columns in events.items():
         far = (np.abs(columns["start"] - middle) > _FARTHEST_NS) | (np.abs(columns["end"] - middle) > _FARTHEST_NS)
         if far.any():
-            tally.add(SUBJECTS.get(kind, "ranges"), ABSURD_TIME, int(far.sum()))
+            counters.add(SUBJECTS.get(kind, "ranges"), ABSURD_TIME, int(far.sum()))
             columns |= {name: column[~far] for name, column in columns.items()}
     counted = (columns["start"] for kind, columns in events.items() if kind not in BESIDE)
     first_ns = min(int(start.min()) for start in counted if start.size)
@@ -195,3 +179,113 @@ def _from_the_first(events: dict[str, Columns], tally: Tally) -> int:
         columns["start"] = columns["start"] - first_ns
         columns["end"] = columns["end"] - first_ns
     return first_ns
+
+
+_DISTRIBUTED = "distributed_info"
+#: Times before do not count from 1970: 2001.
+_EARLIEST_UTC_NS = 10**18
+_MOST_ID_CHARACTERS = 128
+_LARGEST_RANK, _MOST_GPUS = 2**31 - 1, 4_096
+#: AMD's properties have no names.
+_NAMELESS = "GPU without a name"
+
+
+def _source_of(path: Path, metadata: Metadata, first_ns: int) -> Source:
+    """The file, and when the trace began."""
+    version = metadata.schema_version
+    started = _integer(metadata.base_time, 0) + first_ns
+    return replace(
+        source_of_file(path, NAME),
+        exporter="torch.profiler",
+        schema_version=str(version)[:32] if isinstance(version, int | str) else None,
+        started_utc_ns=started if _EARLIEST_UTC_NS <= started < LATEST_UTC_NS else None,
+        trace_id=metadata.trace_id[:_MOST_ID_CHARACTERS] if isinstance(metadata.trace_id, str) else None,
+        world_size=_distributed(metadata, "world_size") or None,
+    )
+
+
+def _gpus_of(metadata: Metadata) -> dict[int, Gpu]:
+    """The GPUs by number."""
+    properties = metadata.device_properties
+    known = {}
+    for gpu in properties[:_MOST_GPUS] if isinstance(properties, list) else ():
+        if isinstance(gpu, dict) and (number := _integer(gpu.get("id"), -1)) >= 0:
+            known[number] = _gpu(gpu)
+    return known
+
+
+def _gpu(properties: dict[str, object]) -> Gpu:
+    name = properties.get("name")
+    return Gpu(
+        name=name if isinstance(name, str) and name else _NAMELESS,
+        compute_capability=compute_capability(properties.get("computeMajor"), properties.get("computeMinor")),
+        multiprocessors=_integer(properties.get("numSms"), 0) or None,
+        memory_bytes=_integer(properties.get("totalGlobalMem"), 0) or None,
+    )
+
+
+def _ranks_of(metadata: Metadata, threads: Threads) -> tuple[Rank, ...]:
+    """The rank of the only process."""
+    rank = _distributed(metadata, "rank")
+    if threads.process_pid.size != 1 or rank is None or rank > _LARGEST_RANK:
+        return ()
+    return (Rank(0, int(threads.process_pid[0]), rank, _DISTRIBUTED),)
+
+
+def _process_names_of(named: Mapping[int, str], threads: Threads) -> dict[int, str]:
+    """Names of processes by id, without folders, which may be private."""
+    seen = set(threads.process_pid.tolist())
+    return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in named.items() if pid in seen}
+
+
+def _thread_names_of(named: Mapping[tuple[int, int], str], threads: Threads) -> dict[int, str]:
+    """Names of threads by row."""
+    ids = zip(threads.pid.tolist(), threads.tid.tolist(), strict=True)
+    return {row: named[pair] for row, pair in enumerate(ids) if pair in named}
+
+
+def _distributed(metadata: Metadata, name: str) -> int | None:
+    """A number that torch.distributed told the profiler; None if there is none."""
+    info = metadata.distributed
+    number = _integer(info.get(name), -1) if isinstance(info, dict) else -1
+    return number if number >= 0 else None
+
+
+def _integer(value: object, missing: int) -> int:
+    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LATEST_UTC_NS
+    return value if is_one and isinstance(value, int) else missing
+
+
+def _missing_data(recording: Recording, *, numbered: bool, without_modules: bool) -> Iterator[MissingData]:
+    """Everything that the trace could hold and does not."""
+    if numbered:
+        remedy = (
+            "modules are named by class and number (Linear_3), as with_stack records them; for paths: tracekit capture"
+        )
+        yield MissingData("names of modules", remedy)
+    if without_modules:
+        remedy = (
+            "with_modules records those of TorchScript alone; record with with_stack=True, or with tracekit capture"
+        )
+        yield MissingData("modules", remedy)
+    if not len(recording.ranges):
+        yield MissingData(
+            "ranges", "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True"
+        )
+    if not len(recording.work):
+        yield MissingData("GPU work", "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]")
+    elif not recording.on_device.any():
+        yield MissingData("GPU work", "CPU operators are shown instead; record on a machine with a GPU")
+    elif _replays_unknown_graphs(recording):
+        yield MissingData(
+            "graph captures",
+            "give the trace of the graph capture beside it: tracekit parse --graph-captures (recorded by SGLang with "
+            "--enable-profile-cuda-graph, by vLLM with --profiler-config.capture_torch_profiler)",
+        )
+    elif not np.count_nonzero(len(recording.launches)):
+        yield MissingData("CUDA API calls", "without them no kernel can be given a module; record the CPU as well")
+
+
+def _replays_unknown_graphs(recording: Recording) -> bool:
+    captures = names_starting(recording.names, ("cudaStreamBeginCapture", "hipStreamBeginCapture"))
+    return bool(graph_launch_names(recording.names)) and not captures

@@ -1,30 +1,141 @@
-"""Reads a trace piece by piece: one of a few million events would not fit into memory as JSON.
+"""The JSON of a Chrome trace, decoded piece by piece into events and metadata.
 
-A piece is cut behind an event. What looks like an event's end may be part of a text or of an argument; but if all
-before it is valid JSON as a list, it is one. Kineto's JSON is not always valid, see ``mending``.
+Only the fields that are read are decoded. Some releases of Kineto write invalid JSON (names that are not escaped,
+NaN); it is repaired.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Generator, Iterator
+from decimal import Decimal
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from tracekit.errors import ReportError
 from tracekit.readers.kineto import BLANK
-from tracekit.readers.kineto.events import Event, ExactTimes, LastEntries, LastTimes, Metadata
-from tracekit.readers.kineto.mending import mended
-from tracekit.readers.packed import MOST_BYTES, RECORD_AGAIN, pieces_of
+from tracekit.readers.packed import MOST_BYTES, RECORD_AGAIN, Chunks, chunks_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
+#: Numbers are numbers in most traces; some hold texts in their place.
+Number = int | float | str | None
 
-    from tracekit.readers.packed import Pieces
+
+class Args(Struct, gc=False):
+    """The arguments of an event, as far as tracekit reads them; -1 where there is none."""
+
+    correlation: Number = -1
+    device: Number = -1
+    context: Number = -1
+    stream: Number = -1
+    bytes: Number = -1
+    registers: Number = field(name="registers per thread", default=-1)
+    graph: Number = field(name="graph id", default=-1)
+    graph_node: Number = field(name="graph node id", default=-1)
+    kernel: Raw | UnsetType = UNSET
+    sequence: Number = field(name="Sequence number", default=-1)
+    grid: Raw | UnsetType = UNSET
+    block: Raw | UnsetType = UNSET
+    dims: Raw | UnsetType = field(name="Input Dims", default=UNSET)
+    dims_2020: Raw | UnsetType = field(name="Input dims", default=UNSET)
+    types: Raw | UnsetType = field(name="Input type", default=UNSET)
+    forward_thread: Number = field(name="Fwd thread id", default=0)
+    hierarchy: Number = field(name="Module Hierarchy", default="")
+    allocated: Number = field(name="Bytes", default=0)
+    device_type: Number = field(name="Device Type", default=0)
+    finished: Raw | UnsetType = UNSET
+    name: Raw | UnsetType = UNSET
+
+
+class Event(Struct, gc=False):
+    """An entry of ``traceEvents``."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: Number = ""
+    pid: Number = None
+    tid: Number = None
+    ts: Number = None
+    dur: Number = 0
+    id: Number = -1
+    args: Args | None = None
+
+
+class ExactTimes(Struct, gc=False):
+    """An event's times in full: those since 1970 with decimals are too long for a double."""
+
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+
+
+class LastTimes(Struct):
+    """The times of events that are decoded together with what follows them."""
+
+    last_events: list[ExactTimes]
+
+
+class LastEntries(Struct):
+    """The same entries as they are, where some are no events."""
+
+    last_events: list[Raw]
+
+
+class Metadata(Struct):
+    """What a trace says beside its events."""
+
+    schema_version: object = field(name="schemaVersion", default=None)
+    base_time: object = field(name="baseTimeNanoseconds", default=None)
+    device_properties: object = field(name="deviceProperties", default=None)
+    distributed: object = field(name="distributedInfo", default=None)
+    trace_id: object = None
+    with_modules: object = None
+    traceEvents: list[Event] | None = None  # noqa: N815 - as in the file
+    #: The events after the last whole piece, which are decoded together with what follows them.
+    last_events: list[Event] | None = None
+
+    def filled(self, later: Metadata) -> Metadata:
+        """Both parts of a trace's metadata: what stands before the events, and after them."""
+        for name in ("schema_version", "base_time", "device_properties", "distributed", "trace_id", "with_modules"):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(later, name))
+        return self
+
+
+#: Arguments of an event that has none.
+NO_ARGS = Args()
+
+
+#: The name of an annotation, in which quotes and backslashes may stand as they are. It ends before the next event.
+_NAME = re.compile(rb'("cat": ?"\w*user_annotation",\s*"name": ?")((?:(?!"cat": ?").)*?)(",\s*"pid": ?)')
+_NO_NUMBER = re.compile(rb"(:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])", re.IGNORECASE)
+_ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+
+
+def repair_json(text: bytes) -> bytes:
+    """The text with names escaped, other bytes than UTF-8 replaced, and null for numbers that are none."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = text.decode("utf-8", "replace").encode()
+    text = _NAME.sub(_escaped, text)
+    text = _NO_NUMBER.sub(rb"\1null", text)
+    return _ESCAPE.sub(lambda escape: rb"\\" if len(escape[0]) == 1 else escape[0], text)
+
+
+def _escaped(match: re.Match[bytes]) -> bytes:
+    """A name as JSON; one that is valid stays as it is."""
+    name = match[2]
+    try:
+        json.loads(b'"' + name + b'"')
+    except ValueError:
+        name = json.dumps(name.decode("utf-8", "replace"))[1:-1].encode()
+    return match[1] + name + match[3]
+
 
 _T = TypeVar("_T")
 
@@ -81,18 +192,18 @@ class Trace:
             ReportError: If it cannot be read, or is not a trace.
         """
         try:
-            with pieces_of(self._path, damaged=RECORD_AGAIN, too_large=EXPECTED) as file:
+            with chunks_of(self._path, damaged=RECORD_AGAIN, too_large=EXPECTED) as file:
                 yield from self._pieces(file)
         except RecursionError:
             raise self._error("its JSON is nested too deeply", EXPECTED) from None
 
-    def _pieces(self, file: Pieces) -> Iterator[Piece]:
+    def _pieces(self, file: Chunks) -> Iterator[Piece]:
         text, opening = self._events_begin(file)
         rest = yield from self._all_but_last(file, text)
         events, text = self._last(rest, opening)
         yield Piece(events, partial(_times, text), file.position)
 
-    def _events_begin(self, file: Pieces) -> tuple[bytes, bytes]:
+    def _events_begin(self, file: Chunks) -> tuple[bytes, bytes]:
         """Reads up to the events. Returns the text behind their opening bracket, and what to put before the last."""
         text = b""
         while not text and (more := file.next()):
@@ -119,7 +230,7 @@ class Trace:
             return self._error(f"is not valid JSON ({_short(error)})", EXPECTED)
         return self._error("is JSON without a list traceEvents", EXPECTED)
 
-    def _all_but_last(self, file: Pieces, rest: bytes) -> Generator[Piece, None, bytes]:
+    def _all_but_last(self, file: Chunks, rest: bytes) -> Generator[Piece, None, bytes]:
         """Yields the events of every piece that ends with an event. Returns what is left."""
         enough = 0
         while piece := file.next():
@@ -144,7 +255,7 @@ class Trace:
             piece = b"[" + text[:end] + b"]"
             if (events := _decoded(piece)) is not None:
                 return events, piece, behind
-            if (events := _decoded(better := mended(piece))) is not None:
+            if (events := _decoded(better := repair_json(piece))) is not None:
                 return events, better, behind
         return None
 
@@ -152,7 +263,7 @@ class Trace:
         """The last events, with the metadata behind them, and their JSON."""
         text = opening + rest
         error: Exception | None = None
-        for attempt in (text, mended(text)):
+        for attempt in (text, repair_json(text)):
             try:
                 return self._end(attempt, opening), attempt
             except (msgspec.MsgspecError, UnicodeDecodeError) as caught:

@@ -1,27 +1,19 @@
-"""Losses that nsys reports itself, in reports of 2024.5 or newer; older versions write no messages into the file.
-
-A message is recognised by its subject and by words that mean a loss, since versions differ: ``Not all CUDA events
-might have been collected.``, ``CUPTI dropped 12 records.``, ``7 NVTX annotations were discarded …``. Losses of CPU
-samples, of the operating system and of graphics do not matter here.
-"""
-
-from __future__ import annotations
+"""What a report does not hold: events that nsys says it lost, processes recorded from the start, kinds of events."""
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from tracekit.causes import REPORT
-from tracekit.causes.reports import CUDA_EVENTS_LOST, CUDA_NOT_TRACED, EVENTS_LOST, NVTX_EVENTS_LOST, NVTX_NOT_TRACED
+import numpy as np
+
+from tracekit.arrays.intervals import one_axis
+from tracekit.causes import CUDA_EVENTS_LOST, CUDA_NOT_TRACED, EVENTS_LOST, NVTX_EVENTS_LOST, NVTX_NOT_TRACED, Cause
 from tracekit.nsight import tables as nsight
-from tracekit.readers.source import typed
-from tracekit.recording.provenance import Lack
-
-if TYPE_CHECKING:
-    from tracekit.causes.base import Cause
-    from tracekit.readers.nsight.ids import GlobalIds
-    from tracekit.readers.source import TableSource
-    from tracekit.recording.tally import Tally
+from tracekit.readers.nsight.threads import GlobalIds
+from tracekit.readers.source import TableSource, typed
+from tracekit.recording.provenance import MissingData
+from tracekit.recording.tables import GRAPH, Recording, graph_launch_names
 
 _LOST = re.compile(
     r"\bnot all\b|\b(lost|dropped|discarded|missing|incomplete|truncated|overwritten|exceeded|overflow\w*)\b"
@@ -46,11 +38,11 @@ _CUDA = re.compile(r"CUDA|CUPTI|GPU|kernel|memcpy|memset|graph", re.IGNORECASE)
 
 #: What the report then lacks.
 _LACKS = {
-    CUDA_EVENTS_LOST.name: "possibly some CUDA events",
-    NVTX_EVENTS_LOST.name: "possibly some NVTX events",
-    EVENTS_LOST.name: "possibly some events",
-    CUDA_NOT_TRACED.name: "possibly all CUDA events",
-    NVTX_NOT_TRACED.name: "possibly all NVTX events",
+    CUDA_EVENTS_LOST: "possibly some CUDA events",
+    NVTX_EVENTS_LOST: "possibly some NVTX events",
+    EVENTS_LOST: "possibly some events",
+    CUDA_NOT_TRACED: "possibly all CUDA events",
+    NVTX_NOT_TRACED: "possibly all NVTX events",
 }
 #: A message is quoted if it cannot contain a path, a variable or a control character, and is at most this long.
 _QUOTABLE = re.compile(r"[\w ,.:;?!'`()%+-]+")
@@ -90,14 +82,12 @@ def reported_losses(source: TableSource, ids: GlobalIds) -> tuple[Loss, ...]:
         # Messages about the machine as a whole name process 0.
         for cause in causes_of_message(text) if process >> nsight.THREAD_BITS & nsight.ID_MASK else ():
             processes[cause].append(process & nsight.PROCESS_MASK)
-    known = set(ids.pids.tolist())
-    return tuple(_loss(cause, texts_of_cause, processes[cause], known) for cause, texts_of_cause in messages.items())
-
-
-def _loss(cause: Cause, messages: list[str], processes: list[int], known: set[int]) -> Loss:
-    anywhere = len(processes) < len(messages)
-    inside = anywhere or not known.isdisjoint(processes)
-    return Loss(cause, len(messages), _quote(messages[0]), frozenset(processes), anywhere, inside)
+    losses = []
+    for cause, about in messages.items():
+        anywhere = len(processes[cause]) < len(about)
+        inside = anywhere or not set(ids.pids.tolist()).isdisjoint(processes[cause])
+        losses.append(Loss(cause, len(about), _quote(about[0]), frozenset(processes[cause]), anywhere, inside))
+    return tuple(losses)
 
 
 def causes_of_message(text: str) -> tuple[Cause, ...]:
@@ -112,24 +102,17 @@ def causes_of_message(text: str) -> tuple[Cause, ...]:
 
 
 def _of_kind(text: str, cuda: Cause, nvtx: Cause) -> tuple[Cause, ...]:
-    """Which of two causes a message is about."""
     return tuple(cause for cause, kind in ((cuda, _CUDA), (nvtx, _NVTX)) if kind.search(text))
 
 
-def count(losses: tuple[Loss, ...], tally: Tally) -> None:
-    """Counts the messages."""
-    for loss in losses:
-        tally.add(REPORT, loss.cause, loss.messages)
-
-
-def lacking(losses: tuple[Loss, ...]) -> list[Lack]:
+def lacking(losses: tuple[Loss, ...]) -> list[MissingData]:
     """What the report lacks because of these losses."""
-    lacks = []
+    missing = []
     for loss in losses:
         processes = "its processes" if loss.inside else "processes without any data in it"
         quote = f' (nsys says: "{loss.quote}")' if loss.quote else ""
-        lacks.append(Lack(f"{_LACKS[loss.cause.name]} of {processes}{quote}", loss.cause.advice))
-    return lacks
+        missing.append(MissingData(f"{_LACKS[loss.cause]} of {processes}{quote}", loss.cause.advice))
+    return missing
 
 
 def _quote(text: str) -> str:
@@ -138,3 +121,95 @@ def _quote(text: str) -> str:
     if len(plain) > _LONGEST_QUOTE:
         plain = plain.split(". ")[0].removesuffix(".") + "."
     return plain if len(plain) <= _LONGEST_QUOTE and _QUOTABLE.fullmatch(plain) else ""
+
+
+_STARTED = "Profiling has started."
+_LAUNCHED = "was launched by the profiler"
+_CUDA_STARTED = "CUDA injection initialized successfully."
+#: The program opened the window itself, so nothing is certain.
+_WINDOW = "Profiling started due to"
+
+
+def processes_from_the_start(source: TableSource, ids: GlobalIds, losses: tuple[Loss, ...]) -> frozenset[int]:
+    """Rows of the processes of which every CUDA call was recorded, from the first one on, and none was lost."""
+    rows: list[tuple[int, int, str, int]] = typed(
+        source, nsight.DIAGNOSTICS, "timestamp", "timestampType", "text", "globalPid"
+    )
+    losses = tuple(loss for loss in losses if loss.cause in (CUDA_EVENTS_LOST, EVENTS_LOST))
+    messages = [(time, text, process) for time, clock, text, process in rows if clock == nsight.TARGET_TIME]
+    started = [time for time, text, _ in messages if text == _STARTED]
+    launched = [time for time, text, _ in messages if _LAUNCHED in text]
+    in_time = len(started) == 1 and bool(launched) and started[0] <= min(launched)
+    windowed = any(text.startswith(_WINDOW) for _, _, text, _ in rows)
+    if not in_time or windowed or any(loss.anywhere for loss in losses):
+        return frozenset()
+    loaded = [(time, process & nsight.PROCESS_MASK) for time, text, process in messages if text == _CUDA_STARTED]
+    late = {process for time, process in loaded if time < started[0]}
+    whole = {process for _, process in loaded}.difference(late, *(loss.processes for loss in losses))
+    return frozenset(np.flatnonzero(np.isin(ids.pids, np.array([*whole], dtype=np.int64))).tolist())
+
+
+def recorder_saw_every_graph(source: TableSource, recording: Recording) -> bool:
+    """Whether a report of the embedded recorder holds the graph capture of every graph that is replayed in it.
+
+    The recorder counted torch's graph captures before it began, which must be none, and torch's replays, all of which
+    must be here.
+    """
+    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, "name", "value"))
+    names = np.asarray(graph_launch_names(recording.names), dtype=np.int64)
+    launched = int(np.isin(recording.launches.name, names).sum())
+    return figures.get("graphs_before") == 0 and figures.get("graph_replays") == launched
+
+
+#: Columns whose absence is worth a line, by table.
+_WANTED_COLUMNS = {
+    nsight.KERNEL: ("deviceId", "streamId", "shortName", "demangledName", "graphNodeId"),
+    nsight.NVTX: ("textId", "domainId"),
+    nsight.MEMCPY: ("bytes", "copyKind"),
+    nsight.RUNTIME: ("nameId",),
+}
+
+
+def missing_data(source: TableSource, recording: Recording) -> tuple[MissingData, ...]:
+    """Everything that the report could hold and does not."""
+    return (*_missing_events(recording), *_missing_graphs(recording), *_missing_columns(source))
+
+
+def _missing_events(recording: Recording) -> Iterator[MissingData]:
+    if not len(recording.ranges):
+        yield MissingData("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx")
+    if not len(recording.work):
+        remedy = "record with: nsys profile --trace=cuda,nvtx, on a machine whose driver permits it"
+        yield MissingData("GPU work", remedy)
+    elif not recording.on_device.any():
+        yield MissingData("GPU work", "CPU operators are shown instead; record on a machine with a GPU")
+    elif not len(recording.launches):
+        remedy = "without them no kernel can be given a module; export CUPTI_ACTIVITY_KIND_RUNTIME as well"
+        yield MissingData("CUDA API calls", remedy)
+
+
+def _missing_graphs(recording: Recording) -> Iterator[MissingData]:
+    if bool((recording.work.kind == GRAPH).any()):
+        yield MissingData("the kernels inside CUDA graphs", "record with: nsys profile --cuda-graph-trace=node")
+    elif _replays_without_work(recording):
+        remedy = "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node"
+        yield MissingData("the GPU time of CUDA graphs", remedy)
+
+
+def _replays_without_work(recording: Recording) -> bool:
+    launches, work = recording.launches, recording.work
+    replays = np.isin(launches.name, graph_launch_names(recording.names))
+    started = np.flatnonzero(work.process >= 0)
+    launch_process = recording.threads.process[launches.thread[replays]]
+    replay_ids, work_ids = one_axis(
+        [launch_process, work.process[started]], [launches.correlation_id[replays], work.correlation_id[started]]
+    )
+    return not bool(np.isin(replay_ids, work_ids).all())
+
+
+def _missing_columns(source: TableSource) -> Iterator[MissingData]:
+    for table, columns in _WANTED_COLUMNS.items():
+        present = source.tables.get(table.name, frozenset(columns))
+        for column in columns:
+            if column not in present:
+                yield MissingData(f"{table.name}.{column}", "export the report with a newer nsys")

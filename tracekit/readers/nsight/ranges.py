@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import in_order, integers, nullable
+from tracekit.arrays.columns import integers, nullable
 from tracekit.arrays.intervals import nesting_order, one_axis
-from tracekit.causes.reports import MARK, OTHER_EVENT, RAW_EVENT
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import MARK, OTHER_EVENT, RAW_EVENT
 from tracekit.nsight import tables as nsight
-from tracekit.readers.rows.encoded import rows_of, sorted_strings, texts_at, used_rows
-from tracekit.readers.rows.times import ends_of_ranges, start_and_end
-from tracekit.recording.tables import PUSH_POP, RANGES, START_END
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.readers.nsight.ids import GlobalIds
-    from tracekit.recording.tally import Tally
-
+from tracekit.readers.nsight.threads import GlobalIds
+from tracekit.readers.rows import ends_of_ranges, rows_of, sorted_strings, start_and_end, texts_at, used_rows
+from tracekit.recording.provenance import LossCounters
+from tracekit.recording.tables import PUSH_POP, START_END, Launches, Ranges
 
 #: Event types that become ranges or name their domains.
 _EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREATED)
@@ -47,8 +43,8 @@ class _Rows(NamedTuple):
 
 
 def ranges_table(
-    events: pa.Table, strings: pa.Table, ids: GlobalIds, launches: pa.Table, tally: Tally
-) -> tuple[pa.Table, list[str], list[str]]:
+    events: pa.Table, strings: pa.Table, ids: GlobalIds, launches: Launches, counters: LossCounters
+) -> tuple[Ranges, list[str], list[str]]:
     """Ranges out of NVTX rows.
 
     Args:
@@ -56,73 +52,68 @@ def ranges_table(
         strings: Rows of StringIds.
         ids: The report's threads.
         launches: The finished launches, which may outlast a range that never ends.
-        tally: Where losses are counted.
+        counters: Where losses are counted.
 
     Returns:
-        The table ``RANGES``, the distinct texts and the distinct domain names.
+        The ranges, the distinct texts and the distinct domain names.
     """
     if not events.num_rows:
-        return RANGES.empty(), [], []
-    events, types = _used_events(events, tally)
+        return Ranges.empty(), [], []
+    events, types = _used_events(events, counters)
     is_domain = types == nsight.DOMAIN_CREATED
     texts, text = _texts(events, strings)
     domains, domain = _domains(events, is_domain, ids, texts, text)
     rows = _Rows(events, types, text, domain)
     if is_domain.any():
         rows = rows.filter(~is_domain)
-    return _ranges(rows, strings, ids, launches, tally), texts, domains
+    return _ranges(rows, strings, ids, launches, counters), texts, domains
 
 
-def _used_events(events: pa.Table, tally: Tally) -> tuple[pa.Table, Ints]:
+def _used_events(events: pa.Table, counters: LossCounters) -> tuple[pa.Table, Ints]:
     """The events that become ranges or name their domains, with their types; the others are counted."""
     types = integers(events, "eventType")
     used = np.isin(types, _EVENTS)
     if used.all():
         return events, types
-    _count_others(types[~used], tally)
+    _count_others(types[~used], counters)
     return events.filter(pa.array(used)), types[used]
 
 
-def _ranges(rows: _Rows, strings: pa.Table, ids: GlobalIds, launches: pa.Table, tally: Tally) -> pa.Table:
-    """The table ``RANGES`` in its order."""
+def _ranges(rows: _Rows, strings: pa.Table, ids: GlobalIds, launches: Launches, counters: LossCounters) -> Ranges:
     thread = ids.threads(rows.events.column("globalTid"))
-    start, end, never_ended = _closed(rows.events, thread, launches, tally)
+    start, end, never_ended = _closed(rows.events, thread, launches, counters)
     payload_int, payload_float, payload_json = _payloads(rows.events, strings)
-    ranges = RANGES.table(
-        {
-            "start_ns": start,
-            "end_ns": end,
-            "open": never_ended,
-            "kind": np.where(np.isin(rows.types, nsight.START_END_RANGES), START_END, PUSH_POP).astype(np.int8),
-            "thread": thread.astype(np.int32),
-            "end_thread": nullable(_end_threads(rows.events, ids, thread), pa.int32()),
-            "domain": nullable(rows.domain, pa.int32()),
-            "text": nullable(rows.text, pa.int32()),
-            "payload_int": payload_int,
-            "payload_float": payload_float,
-            "payload_json": payload_json,
-            "forward_thread": None,
-        }
+    ranges = Ranges.of(
+        start_ns=start,
+        end_ns=end,
+        open=never_ended,
+        kind=np.where(np.isin(rows.types, nsight.START_END_RANGES), START_END, PUSH_POP),
+        thread=thread,
+        end_thread=_end_threads(rows.events, ids, thread),
+        domain=rows.domain,
+        text=rows.text,
+        payload_int=payload_int,
+        payload_float=payload_float,
+        payload_json=payload_json,
     )
-    return in_order(ranges, nesting_order(*one_axis([thread, thread], [start, end])))
+    return ranges.in_order(nesting_order(*one_axis([thread, thread], [start, end])))
 
 
-def _count_others(types: Ints, tally: Tally) -> None:
-    """Counts the events that are neither ranges nor name domains or threads."""
+def _count_others(types: Ints, counters: LossCounters) -> None:
     marks, raw = np.isin(types, nsight.MARKS), np.isin(types, nsight.RAW_EVENTS)
     others = ~(marks | raw | (types == nsight.THREAD_NAMED))
     for cause, which in ((MARK, marks), (RAW_EVENT, raw), (OTHER_EVENT, others)):
-        tally.add("events", cause, int(which.sum()))
+        counters.add("events", cause, int(which.sum()))
 
 
-def _closed(events: pa.Table, thread: Ints, launches: pa.Table, tally: Tally) -> tuple[Ints, Ints, Flags]:
+def _closed(events: pa.Table, thread: Ints, launches: Launches, counters: LossCounters) -> tuple[Ints, Ints, Flags]:
     """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
     never_ended = np.asarray(events.column("end").is_null())
     ends = events.column("end")
     if never_ended.any():
         events = events.set_column(events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start")))
-    start, end = start_and_end(events, nsight.NVTX.name, "ranges", tally)
-    return start, ends_of_ranges(end, never_ended, thread, launches, tally), never_ended
+    start, end = start_and_end(events, nsight.NVTX.name, "ranges", counters)
+    return start, ends_of_ranges(end, never_ended, thread, launches, counters), never_ended
 
 
 def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:

@@ -1,72 +1,48 @@
-"""The tables of an Nsight Systems report, 2020.3 to 2026.2, wherever they are stored, into a recording.
+"""The tables of a report of Nsight Systems become a recording: one function for each part."""
 
-Columns are looked up by name; rows may come in any order. What a report lacks is said, never guessed. The
-environment of the recorded machine (``META_DATA_CAPTURE``) is never read.
-"""
-
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
-from tracekit.causes import REPORT
-from tracekit.causes.reports import FUSED_PATH_OFF, LOST_BY_RECORDER, TOO_LARGE
+from tracekit.arrays.types import Flags
+from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT, TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
-from tracekit.readers.nsight.diagnostics import (
+from tracekit.progress import Progress
+from tracekit.readers.nsight.losses import (
+    lacking,
+    missing_data,
     processes_from_the_start,
     recorder_saw_every_graph,
+    reported_losses,
 )
-from tracekit.readers.nsight.gpus import gpus
-from tracekit.readers.nsight.graphs import graph_requests, graph_tables
-from tracekit.readers.nsight.ids import global_threads
-from tracekit.readers.nsight.lacks import lacks
-from tracekit.readers.nsight.losses import count, lacking, reported_losses
-from tracekit.readers.nsight.operators import operator_request, operators_of
 from tracekit.readers.nsight.ranges import ranges_table
-from tracekit.readers.nsight.ranks import named_threads, ranks_by_mpi
-from tracekit.readers.nsight.thread_names import thread_names
+from tracekit.readers.nsight.threads import GlobalIds, global_threads, named_threads, ranks_by_mpi
 from tracekit.readers.nsight.work import (
     WORK_TABLES,
+    graph_requests,
+    graph_tables,
     launches_table,
     work_requests,
     work_table,
 )
-from tracekit.readers.requests import ENCODED, ENCODED_TEXT, Request
-from tracekit.readers.rows.credible import Naming, credible, have_start
-from tracekit.readers.rows.encoded import Names
-from tracekit.readers.rows.ranks import ranks
-from tracekit.readers.rows.times import DamagedRows
-from tracekit.readers.source import typed
-from tracekit.recording.provenance import LATEST_UTC_NS
-from tracekit.recording.tables import Recording
-from tracekit.recording.tally import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tracekit.arrays.types import Flags, Ints
-    from tracekit.progress import Progress
-    from tracekit.readers.nsight.ids import GlobalIds
-    from tracekit.readers.source import TableSource
-    from tracekit.recording.provenance import Source
-    from tracekit.recording.tables import Threads
+from tracekit.readers.ranks import ranks
+from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end
+from tracekit.readers.source import ENCODED, ENCODED_TEXT, Request, TableSource, has, typed
+from tracekit.recording.operators import Operators, no_operators, operators_as_work
+from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability
+from tracekit.recording.tables import Recording, Threads
 
 #: What to do about a report that is damaged.
 DAMAGED = "the file is damaged or truncated; export the report again"
 #: A report with one of these was written by Nsight Systems, whatever it recorded.
-_NSIGHT_TABLES = {
-    "META_DATA_EXPORT",
-    "EXPORT_META_DATA",
-    "TARGET_INFO_SYSTEM_ENV",
-    "ThreadNames",
-    *nsight.ESSENTIAL,
-}
+_NSIGHT_TABLES = {"META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV", "ThreadNames", *nsight.ESSENTIAL}
 #: What POSIX promises for the name of a machine.
 _LONGEST_HOST = 255
 #: nvprof's files have tables of the same names, and this one for strings.
@@ -102,7 +78,8 @@ _RUNTIME_COLUMNS = {
     "nameId": ENCODED,
     "returnValue": pa.int64(),
 }
-#: What the rows of these tables are, for the tally; those of all others are device work.
+_OPERATOR_COLUMNS = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
+#: What the rows of these tables are, for the counters; those of all others are device work.
 _SUBJECTS = {"nvtx": "ranges", "runtime": "launches", "graph_events": "graphs", "node_events": "graphs"}
 _RANGES = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES)
 
@@ -127,18 +104,18 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
     with ThreadPoolExecutor(max_workers=1) as beside:
         source = beside.submit(report)
         _check_essentials(tables)
-        requests = requests_of_report()
+        requests = _requests_of_report()
         rows = tables.read(requests, lambda share: progress("reading", share))
         pa.default_memory_pool().release_unused()
-        tally = Tally()
-        tally.add("values", TOO_LARGE, tables.beyond)
+        counters = LossCounters()
+        counters.add("values", TOO_LARGE, tables.beyond)
         figures = _recorder_figures(tables)
-        tally.add("ranges", LOST_BY_RECORDER, figures.get("markers_lost", 0))
-        tally.add(REPORT, FUSED_PATH_OFF, figures.get("fused_paths_off", 0))
-        naming = Naming({name: request.table.name for name, request in requests.items()}, _SUBJECTS)
+        counters.add("ranges", LOST_BY_RECORDER, figures.get("markers_lost", 0))
+        counters.add(REPORT, FUSED_PATH_OFF, figures.get("fused_paths_off", 0))
+        names = {name: request.table.name for name, request in requests.items()}
         try:
-            credible_rows = credible(rows, naming, tally, _timed)
-            return _recording(tables, credible_rows, _described(tables, source.result()), tally, beside)
+            plausible = drop_implausible_times(rows, names, _SUBJECTS, counters, _timed)
+            return _recording(tables, plausible, _described(tables, source.result()), counters, beside)
         except DamagedRows as damage:
             raise ReportError(tables.path, str(damage), DAMAGED) from None
 
@@ -150,13 +127,13 @@ def _check_essentials(source: TableSource) -> None:
             raise ReportError(source.path, problem, "expected an unmodified nsys export; export the report again")
 
 
-def requests_of_report() -> dict[str, Request]:
+def _requests_of_report() -> dict[str, Request]:
     """What to read of the large tables, by the names that :func:`recording_of` gives them."""
     return {
         "nvtx": Request(nsight.NVTX, _NVTX_COLUMNS | _RARE_NVTX_COLUMNS, rare=tuple(_RARE_NVTX_COLUMNS)),
         "runtime": Request(nsight.RUNTIME, _RUNTIME_COLUMNS, rare=("returnValue",)),
         "strings": Request(nsight.STRINGS, {"id": pa.int64(), "value": pa.string()}),
-        "operators": operator_request(),
+        "operators": Request(nsight.OPERATORS, _OPERATOR_COLUMNS),
         **work_requests(),
         **graph_requests(),
     }
@@ -169,41 +146,44 @@ def _timed(name: str, table: pa.Table) -> Flags:
     return np.isin(integers(table, "eventType"), _RANGES)
 
 
-class _Events(NamedTuple):
-    """The parts of a recording that come from the large tables; names are those of :class:`Recording`."""
-
-    ranges: pa.Table
-    launches: pa.Table
-    work: pa.Table
-    graph_nodes: pa.Table
-    graphs: pa.Table
-    failed: pa.Table
-    texts: list[str]
-    domains: list[str]
-    names: list[str]
-    inside_ns: Ints | None
-
-
 def _recording(
-    source: TableSource,
-    tables: dict[str, pa.Table],
-    report: Source,
-    tally: Tally,
-    beside: ThreadPoolExecutor,
+    source: TableSource, tables: dict[str, pa.Table], report: Source, counters: LossCounters, beside: ThreadPoolExecutor
 ) -> Recording:
     threads, ids = global_threads(tables)
     named = named_threads(tables["nvtx"], tables["strings"], ids)
-    thread_name = thread_names(source, tables["strings"], ids)
+    thread_name = _thread_names(source, tables["strings"], ids)
     losses = reported_losses(source, ids)
-    count(losses, tally)
+    for loss in losses:
+        counters.add(REPORT, loss.cause, loss.messages)
+    # Each table is taken out of the dict, so that it is freed when it is used up.
+    strings = tables.pop("strings")
+    names = Names(strings)
+    launches, failed = launches_table(tables.pop("runtime"), ids, names, counters)
+    operators = _operators_of(tables.pop("operators"), ids, names, counters)
+    launches = operators.launched_beside(launches)
+    work_rows = {name: tables.pop(name) for name in WORK_TABLES}
+    device_work = beside.submit(work_table, work_rows, ids, names, counters)
+    del work_rows
+    ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, ids, launches, counters)
+    work, inside_ns = operators.done_beside(device_work.result())
+    graph_nodes, graphs = graph_tables(tables, ids)
     recording = Recording(
         source=report,
         threads=threads,
-        **_events(tables, ids, tally, beside)._asdict(),
+        ranges=ranges,
+        launches=launches,
+        work=work,
+        graph_nodes=graph_nodes,
+        graphs=graphs,
+        failed=failed,
+        texts=texts,
+        domains=domains,
+        names=names.used,
+        inside_ns=inside_ns,
         process_names=_process_names(source, threads),
         thread_names=thread_name,
-        devices=gpus(source),
-        tally=tally,
+        devices=_gpus(source),
+        counters=counters,
         from_the_start=processes_from_the_start(source, ids, losses),
     )
     if recorder_saw_every_graph(source, recording):
@@ -211,24 +191,8 @@ def _recording(
     return replace(
         recording,
         ranks=ranks(recording, report.name, ranks_by_mpi(source, named, ids)),
-        lacks=(*lacks(source, recording), *lacking(losses)),
+        missing=(*missing_data(source, recording), *lacking(losses)),
     )
-
-
-def _events(tables: dict[str, pa.Table], ids: GlobalIds, tally: Tally, beside: ThreadPoolExecutor) -> _Events:
-    """Everything out of the large tables, which are taken out of the dict so that each is freed when it is used up."""
-    strings = tables.pop("strings")
-    names = Names(strings)
-    launches, failed = launches_table(tables.pop("runtime"), ids, names, tally)
-    operators = operators_of(tables.pop("operators"), ids, names, tally)
-    launches = operators.launched_beside(launches)
-    work_rows = {name: tables.pop(name) for name in WORK_TABLES}
-    device_work = beside.submit(work_table, work_rows, ids, names, tally)
-    del work_rows
-    ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, ids, launches, tally)
-    work, inside_ns = operators.done_beside(device_work.result())
-    graph_nodes, graphs = graph_tables(tables, ids)
-    return _Events(ranges, launches, work, graph_nodes, graphs, failed, texts, domains, names.used, inside_ns)
 
 
 def _recorder_figures(source: TableSource) -> dict[str, int]:
@@ -238,7 +202,6 @@ def _recorder_figures(source: TableSource) -> dict[str, int]:
 
 
 def _described(source: TableSource, report: Source) -> Source:
-    """What is known of the report's file, with what the tables say about it."""
     versions: dict[str, str] = {}
     for table in (nsight.EXPORT, nsight.EXPORT_BEFORE_3_4):
         versions |= dict(typed(source, table, "name", "value"))
@@ -263,3 +226,61 @@ def _process_names(source: TableSource, threads: Threads) -> dict[int, str]:
     rows = typed(source, nsight.PROCESSES, "pid", "name")
     # The name of the executable without its folders, which may be private.
     return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in rows if pid in seen}
+
+
+def _operators_of(rows: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters) -> Operators:
+    """Operators as work that launched itself."""
+    if not rows.num_rows:
+        return no_operators()
+    start, end = start_and_end(rows, nsight.OPERATORS.name, "kernels", counters)
+    name = np.full(start.size, -1)
+    if "nameId" in rows.column_names:
+        name = names.rows(rows.column("nameId"))
+    tids = rows.column("globalTid")
+    return operators_as_work(start, end, ids.threads(tids), ids.process_of(tids), name)
+
+
+def _thread_names(source: TableSource, strings: pa.Table, ids: GlobalIds) -> dict[int, str]:
+    """The names of threads that did something, by their rows."""
+    named = typed(source, nsight.THREADS, "globalTid", "nameId")
+    if not named:
+        return {}
+    tid, name = np.array(named, dtype=np.int64).T
+    row = positions(tid, ids.tids)
+    row, name = row[row >= 0], name[row >= 0]
+    used = strings.filter(pc.is_in(strings.column("id"), pa.array(np.unique(name))))
+    texts = dict(zip(used.column("id").to_pylist(), used.column("value").to_pylist(), strict=True))
+    return {at: texts[text] for at, text in zip(row.tolist(), name.tolist(), strict=True) if texts.get(text)}
+
+
+_FIGURES = ("computeMajor", "computeMinor", "smCount", "totalMemory", "memoryBandwidth", "clockRate")
+_UNKNOWN = 2**32 - 1
+
+
+def _gpus(source: TableSource) -> dict[int, Gpu]:
+    """The GPUs by the number that work refers to; one that has no name is left out."""
+    table = nsight.GPU
+    if not has(source, table, "id", "name"):
+        return {}
+    columns = [name for name in _FIGURES if has(source, table, name)]
+    rows = source.values(table.name, ("id", "name", *columns))
+    by_number = {}
+    for number, name, *figures in rows:
+        if isinstance(number, int) and isinstance(name, str):
+            by_number[number] = _gpu(name, dict(zip(columns, figures, strict=True)))
+    return by_number
+
+
+def _gpu(name: str, figures: dict[str, object]) -> Gpu:
+    return Gpu(
+        name=name,
+        compute_capability=compute_capability(figures.get("computeMajor"), figures.get("computeMinor")),
+        multiprocessors=_figure(figures.get("smCount")),
+        memory_bytes=_figure(figures.get("totalMemory")),
+        memory_bytes_per_s=_figure(figures.get("memoryBandwidth")),
+        clock_hz=_figure(figures.get("clockRate")),
+    )
+
+
+def _figure(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 and value != _UNKNOWN else None

@@ -1,47 +1,45 @@
-"""API calls and device work of a report."""
+"""API calls, device work and CUDA graphs of a report.
 
-from __future__ import annotations
+``CUDA_GRAPH_EVENTS`` holds nodes in files up to schema 3.7.2 and graphs in later ones, where
+``CUDA_GRAPH_NODE_EVENTS`` holds the nodes. So not the name decides but the columns: a row that names a node is about
+a node.
+"""
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.columns import in_order, integers, nullable
+from tracekit.arrays.columns import integers, numbers
 from tracekit.arrays.intervals import nesting_order, one_axis
-from tracekit.causes.reports import FAILED_CALL, NO_CORRELATION_ID
+from tracekit.arrays.types import Flags, Ints
+from tracekit.causes import FAILED_CALL, NO_CORRELATION_ID
 from tracekit.nsight import tables as nsight
-from tracekit.readers.requests import ENCODED, Request
-from tracekit.readers.rows.times import start_and_end
+from tracekit.nsight.tables import StoredTable
+from tracekit.readers.nsight.threads import GlobalIds
+from tracekit.readers.rows import Names, start_and_end
+from tracekit.readers.source import ENCODED, Request
+from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import (
     COPY_KINDS,
     GRAPH,
+    GRAPH_CLONED,
+    GRAPH_CREATED,
+    GRAPH_INSTANTIATED,
     KERNEL,
-    LAUNCHES,
     MEMCPY,
     MEMSET,
-    WORK,
+    NO_TIME,
+    GraphNodes,
+    Graphs,
+    Launches,
+    Work,
     names_starting,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tracekit.arrays.types import Flags, Ints
-    from tracekit.nsight.stored import StoredTable
-    from tracekit.readers.nsight.ids import GlobalIds
-    from tracekit.readers.rows.encoded import Names
-    from tracekit.recording.tally import Tally
-
 #: Nsight's column → ours, for what every table of device work has.
-_COMMON = {
-    "deviceId": "device",
-    "contextId": "context",
-    "streamId": "stream",
-    "correlationId": "correlation_id",
-}
+_COMMON = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
 _KERNEL_ONLY = {
     "gridX": "grid_x",
     "gridY": "grid_y",
@@ -57,15 +55,10 @@ _KERNEL_ONLY = {
 }
 WORK_TABLES: dict[str, tuple[StoredTable, int, dict[str, str]]] = {
     "kernel": (nsight.KERNEL, KERNEL, _KERNEL_ONLY),
-    "memcpy": (
-        nsight.MEMCPY,
-        MEMCPY,
-        {"bytes": "bytes", "copyKind": "copy_kind", "graphNodeId": "graph_node_id"},
-    ),
+    "memcpy": (nsight.MEMCPY, MEMCPY, {"bytes": "bytes", "copyKind": "copy_kind", "graphNodeId": "graph_node_id"}),
     "memset": (nsight.MEMSET, MEMSET, {"bytes": "bytes", "graphNodeId": "graph_node_id"}),
     "graph": (nsight.GRAPH_TRACE, GRAPH, {"graphId": "graph_id", "graphExecId": "graph_exec_id"}),
 }
-_TYPES: Mapping[str, pa.DataType] = {column.name: column.type for column in WORK.columns}
 _ABI_VERSION = re.compile(r"_v\d+$")
 #: Return values that are no failure: success, and "not ready", the answer of queries.
 _NO_FAILURE = (0, 600)
@@ -78,42 +71,34 @@ def work_requests() -> dict[str, Request]:
     requests = {}
     for name, (table, _, own) in WORK_TABLES.items():
         columns = {"start": pa.int64(), "end": pa.int64(), "globalPid": ENCODED}
-        columns |= {theirs: _TYPES[ours] for theirs, ours in (_COMMON | own).items()}
+        columns |= {theirs: pa.from_numpy_dtype(Work.dtype(ours)) for theirs, ours in (_COMMON | own).items()}
         columns |= {column: ENCODED for column in ("shortName", "demangledName") if column in table.columns}
         requests[name] = Request(table, columns)
     return requests
 
 
-def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> tuple[pa.Table, pa.Table]:
+def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters) -> tuple[Launches, Launches]:
     """API calls that may have launched work.
 
     Returns:
         The calls, and those that failed and so launched nothing.
     """
-    calls = _linked_calls(calls, tally)
+    calls = _linked_calls(calls, counters)
     if not calls.num_rows:
-        return LAUNCHES.empty(), LAUNCHES.empty()
-    start, end = start_and_end(calls, nsight.RUNTIME.name, "launches", tally)
+        return Launches.empty(), Launches.empty()
+    start, end = start_and_end(calls, nsight.RUNTIME.name, "launches", counters)
     thread, name = ids.threads(calls.column("globalTid")), _call_names(calls, names)
-    launches = LAUNCHES.table(
-        {
-            "start_ns": start,
-            "end_ns": end,
-            "thread": thread.astype(np.int32),
-            "correlation_id": calls.column("correlationId"),
-            "name": nullable(name, pa.int32()),
-            "kernel": None,
-        }
-    )
+    correlation_id = integers(calls, "correlationId")
+    launches = Launches.of(start_ns=start, end_ns=end, thread=thread, correlation_id=correlation_id, name=name)
     order = nesting_order(*one_axis([thread, thread], [start, end]))
-    launches, failed = in_order(launches, order), _failed(calls, name, names)[order]
+    launches, failed = launches.in_order(order), _failed(calls, name, names)[order]
     if not failed.any():
-        return launches, LAUNCHES.empty()
-    tally.add("launches", FAILED_CALL, int(failed.sum()))
-    return launches.filter(pa.array(~failed)), launches.filter(pa.array(failed))
+        return launches, Launches.empty()
+    counters.add("launches", FAILED_CALL, int(failed.sum()))
+    return launches.filter(~failed), launches.filter(failed)
 
 
-def _linked_calls(calls: pa.Table, tally: Tally) -> pa.Table:
+def _linked_calls(calls: pa.Table, counters: LossCounters) -> pa.Table:
     """The calls without rows that repeat one to carry its backtrace, and without those that no work can refer to."""
     if not calls.num_rows:
         return calls
@@ -123,7 +108,7 @@ def _linked_calls(calls: pa.Table, tally: Tally) -> pa.Table:
             calls = calls.filter(pc.invert(backtrace))
     if unlinked := calls.column("correlationId").null_count:
         calls = calls.filter(calls.column("correlationId").is_valid())
-        tally.add("launches", NO_CORRELATION_ID, unlinked)
+        counters.add("launches", NO_CORRELATION_ID, unlinked)
     return calls
 
 
@@ -134,7 +119,6 @@ def _call_names(calls: pa.Table, names: Names) -> Ints:
 
 
 def _failed(calls: pa.Table, name: Ints, names: Names) -> Flags:
-    """Which calls returned an error; none if the report does not record return values."""
     if "returnValue" not in calls.column_names:
         return np.zeros(calls.num_rows, dtype=bool)
     failed = ~np.isin(integers(calls, "returnValue", null=0), _NO_FAILURE)
@@ -146,36 +130,31 @@ def _without_abi(name: str) -> str:
     return _ABI_VERSION.sub("", name)
 
 
-def work_table(tables: dict[str, pa.Table], ids: GlobalIds, names: Names, tally: Tally) -> pa.Table:
+def work_table(tables: dict[str, pa.Table], ids: GlobalIds, names: Names, counters: LossCounters) -> Work:
     """All pieces of device work."""
-    parts = []
-    for name in WORK_TABLES:
-        rows = tables.pop(name)
-        if rows.num_rows:
-            parts.append(_work_of(name, rows, ids, names, tally))
-    return pa.concat_tables(parts).combine_chunks() if parts else WORK.empty()
+    return Work.concat(
+        [_work_of(name, rows, ids, names, counters) for name in WORK_TABLES if (rows := tables.pop(name)).num_rows]
+    )
 
 
-def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, tally: Tally) -> pa.Table:
+def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters) -> Work:
     _, kind, own = WORK_TABLES[name]
-    start, end = start_and_end(rows, WORK_TABLES[name][0].name, "kernels", tally)
-    columns: dict[str, object] = dict.fromkeys(column.name for column in WORK.columns)
-    columns["kind"] = np.full(rows.num_rows, kind, dtype=np.int8)
-    columns |= {"start_ns": start, "end_ns": end}
-    columns["process"] = nullable(ids.processes(rows.column("globalPid")), pa.int32())
+    start, end = start_and_end(rows, WORK_TABLES[name][0].name, "kernels", counters)
+    columns = {"kind": np.full(rows.num_rows, kind, dtype=np.int8), "start_ns": start, "end_ns": end}
+    columns["process"] = ids.processes(rows.column("globalPid"))
     present = {theirs: ours for theirs, ours in (_COMMON | own).items() if theirs in rows.column_names}
-    columns |= {ours: rows.column(theirs) for theirs, ours in present.items()}
+    columns |= {ours: numbers(rows, theirs) for theirs, ours in present.items()}
     columns |= _name_columns(name, rows, names)
-    if "copy_kind" in present.values():
-        columns["copy_kind"] = _known_kinds(rows).astype(np.int32)
-    if "graph_node_id" in present.values():
+    if "copy_kind" in columns:
+        columns["copy_kind"] = _known_kinds(rows)
+    if "graph_node_id" in columns:
         # Some writers put 0 for work outside graphs.
         node = columns["graph_node_id"]
-        columns["graph_node_id"] = pc.if_else(pc.equal(node, 0), pa.scalar(None, pa.int64()), node)
-    return WORK.table(columns)
+        columns["graph_node_id"] = np.where(node == 0, -1, node) if node.strides != (0,) else node
+    return Work.of(**columns)
 
 
-def _name_columns(kind: str, rows: pa.Table, names: Names) -> dict[str, object]:
+def _name_columns(kind: str, rows: pa.Table, names: Names) -> dict[str, Ints]:
     short = names.rows(rows.column("shortName")) if "shortName" in rows.column_names else None
     full = names.rows(rows.column("demangledName")) if "demangledName" in rows.column_names else None
     if kind == "memcpy":
@@ -187,7 +166,7 @@ def _name_columns(kind: str, rows: pa.Table, names: Names) -> dict[str, object]:
     full = short if full is None else full
     if short is None or full is None:
         return {}
-    return {"name": nullable(short, pa.int32()), "full_name": nullable(full, pa.int32())}
+    return {"name": short, "full_name": full}
 
 
 def _copy_names(rows: pa.Table, names: Names) -> Ints:
@@ -202,3 +181,68 @@ def _known_kinds(rows: pa.Table) -> Ints:
     """Directions of copies; an undefined code counts as Unknown."""
     kinds = integers(rows, "copyKind", null=0)
     return np.where((kinds >= 0) & (kinds < len(COPY_KINDS)), kinds, 0)
+
+
+GRAPH_TABLES = {"graph_events": nsight.GRAPH_EVENTS, "node_events": nsight.GRAPH_NODE_EVENTS}
+_IDS = ("graphNodeId", "originalGraphNodeId", "graphId", "originalGraphId", "graphExecId")
+#: Nsight's class of event → ours.
+_EVENTS = {
+    nsight.GRAPH_CREATED: GRAPH_CREATED,
+    nsight.GRAPH_CLONED: GRAPH_CLONED,
+    nsight.GRAPH_INSTANTIATED: GRAPH_INSTANTIATED,
+}
+
+
+def graph_requests() -> dict[str, Request]:
+    """What to read of both tables."""
+    columns = {"start": pa.int64(), "eventClass": pa.int32(), "globalTid": ENCODED}
+    columns |= dict.fromkeys(_IDS, pa.int64())
+    return {name: Request(table, columns) for name, table in GRAPH_TABLES.items()}
+
+
+def graph_tables(tables: dict[str, pa.Table], ids: GlobalIds) -> tuple[GraphNodes, Graphs]:
+    """Records of nodes and of graphs."""
+    nodes: list[GraphNodes] = []
+    graphs: list[Graphs] = []
+    for name in GRAPH_TABLES:
+        rows = tables.pop(name)
+        if not rows.num_rows or "globalTid" not in rows.column_names:
+            continue
+        of_node = _column(rows, "graphNodeId") != -1
+        nodes.append(_nodes(rows.filter(pa.array(of_node)), ids))
+        graphs.append(_graphs(rows.filter(pa.array(~of_node)), ids))
+    return GraphNodes.concat(nodes), Graphs.concat(graphs)
+
+
+def _nodes(rows: pa.Table, ids: GlobalIds) -> GraphNodes:
+    """Rows about nodes, without those that change an existing node."""
+    if "eventClass" in rows.column_names:
+        rows = rows.filter(pa.array(integers(rows, "eventClass") != nsight.NODE_CHANGED))
+    return GraphNodes.of(
+        start_ns=_column(rows, "start", NO_TIME),
+        thread=ids.threads(rows.column("globalTid")),
+        node_id=_column(rows, "graphNodeId"),
+        original_node_id=_column(rows, "originalGraphNodeId"),
+    )
+
+
+def _graphs(rows: pa.Table, ids: GlobalIds) -> Graphs:
+    """Rows about the creation of graphs, of the kinds that are understood."""
+    if "eventClass" not in rows.column_names:
+        return Graphs.empty()
+    rows = rows.filter(pa.array(np.isin(integers(rows, "eventClass"), list(_EVENTS))))
+    event = integers(rows, "eventClass")
+    return Graphs.of(
+        event=np.select([event == theirs for theirs in _EVENTS], list(_EVENTS.values())),
+        start_ns=_column(rows, "start", NO_TIME),
+        thread=ids.threads(rows.column("globalTid")),
+        graph_id=_column(rows, "graphId"),
+        original_graph_id=_column(rows, "originalGraphId"),
+        exec_id=_column(rows, "graphExecId"),
+    )
+
+
+def _column(rows: pa.Table, name: str, null: int = -1) -> Ints:
+    if name in rows.column_names:
+        return integers(rows, name, null)
+    return np.full(rows.num_rows, null, np.int64)

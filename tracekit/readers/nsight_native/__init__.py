@@ -3,17 +3,11 @@
 ``report`` reads one; ``cache`` keeps exports; ``writer`` finds out which version wrote a report.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracekit.nsight.exporting import RAW_MAGIC, REPORT_MAGIC
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.progress import Progress
-    from tracekit.recording.tables import Recording
+from tracekit.progress import Progress
+from tracekit.recording.tables import Recording
 
 NAME = "nsight-native"
 

@@ -4,18 +4,13 @@ An export is there whole or not at all, and never changed. The least recently us
 take more than ``LARGEST_BYTES``. Where nothing can be kept, an export lives in a temporary folder while it is read.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: All kept exports together.
 LARGEST_BYTES = 10 << 30

@@ -1,45 +1,32 @@
-"""Exports a report with the nsys of this machine, unless that was done before, and reads the export."""
-
-from __future__ import annotations
+"""Reports in nsys's own formats: exported with the nsys of this machine, unless that was done before, then read."""
 
 import re
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracekit.errors import CaptureError, ReportError
 from tracekit.files import reason_of
 from tracekit.nsight import nsys, tables as nsight
-from tracekit.nsight.exporting import ExportFailed, export, exported, is_raw
-from tracekit.readers.digests import source_of_file
-from tracekit.readers.folder.tables import FolderTables
+from tracekit.nsight.exporting import REPORT_END, ExportFailed, export, exported, is_raw
+from tracekit.nsight.nsys import Nsys
+from tracekit.progress import Progress
+from tracekit.readers.base import source_of_file
 from tracekit.readers.nsight.report import recording_of
 from tracekit.readers.nsight_native import NAME
 from tracekit.readers.nsight_native.cache import cache_folder, forget, kept, made
-from tracekit.readers.nsight_native.writer import has_its_end, is_newer, written_by
-from tracekit.readers.sqlite.bulk import BulkReader
-from tracekit.readers.sqlite.file import SqliteFile
-from tracekit.recording.provenance import Lack
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.nsight.nsys import Nsys
-    from tracekit.progress import Progress
-    from tracekit.recording.provenance import Source
-    from tracekit.recording.tables import Recording
+from tracekit.readers.sqlite.file import BulkReader, SqliteFile
+from tracekit.readers.table_folder import FolderTables
+from tracekit.recording.provenance import MissingData, Source
+from tracekit.recording.tables import Recording
 
 #: With less free space than this, a failure is due to it.
 _FULL_BYTES = 1 << 20
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the report.
-
-    Raises:
-        ReportError: If there is no nsys to export it with, or it cannot export this report.
-    """
-    writer = written_by(path)
+    """Reads the report, as the package's ``read`` says."""
+    writer = _written_by(path)
     tool = _tool(path, writer)
     source = source_of_file(path, NAME)
     key = re.sub(r"[^\w.]+", "-", f"{source.sha256[:32]}-{tool.version}")
@@ -47,14 +34,15 @@ def read(path: Path, progress: Progress) -> Recording:
     if recording is None:
         with made(key, lambda place: _export(tool, path, writer, place, progress)) as place:
             recording = _recording(exported(place), source, progress, path)
-    if not is_newer(writer, tool.version):
+    if writer:  # its tables tell the version that exported them
+        recording = replace(recording, source=replace(recording.source, exporter=writer))
+    if not _is_newer(writer, tool.version):
         return recording
-    lack = Lack(f"possibly events that only nsys {writer} knows", f"export it with nsys {writer} or newer")
-    return replace(recording, lacks=(*recording.lacks, lack))
+    newer = MissingData(f"possibly events that only nsys {writer} knows", f"export it with nsys {writer} or newer")
+    return replace(recording, missing=(*recording.missing, newer))
 
 
 def _tool(path: Path, writer: str | None) -> Nsys:
-    """The nsys of this machine."""
     needed = f"Nsight Systems {writer} or newer" if writer else "a recent Nsight Systems"
     remedy = (
         f"install {needed}, or set {nsys.VARIABLE} to the path of its nsys; or export the report where it was "
@@ -68,7 +56,7 @@ def _tool(path: Path, writer: str | None) -> Nsys:
         problem = "no nsys was found to read it with"
     except CaptureError as error:
         problem = f"the nsys to read it with cannot be used ({error})"
-    cut = "" if is_raw(path) or has_its_end(path) else "; its end is missing, so it is damaged or truncated"
+    cut = "" if is_raw(path) or _has_its_end(path) else "; its end is missing, so it is damaged or truncated"
     raise ReportError(path, f"{_what(writer)}, and {problem}{cut}", remedy)
 
 
@@ -99,7 +87,6 @@ def _recording(export: Path, source: Source, progress: Progress, path: Path) -> 
 
 
 def _export(tool: Nsys, path: Path, writer: str | None, place: Path, progress: Progress) -> None:
-    """Exports the report into a folder."""
     progress("exporting", 0.0)
     try:
         export(tool, path, place, lambda share: progress("exporting", share))
@@ -110,11 +97,10 @@ def _export(tool: Nsys, path: Path, writer: str | None, place: Path, progress: P
 
 
 def _failure(tool: Nsys, path: Path, writer: str | None, place: Path, reason: str) -> ReportError:
-    """Why nsys could not export the report, as far as that can be told."""
     if shutil.disk_usage(place).free < _FULL_BYTES:
         return _no_space(path, place, reason)
     exporter = f"nsys {tool.version} ({tool.path})"
-    if is_newer(writer, tool.version):
+    if _is_newer(writer, tool.version):
         problem = f"{_what(writer)}, and {exporter} is too old to export it ({reason})"
         remedy = f"install Nsight Systems {writer} or newer, or set {nsys.VARIABLE} to the path of its nsys"
         return ReportError(path, problem, remedy)
@@ -122,7 +108,7 @@ def _failure(tool: Nsys, path: Path, writer: str | None, place: Path, reason: st
         remedy = f"raw data needs the QdstrmImporter of the nsys that wrote it: set {nsys.VARIABLE} to that nsys"
         problem = f"{_what(writer)}, and {exporter} cannot import it: {reason}"
         return ReportError(path, problem, f"{remedy}; if it is that one, the file is damaged or truncated")
-    if not has_its_end(path):
+    if not _has_its_end(path):
         problem = f"is damaged or truncated: its end is missing; {exporter} says: {reason}"
         return ReportError(path, problem, "copy it again from where it was recorded, or record it again")
     problem = f"{_what(writer)}, and {exporter} cannot export it: {reason}"
@@ -133,3 +119,37 @@ def _no_space(path: Path, place: Path, reason: str) -> ReportError:
     where = cache_folder() if cache_folder() in place.parents else place.parent
     remedy = f"free some space in {where}, or set XDG_CACHE_HOME to a folder on another disk"
     return ReportError(path, f"cannot be exported ({reason})", remedy)
+
+
+#: The version is near the end of a report and at the beginning of raw data, with its build; else in paths of programs.
+_BUILD = re.compile(rb"\b(20\d\d\.\d{1,2}\.\d{1,2})(?:\.\d+)?-[0-9a-z]{6,}")
+_FOLDER = re.compile(rb"[Nn]sight[- ][Ss]ystems(?:-cli)?[-/\\ ](20\d\d\.\d{1,2}(?:\.\d{1,2})?)[/\\](?:target|host|bin)")
+_SEARCHED_BYTES = 1 << 20
+
+
+def _written_by(path: Path) -> str | None:
+    """Such as ``2023.4.4``; None if the report does not tell."""
+    with path.open("rb") as file:
+        head = file.read(_SEARCHED_BYTES)
+        file.seek(max(0, path.stat().st_size - _SEARCHED_BYTES))
+        end = file.read()
+    if builds := _BUILD.findall(end):
+        return str(builds[-1].decode())
+    match = _BUILD.search(head) or _FOLDER.search(head)
+    return match[1].decode() if match else None
+
+
+def _has_its_end(path: Path) -> bool:
+    """Whether a report is complete; only for reports, as raw data has no mark at its end."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(REPORT_END)))
+        return file.read() == REPORT_END
+
+
+def _is_newer(version: str | None, other: str) -> bool:
+    """Whether a version is newer than another; no if one of them is not known."""
+    return bool(version) and _numbers(other) != () and _numbers(version or "") > _numbers(other)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version))[:3]

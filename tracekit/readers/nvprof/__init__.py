@@ -1,17 +1,11 @@
 """SQLite files of nvprof and the Visual Profiler: ``report`` reads one, with one module per part."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
-
+from tracekit.progress import Progress
 from tracekit.readers.nvprof.tables import STRINGS
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.progress import Progress
-    from tracekit.recording.tables import Recording
+from tracekit.recording.tables import Recording
 
 NAME = "nvprof"
 _KINDS = "CUPTI_ACTIVITY_KIND_"

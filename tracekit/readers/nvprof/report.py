@@ -1,59 +1,43 @@
 """Files that nvprof wrote (``nvprof -o``), into a recording.
 
-They have any suffix: ``.nvprof``, ``.nvvp``, ``.prof``, ``.sql``. Times count from 1970; the recording's count from the
-first row. Columns are looked up by name; rows may come in any order.
+They have any suffix: ``.nvprof``, ``.nvvp``, ``.prof``, ``.sql``. Times count from 1970; the recording's count from
+the first row. Columns are looked up by name; rows may come in any order. A file is usually of one process; in one
+of several, the process of GPU activities is unknown.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.columns import integers
-from tracekit.causes.reports import TOO_LARGE
+from tracekit.causes import PROCESS_UNKNOWN, TOO_LARGE
 from tracekit.errors import ReportError
-from tracekit.readers.digests import source_of_file
+from tracekit.progress import Progress
+from tracekit.readers.base import source_of_file
 from tracekit.readers.nvprof import NAME, tables as nvprof
-from tracekit.readers.nvprof.calls import CALL_TABLES, call_requests, launches_table
-from tracekit.readers.nvprof.gpus import gpus
-from tracekit.readers.nvprof.lacks import lacks
-from tracekit.readers.nvprof.markers import Texts, marker_requests, paired, ranges_table, with_payloads
-from tracekit.readers.nvprof.processes import name_requests, named_objects, named_pids, with_processes
-from tracekit.readers.nvprof.rows import distinct_rows, shifted, with_times
-from tracekit.readers.nvprof.threads import call_keys, thread_rows, threads_of
+from tracekit.readers.nvprof.markers import marker_requests, paired, ranges_table
+from tracekit.readers.nvprof.tables import call_keys, object_keys, shifted, threads_of, with_times
 from tracekit.readers.nvprof.work import (
+    CALL_TABLES,
     WORK_TABLES,
-    Spelling,
-    linked_to_runtime,
-    started_by_parents,
-    transfers,
+    call_requests,
+    launches_table,
     work_requests,
     work_table,
 )
-from tracekit.readers.rows.credible import Naming, credible
-from tracekit.readers.rows.encoded import Names
-from tracekit.readers.rows.ranks import ranks
-from tracekit.readers.rows.times import DamagedRows
-from tracekit.readers.source import typed
-from tracekit.readers.sqlite.bulk import BulkReader
-from tracekit.readers.sqlite.file import DAMAGED, SqliteFile
-from tracekit.recording.provenance import LATEST_UTC_NS
-from tracekit.recording.tables import Recording
-from tracekit.recording.tally import Tally
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracekit.arrays.types import Ints
-    from tracekit.progress import Progress
-    from tracekit.readers.source import TableSource
-    from tracekit.recording.provenance import Source
+from tracekit.readers.ranks import ranks
+from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, Request, TableSource, has, typed
+from tracekit.readers.sqlite.file import DAMAGED, BulkReader, SqliteFile
+from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, MissingData, Source, compute_capability
+from tracekit.recording.tables import Launches, Recording, Threads, Work
 
 _SUBJECTS = {"ranges": "ranges", "runtime": "launches", "driver": "launches"}
+_NAME_COLUMNS = {"objectKind": pa.int64(), "objectId": ENCODED_BLOB, "name": ENCODED}
 #: The string that stands for none.
 _NO_STRING = 0
 #: September 2001; times before it do not count from 1970.
@@ -61,27 +45,24 @@ _EARLIEST_UTC_NS = 10**18
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the file.
-
-    Raises:
-        ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
-    """
+    """Reads the file, as the package's ``read`` says."""
     file = SqliteFile(path)
     with ThreadPoolExecutor(max_workers=1) as beside:
         source = beside.submit(source_of_file, path, NAME)
         _check_essentials(file)
         bulk = BulkReader(file)
-        requests = marker_requests() | call_requests() | work_requests() | name_requests()
+        requests = (
+            marker_requests() | call_requests() | work_requests() | {"names": Request(nvprof.NAMES, _NAME_COLUMNS)}
+        )
         tables = bulk.read(requests, lambda share: progress("reading", share))
         pa.default_memory_pool().release_unused()
-        tally = Tally()
-        tally.add("values", TOO_LARGE, bulk.beyond)
-        naming = Naming({name: request.table.name for name, request in requests.items()}, _SUBJECTS)
-        naming = naming._replace(tables={**naming.tables, "ranges": nvprof.MARKER.name})
+        counters = LossCounters()
+        counters.add("values", TOO_LARGE, bulk.beyond)
+        names = {name: request.table.name for name, request in requests.items()} | {"ranges": nvprof.MARKER.name}
         try:
-            events = credible(_events(tables, tally), naming, tally)
-            recording = _recording(bulk, events, tables["names"], source.result(), tally)
-            return replace(recording, lacks=(*lacks(recording), *file.lacks))
+            events = drop_implausible_times(_events(tables, counters), names, _SUBJECTS, counters)
+            recording = _recording(bulk, events, tables["names"], source.result(), counters)
+            return replace(recording, missing=(*_missing_data(recording), *file.missing))
         except DamagedRows as damage:
             raise ReportError(path, str(damage), DAMAGED) from None
 
@@ -93,78 +74,53 @@ def _check_essentials(file: SqliteFile) -> None:
             raise ReportError(file.path, problem, "expected an unmodified file of nvprof; record again with: nvprof -o")
 
 
-def _events(tables: dict[str, pa.Table], tally: Tally) -> dict[str, pa.Table]:
-    """Distinct ranges, calls and work that have times; their tables are taken out of the dict."""
-    tables["unified"] = transfers(tables["unified"], tally)
-    events = {}
-    for name in (*CALL_TABLES, *WORK_TABLES):
-        subject = _SUBJECTS.get(name, "kernels")
-        rows = linked_to_runtime(tables.pop(name))
-        events[name] = with_times(distinct_rows(rows, "start", subject, tally), subject, tally)
-    events["cdp_kernel"] = started_by_parents(events)
-    markers = distinct_rows(tables.pop("marker"), "timestamp", "events", tally)
-    events["ranges"] = with_payloads(paired(markers, tally), tables.pop("payload"))
-    return events
+def _events(tables: dict[str, pa.Table], counters: LossCounters) -> dict[str, pa.Table]:
+    """Ranges, calls and GPU activities that have times; their tables are taken out of the dict."""
+    events = {
+        name: with_times(tables.pop(name), _SUBJECTS.get(name, "kernels"), counters)
+        for name in (*CALL_TABLES, *WORK_TABLES)
+    }
+    return events | {"ranges": paired(tables.pop("marker"), counters)}
 
 
 def _recording(
-    tables: TableSource,
-    events: dict[str, pa.Table],
-    named: pa.Table,
-    source: Source,
-    tally: Tally,
+    tables: TableSource, events: dict[str, pa.Table], named: pa.Table, source: Source, counters: LossCounters
 ) -> Recording:
     origin = _origin(events)
     events = {name: shifted(rows, origin) for name, rows in events.items()}
-    threads, known = threads_of(_keys(events, named))
+    keys = [call_keys(events[name]) for name in CALL_TABLES]
+    keys += [integers(events["ranges"], name) for name in ("thread_key", "end_key") if events["ranges"].num_rows]
+    threads, known = threads_of(keys)
     strings = _strings(tables)
     texts, domains, names = Names(strings), Names(strings), Names(strings)
-    launches, failed = launches_table(events, known, names, tally)
-    work = work_table(events, Spelling(Names(strings), names), threads.process_pid, tally)
-    ranges = ranges_table(events["ranges"], Texts(texts, domains), known, launches, tally)
+    launches, failed = launches_table(events, known, names, counters)
+    work = work_table(events, Names(strings), names, counters)
+    ranges = ranges_table(events["ranges"], texts, domains, known, launches, counters)
     text_of = dict(zip(strings.column("id").to_pylist(), strings.column("value").to_pylist(), strict=True))
-    process_names, thread_names = named_objects(named, text_of)
+    process_names = _process_names(named, text_of)
     recording = Recording(
         source=_described(tables, source, origin),
         threads=threads,
         ranges=ranges,
         launches=launches,
-        work=with_processes(work, (launches, failed), threads, tally),
+        work=_with_processes(work, (launches, failed), threads, counters),
         failed=failed,
         texts=texts.used,
         domains=domains.used,
         names=names.used,
         process_names={pid: process_names[pid] for pid in threads.process_pid.tolist() if pid in process_names},
-        thread_names=_by_row(thread_names, known),
-        devices=gpus(tables, text_of),
-        tally=tally,
+        devices=_gpus(tables, text_of),
+        counters=counters,
     )
     return replace(recording, ranks=ranks(recording, source.name))
 
 
-def _keys(events: dict[str, pa.Table], named: pa.Table) -> list[Ints]:
-    """The threads of all rows; if there are none, of the processes that have names."""
-    keys = [call_keys(events[name]) for name in CALL_TABLES if events[name].num_rows]
-    if events["ranges"].num_rows:
-        keys += [integers(events["ranges"], name) for name in ("thread_key", "end_key")]
-    return keys or [named_pids(named)]
-
-
-def _by_row(names: dict[int, str], known: Ints) -> dict[int, str]:
-    if not names:
-        return {}
-    rows = thread_rows(np.array(list(names), dtype=np.int64), known)
-    return {row: name for row, name in zip(rows.tolist(), names.values(), strict=True) if row >= 0}
-
-
 def _origin(events: dict[str, pa.Table]) -> int:
-    """The first time of all, at which the session counts as begun."""
     starts = [integers(rows, "start") for rows in events.values() if rows.num_rows]
     return min((int(start.min()) for start in starts), default=0)
 
 
 def _strings(tables: TableSource) -> pa.Table:
-    """The strings by id, without the one that stands for none."""
     rows = typed(tables, nvprof.STRINGS, "_id_", "value")
     kept = [row for row in rows if row[0] != _NO_STRING]
     return pa.table(
@@ -173,7 +129,6 @@ def _strings(tables: TableSource) -> pa.Table:
 
 
 def _described(tables: TableSource, source: Source, origin: int) -> Source:
-    """What is known of the file, with what the tables say about it."""
     versions = typed(tables, nvprof.VERSION, "version")
     return replace(
         source,
@@ -181,3 +136,72 @@ def _described(tables: TableSource, source: Source, origin: int) -> Source:
         schema_version=str(versions[0][0]) if versions else None,
         started_utc_ns=origin if _EARLIEST_UTC_NS <= origin < LATEST_UTC_NS else None,
     )
+
+
+def _with_processes(work: Work, calls: tuple[Launches, ...], threads: Threads, counters: LossCounters) -> Work:
+    """The work with its process, if only one made API calls; otherwise it is counted."""
+    callers = np.unique(threads.process[np.concatenate([table.thread for table in calls])])
+    if not callers.size:
+        callers = np.arange(threads.process_pid.size)
+    if callers.size == 1:
+        return replace(work, process=np.full(len(work), callers[0]))
+    counters.add("kernels", PROCESS_UNKNOWN, len(work))
+    return work
+
+
+def _process_names(rows: pa.Table, strings: dict[int, str]) -> dict[int, str]:
+    if not rows.num_rows or not set(_NAME_COLUMNS) <= set(rows.column_names):
+        return {}
+    pids, kinds = (object_keys(rows) >> 32).tolist(), integers(rows, "objectKind").tolist()
+    named = zip(kinds, pids, rows.column("name").to_pylist(), strict=True)
+    return {pid: _program(strings[name]) for kind, pid, name in named if kind == nvprof.PROCESS and strings.get(name)}
+
+
+def _program(command: str) -> str:
+    """The program of a command without its folders and arguments, which may be private."""
+    words = command.split()
+    return words[0].replace("\\", "/").rsplit("/", 1)[-1] if words else command
+
+
+def _gpus(tables: TableSource, strings: Mapping[int, str]) -> dict[int, Gpu]:
+    """The GPUs by the number that work refers to; one that has no name is left out."""
+    table = nvprof.DEVICE
+    if not has(tables, table, "id", "name"):
+        return {}
+    columns = tuple(column for column in table.columns if has(tables, table, column))
+    rows = (dict(zip(columns, row, strict=True)) for row in tables.values(table.name, columns))
+    return {
+        row["id"]: Gpu(
+            name=strings[row["name"]],
+            compute_capability=compute_capability(row.get("computeCapabilityMajor"), row.get("computeCapabilityMinor")),
+            multiprocessors=_figure(row.get("numMultiprocessors")),
+            memory_bytes=_figure(row.get("globalMemorySize")),
+            memory_bytes_per_s=_figure(row.get("globalMemoryBandwidth"), 1_000),
+            clock_hz=_figure(row.get("coreClockRate"), 1_000),
+        )
+        for row in rows
+        if isinstance(row["id"], int) and isinstance(row["name"], int) and strings.get(row["name"])
+    }
+
+
+def _figure(value: object, unit: int = 1) -> int | None:
+    return value * unit if isinstance(value, int) and value > 0 else None
+
+
+def _missing_data(recording: Recording) -> Iterator[MissingData]:
+    if not len(recording.ranges):
+        yield MissingData(
+            "NVTX ranges",
+            "mark the model and record with: nvprof -o report.nvprof python train.py (or emit_nvtx of torch)",
+        )
+    if not len(recording.work):
+        yield MissingData("GPU work", "record with: nvprof -o report.nvprof, on a machine whose driver permits it")
+    elif not len(recording.launches):
+        yield MissingData(
+            "CUDA API calls", "without them no kernel can be given a module; record without --profile-api-trace none"
+        )
+    if recording.threads.process_pid.size > 1 and (unknown := int((recording.work.process < 0).sum())):
+        remedy = "record each process into a file of its own: nvprof --profile-child-processes -o report.%p.nvprof"
+        yield MissingData(f"the processes of {unknown} GPU activities", remedy)
+    if bool((recording.work.graph_node_id >= 0).any()):
+        yield MissingData("the creation of CUDA graphs", "record with nsys profile --cuda-graph-trace=node")

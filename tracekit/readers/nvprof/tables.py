@@ -1,17 +1,30 @@
-"""The tables of nvprof's SQLite files that tracekit uses, as CUPTI's activity records have them.
+"""The tables of nvprof's SQLite files that tracekit uses, as CUPTI's activity records have them, and their rows.
 
 A file has all tables of its version, most of them empty, and some of these columns. Names are ids of strings, of which
-0 is none. ``ESSENTIAL`` names the columns without which a table is useless.
+0 is none. ``ESSENTIAL`` names the columns without which a table is useless. CUPTI keeps 32 bits of a thread's id:
+unsigned in the objects of markers, signed in API calls. The same 32 bits are the same thread; its id in our tables is
+the signed number. What belongs to a process and to no thread of it is on its thread 0.
 """
 
-from __future__ import annotations
+import struct
+from collections.abc import Iterable
 
-from tracekit.nsight.stored import stored
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays.codes import positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Ints
+from tracekit.causes import TIME_UNKNOWN
+from tracekit.nsight.tables import stored
+from tracekit.recording.provenance import LossCounters
+from tracekit.recording.tables import Threads
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-_PLACE = "start end deviceId contextId streamId correlationId runtimeCorrelationId"
+_PLACE = "start end deviceId contextId streamId correlationId"
 _KERNEL_COLUMNS = (
-    f"{_PLACE} gridId name gridX gridY gridZ blockX blockY blockZ "
+    f"{_PLACE} name gridX gridY gridZ blockX blockY blockZ "
     "registersPerThread staticSharedMemory dynamicSharedMemory graphNodeId graphId"
 )
 _COPY_COLUMNS = f"{_PLACE} bytes copyKind graphNodeId graphId"
@@ -20,21 +33,16 @@ _CALL_COLUMNS = "cbid start end processId threadId correlationId returnValue"
 STRINGS = stored("StringTable", "_id_", texts="value")
 VERSION = stored("Version", "version")
 MARKER = stored(_PREFIX + "MARKER", "flags timestamp id objectKind name domain", blobs="objectId")
-MARKER_DATA = stored(_PREFIX + "MARKER_DATA", "id payloadKind", blobs="payload")
 RUNTIME = stored(_PREFIX + "RUNTIME", _CALL_COLUMNS)
 DRIVER = stored(_PREFIX + "DRIVER", _CALL_COLUMNS)
 KERNEL = stored(_PREFIX + "KERNEL", _KERNEL_COLUMNS)
 CONCURRENT_KERNEL = stored(_PREFIX + "CONCURRENT_KERNEL", _KERNEL_COLUMNS)
 #: Kernels that kernels launched.
-CDP_KERNEL = stored(_PREFIX + "CDP_KERNEL", f"{_KERNEL_COLUMNS} parentGridId")
+CDP_KERNEL = stored(_PREFIX + "CDP_KERNEL", _KERNEL_COLUMNS)
 MEMCPY = stored(_PREFIX + "MEMCPY", _COPY_COLUMNS)
 #: Copies between two GPUs.
 MEMCPY2 = stored(_PREFIX + "MEMCPY2", _COPY_COLUMNS)
-MEMSET = stored(_PREFIX + "MEMSET", f"{_PLACE} value bytes graphNodeId graphId")
-GRAPH_TRACE = stored(_PREFIX + "GRAPH_TRACE", "start end deviceId contextId streamId correlationId graphId")
-UNIFIED_MEMORY = stored(
-    _PREFIX + "UNIFIED_MEMORY_COUNTER", "start end counterKind value address srcId dstId streamId processId"
-)
+MEMSET = stored(_PREFIX + "MEMSET", f"{_PLACE} bytes graphNodeId graphId")
 DEVICE = stored(
     _PREFIX + "DEVICE",
     "id name computeCapabilityMajor computeCapabilityMinor numMultiprocessors globalMemorySize globalMemoryBandwidth "
@@ -42,27 +50,90 @@ DEVICE = stored(
 )
 NAMES = stored(_PREFIX + "NAME", "objectKind name", blobs="objectId")
 
-_SPAN = ("start", "end")
+_LINKED = ("start", "end", "correlationId")
 ESSENTIAL: dict[str, tuple[str, ...]] = {
     STRINGS.name: ("_id_", "value"),
     MARKER.name: ("flags", "timestamp", "id", "name"),
-    RUNTIME.name: (*_SPAN, "correlationId"),
-    DRIVER.name: (*_SPAN, "correlationId"),
-    KERNEL.name: (*_SPAN, "correlationId", "name"),
-    CONCURRENT_KERNEL.name: (*_SPAN, "correlationId", "name"),
-    CDP_KERNEL.name: (*_SPAN, "correlationId", "name"),
-    GRAPH_TRACE.name: (*_SPAN, "correlationId"),
-    MEMCPY.name: (*_SPAN, "correlationId"),
-    MEMCPY2.name: (*_SPAN, "correlationId"),
-    MEMSET.name: (*_SPAN, "correlationId"),
+    **{table.name: _LINKED for table in (RUNTIME, DRIVER, MEMCPY, MEMCPY2, MEMSET)},
+    **{table.name: (*_LINKED, "name") for table in (KERNEL, CONCURRENT_KERNEL, CDP_KERNEL)},
 }
 
 #: Kinds of objects (CUpti_ActivityObjectKind).
 PROCESS, THREAD = 1, 2
 #: Flags of markers (CUpti_ActivityFlag); the others are of synchronisation objects that users define.
 INSTANT, BEGIN, END = 1, 2, 4
-#: Counters of unified memory that are transfers (CUpti_ActivityUnifiedMemoryCounterKind) → row of COPY_KINDS.
-TRANSFERS = {1: 11, 2: 12, 8: 13}
-TO_HOST = 2
-#: Kinds of payloads (CUpti_MetricValueKind).
-DOUBLE, UINT64, INT64 = 0, 1, 4
+
+_ID_BITS, _ID_MASK = 32, 0xFFFF_FFFF
+_PID_MASK = 0x7FFF_FFFF
+_OBJECT = struct.Struct("<II")
+
+
+def thread_keys(pid: Ints, tid: Ints) -> Ints:
+    """One number for each thread of each process."""
+    keys: Ints = (pid.astype(np.int64) & _PID_MASK) << _ID_BITS | (tid.astype(np.int64) & _ID_MASK)
+    return keys
+
+
+def call_keys(calls: pa.Table) -> Ints:
+    """The threads of API calls."""
+    return thread_keys(_column(calls, "processId"), _column(calls, "threadId"))
+
+
+def object_keys(rows: pa.Table) -> Ints:
+    """The threads of rows about objects: the first 8 bytes are ids of process and thread, the others mean nothing."""
+    if "objectId" not in rows.column_names:
+        return np.zeros(rows.num_rows, dtype=np.int64)
+    array = rows.column("objectId").combine_chunks()
+    ids = [
+        _OBJECT.unpack((raw or b"")[: _OBJECT.size].ljust(_OBJECT.size, b"\0")) for raw in array.dictionary.to_pylist()
+    ]
+    pid, tid = np.array([*ids, (0, 0)], dtype=np.int64).T
+    row = np.asarray(array.indices.fill_null(-1))
+    kind = _column(rows, "objectKind", THREAD)
+    of_process = np.isin(kind, (PROCESS, THREAD))
+    return thread_keys(np.where(of_process, pid[row], 0), np.where(kind == THREAD, tid[row], 0))
+
+
+def threads_of(keys: Iterable[Ints]) -> tuple[Threads, Ints]:
+    """The threads of a report, and their distinct keys in order."""
+    distinct = np.unique(np.concatenate([np.empty(0, np.int64), *(np.asarray(pa.array(key).unique()) for key in keys)]))
+    pid = distinct >> _ID_BITS
+    pids = np.unique(pid)
+    threads = Threads(
+        pid=pid,
+        tid=(distinct & _ID_MASK).astype(np.uint32).view(np.int32).astype(np.int64),
+        process=np.searchsorted(pids, pid),
+        process_pid=pids,
+    )
+    return threads, distinct
+
+
+def thread_rows(keys: Ints, known: Ints) -> Ints:
+    """The row of each thread."""
+    encoded = pa.array(keys).dictionary_encode()
+    rows: Ints = positions(np.asarray(encoded.dictionary), known)[np.asarray(encoded.indices)].astype(np.int32)
+    return rows
+
+
+def _column(rows: pa.Table, name: str, missing: int = 0) -> Ints:
+    if name not in rows.column_names:
+        return np.full(rows.num_rows, missing, dtype=np.int64)
+    return integers(rows, name, null=missing)
+
+
+def with_times(rows: pa.Table, subject: str, counters: LossCounters) -> pa.Table:
+    """The rows that have start and end; CUPTI writes 0 for a time that it did not see."""
+    if not rows.num_rows or "start" not in rows.column_names:
+        return rows
+    timed = (integers(rows, "start", null=0) != 0) & (integers(rows, "end", null=0) != 0)
+    counters.add(subject, TIME_UNKNOWN, int((~timed).sum()))
+    return rows if timed.all() else rows.filter(pa.array(timed))
+
+
+def shifted(rows: pa.Table, origin: int) -> pa.Table:
+    """The rows with times since an origin."""
+    for name in ("start", "end"):
+        if name in rows.column_names:
+            at = rows.column_names.index(name)
+            rows = rows.set_column(at, name, pc.subtract(rows.column(name), pa.scalar(origin, pa.int64())))
+    return rows

@@ -1,45 +1,114 @@
-"""Device work: kernels, copies, memsets, graphs traced as a whole, and migrations of unified memory."""
+"""API calls, and GPU activities: kernels, copies and memsets."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tracekit.arrays.columns import integers, nullable
-from tracekit.arrays.lookups import lookup, positions
-from tracekit.causes.reports import OTHER_EVENT
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.columns import integers, numbers
+from tracekit.arrays.intervals import nesting_order, one_axis
+from tracekit.arrays.types import Flags, Ints
+from tracekit.causes import FAILED_CALL, NO_CORRELATION_ID
+from tracekit.nsight.tables import StoredTable, short_name
 from tracekit.readers.nvprof import tables as nvprof
-from tracekit.readers.nvprof.names import full_name, kernel_name
-from tracekit.readers.requests import ENCODED, Request
-from tracekit.readers.rows.times import start_and_end
-from tracekit.recording.tables import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMSET, WORK
+from tracekit.readers.nvprof.tables import call_keys, thread_rows
+from tracekit.readers.rows import Names, start_and_end
+from tracekit.readers.source import ENCODED, Request
+from tracekit.recording.provenance import LossCounters
+from tracekit.recording.tables import COPY_KINDS, KERNEL, MEMCPY, MEMSET, Launches, Work, names_starting
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+CALL_TABLES: dict[str, StoredTable] = {"runtime": nvprof.RUNTIME, "driver": nvprof.DRIVER}
+_COLUMNS = ("cbid", "start", "end", "processId", "threadId", "correlationId", "returnValue")
+#: Return values that are no failure: success, and "not ready", the answer of queries, which was 34 before CUDA 10.1.
+_NO_FAILURE = (0, 34, 600)
+#: They end a graph capture even if they return an error.
+_ENDS_EITHER_WAY = ("cudaStreamEndCapture", "cuStreamEndCapture")
 
-    from tracekit.arrays.types import Ints
-    from tracekit.nsight.stored import StoredTable
-    from tracekit.readers.rows.encoded import Names
-    from tracekit.recording.tally import Tally
+
+@cache
+def call_names(api: str) -> tuple[str, ...]:
+    """The names of the calls of ``runtime`` or ``driver``, without versions: that of call N is at N - 1.
+
+    They are those of CUPTI's ``cupti_runtime_cbid.h`` and ``cupti_driver_cbid.h``, which only ever get more.
+    """
+    return tuple(Path(__file__).with_name(f"{api}_calls.txt").read_text("ascii").split())
+
+
+def call_requests() -> dict[str, Request]:
+    """What to read of the tables of calls."""
+    return {name: Request(table, dict.fromkeys(_COLUMNS, pa.int64())) for name, table in CALL_TABLES.items()}
+
+
+def launches_table(
+    tables: dict[str, pa.Table], known: Ints, names: Names, counters: LossCounters
+) -> tuple[Launches, Launches]:
+    """API calls that may have launched work.
+
+    Args:
+        tables: Rows of the tables of calls, which are taken out of the dict.
+        known: Keys of the report's threads.
+        names: Where names are kept.
+        counters: Where losses are counted.
+
+    Returns:
+        The calls, and those that failed and so launched nothing.
+    """
+    parts = [_calls(name, tables.pop(name), known, names, counters) for name in CALL_TABLES]
+    launches = Launches.concat([part for part, _ in parts])
+    failed = np.concatenate([part for _, part in parts])
+    axis = one_axis([launches.thread, launches.thread], [launches.start_ns, launches.end_ns])
+    order = nesting_order(*axis)
+    launches, failed = launches.in_order(order), failed[order]
+    if not failed.any():
+        return launches, Launches.empty()
+    counters.add("launches", FAILED_CALL, int(failed.sum()))
+    return launches.filter(~failed), launches.filter(failed)
+
+
+def _calls(name: str, calls: pa.Table, known: Ints, names: Names, counters: LossCounters) -> tuple[Launches, Flags]:
+    if not calls.num_rows:
+        return Launches.empty(), np.zeros(0, dtype=bool)
+    if unlinked := calls.column("correlationId").null_count:
+        calls = calls.filter(calls.column("correlationId").is_valid())
+        counters.add("launches", NO_CORRELATION_ID, unlinked)
+    start, end = start_and_end(calls, CALL_TABLES[name].name, "launches", counters)
+    called = _name_rows(calls, call_names(name), names)
+    launches = Launches.of(
+        start_ns=start,
+        end_ns=end,
+        thread=thread_rows(call_keys(calls), known),
+        correlation_id=integers(calls, "correlationId"),
+        name=called,
+    )
+    failed = (
+        ~np.isin(integers(calls, "returnValue", null=0), _NO_FAILURE) if "returnValue" in calls.column_names else False
+    )
+    return launches, failed & ~np.isin(called, names_starting(names.used, _ENDS_EITHER_WAY))
+
+
+def _name_rows(calls: pa.Table, known: tuple[str, ...], names: Names) -> Ints:
+    """Row of each call's name; -1 for a call that is newer than all names."""
+    if "cbid" not in calls.column_names:
+        return np.full(calls.num_rows, -1)
+    number = integers(calls, "cbid", null=0)
+    number = np.where((number > 0) & (number <= len(known)), number, 0)
+    row = np.full(len(known) + 1, -1, dtype=np.int32)
+    for used in np.flatnonzero(np.bincount(number)).tolist():
+        row[used] = names.row(known[used - 1]) if used else -1
+    return np.asarray(row[number])
 
 
 class _Source(NamedTuple):
-    """A table of device work.
-
-    Attributes:
-        table: The table.
-        kind: What its rows are.
-        columns: nvprof's column → ours.
-        more: Other columns that are read.
-    """
+    """A table of GPU activities, of one kind, with nvprof's names of columns → ours."""
 
     table: StoredTable
     kind: int
     columns: dict[str, str]
-    more: tuple[str, ...] = ()
 
 
 _PLACE = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
@@ -55,158 +124,58 @@ _KERNEL = {
     "staticSharedMemory": "static_smem_bytes",
     "dynamicSharedMemory": "dynamic_smem_bytes",
 }
-#: In files of CUDA 5 the correlation id is that of the driver's call, and this one that of the runtime's around it.
-_BY_RUNTIME = "runtimeCorrelationId"
 _COPY = _PLACE | {"bytes": "bytes", "copyKind": "copy_kind"} | _GRAPH
 _SOURCES = {
-    "kernel": _Source(nvprof.KERNEL, KERNEL, _PLACE | _KERNEL | _GRAPH, ("gridId",)),
-    "concurrent_kernel": _Source(nvprof.CONCURRENT_KERNEL, KERNEL, _PLACE | _KERNEL | _GRAPH, ("gridId",)),
-    "cdp_kernel": _Source(nvprof.CDP_KERNEL, KERNEL, _PLACE | _KERNEL, ("gridId", "parentGridId")),
+    "kernel": _Source(nvprof.KERNEL, KERNEL, _PLACE | _KERNEL | _GRAPH),
+    "concurrent_kernel": _Source(nvprof.CONCURRENT_KERNEL, KERNEL, _PLACE | _KERNEL | _GRAPH),
+    # Kernels that kernels launched: no API call started them.
+    "cdp_kernel": _Source(nvprof.CDP_KERNEL, KERNEL, _PLACE | _KERNEL),
     "memcpy": _Source(nvprof.MEMCPY, MEMCPY, _COPY),
     "memcpy2": _Source(nvprof.MEMCPY2, MEMCPY, _COPY),
-    "memset": _Source(nvprof.MEMSET, MEMSET, _PLACE | {"bytes": "bytes"} | _GRAPH, ("value",)),
-    "graph": _Source(nvprof.GRAPH_TRACE, GRAPH, _PLACE | {"graphId": "graph_id"}),
-    "unified": _Source(
-        nvprof.UNIFIED_MEMORY,
-        MEMCPY,
-        {"value": "bytes"},
-        ("counterKind", "srcId", "dstId", "processId", "address"),
-    ),
+    "memset": _Source(nvprof.MEMSET, MEMSET, _PLACE | {"bytes": "bytes"} | _GRAPH),
 }
-_TYPES: Mapping[str, pa.DataType] = {column.name: column.type for column in WORK.columns}
 WORK_TABLES = tuple(_SOURCES)
-#: Kernels launch kernels at most this deep (cudaLimitDevRuntimeSyncDepth).
-_DEEPEST = 24
 
 
 def work_requests() -> dict[str, Request]:
     """What to read of the tables of device work."""
     requests = {}
-    for name, source in _SOURCES.items():
-        columns = {"start": pa.int64(), "end": pa.int64(), "name": ENCODED}
-        columns |= {theirs: _TYPES[ours] for theirs, ours in source.columns.items()}
-        columns |= dict.fromkeys((*source.more, _BY_RUNTIME), pa.int64())
-        requests[name] = Request(
-            source.table, {name: columns[name] for name in columns if name in source.table.columns}
-        )
+    for name, (table, _, ours) in _SOURCES.items():
+        columns = {"start": pa.int64(), "end": pa.int64()} | ({"name": ENCODED} if "name" in table.columns else {})
+        columns |= {column: pa.from_numpy_dtype(Work.dtype(ours[column])) for column in ours}
+        requests[name] = Request(table, columns)
     return requests
 
 
-def transfers(counters: pa.Table, tally: Tally) -> pa.Table:
-    """The rows of unified memory's counters that are migrations; others, and those of older files, have no span."""
-    timed = {"start", "end", "counterKind"} <= set(counters.column_names)
-    moved = np.isin(integers(counters, "counterKind"), list(nvprof.TRANSFERS)) if timed else np.zeros(counters.num_rows)
-    tally.add("events", OTHER_EVENT, int((moved == 0).sum()))
-    return counters.filter(pa.array(moved)) if timed else pa.table({})
-
-
-def linked_to_runtime(rows: pa.Table) -> pa.Table:
-    """The rows linked to calls of the runtime, where these have ids of their own."""
-    if not rows.num_rows or _BY_RUNTIME not in rows.column_names:
-        return rows
-    outer = rows.column(_BY_RUNTIME).fill_null(0)
-    linked = pc.if_else(pc.greater(outer, 0), outer, rows.column("correlationId"))
-    return rows.set_column(rows.column_names.index("correlationId"), "correlationId", linked)
-
-
-def started_by_parents(tables: dict[str, pa.Table]) -> pa.Table:
-    """Kernels that kernels launched, each linked to the API call that launched the first of them."""
-    children = tables["cdp_kernel"]
-    needed = {"deviceId", "gridId", "parentGridId"}
-    if not children.num_rows or not needed <= set(children.column_names):
-        return children
-    hosts = [
-        tables[name] for name in ("kernel", "concurrent_kernel") if needed - {"parentGridId"} <= _names(tables[name])
-    ]
-    grids = [_grids(host, "gridId") for host in (*hosts, children)]
-    known, first, count = np.unique(np.concatenate(grids), return_index=True, return_counts=True)
-    of_host = np.concatenate([np.empty(0, np.int64), *(integers(host, "correlationId") for host in hosts)])
-    # Which call began a kernel is not known where none of the host did, or where ids of grids come again.
-    correlation = np.append(of_host, np.full(children.num_rows, -1))
-    child, parent = positions(grids[-1], known), positions(_grids(children, "parentGridId"), known)
-    of_grid = np.where(count == 1, correlation[first], -1)
-    for _ in range(_DEEPEST):
-        of_grid[child] = np.where(of_grid[child] < 0, lookup(of_grid, parent), of_grid[child])
-    at = children.column_names.index("correlationId")
-    return children.set_column(at, "correlationId", nullable(of_grid[child], pa.int64()))
-
-
-def _grids(rows: pa.Table, column: str) -> Ints:
-    """A number for each grid of each GPU."""
-    grid = integers(rows, column)
-    return integers(rows, "deviceId").astype(np.int64) << 48 ^ grid
-
-
-def _names(rows: pa.Table) -> set[str]:
-    return set(rows.column_names)
-
-
-class Spelling(NamedTuple):
-    """The strings of the report, and where names are kept."""
-
-    symbols: Names
-    names: Names
-
-
-def work_table(tables: dict[str, pa.Table], spelling: Spelling, pids: Ints, tally: Tally) -> pa.Table:
-    """All pieces of device work; only of migrations their process is recorded.
+def work_table(tables: dict[str, pa.Table], symbols: Names, names: Names, counters: LossCounters) -> Work:
+    """All GPU activities, without their process, which nvprof does not record; their rows are taken out of the dict.
 
     Args:
-        tables: Distinct rows, which are taken out of the dict.
-        spelling: Strings and names.
-        pids: Process ids, in order.
-        tally: Where losses are counted.
+        tables: The report's tables.
+        symbols: Its strings.
+        names: Where names are kept.
+        counters: Where losses are counted.
     """
-    parts = []
-    for name in WORK_TABLES:
-        rows = tables.pop(name)
-        if rows.num_rows:
-            parts.append(_work_of(_SOURCES[name], rows, spelling, pids, tally))
-    return pa.concat_tables(parts).combine_chunks() if parts else WORK.empty()
+    parts = ((source, tables.pop(name)) for name, source in _SOURCES.items())
+    return Work.concat([_work_of(source, rows, symbols, names, counters) for source, rows in parts if rows.num_rows])
 
 
-def _work_of(source: _Source, rows: pa.Table, spelling: Spelling, pids: Ints, tally: Tally) -> pa.Table:
-    start, end = start_and_end(rows, source.table.name, "kernels", tally)
-    columns: dict[str, object] = {column.name: pa.nulls(rows.num_rows, column.type) for column in WORK.columns}
-    columns |= {"kind": np.full(rows.num_rows, source.kind, dtype=np.int8), "start_ns": start, "end_ns": end}
-    columns |= {ours: rows.column(theirs) for theirs, ours in source.columns.items() if theirs in rows.column_names}
-    if source.table is nvprof.UNIFIED_MEMORY:
-        columns |= _migration(rows, pids)
+def _work_of(source: _Source, rows: pa.Table, symbols: Names, names: Names, counters: LossCounters) -> Work:
+    start, end = start_and_end(rows, source.table.name, "kernels", counters)
+    columns = {"kind": np.full(rows.num_rows, source.kind, dtype=np.int8), "start_ns": start, "end_ns": end}
+    columns |= {ours: numbers(rows, theirs) for theirs, ours in source.columns.items() if theirs in rows.column_names}
     if source.kind == MEMCPY:
-        columns["copy_kind"] = _known_kinds(columns["copy_kind"])
-    for column in _GRAPH.values():
+        code = columns.get("copy_kind", np.zeros(rows.num_rows, dtype=np.int32))
+        columns["copy_kind"] = np.where((code >= 0) & (code < len(COPY_KINDS)), code, 0)
+    for column in columns.keys() & _GRAPH.values():
         # Work outside of graphs has 0.
-        columns[column] = pc.if_else(pc.equal(columns[column], 0), pa.scalar(None, pa.int64()), columns[column])
-    return WORK.table(columns | _name_columns(source, rows, columns, spelling))
-
-
-def _migration(rows: pa.Table, pids: Ints) -> dict[str, object]:
-    """Direction, GPU and process of a migration."""
-    counter = integers(rows, "counterKind")
-    kind = np.select([counter == number for number in nvprof.TRANSFERS], list(nvprof.TRANSFERS.values()))
-    source, target, pid = (_ids(rows, name) for name in ("srcId", "dstId", "processId"))
-    device = np.where(counter == nvprof.TO_HOST, source, target)
-    return {
-        "copy_kind": pa.array(kind, pa.int32()),
-        "device": nullable(device, pa.int32()),
-        "process": nullable(positions(pid, pids), pa.int32()),
-    }
-
-
-def _ids(rows: pa.Table, name: str) -> Ints:
-    return integers(rows, name) if name in rows.column_names else np.full(rows.num_rows, -1)
-
-
-def _known_kinds(kinds: object) -> pa.Array:
-    """Directions of copies; an undefined code counts as Unknown."""
-    code = integers(pa.table({"kind": kinds}), "kind", null=0)
-    return pa.array(np.where((code >= 0) & (code < len(COPY_KINDS)), code, 0).astype(np.int32))
+        columns[column] = np.where(columns[column] == 0, -1, columns[column])
+    return Work.of(**columns, **_name_columns(source, rows, columns, symbols, names))
 
 
 def _name_columns(
-    source: _Source, rows: pa.Table, columns: Mapping[str, object], spelling: Spelling
-) -> dict[str, object]:
-    symbols, names = spelling
+    source: _Source, rows: pa.Table, columns: Mapping[str, Ints], symbols: Names, names: Names
+) -> dict[str, Ints]:
     if "name" in rows.column_names:
         symbol = symbols.rows(rows.column("name"))
         used = symbols.used
@@ -216,8 +185,49 @@ def _name_columns(
         )
     elif source.kind == MEMCPY:
         labels = [names.row(f"[CUDA memcpy {label}]") for label in COPY_KINDS]
-        short = full = np.array(labels, dtype=np.int64)[np.asarray(columns["copy_kind"])]
+        short = full = np.array(labels, dtype=np.int64)[columns["copy_kind"]]
     else:
-        label = {MEMSET: "[CUDA memset]", GRAPH: "[CUDA graph]"}[source.kind]
-        short = full = np.full(rows.num_rows, names.row(label))
-    return {"name": nullable(short, pa.int32()), "full_name": nullable(full, pa.int32())}
+        short = full = np.full(rows.num_rows, names.row("[CUDA memset]"))
+    return {"name": short, "full_name": full}
+
+
+#: A symbol, or the name of a type as autograd's functions have it in old releases of PyTorch.
+_MANGLED = re.compile(r"_Z.|N\d+\w*E$")
+_REFERENCE = re.compile(r"S[0-9A-Z]*_|T\d*_")
+_PACK = re.compile(r"Dp|sP")
+#: Parts that refer to three others each make the longest name; a pack repeats what is around it.
+_GROWTH = 3 ** (1 / 3)
+_LONGEST = 2**28
+#: Longer names are no names of people's kernels.
+_LONGEST_SYMBOL, _LONGEST_NAME = 8_192, 65_536
+
+
+def full_name(symbol: str) -> str:
+    """What a symbol stands for; the symbol itself if it is none or cannot be spelled out.
+
+    >>> full_name("_Z3addPfi")
+    'add(float*, int)'
+    """
+    if not _MANGLED.match(symbol) or _longest(symbol) > _LONGEST:
+        return symbol
+    import cxxfilt  # noqa: PLC0415 - it searches for the C++ library when imported, which takes programs of its own
+
+    try:
+        name = str(cxxfilt.demangle(symbol, external_only=False))
+    except (cxxfilt.Error, UnicodeError):
+        return symbol
+    return name if len(name) <= _LONGEST_NAME else symbol
+
+
+def kernel_name(symbol: str) -> str:
+    """The short name of the kernel that a symbol stands for."""
+    return short_name(full_name(symbol))
+
+
+def _longest(symbol: str) -> float:
+    """How long the name can be at most that a symbol stands for."""
+    size = len(symbol)
+    if size > _LONGEST_SYMBOL:
+        return float("inf")
+    references, packs = len(_REFERENCE.findall(symbol)), len(_PACK.findall(symbol))
+    return size * _GROWTH ** min(references, 1_000) * float(size) ** min(packs, 50)

@@ -1,22 +1,30 @@
-"""A SQLite file: its tables, and the rows of small ones.
+"""A SQLite file as such: its tables, queries for small ones, and declared columns of large ones on several cores.
 
-The file is opened read-only and immutable: no lock is taken, no ``-wal`` or ``-shm`` file is read or created, and a
-read-only disk is enough.
+Integers, texts and bytes of large tables are decoded from the file's pages. Floats, primary keys, and tables that are
+not plain (a row that continues on another page, UTF-16), come out of queries. In a usual export that is only the table
+of strings. Measured for 1 M kernels, 1 M launches and 1.7 M ranges (185 MB), CPU seconds of a whole parse: 5.3 with
+pages, 18 if every table comes out of queries.
 """
 
-from __future__ import annotations
-
+import os
 import sqlite3
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays.types import Ints
 from tracekit.errors import ReportError
-from tracekit.recording.provenance import Lack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+from tracekit.nsight.tables import StoredTable
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request, as_type
+from tracekit.readers.sqlite.pages import Asked, NotPlain, Pages, columns, leaves, open_pages
+from tracekit.recording.provenance import MissingData
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
@@ -94,7 +102,7 @@ class SqliteFile:
         return any(origin == "pk" for (origin,) in self.rows(_INDEXES, table))
 
     @property
-    def lacks(self) -> tuple[Lack, ...]:
+    def missing(self) -> tuple[MissingData, ...]:
         """Its latest changes, if they are still in a write-ahead log; a stray log file does not count."""
         name = self.path.name
         log = self.path.with_name(f"{name}-wal")
@@ -103,7 +111,7 @@ class SqliteFile:
         if not (uses_log and log.is_file() and log.stat().st_size > 0):
             return ()
         remedy = f"close the program that writes it, or run: sqlite3 {name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
-        return (Lack(f"its latest changes, which are still in {log.name}", remedy),)
+        return (MissingData(f"its latest changes, which are still in {log.name}", remedy),)
 
     def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
         """Columns of a small table, a tuple for each row."""
@@ -141,3 +149,254 @@ def selecting(columns: Iterable[str], table: str, order: str = "") -> str:
 def _quoted(name: str) -> str:
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
+
+
+#: The number by which SQLite keeps a row, as a column that can be asked for.
+ROWID = "rowid"
+
+#: Rows that stand in memory as Python objects at a time.
+_BATCH_ROWS = 16_384
+
+
+def batches(file: SqliteFile, table: StoredTable, types: Mapping[str, pa.DataType]) -> Iterator[list[pa.Array]]:
+    """Columns of a table, thousands of rows at a time, in the order of its rowids where they are asked for.
+
+    Args:
+        file: The file.
+        table: A table that it has.
+        types: Columns that it has, or ``ROWID``, with the types they are to be stored as.
+
+    Yields:
+        An array for each column: 64-bit integers, floats or texts.
+
+    Raises:
+        ReportError: If the file is damaged, or a value is not of its column's type.
+    """
+    names = [f"{table.name}.{name}" for name in types]
+    asked = [_column(table, *column) for column in types.items()]
+    for rows in _rows(file, table, selecting(asked, table.name, ROWID if ROWID in types else "")):
+        values = zip(*rows, strict=True)
+        yield [_array(file, *column) for column in zip(names, values, types.values(), strict=True)]
+
+
+def _column(table: StoredTable, name: str, type_: pa.DataType) -> str:
+    if name == ROWID:
+        return ROWID
+    column = column_of(table.name, name)
+    # In a column of texts a number counts as its digits.
+    return f"CAST({column} AS TEXT)" if _value_type(type_) == pa.string() else column
+
+
+def _value_type(type_: pa.DataType) -> pa.DataType:
+    """The type of a column's values before they are stored as this type."""
+    value = type_.value_type if pa.types.is_dictionary(type_) else type_
+    return pa.int64() if pa.types.is_integer(value) else value
+
+
+def _rows(file: SqliteFile, table: StoredTable, query: str) -> Iterator[list[tuple[object, ...]]]:
+    try:
+        with closing(file.connect()) as connection:
+            cursor = connection.execute(query)
+            while rows := cursor.fetchmany(_BATCH_ROWS):
+                yield rows
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        problem = f"{table.name} cannot be read ({error})"
+        raise ReportError(file.path, problem, DAMAGED) from None
+
+
+def _array(file: SqliteFile, name: str, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    stored = _value_type(type_)
+    if stored == pa.float64():
+        values = [float(value) if isinstance(value, int) else value for value in values]
+    try:
+        if stored == pa.int64() and float in set(map(type, values)):
+            raise pa.ArrowInvalid("found a float")  # which Arrow would cut to an integer
+        return pa.array(values, stored)
+    except pa.ArrowException as error:
+        problem = f"{name} has values that are not {stored} ({error})"
+        raise ReportError(file.path, problem, DAMAGED) from None
+
+
+#: So many pages of rows are decoded at a time.
+PART_PAGES = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a table.
+
+    Attributes:
+        arrays: Their columns; without those that are null throughout.
+        rows: How many there are.
+        rowid: Their rowids; only the first and the last, unless some columns are elsewhere.
+        elsewhere: Columns that are not empty but neither integers, texts nor bytes.
+        beyond: Number of values that were too large for their column and became null.
+    """
+
+    arrays: dict[str, pa.ChunkedArray]
+    rows: int
+    rowid: Ints
+    elsewhere: frozenset[str]
+    beyond: int
+
+
+class BulkReader:
+    """Reads tables of one file side by side; ``beyond`` counts values that were too large and became null."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self.file = file
+        self.beyond = 0
+        self.path = file.path
+        self.tables = file.tables
+        self.values = file.values
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1))
+
+    def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
+        """Reads several tables.
+
+        Args:
+            requests: The reads by a name of the caller's.
+            progress: Called with the share that is done.
+
+        Returns:
+            A table for each name, rows in the order of their rowids; one that the file lacks has no columns.
+
+        Raises:
+            ReportError: If the file is damaged.
+        """
+        tables = {}
+        with self._pool, ExitStack() as stack:
+            try:
+                begun = {name: self._begun(request, stack) for name, request in requests.items()}
+                _watched(begun, progress)
+                for name, request in requests.items():
+                    tables[name] = self._finished(request, begun.pop(name))
+            except BaseException:
+                self._stop.set()
+                self._pool.shutdown(cancel_futures=True)
+                raise
+        return tables
+
+    def _begun(self, request: Request, stack: ExitStack) -> list[Future[Part]] | None:
+        """Starts to read a table from its pages; None if that is not possible."""
+        name = request.table.name
+        layout = self.file.layout(name) if name in self.file.tables else None
+        if layout is None or not layout.keys.isdisjoint(request.columns):
+            return None
+        try:
+            pages = stack.enter_context(open_pages(self.file.path))
+            leaf = leaves(pages, layout.root)
+        except NotPlain:
+            return None
+        parts = [leaf[at : at + PART_PAGES] for at in range(0, leaf.size, PART_PAGES)]
+        return [self._pool.submit(self._paged, pages, part, request, layout) for part in parts]
+
+    def _paged(self, pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
+        if self._stop.is_set():
+            raise NotPlain
+        return part_of(pages, leaf, request, layout)
+
+    def _finished(self, request: Request, begun: list[Future[Part]] | None) -> pa.Table:
+        name = request.table.name
+        if name not in self.file.tables:
+            return pa.table({})
+        present = [column for column in request.columns if column in self.file.tables[name]]
+        try:
+            table = self._from_pages(request, present, begun)
+        except NotPlain:
+            table, _ = self._queried(request, present)
+        return request.without_empty(table)
+
+    def _from_pages(self, request: Request, present: list[str], begun: list[Future[Part]] | None) -> pa.Table:
+        if begun is None:
+            raise NotPlain
+        parts = [future.result() for future in begun]
+        rowid = np.concatenate([part.rowid for part in parts])
+        elsewhere = [name for name in present if any(name in part.elsewhere for part in parts)]
+        if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
+            raise NotPlain
+        filled = [name for name in present if any(name in part.arrays for part in parts)]
+        kept = [name for name in present if name in filled or name not in (*elsewhere, *request.rare)]
+        table = _joined([with_nulls(part, kept, request.columns) for part in parts])
+        if elsewhere:
+            rest, same_rowid = self._queried(request, elsewhere)
+            if not np.array_equal(rowid, same_rowid):
+                raise NotPlain
+            for name in elsewhere:
+                table = table.append_column(name, rest.column(name))
+        self.beyond += sum(part.beyond for part in parts)
+        return table
+
+    def _queried(self, request: Request, names: list[str]) -> tuple[pa.Table, Ints]:
+        """Columns of a table out of a query, and the rowids of its rows; empty if it has none."""
+        types = {name: request.columns[name] for name in names}
+        if (layout := self.file.layout(request.table.name)) and not layout.hides_rowid:
+            types = {ROWID: pa.int64()} | types
+        columns: dict[str, list[pa.Array]] = {name: [] for name in types}
+        for arrays in batches(self.file, request.table, types):
+            for (name, type_), array in zip(types.items(), arrays, strict=True):
+                stored, too_large = self._stored(f"{request.table.name}.{name}", array, type_)
+                columns[name].append(stored)
+                self.beyond += too_large
+        whole = {name: pa.chunked_array(columns[name], type_) for name, type_ in types.items()}
+        rowid = np.asarray(whole.pop(ROWID, pa.chunked_array([], pa.int64())).to_numpy())
+        return pa.table(whole).unify_dictionaries().combine_chunks(), rowid
+
+    def _stored(self, column: str, array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
+        try:
+            return as_type(array, type_)
+        except pa.ArrowInvalid as error:
+            problem = f"{column} has values that are not {type_} ({error})"
+            raise ReportError(self.file.path, problem, DAMAGED) from None
+
+
+def _watched(begun: Mapping[str, list[Future[Part]] | None], progress: Callable[[float], None]) -> None:
+    """Waits for all parts and reports progress; errors are raised later, when the parts are used."""
+    parts = [future for futures in begun.values() for future in futures or ()]
+    for done, future in enumerate(parts, 1):
+        future.exception()
+        progress(done / len(parts))
+
+
+def _how(type_: pa.DataType) -> str:
+    """How a column of this type is read from pages."""
+    if type_ in {ENCODED_TEXT, ENCODED_BLOB}:
+        return "texts" if type_ == ENCODED_TEXT else "blobs"
+    return "integers" if type_ == ENCODED or pa.types.is_integer(type_) else "others"
+
+
+def part_of(pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
+    """Decodes some leaf pages of a table.
+
+    Raises:
+        NotPlain: If they hold something that only SQLite itself should read.
+    """
+    present = [name for name in request.columns if name in layout.positions]
+    integers, texts, others, blobs = (
+        [name for name in present if _how(request.columns[name]) == how]
+        for how in ("integers", "texts", "others", "blobs")
+    )
+    at = layout.positions.__getitem__
+    decoded = columns(pages, leaf, Asked(*(tuple(map(at, names)) for names in (integers, texts, others, blobs))))
+    arrays: dict[str, pa.ChunkedArray] = {}
+    beyond = 0
+    for name, value in zip(integers, decoded.integers, strict=True):
+        if value is not None:
+            arrays[name], too_large = as_type(value, request.columns[name])
+            beyond += too_large
+    for names, encoded in ((texts, decoded.texts), (blobs, decoded.blobs)):
+        arrays |= {name: value for name, value in zip(names, encoded, strict=True) if value is not None}
+    elsewhere = frozenset(name for name, filled in zip(others, decoded.others, strict=True) if filled)
+    rowid = decoded.rowid if elsewhere else decoded.rowid[:: max(1, decoded.rowid.size - 1)].copy()
+    return Part(arrays, decoded.rowid.size, rowid, elsewhere, beyond)
+
+
+def with_nulls(part: Part, names: list[str], types: Mapping[str, pa.DataType]) -> pa.Table:
+    """A part with nulls for the columns that only other parts fill."""
+    nulls = {name: pa.nulls(part.rows, types[name]) for name in names if name not in part.arrays}
+    return pa.table({name: part.arrays.get(name, nulls.get(name)) for name in names})
+
+
+def _joined(parts: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(parts).unify_dictionaries()

@@ -1,6 +1,5 @@
 """Ranges with module markers as calls of modules.
 
-``calls`` shows the way: ``spans`` are the marked ranges, ``second_ranges`` tells the range that closes a call from a
-call, ``columns`` makes calls of them, ``doubled`` finds calls that two sets of hooks marked. ``endings`` finds where
-each range ended, by ``unwinding`` what was pushed and popped on threads on which forwards raised.
+``calls`` shows the way: ``range_ends`` finds where each range ended, ``end_markers`` tells the range that closes a call
+from a call, ``trees`` finds which calls are part of which.
 """

@@ -1,30 +1,18 @@
-"""Backward calls of modules of which the report has no ranges: stretches of autograd nodes that one call made.
+"""Backward calls of modules, by the autograd nodes that their forward calls made."""
 
-As our own markers of the backward pass do it, a call runs backward from the first of its nodes to the last one of a
-stretch on one thread, and so do the calls around it. A stretch ends where a node runs that another call made, or of
-which it is not known; where a call begins or ends; and where the thread of the forward pass goes on, as it waits while
-a pass runs. What accumulates gradients has no number, and ends no stretch.
-"""
-
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import nesting_order, parents
-from tracekit.arrays.lookups import lookup
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.arrays.types import Flags, Rows
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.autograd_nodes import AutogradNodes
-    from tracekit.trace.calls.calls import Calls
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.intervals import firsts, innermost, nesting_order, parents
+from tracekit.arrays.types import Flags, Rows
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import Recording
+from tracekit.trace.autograd_nodes import AutogradNodes
+from tracekit.trace.calls.calls import Calls
 
 #: Calls inside more than so many others are left out.
 _DEEPEST = 64
@@ -45,13 +33,7 @@ class WithBackward(NamedTuple):
 
 
 class _Stretches(NamedTuple):
-    """Stretches of nodes, the outer ones first.
-
-    Attributes:
-        forward: The forward call of each.
-        first: Its first node.
-        last: Its last node.
-    """
+    """Stretches of nodes, the outer ones first."""
 
     forward: Rows
     first: Rows
@@ -98,7 +80,6 @@ def _runs(nodes: AutogradNodes, owner: Rows) -> Rows:
 def _ends_after(
     recording: Recording, axis: ThreadAxis, calls: Calls, nodes: AutogradNodes, runs: Rows, owner: Rows
 ) -> Flags:
-    """After which of these nodes, but the last one, every stretch ends."""
     before, after = runs[:-1], runs[1:]
     start, end = nodes.end[before], nodes.start[after]
     around = calls.innermost(nodes.start[runs], nodes.end[runs])
@@ -106,7 +87,7 @@ def _ends_after(
     ends = (nodes.parent[before] != nodes.parent[after]) | (around[:-1] != around[1:])
     for starts in (calls.start, nodes.start[other]):
         ends |= np.searchsorted(starts, start) != np.searchsorted(starts, end)
-    thread = integers(recording.ranges, "thread")
+    thread = recording.ranges.thread
     ends |= thread[nodes.row[before]] != thread[nodes.row[after]]
     return np.asarray(ends | _goes_on(recording, axis, calls, nodes, (before, after, owner[before])))
 
@@ -116,7 +97,7 @@ def _goes_on(
 ) -> Flags:
     """Whether between two nodes a range outside of all nodes begins on the thread of the forward call of the first."""
     before, after, forward = pairs
-    thread, start_ns, end_ns = (integers(recording.ranges, name) for name in ("thread", "start_ns", "end_ns"))
+    thread, start_ns, end_ns = recording.ranges.thread, recording.ranges.start_ns, recording.ranges.end_ns
     outside = np.flatnonzero(nodes.around(axis.range_start, axis.range_end) < 0)
     times = np.concatenate((start_ns[outside], end_ns[nodes.row[before]], start_ns[nodes.row[after]]))
     _, rank = np.unique(times, return_inverse=True)
@@ -155,7 +136,6 @@ def _levels(calls: Calls, owner: Rows) -> Iterator[Rows]:
 
 
 def _of_nodes_inside(nodes: AutogradNodes, owner: Rows, of_node: Rows) -> Rows:
-    """The calls of nodes, with those that run inside another one of their call."""
     while (inside := (of_node < 0) & (owner >= 0) & (lookup(of_node, nodes.parent) >= 0)).any():
         of_node = np.where(inside, lookup(of_node, nodes.parent), of_node)
     return of_node
@@ -194,3 +174,53 @@ def _merged(calls: Calls, nodes: AutogradNodes, stretches: _Stretches, of_node: 
         unmarked=unmarked,
     )
     return WithBackward(merged, row[:size], np.where(of_node >= 0, row[size + of_node], -1))
+
+
+class ForwardCalls(NamedTuple):
+    """Who made the nodes of autograd that launched something.
+
+    Attributes:
+        call: For every launch the call whose operator made the node around it, or -1.
+        ambiguous: For every launch whether several operators may have made that node.
+        node: For every launch the node around it, if it is known which call made that; or -1.
+        nodes: The nodes that ran.
+        owner: For every node the call that made it, or -1.
+    """
+
+    call: Rows
+    ambiguous: Flags
+    node: Rows
+    nodes: AutogradNodes
+    owner: Rows
+
+
+def forward_call_of(nodes: AutogradNodes, axis: ThreadAxis, calls: Calls, call_at_launch: Rows) -> ForwardCalls:
+    """For every launch who made the node of autograd around it.
+
+    Args:
+        nodes: The nodes that ran.
+        axis: Launches on the axis of all threads.
+        calls: The calls of modules.
+        call_at_launch: For every launch the innermost call around it, or -1.
+    """
+    owner, doubtful = _owners(nodes, calls)
+    launcher = nodes.around(axis.launch_start, axis.launch_end)
+    own = (launcher >= 0) & (lookup(nodes.start, launcher) >= lookup(calls.start, call_at_launch))
+    call = np.where(own, lookup(owner, launcher), -1)
+    ambiguous = own & lookup(doubtful, launcher, missing=0).astype(bool)
+    return ForwardCalls(call, ambiguous, np.where(call >= 0, launcher, -1), nodes, owner)
+
+
+def _owners(nodes: AutogradNodes, calls: Calls) -> tuple[Rows, Flags]:
+    call = innermost(calls.start, calls.end, calls.parent, nodes.maker_start, nodes.maker_end)
+    # Between two operators it is known whose a node is only if no call begins or ends there.
+    alike = np.searchsorted(calls.start, nodes.maker_start) == np.searchsorted(calls.start, nodes.until)
+    certain = (nodes.until < 0) | (alike & (lookup(calls.end, call) > nodes.until))
+    call = np.where((nodes.maker >= 0) & certain, call, -1)
+    inside = (nodes.inside >= 0) & (lookup(nodes.start, nodes.inside) >= lookup(calls.start, call))
+    first = firsts(np.where(inside, nodes.inside, -1))
+    owner = np.where(inside, -1, call)[first]
+    # Modules run again inside a node do so for a checkpoint: what else runs there is not the node's alone.
+    again = nodes.around(calls.start, calls.end)
+    owner[again[again >= 0]] = -1
+    return owner, (owner < 0) & nodes.ambiguous[first]

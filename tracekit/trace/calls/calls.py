@@ -1,38 +1,49 @@
-"""Calls of modules: marked ranges, nested, each with its outputs and its place in the hierarchy."""
+"""Calls of modules: marked ranges, nested, each with its outputs and its place in the hierarchy.
 
-from __future__ import annotations
+Hooks that were registered twice mark every call twice, also those of the modules below: one range directly inside
+another of the same text, with nothing between the two, is one call. A module that calls itself looks alike.
+"""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import innermost, subtree_ends
-from tracekit.arrays.lookups import lookup
-from tracekit.causes import CAUSES
-from tracekit.causes.markers import ORPHAN_OUTPUTS
-from tracekit.causes.work import MODULE_UNCLEAR
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import counts
+from tracekit.arrays.intervals import depths, innermost, nesting_order, parents, subtree_ends
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import (
+    CAUSES,
+    ENDED_ELSEWHERE,
+    LEFT_OPEN,
+    MODULE_UNCLEAR,
+    MODULE_UNREADABLE,
+    ORPHAN_OUTPUTS,
+    RECOMPUTED,
+    Cause,
+)
+from tracekit.graphs.captures import GraphCaptures
 from tracekit.markers.base import ModuleMarker, Unreadable
-from tracekit.trace.calls.columns import once_each, with_outputs, with_plain, with_unknown
-from tracekit.trace.calls.evaluations import below_operators, evaluations
-from tracekit.trace.calls.second_ranges import second_ranges
-from tracekit.trace.calls.spans import spans_of
-from tracekit.trace.calls.trees import apart_from_parent, runs_again, trees_of
-from tracekit.trace.hierarchy.modules import hierarchy
-from tracekit.trace.hierarchy.places import Nested
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.graphs.graph_captures import GraphCaptures
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.calls.columns import CallColumns, Forest
-    from tracekit.trace.calls.endings import Endings
-    from tracekit.trace.calls.trees import Trees
-    from tracekit.trace.hierarchy.modules import Hierarchy, Module
-    from tracekit.trace.hierarchy.planted import Planted
-    from tracekit.trace.plain.keys import Keyed
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import Recording
+from tracekit.trace.calls.end_markers import EndMarkers, Spans, end_markers, spans_of
+from tracekit.trace.calls.range_ends import RangeEnds
+from tracekit.trace.calls.trees import (
+    CallColumns,
+    Forest,
+    Trees,
+    apart_from_parent,
+    below_operators,
+    evaluations,
+    runs_again,
+    trees_of,
+)
+from tracekit.trace.decoding import Decoded, paths_of
+from tracekit.trace.hierarchy.mapped_modules import MappedModules
+from tracekit.trace.hierarchy.module_paths import Nested
+from tracekit.trace.hierarchy.modules import Hierarchy, Module, hierarchy
+from tracekit.trace.plain.keys import Extents, HierarchyKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class Calls:
         evaluates: Whether it evaluates a node of autograd whose operator is known, or is a plain range inside.
         unmarked: Whether it is a backward call of which the report has no range.
         modules: The hierarchy, in pre-order.
-        planted: Where the modules of kernel maps stand in it.
+        mapped_modules: Where the modules of kernel maps stand in it.
     """
 
     range_row: Rows
@@ -78,7 +89,7 @@ class Calls:
     evaluates: Flags
     unmarked: Flags
     modules: list[Module]
-    planted: Planted
+    mapped_modules: MappedModules
 
     @property
     def trees(self) -> Trees:
@@ -107,7 +118,7 @@ class Calls:
 
 
 def calls_of(
-    recording: Recording, keyed: Keyed, axis: ThreadAxis, endings: Endings, works: Flags, captures: GraphCaptures
+    recording: Recording, keyed: HierarchyKey, axis: ThreadAxis, ends: RangeEnds, works: Flags, captures: GraphCaptures
 ) -> Calls:
     """Finds the calls among a recording's ranges.
 
@@ -115,25 +126,25 @@ def calls_of(
         recording: The recording.
         keyed: Which ranges are nodes of the hierarchy, and the markers.
         axis: Its ranges and launches on one axis.
-        endings: When its ranges ended.
+        ends: When its ranges ended.
         works: Which launches put work on the device, or into a graph.
         captures: What was captured into CUDA graphs.
     """
     decoded = keyed.decoded
-    marker = lookup(decoded.of_text, integers(recording.ranges, "text"))
+    marker = lookup(decoded.of_text, recording.ranges.text)
     if not keyed.with_modules:
         marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
-    spans = spans_of(recording, decoded, axis, endings, marker, works)
-    seconds = second_ranges(spans, decoded, recording.tally)
-    recording.tally.add("ranges", ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
-    calls, forest = once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded, recording.tally)
+    spans = spans_of(recording, decoded, axis, ends, marker, works)
+    seconds = end_markers(spans, decoded)
+    recording.counters.add("ranges", ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
+    calls, forest = once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded)
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(~axis.ends_here)
     elsewhere = elsewhere[decoded.rows(ModuleMarker, Unreadable)[marker[elsewhere]]]
-    again = runs_again(decoded.bare, decoded.bare_row[calls.marker], forest.parent)
-    calls, forest = with_unknown(calls, forest, axis, endings, elsewhere, again)
-    apart = apart_from_parent(decoded.bare, decoded.bare_row[calls.marker], forest.parent)
-    evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.tally)
+    again = runs_again(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
+    calls, forest = with_unknown(calls, forest, axis, ends, elsewhere, again)
+    apart = apart_from_parent(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
+    evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.counters)
     apart |= (evaluated.forward >= 0) & (forest.parent >= 0)
     trees = below_operators(trees_of(forest.parent, forest.depth, apart), evaluated.forward)
     around = innermost(calls.start, calls.end, forest.parent, keyed.runs.start, keyed.runs.end)
@@ -153,46 +164,36 @@ def calls_of(
         apart=apart,
         evaluates=evaluated.within,
         unmarked=np.zeros(calls.start.size, dtype=bool),
-        captured=_during_graph_captures(captures, calls, forest)
-        | _beside(recording, calls)
-        | _recorded_as_captured(recording, calls),
+        captured=_during_graph_captures(captures, calls, forest) | _beside(recording, calls),
         modules=modules,
-        planted=places,
+        mapped_modules=places,
     )
 
 
 def _hierarchy(
-    recording: Recording, keyed: Keyed, calls: CallColumns, trees: Trees, related: tuple[Rows, Rows]
+    recording: Recording, keyed: HierarchyKey, calls: CallColumns, trees: Trees, related: tuple[Rows, Rows]
 ) -> Hierarchy:
-    """The modules of all calls, and the module of every call: of an evaluation, that of its operator's call.
-
-    Args:
-        recording: The recording.
-        keyed: What its hierarchy is keyed by.
-        calls: Its calls.
-        trees: What is part of what.
-        related: The call around every mapped run, and for every call that of the operator whose node it evaluates.
-    """
+    """The modules of all calls, and the module of every call: of an evaluation, that of its operator's call."""
     around, forward = related
     decoded = keyed.decoded
     range_row = calls.range_row[trees.call]
     nested = Nested(
         parent=trees.parent,
         depth=trees.depth,
-        marker=decoded.bare_row[np.where(forward >= 0, -1, calls.marker)[trees.call]],
-        process=recording.threads.process[integers(recording.ranges, "thread")[range_row]],
-        start_ns=integers(recording.ranges, "start_ns")[range_row],
+        marker=decoded.canonical_marker[np.where(forward >= 0, -1, calls.marker)[trees.call]],
+        process=recording.threads.process[recording.ranges.thread[range_row]],
+        start_ns=recording.ranges.start_ns[range_row],
     )
     above = np.append(trees.node, -1)[around]
-    found = hierarchy(nested, decoded.bare, recording.tally, keyed.runs, above)
+    found = hierarchy(nested, decoded.bare, recording.counters, keyed.runs, above)
     node = trees.node[np.where(forward >= 0, forward, np.arange(forward.size))]
     return found._replace(module=found.module[node], unclear=found.unclear[node])
 
 
 def _beside(recording: Recording, calls: CallColumns) -> Flags:
     """Which calls were recorded with a graph capture, apart from the report: all that ran there is part of that."""
-    thread = integers(recording.ranges, "thread")[calls.range_row]
-    return np.isin(thread, [*recording.threads_beside])
+    thread = recording.ranges.thread[calls.range_row]
+    return np.isin(thread, [*recording.attached_threads])
 
 
 def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: Forest) -> Flags:
@@ -216,12 +217,212 @@ def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: 
     return np.cumsum(open_subtrees[:-1]) > 0
 
 
-def _recorded_as_captured(recording: Recording, calls: CallColumns) -> Flags:
-    """Which calls the report itself says to have run during a graph capture."""
-    known = recording.attributed
-    return np.isin(calls.range_row, known.captured) if known else np.zeros(calls.start.size, dtype=bool)
-
-
 def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:
     """How many of some sorted times lie in each ``[start, end)``."""
     return np.searchsorted(times, end) - np.searchsorted(times, start)
+
+
+def with_outputs(spans: Spans, seconds: EndMarkers, decoded: Decoded) -> CallColumns:
+    """Every span that is no second range as a call, with the marker of the second range that tells its outputs."""
+    outputs = np.full(spans.start.size, -1, dtype=np.int64)
+    closing = np.flatnonzero(seconds.call >= 0)
+    outputs[seconds.call[closing]] = seconds.marker[closing]
+    again = [isinstance(marker, Unreadable) and marker.cause is RECOMPUTED for marker in decoded.bare]
+    cause = np.where([*again, False], CAUSES.index(RECOMPUTED), CAUSES.index(MODULE_UNREADABLE))
+    told = cause[decoded.canonical_marker[spans.marker]]
+    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, told)
+    return columns.chosen(np.flatnonzero(~seconds.second))
+
+
+def once_each(calls: CallColumns, spans: Spans, second: Flags, decoded: Decoded) -> tuple[CallColumns, Forest]:
+    """How calls nest, without second ranges; and the calls without the inner ranges of those that are marked twice."""
+    row = np.append(np.cumsum(~second) - 1, -1)
+    rows = np.flatnonzero(~second)
+    forest = Forest(row[spans.parent[rows]], spans.depth[rows])
+    process = spans.process[rows]
+    path = paths_of(decoded)[calls.marker]
+    inner = inner_of_duplicates(
+        MarkedCalls(
+            start=calls.start,
+            end=calls.end,
+            parent=forest.parent,
+            marker=calls.marker,
+            process=process,
+            path=np.where(path < 0, -1, path + process * (path.max(initial=0) + 1)),
+            worked=spans.worked,
+        )
+    )
+    return _without(inner, calls, forest) if inner.any() else (calls, forest)
+
+
+def _without(inner: Flags, calls: CallColumns, forest: Forest) -> tuple[CallColumns, Forest]:
+    # From the inside out, so that of many ranges the outermost learns the outputs that any of them tells.
+    for row in np.flatnonzero(inner)[::-1].tolist():
+        outer = forest.parent[row]
+        if calls.outputs[outer] < 0:
+            calls.outputs[outer] = calls.outputs[row]
+    calls = calls.chosen(~inner)
+    return calls, Forest(*parents(calls.start, calls.end))
+
+
+def with_plain(calls: CallColumns, forest: Forest, extents: Extents, marker: Rows) -> tuple[CallColumns, Forest]:
+    """Adds plain ranges that are nodes of the hierarchy."""
+    if not extents.row.size:
+        return calls, forest
+    none = np.full(extents.row.size, -1, dtype=np.int64)
+    plain = CallColumns(extents.row, extents.start, extents.end, marker, none, none)
+    # Of a range and a call of one extent the range is the outer one.
+    calls = CallColumns(*(np.concatenate(columns) for columns in zip(plain, calls, strict=True)))
+    calls = calls.chosen(nesting_order(calls.start, calls.end))
+    return calls, Forest(*parents(calls.start, calls.end))
+
+
+def with_unknown(
+    calls: CallColumns, forest: Forest, axis: ThreadAxis, ends: RangeEnds, elsewhere: Rows, again: Flags
+) -> tuple[CallColumns, Forest]:
+    """Adds calls of unknown modules, so that launches inside them are given to nobody else."""
+    unknown = [
+        _of_no_module(RECOMPUTED, *_recomputed_stretches(calls, forest, again)),
+        _of_no_module(ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
+        _of_no_module(LEFT_OPEN, *_doubtful_stretches(ends, calls)),
+    ]
+    if not any(part.start.size for part in unknown):
+        return calls, forest
+    calls = CallColumns(*(np.concatenate(columns) for columns in zip(calls, *unknown, strict=True)))
+    # Calls of one extent keep their order: the later one is inside.
+    calls = calls.chosen(nesting_order(calls.start, calls.end))
+    return calls, Forest(*parents(calls.start, calls.end))
+
+
+def _of_no_module(cause: Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
+    none = np.full(start.size, -1, dtype=np.int64)
+    return CallColumns(range_row, start, end, none, none, np.full(start.size, CAUSES.index(cause), dtype=np.int64))
+
+
+def _recomputed_stretches(calls: CallColumns, forest: Forest, apart: Flags) -> tuple[Ints, Ints, Rows]:
+    """Stretches of several calls that run again, with what runs again between them: start, end, row of ranges.
+
+    The function that runs again need not be a module, and what it computes is not of the call that runs backward.
+    """
+    if not apart.any():
+        return calls.start[:0], calls.end[:0], calls.range_row[:0]
+    by_parent = np.argsort(forest.parent, kind="stable")
+    again, parent = apart[by_parent], forest.parent[by_parent]
+    follows = np.zeros(again.size, dtype=bool)
+    follows[1:] = again[1:] & again[:-1] & (parent[1:] == parent[:-1])
+    first = np.flatnonzero(again & ~follows & np.append(follows[1:], False))
+    last = np.flatnonzero(follows & ~np.append(follows[1:], False))
+    return calls.start[by_parent[first]], calls.end[by_parent[last]], calls.range_row[by_parent[first]]
+
+
+def _doubtful_stretches(ends: RangeEnds, calls: CallColumns) -> tuple[Ints, Ints, Rows]:
+    """Stretches in which it is not known what was open, cut where calls begin and end: start, end, row of ranges."""
+    since, until, row = ends.doubts
+    if not since.size:
+        return since, until, row
+    times = np.concatenate((calls.start, calls.end))
+    at = np.searchsorted(since, times, side="right") - 1
+    edges = np.sort(np.concatenate((since, until, times[(at >= 0) & (until[at] > times)])))
+    at = np.searchsorted(since, edges[:-1], side="right") - 1
+    inside = (edges[1:] > edges[:-1]) & (at >= 0) & (until[at] >= edges[1:])
+    return edges[:-1][inside], edges[1:][inside], row[at[inside]]
+
+
+#: Where no duplicated module calls another, the inner ranges fill this share of the outer ones.
+_FILLED = 0.9
+#: Nobody registers hooks more often than this.
+_MOST_TIMES = 4
+
+
+class MarkedCalls(NamedTuple):
+    """Marked ranges that are no second ranges, by (start, -end).
+
+    Attributes:
+        start: Start on the axis.
+        end: End on the axis.
+        parent: The one around it, or -1.
+        marker: Row of the decoded markers.
+        path: A number for every path in every process; -1 where the marker says none.
+        process: Row of processes.
+        worked: When each launch of work began, on the axis; not one for every range.
+    """
+
+    start: Ints
+    end: Ints
+    parent: Rows
+    marker: Rows
+    path: Ints
+    process: Rows
+    worked: Ints
+
+    def launches(self, rows: Rows) -> Ints:
+        """How many launches of work lie inside each of some ranges."""
+        return np.searchsorted(self.worked, self.end[rows]) - np.searchsorted(self.worked, self.start[rows])
+
+
+class _Callees(NamedTuple):
+    """Which path calls which, once for every call that is not itself an inner range; -1 for no caller's path."""
+
+    caller: Ints
+    callee: Ints
+
+
+def inner_of_duplicates(calls: MarkedCalls) -> Flags:
+    """Which ranges mark the same call as the range around them."""
+    inner = _alone_in_an_equal(calls)
+    if not inner.any():
+        return inner
+    duplicated = _always_duplicated(calls, inner)
+    return np.asarray(inner & np.append(duplicated, False)[calls.path])
+
+
+def _alone_in_an_equal(calls: MarkedCalls) -> Flags:
+    parent = calls.parent
+    children = counts(parent, parent.size)
+    inner: Flags = (parent >= 0) & (np.append(calls.marker, -1)[parent] == calls.marker) & (calls.path >= 0)
+    rows = np.flatnonzero(inner)
+    alone = (children[parent[rows]] == 1) & (calls.launches(rows) == calls.launches(parent[rows]))
+    inner[rows[~alone]] = False
+    return inner
+
+
+def _always_duplicated(calls: MarkedCalls, inner: Flags) -> Flags:
+    """For every path whether all of its calls are duplicated, and so are those of all modules called by it."""
+    outer = (calls.path >= 0) & ~inner
+    called = np.flatnonzero(outer & (calls.parent >= 0))
+    callees = _Callees(np.append(calls.path, -1)[calls.parent[called]], calls.path[called])
+    duplicated = _every_call_duplicated(calls, inner, outer)
+    while True:
+        single = callees.caller[(callees.caller >= 0) & ~duplicated[callees.callee]]
+        if not duplicated[single].any():
+            break
+        duplicated[single] = False
+    duplicated[_loosely_filled(calls, inner, duplicated, callees)] = False
+    return duplicated
+
+
+def _every_call_duplicated(calls: MarkedCalls, inner: Flags, outer: Flags) -> Flags:
+    """For every path whether each of its calls is marked equally often, and more than once."""
+    paths = int(calls.path.max()) + 1
+    known = calls.path >= 0
+    times = np.zeros(paths, dtype=np.int64)
+    chain = depths(np.where(inner, calls.parent, -1))
+    np.maximum.at(times, calls.path[known], chain[known] + 1)
+    outers, inners = (np.bincount(calls.path[chosen], minlength=paths) for chosen in (outer, inner))
+    return np.asarray((inners > 0) & (times <= _MOST_TIMES) & (inners == (times - 1) * outers))
+
+
+def _loosely_filled(calls: MarkedCalls, inner: Flags, duplicated: Flags, callees: _Callees) -> Ints:
+    """Paths that call nothing duplicated and whose inner ranges leave room in the outer: such a module calls itself.
+
+    Where modules that call others are duplicated with them, hooks are certain to be, in all modules of the process.
+    """
+    leaf = duplicated.copy()
+    leaf[callees.caller[callees.caller >= 0]] = False
+    leaf[callees.callee[np.append(duplicated, False)[callees.caller]]] = False
+    rows = np.flatnonzero(inner)
+    certain = np.unique(calls.process[rows[(duplicated & ~leaf)[calls.path[rows]]]])
+    rows = rows[~np.isin(calls.process[rows], certain)]
+    length, room = (calls.end[at] - calls.start[at] for at in (rows, calls.parent[rows]))
+    loose = calls.path[rows[length < _FILLED * room]]
+    return loose[leaf[loose]]

@@ -1,23 +1,46 @@
-"""Trees of calls: what is part of what.
-
-Calls nest by time. A module that runs forward again in the middle of a backward pass (activation checkpointing) does so
-inside the range of whatever runs backward just then, but is no part of it: it is the root of a tree of its own. So is a
-backward pass that a module begins while it runs forward (forces as gradients of an energy).
-"""
+"""Trees of calls: what is part of what."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.intervals import by_level
-from tracekit.markers.base import ModuleMarker
-from tracekit.markers.kinds import MODULE
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import sums
+from tracekit.arrays.intervals import by_level, depths, firsts, innermost, parents
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import AMBIGUOUS_SEQ
+from tracekit.markers.base import MODULE, Marker, ModuleMarker
+from tracekit.recording.provenance import LossCounters
+from tracekit.trace.autograd_nodes import AutogradNodes
 
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.markers.base import Marker
+
+class CallColumns(NamedTuple):
+    """Calls by (start, -end); the columns are those of ``calls.Calls``."""
+
+    range_row: Rows
+    start: Ints
+    end: Ints
+    marker: Rows
+    outputs: Rows
+    cause: Rows
+
+    def chosen(self, rows: Flags | Rows) -> CallColumns:
+        """Some of the calls."""
+        return CallColumns(*(column[rows] for column in self))
+
+
+class Forest(NamedTuple):
+    """How calls nest.
+
+    Attributes:
+        parent: Row of the enclosing call, or -1.
+        depth: How many calls enclose it.
+    """
+
+    parent: Rows
+    depth: Rows
 
 
 class Trees(NamedTuple):
@@ -63,12 +86,10 @@ def apart_from_parent(markers: list[Marker], marker: Rows, parent: Rows) -> Flag
 
 
 def _in_phase(markers: list[Marker], phase: str) -> Flags:
-    """Which markers are of calls in a phase; one more stands for no marker."""
     return np.array([*(isinstance(item, ModuleMarker) and item.phase == phase for item in markers), False])
 
 
 def _is_elsewhere(inner: Marker, outer: Marker) -> bool:
-    """Whether the path of a call is not below that of the call around it."""
     if not isinstance(inner, ModuleMarker) or not isinstance(outer, ModuleMarker) or outer.kind != MODULE:
         return False
     return bool(outer.path) and not inner.path.startswith(f"{outer.path}.")
@@ -94,3 +115,89 @@ def trees_of(parent: Rows, depth: Ints, apart: Flags) -> Trees:
     node[call] = rows
     above = np.append(node, -1)[np.where(apart, -1, parent)]
     return Trees(call, node, above[call], (depth - np.where(root >= 0, depth[root], 0))[call])
+
+
+class Evaluations(NamedTuple):
+    """Which calls evaluate nodes of autograd whose operators are known.
+
+    Attributes:
+        forward: For every call that of the operator which made the node that it evaluates, or -1.
+        within: Which calls are such evaluations, or plain ranges inside.
+    """
+
+    forward: Rows
+    within: Flags
+
+
+def evaluations(
+    nodes: AutogradNodes | None, calls: CallColumns, forest: Forest, markers: list[Marker], counters: LossCounters
+) -> Evaluations:
+    """Finds the calls that evaluate nodes of autograd.
+
+    Args:
+        nodes: The nodes that ran; None if nothing tells who made them.
+        calls: The calls.
+        forest: How they nest.
+        markers: The distinct markers.
+        counters: Where those are counted that several operators may have made.
+    """
+    size = calls.start.size
+    if nodes is None or not nodes.row.size:
+        return Evaluations(np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=bool))
+    counters.add("ranges", AMBIGUOUS_SEQ, int(nodes.ambiguous.sum()))
+    call_of_range = np.full(int(max(nodes.row.max(), calls.range_row.max(initial=0))) + 1, -1, dtype=np.int64)
+    marked = np.flatnonzero(calls.marker >= 0)
+    call_of_range[calls.range_row[marked]] = marked
+    maker = innermost(calls.start, calls.end, forest.parent, nodes.maker_start, nodes.maker_end)
+    known = (nodes.maker >= 0) & (nodes.until < 0)
+    maker = np.where(known & (lookup(calls.marker, maker) >= 0), maker, -1)
+    maker = np.where(known, maker[firsts(nodes.inside)], -1)
+    evaluation = call_of_range[nodes.row]
+    linked = (maker >= 0) & (evaluation >= 0)
+    forward = np.full(size, -1, dtype=np.int64)
+    forward[evaluation[linked]] = maker[linked]
+    return Evaluations(forward, _within(forward, calls, markers))
+
+
+def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
+    """Which calls are evaluations or lie inside of one, in no call of a module inside."""
+    of_module = [isinstance(marker, ModuleMarker) and marker.kind == MODULE for marker in markers]
+    bounds = np.flatnonzero((forward >= 0) | np.array([*of_module, False])[calls.marker])
+    start, end = calls.start[bounds], calls.end[bounds]
+    around = innermost(start, end, parents(start, end)[0], calls.start, calls.end)
+    return np.asarray(lookup(forward[bounds], around) >= 0)
+
+
+def below_operators(trees: Trees, forward: Rows) -> Trees:
+    """The trees of calls, with evaluations below the operators that made their nodes; in pre-order.
+
+    Args:
+        trees: The trees, in which evaluations are roots.
+        forward: For every call that of the operator which made the node that it evaluates, or -1.
+    """
+    if not (forward >= 0).any():
+        return trees
+    made = forward[trees.call]
+    parent = np.where(made >= 0, lookup(trees.node, made), trees.parent)
+    place = _pre_order(parent)
+    order = np.argsort(place)
+    depth = depths(parent)
+    return trees._replace(
+        call=trees.call[order], node=place[trees.node], parent=lookup(place, parent[order]), depth=depth[order]
+    )
+
+
+def _pre_order(parent: Rows) -> Ints:
+    levels = by_level(depths(parent))
+    size = np.ones(parent.size, dtype=np.int64)
+    for rows in reversed(levels[1:]):
+        size += sums(parent[rows], size[rows], parent.size)
+    place = np.empty(parent.size, dtype=np.int64)
+    for rows in levels:
+        rows = rows[np.argsort(parent[rows], kind="stable")]  # noqa: PLW2901
+        before = np.cumsum(size[rows]) - size[rows]
+        above = parent[rows]
+        _, first = np.unique(above, return_index=True)
+        start_of_family = np.repeat(before[first], np.diff(np.append(first, rows.size)))
+        place[rows] = lookup(place, above, missing=-1) + 1 + before - start_of_family
+    return place

@@ -1,28 +1,26 @@
-"""Launches inside runs of compiled graphs: those that a run made itself, and what each is called."""
+"""Ranges around runs of compiled graphs, the kernel maps of these graphs, and what each run launched."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import firsts, innermost
-from tracekit.arrays.lookups import lookup
-from tracekit.recording.tables import KERNEL
-from tracekit.trace.operators import operator_ranges
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.graphs.origins import Origins
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.calls.calls import Calls
-    from tracekit.trace.compiled.runs import Runs
-    from tracekit.trace.launching import Launched
-    from tracekit.trace.operators import Operators
-
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.intervals import firsts, innermost, nesting_order, parents
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.graphs.captures import Origins
+from tracekit.markers.base import CompiledGraphMarker, KernelMapMarker, MappedKernel, Marker
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import KERNEL, Recording
+from tracekit.trace.calls.calls import Calls
+from tracekit.trace.decoding import Decoded
+from tracekit.trace.hierarchy.mapped_modules import NO_MAP, MappedRuns
+from tracekit.trace.launching import Launched
+from tracekit.trace.operators import Operators, operator_ranges
 
 #: API calls that launch a kernel each, and so certainly put work on the device or into a graph.
 _LAUNCHES_KERNELS = re.compile(r"(cuda|cu|hip)(Module)?Launch(Cooperative)?Kernel")
@@ -35,7 +33,7 @@ class Captured(NamedTuple):
     """Launches that went into CUDA graphs.
 
     Attributes:
-        launch: For every piece of work the row of the captured launch that it is replayed from, or -1.
+        launch: For every kernel the row of the captured launch that it is replayed from, or -1.
         rows: Rows of all captured launches.
     """
 
@@ -68,7 +66,7 @@ def captured(origins: Origins, of_work: Rows, axis: ThreadAxis, rows: Rows) -> C
 
     Args:
         origins: Where each node was captured.
-        of_work: For every piece of work the row of its node, or -1.
+        of_work: For every kernel the row of its node, or -1.
         axis: Launches on one axis.
         rows: Rows of all captured launches.
     """
@@ -119,20 +117,20 @@ def own_launches(
 
 def names_of_launches(recording: Recording, launched: Launched, captures: Captured) -> tuple[Ints, Flags]:
     """For every launch the name of its work, or -1; and which put work on the device or into a graph."""
-    launches = recording.launches.num_rows
+    launches = len(recording.launches)
     name, works = np.full(launches, -1, dtype=np.int64), np.zeros(launches, dtype=bool)
     works[captures.rows] = True
     # A call that launches kernels did so, even if the report lost them.
     launching = [row for row, text in enumerate(recording.names) if _LAUNCHES_KERNELS.match(text)]
-    works[np.isin(integers(recording.launches, "name"), launching)] = True
+    works[np.isin(recording.launches.name, launching)] = True
     works[launched.launch[launched.replayed & (launched.launch >= 0)]] = False
     own = np.where(launched.replayed, captures.launch, launched.launch)
     rows = np.flatnonzero(own >= 0)
     works[own[rows]] = True
-    kernel = integers(recording.work, "kind")[rows] == KERNEL
+    kernel = recording.work.kind[rows] == KERNEL
     # Of what one launch put on the device, the kernel gives its name.
     for chosen in (rows[~kernel], rows[kernel]):
-        name[own[chosen]] = integers(recording.work, "name")[chosen]
+        name[own[chosen]] = recording.work.name[chosen]
     return name, works
 
 
@@ -142,9 +140,9 @@ def with_losses(recording: Recording, launched: Launched, captures: Captured, ow
     Ids of launches count up in each process. Of captured launches it is not known where the missing ones were.
     """
     launches, work = recording.launches, recording.work
-    ids = integers(launches, "correlation_id")
-    thread, process = integers(launches, "thread"), integers(work, "process")
-    kernel = (integers(work, "kind") == KERNEL) & (process >= 0)
+    ids = launches.correlation_id
+    thread, process = launches.thread, work.process
+    kernel = (work.kind == KERNEL) & (process >= 0)
     lost = kernel & (launched.launch < 0) & ~launched.replayed
     unmapped = np.unique(process[kernel & launched.replayed & (captures.launch < 0)])
     first = np.flatnonzero(np.append(True, own.run[1:] != own.run[:-1])[: own.run.size])
@@ -155,7 +153,7 @@ def with_losses(recording: Recording, launched: Launched, captures: Captured, ow
     high = np.where(_same(thread, after, own.row[last]), ids[after % ids.size], np.iinfo(np.int64).max)
     doubtful = np.isin(of_run, unmapped) & np.isin(own.row[first], captures.rows)
     for number in np.unique(process[lost]).tolist():
-        missing = np.sort(integers(work, "correlation_id")[lost & (process == number)])
+        missing = np.sort(work.correlation_id[lost & (process == number)])
         between = np.searchsorted(missing, high) > np.searchsorted(missing, low, side="right")
         doubtful |= between & (of_run == number)
     return own.run[first[doubtful]]
@@ -170,7 +168,7 @@ def with_copies_lost(recording: Recording, run: Rows, works: Flags) -> Rows:
         works: Which launches put work on the device or into a graph.
     """
     copying = [row for row, text in enumerate(recording.names) if _COPIES.match(text)]
-    return np.unique(run[(run >= 0) & ~works & np.isin(integers(recording.launches, "name"), copying)])
+    return np.unique(run[(run >= 0) & ~works & np.isin(recording.launches.name, copying)])
 
 
 def with_work_inside(runs: Runs, calls: Calls) -> Rows:
@@ -181,7 +179,6 @@ def with_work_inside(runs: Runs, calls: Calls) -> Rows:
 
 
 def _same(thread: Ints, row: Rows, other: Rows) -> Flags:
-    """Whether there is such a row, of the same thread as another."""
     inside = (row >= 0) & (row < thread.size)
     return np.asarray(inside & (thread[row % thread.size] == thread[other]))
 
@@ -189,15 +186,7 @@ def _same(thread: Ints, row: Rows, other: Rows) -> Flags:
 def _operator_around(
     recording: Recording, axis: ThreadAxis, operators: Operators, runs: Runs, inside: tuple[Rows, Rows]
 ) -> tuple[Rows, Rows]:
-    """For each launch the outermost operator around it within its run, or -1; and the texts of operators.
-
-    Args:
-        recording: The recording.
-        axis: Its ranges and launches on one axis.
-        operators: The operators that its texts name.
-        runs: The runs.
-        inside: Rows of launches, and of the run of each.
-    """
+    """For each launch the outermost operator around it within its run, or -1; and the texts of operators."""
     rows, run = inside
     ranges = operator_ranges(recording, axis, operators)
     if not ranges.text.size or not rows.size:
@@ -210,13 +199,7 @@ def _operator_around(
 
 
 def _begins(end: Ints, run: Rows, operator: Rows) -> Flags:
-    """Which launches are not of the same kernel as the one before: nor inside one before, nor in the same operator.
-
-    Args:
-        end: Ends of launches, which are in order of their starts within each run.
-        run: The run of each.
-        operator: The operator around each, or -1.
-    """
+    """Which launches are not of the same kernel as the one before: nor inside one before, nor in the same operator."""
     fresh = np.ones(run.size, dtype=bool)
     if bool((end[1:] > end[:-1]).all()) and not (operator >= 0).any():
         return fresh
@@ -228,3 +211,129 @@ def _begins(end: Ints, run: Rows, operator: Rows) -> Flags:
     nested = same_run & (rank[1:] <= reach[:-1])
     fresh[1:] = ~(nested | (same_run & (operator[1:] >= 0) & (operator[1:] == operator[:-1])))
     return fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of compiled graphs on all threads, by (start, -end) on the axis.
+
+    Attributes:
+        range_row: Row of the recording's ranges.
+        start: Start on the axis.
+        end: End on it.
+        parent: The run around each, or -1.
+        process: Row of processes.
+        start_ns: When it began.
+        graph: Row of graphs.
+        cut: Whether its end is not recorded, so that it may not have launched all of its kernels.
+        graphs: What tells the graphs apart: the ids of their maps, and the modules that were compiled.
+        maps: The maps of which all parts are known, by their ids.
+    """
+
+    range_row: Rows
+    start: Ints
+    end: Ints
+    parent: Rows
+    process: Rows
+    start_ns: Ints
+    graph: Rows
+    cut: Flags
+    graphs: list[CompiledGraphMarker]
+    maps: dict[str, KernelMap]
+
+    @property
+    def mapped(self) -> Flags:
+        """Which are of a graph whose map is known."""
+        return np.array([*(marker.map_id in self.maps for marker in self.graphs), False])[self.graph]
+
+    def with_a_map(self) -> Runs:
+        """Those that are mapped."""
+        return self._at(self.mapped)
+
+    def none(self) -> Runs:
+        """None of them."""
+        return self._at(np.zeros(self.start.size, dtype=bool))
+
+    def _at(self, rows: Flags) -> Runs:
+        names = ("range_row", "start", "end", "process", "start_ns", "graph", "cut")
+        columns = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, **columns, parent=parents(columns["start"], columns["end"])[0])
+
+    @property
+    def planting(self) -> MappedRuns:
+        """What the hierarchy has to know of them."""
+        roots = [marker.root if marker.root is not None else self._map(marker).root for marker in self.graphs]
+        paths = [self._map(marker).paths for marker in self.graphs]
+        graph = np.where(self.mapped, self.graph, NO_MAP)
+        return MappedRuns(self.start, self.end, self.process, self.start_ns, graph, roots, paths)
+
+    def _map(self, marker: CompiledGraphMarker) -> KernelMap:
+        return self.maps.get(marker.map_id, KernelMap("", (), ()))
+
+
+def runs_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints) -> Runs:
+    """Finds the runs. Of a range that ended on another thread it is not known what ran inside.
+
+    Args:
+        recording: The recording.
+        decoded: Its markers.
+        axis: Its ranges on one axis.
+        ends: When these ended, on that axis.
+    """
+    numbers: dict[CompiledGraphMarker, int] = {}
+    graph = [
+        numbers.setdefault(item, len(numbers)) if isinstance(item, CompiledGraphMarker) else -1
+        for item in decoded.markers
+    ]
+    rows = np.flatnonzero(decoded.ranges(recording, CompiledGraphMarker) & axis.ends_here)
+    rows = rows[nesting_order(axis.range_start[rows], ends[rows])]
+    start, end = axis.range_start[rows], ends[rows]
+    return Runs(
+        range_row=rows,
+        start=start,
+        end=end,
+        parent=parents(start, end)[0],
+        process=recording.threads.process[recording.ranges.thread[rows]],
+        start_ns=recording.ranges.start_ns[rows],
+        graph=np.array(graph, dtype=np.int64)[decoded.of_text[recording.ranges.text[rows]]],
+        cut=recording.ranges.open[rows],
+        graphs=list(numbers),
+        maps=maps_of(decoded.markers) if numbers else {},
+    )
+
+
+class KernelMap(NamedTuple):
+    """The kernels that one run of a compiled graph launches, in order.
+
+    Attributes:
+        root: Path of the module that was compiled, or its class.
+        kernels: The kernels.
+        paths: The distinct paths of modules below the root, in the order of the kernels.
+    """
+
+    root: str
+    kernels: tuple[MappedKernel, ...]
+    paths: tuple[str, ...]
+
+
+def maps_of(markers: Iterable[Marker]) -> dict[str, KernelMap]:
+    """The maps by their ids; those that lack a part, or whose parts contradict each other, are left out.
+
+    A map is the digest of its content, so any process may tell it for all.
+    """
+    told: dict[str, set[KernelMapMarker]] = {}
+    for marker in markers:
+        if isinstance(marker, KernelMapMarker):
+            told.setdefault(marker.map_id, set()).add(marker)
+    maps = ((map_id, _whole(sorted(parts, key=lambda part: part.part))) for map_id, parts in told.items())
+    return {map_id: whole for map_id, whole in maps if whole is not None}
+
+
+def _whole(parts: list[KernelMapMarker]) -> KernelMap | None:
+    if [part.part for part in parts] != list(range(1, parts[0].parts + 1)):
+        return None
+    if len({(part.parts, part.root) for part in parts}) > 1:
+        return None
+    kernels = tuple(kernel for part in parts for kernel in part.kernels)
+    paths = dict.fromkeys(path for kernel in kernels for path, _ in kernel.modules)
+    return KernelMap(parts[0].root, kernels, tuple(paths))

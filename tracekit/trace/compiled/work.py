@@ -1,18 +1,30 @@
-"""Whose work the runs of compiled graphs launched, by their kernel maps."""
+"""Modules that the work of compiled graphs serves, by kernel maps, with weights."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped
-from tracekit.arrays.lookups import lookup
-from tracekit.recording.tables import KERNEL
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.flops.kernels import LOST, UNTOLD
+from tracekit.graphs.captures import Origins
+from tracekit.markers.base import Flops, MappedKernel
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import KERNEL, Recording
+from tracekit.trace.calls.calls import Calls
 from tracekit.trace.compiled.launches import (
+    KernelMap,
+    OwnLaunches,
+    Runs,
     captured,
     names_of_launches,
     own_launches,
@@ -21,26 +33,16 @@ from tracekit.trace.compiled.launches import (
     with_losses,
     with_work_inside,
 )
-from tracekit.trace.compiled.matching import Habits, key_of_launch, matched, nothing_matched, pattern_of
-from tracekit.trace.compiled.shares import CUT, NO_MAP, NO_RUN, UNPLACED, ShareTable
-from tracekit.trace.hierarchy import planted as planting
+from tracekit.trace.hierarchy.mapped_modules import NO_MAP as MAP_NOT_PLACED, UNPLACED as NOT_PLACED, MappedModules
+from tracekit.trace.hierarchy.modules import Module
+from tracekit.trace.launching import Launched
+from tracekit.trace.operators import Operators
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracekit.arrays.types import Flags, Rows
-    from tracekit.graphs.origins import Origins
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.calls.calls import Calls
-    from tracekit.trace.compiled.launches import OwnLaunches
-    from tracekit.trace.compiled.maps import KernelMap
-    from tracekit.trace.compiled.matching import Match, Pattern, Target
-    from tracekit.trace.compiled.runs import Runs
-    from tracekit.trace.compiled.shares import Shares
-    from tracekit.trace.hierarchy.planted import Planted
-    from tracekit.trace.launching import Launched
-    from tracekit.trace.operators import Operators
+#: In place of a row of shares: launched by no run; or by one of a graph without a map, by one whose end is not
+#: recorded, not as in the map, for modules that it does not tell, or may be several; or in a call of an unknown module.
+NO_RUN, NO_MAP, CUT, DIFFERS, SILENT, UNCLEAR, UNPLACED = range(-1, -8, -1)
+#: Those of work that is nobody's, whatever call is around it.
+UNKNOWN = (NO_MAP, CUT, DIFFERS, SILENT, UNCLEAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,10 @@ class CompiledWork:
     Attributes:
         runs: The runs.
         shares: Modules with weights.
-        of_work: For every piece of work the row of its shares; ``NO_RUN``, or another code of :mod:`shares` for work
+        of_work: For every kernel the row of its shares; ``NO_RUN``, or another code of :mod:`shares` for work
             of a run whose modules are not known.
-        run: For every piece of work the row of the run that launched it, or -1.
-        launch: For every piece of work its launch, of replayed work the captured one; or -1.
+        run: For every kernel the row of the run that launched it, or -1.
+        launch: For every kernel its launch, of replayed work the captured one; or -1.
     """
 
     runs: Runs
@@ -63,7 +65,7 @@ class CompiledWork:
     launch: Rows
 
 
-class Around(NamedTuple):
+class CompiledContext(NamedTuple):
     """What a recording says besides its runs.
 
     Attributes:
@@ -72,7 +74,7 @@ class Around(NamedTuple):
         operators: The operators that its texts name.
         calls: Its calls, with the modules of kernel maps.
         call_at_launch: For every launch the innermost call around it, or -1.
-        launched: The launch of every piece of work.
+        launched: The launch of every kernel.
     """
 
     recording: Recording
@@ -83,13 +85,15 @@ class Around(NamedTuple):
     launched: Launched
 
 
-def compiled_work(around: Around, runs: Runs, graphs: tuple[Origins, Rows, Rows], left_out: Rows) -> CompiledWork:
+def compiled_work(
+    around: CompiledContext, runs: Runs, graphs: tuple[Origins, Rows, Rows], left_out: Rows
+) -> CompiledWork:
     """Finds the work of runs, and whose it is.
 
     Args:
         around: What else the recording says.
         runs: The runs.
-        graphs: Where nodes of CUDA graphs were captured, the node of every piece of work, and all captured launches.
+        graphs: Where nodes of CUDA graphs were captured, the node of every kernel, and all captured launches.
         left_out: Launches that only compiled something.
     """
     table = ShareTable(around.calls.modules)
@@ -111,7 +115,7 @@ def compiled_work(around: Around, runs: Runs, graphs: tuple[Origins, Rows, Rows]
         with_work_inside(runs, around.calls),
     )
     sequences = _Sequences(runs, own, set(np.concatenate(doubtful).tolist()))
-    of_unit, counts = _shares_of_units(own, sequences, around.calls.planted, table)
+    of_unit, counts = _shares_of_units(own, sequences, around.calls.mapped_modules, table)
     of_launch[own.row] = of_unit[own.unit]
     counted[own.row[own.first]] = counts
     of_work = of_launch[launch]
@@ -126,7 +130,7 @@ def compiled_work(around: Around, runs: Runs, graphs: tuple[Origins, Rows, Rows]
 def _once(recording: Recording, launched: Launched, launch: Rows, rows: Rows) -> Flags:
     """Which of some work is the first that its launch, or a replay of it, put on the device; kernels before copies."""
     once = np.zeros(launch.size, dtype=bool)
-    copy = integers(recording.work, "kind")[rows] != KERNEL
+    copy = recording.work.kind[rows] != KERNEL
     rows = rows[np.argsort(copy, kind="stable")]
     # NumPy finds the first of each.
     once[rows[grouped((launch[rows], launched.launch[rows])).first]] = True
@@ -143,7 +147,7 @@ class _Sequence(NamedTuple):
 
 
 def _shares_of_units(
-    own: OwnLaunches, sequences: _Sequences, planted: Planted, table: ShareTable
+    own: OwnLaunches, sequences: _Sequences, mapped_modules: MappedModules, table: ShareTable
 ) -> tuple[Rows, Flags]:
     """For every unit of launches the row of its shares, or a code for what is not known; and which have the FLOPs.
 
@@ -157,7 +161,7 @@ def _shares_of_units(
     first = np.flatnonzero(np.append(True, run[1:] != run[:-1])[: run.size])
     for start, end in pairwise([*first.tolist(), run.size]):
         at = int(run[start])
-        place = int(planted.of_run[at])
+        place = int(mapped_modules.of_run[at])
         if runs.cut[at] or place < 0:
             of_unit[start:end] = CUT if runs.cut[at] else _PLACELESS[place]
         else:
@@ -166,24 +170,20 @@ def _shares_of_units(
     for (place, key), starts in alike.items():
         found = sequences.known[key]
         targets = {id(target): target for target in found.match.targets}
-        at_home = place, planted.places[place]
+        at_home = place, mapped_modules.places[place]
         of_target = {
             number: table.row(found.kernel_map, target, at_home, complete=key[2]) for number, target in targets.items()
         }
         units = np.add.outer(starts, np.arange(len(found.match.targets)))
         of_unit[units] = [of_target[id(target)] for target in found.match.targets]
-        counted[units[:, _firsts(found.match.targets)]] = True
+        firsts = {target: at for at, target in reversed(list(enumerate(found.match.targets)))}
+        counted[units[:, list(firsts.values())]] = True
     return of_unit, counted
-
-
-def _firsts(targets: Sequence[Target]) -> list[int]:
-    """The places at which targets stand first."""
-    return list({target: at for at, target in reversed(list(enumerate(targets)))}.values())
 
 
 #: Kernels of maps and launches that are compared at most; in programs, runs of one graph are alike.
 _MOST_COMPARED = 1 << 24
-_PLACELESS = {planting.NO_MAP: NO_MAP, planting.UNPLACED: UNPLACED}
+_PLACELESS = {MAP_NOT_PLACED: NO_MAP, NOT_PLACED: UNPLACED}
 #: The id of a map, the numbers of the names of launches as bytes, and whether the report seems to hold all of them.
 _Key = tuple[str, bytes, bool]
 
@@ -228,3 +228,336 @@ class _Sequences:
             return _Sequence(kernel_map, pattern, nothing_matched(len(names)), names)
         match = matched(pattern, [keys[name] for name in names], complete=complete)
         return _Sequence(kernel_map, pattern, match or nothing_matched(len(names)), names)
+
+
+#: Kernels of a map that may have launched something; none if it is not known.
+Target = tuple[int, ...]
+
+#: A kernel that the compiler wrote: an operator's name of a CPU run, or that of a Triton kernel.
+_OF_COMPILER = re.compile(r"graph_\d+_(?P<cpu>.+)|(?P<triton>triton_[a-z]+_fused.*)")
+#: A user's own Triton kernel has a number in generated code, but not on the device.
+_NUMBERED = re.compile(r"(?!triton_|cpp_)(.+)_\d+")
+_OPERATOR = re.compile(r"(?:torch\.ops\.)?(\w+)\.(\w+)(?:\.\w+)?")
+#: Functions of Inductor that call an operator of another name.
+_CALLS = {"bias_addmm": "addmm"}
+#: Operators that launch nothing on a GPU.
+_SILENT = re.compile(
+    r"torch\.ops\.(_c10d_functional\.wait_tensor|inductor\.resize_storage_bytes_|fsdp\.set_"
+    r"|aten\.(view|view_as_real|view_as_complex|set_|resize_|as_strided|detach|alias|lift_fresh|record_stream))(\.\w+)?"
+)
+#: A kernel of the compiler's that needs memory set to zero, for which its code calls another kernel right before it.
+_ZEROES_BEFORE = "triton_spl_"
+#: Functions of a library that launch at least one kernel each; of a user's own operators nobody knows it.
+_BUSY = re.compile(r"extern_kernels\..+|(torch\.ops\.)?aten\..+")
+
+
+class Pattern(NamedTuple):
+    """The kernels of a map, as names of launches tell them.
+
+    Attributes:
+        keys: For every kernel what launches of it are called.
+        generated: Which kernels the compiler wrote.
+        names: The name of each in the map.
+        known: The distinct keys.
+    """
+
+    keys: list[str]
+    generated: list[bool]
+    names: list[str]
+    known: frozenset[str]
+
+
+class Gap(NamedTuple):
+    """Launches of several kernels of a library, of which it is not known where each begins.
+
+    Attributes:
+        first: The first of the launches.
+        last: The launch after the last.
+        kernels: The kernels, in order.
+    """
+
+    first: int
+    last: int
+    kernels: Target
+
+
+class Match(NamedTuple):
+    """What the launches of a run are.
+
+    Attributes:
+        targets: For every launch the kernels of the map that it may be of.
+        gaps: Where these are several.
+        alone: Where one kernel of a library certainly launched all: as gaps of one.
+    """
+
+    targets: list[Target]
+    gaps: list[Gap]
+    alone: list[Gap]
+
+
+def pattern_of(kernel_map: KernelMap) -> Pattern:
+    """The pattern of a map."""
+    kernels = kernel_map.kernels
+    keys = [_unnumbered(kernel.name) if kernel.generated else _operator(kernel.name) for kernel in kernels]
+    generated, names = [kernel.generated for kernel in kernels], [kernel.name for kernel in kernels]
+    return Pattern(keys, generated, names, frozenset(keys))
+
+
+def key_of_launch(name: str, pattern: Pattern) -> str:
+    """What a launch is called in patterns; empty if its name tells nothing of this one."""
+    if own := _OF_COMPILER.fullmatch(name):
+        return _unnumbered(own["cpu"] or own["triton"])
+    return next((key for key in (name, _unnumbered(name)) if key in pattern.known), "")
+
+
+def _unnumbered(name: str) -> str:
+    numbered = _NUMBERED.fullmatch(name)
+    return numbered[1] if numbered else name
+
+
+def _operator(name: str) -> str:
+    """``extern_kernels.addmm`` is ``aten::addmm``, and ``torch.ops.vllm.attention.default`` is ``vllm::attention``."""
+    match = _OPERATOR.fullmatch(name)
+    if match is None:
+        return name
+    namespace, operator = match.groups()
+    return f"aten::{_CALLS.get(operator, operator)}" if namespace == "extern_kernels" else f"{namespace}::{operator}"
+
+
+def nothing_matched(launches: int) -> Match:
+    """Of some launches none is of the map."""
+    return Match([()] * launches, [], [])
+
+
+def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> Match | None:
+    """What each launch of a run is; None if the run cannot be one of this map.
+
+    Args:
+        pattern: The kernels of the map.
+        keys: What :func:`key_of_launch` says of each launch.
+        complete: Whether the report seems to hold all launches, so that their number tells something.
+    """
+    anchored = _anchors(pattern, keys)
+    if anchored is None:
+        return None
+    anchors, lost = anchored
+    match = nothing_matched(len(keys))
+    for (kernel, launch), (next_kernel, next_launch) in pairwise([(-1, -1), *anchors, (len(pattern.keys), len(keys))]):
+        if launch >= 0:
+            match.targets[launch] = (kernel,)
+        between = range(kernel + 1, next_kernel)
+        if lost.isdisjoint(between) and not any(keys[launch + 1 : next_launch]):
+            busy = tuple(each for each in between if not _SILENT.fullmatch(pattern.names[each]))
+            zeroes = next_launch < len(keys) and keys[next_launch].startswith(_ZEROES_BEFORE)
+            _fill(pattern, match, Gap(launch + 1, next_launch - zeroes, busy), complete=complete)
+    return match
+
+
+def _anchors(pattern: Pattern, keys: Sequence[str]) -> tuple[list[tuple[int, int]], set[int]] | None:
+    """Pairs of a kernel and its launch, and the kernels whose launches are missing; None if their orders differ.
+
+    A name stands for its kernels in order if the run has as many launches of it: what is lost cannot be too many.
+    """
+    of_map, of_run = _places(pattern.keys), _places(keys)
+    of_run.pop("", None)
+    if not of_run.keys() <= of_map.keys():
+        return None
+    pairs: list[tuple[int, int]] = []
+    lost: set[int] = set()
+    for key, kernels in of_map.items():
+        launches = of_run.get(key, [])
+        if len(kernels) == len(launches):
+            pairs += zip(kernels, launches, strict=True)
+        elif launches or pattern.generated[kernels[0]]:
+            lost.update(kernels)
+    pairs.sort()
+    in_order = all(one[1] < other[1] for one, other in pairwise(pairs))
+    return (pairs, lost) if in_order else None
+
+
+def _places(keys: Iterable[str]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return places
+
+
+def _fill(pattern: Pattern, match: Match, gap: Gap, *, complete: bool) -> None:
+    """Gives launches between two anchors to the kernels of a library that stand there."""
+    number = gap.last - gap.first
+    if number <= 0 or not gap.kernels:
+        return
+    match.targets[gap.first : gap.last] = [gap.kernels] * number
+    if not complete:
+        return
+    if len(gap.kernels) == 1:
+        match.alone.append(gap)
+    elif len(gap.kernels) == number and all(_BUSY.fullmatch(pattern.names[kernel]) for kernel in gap.kernels):
+        match.targets[gap.first : gap.last] = [(kernel,) for kernel in gap.kernels]
+        match.alone.extend(Gap(at, at + 1, (kernel,)) for at, kernel in enumerate(gap.kernels, gap.first))
+    else:
+        match.gaps.append(gap)
+
+
+class Habits:
+    """What kernels of a library launch, learned from where each stood alone, over all runs of a recording."""
+
+    def __init__(self) -> None:
+        self._of_kernel: dict[str, set[tuple[int, ...]]] = {}
+        self._first: set[int] = set()
+        self._later: set[int] = set()
+
+    def learn(self, pattern: Pattern, match: Match, names: Sequence[int]) -> None:
+        """Learns from a run, given the number of the name of each launch."""
+        for gap in match.alone:
+            launched = tuple(names[gap.first : gap.last])
+            self._of_kernel.setdefault(pattern.names[gap.kernels[0]], set()).add(launched)
+            self._first.add(launched[0])
+            self._later.update(launched[1:])
+        self._first.update(names[gap.first] for gap in match.gaps)
+
+    def resolve(self, pattern: Pattern, match: Match, names: Sequence[int]) -> None:
+        """Divides gaps where only one way is known: some names only ever begin what a kernel launches, others never."""
+        for gap in match.gaps:
+            if not self._first.isdisjoint(self._later.intersection(names[gap.first : gap.last])):
+                continue
+            begins = [at for at in range(gap.first, gap.last) if names[at] in self._first]
+            if len(begins) != len(gap.kernels):
+                continue
+            parts = list(zip(gap.kernels, begins, [*begins[1:], gap.last], strict=True))
+            if all(self._known(pattern.names[kernel], names[start:end]) for kernel, start, end in parts):
+                for kernel, start, end in parts:
+                    match.targets[start:end] = [(kernel,)] * (end - start)
+
+    def _known(self, kernel: str, launched: Sequence[int]) -> bool:
+        return tuple(launched) in self._of_kernel.get(kernel, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Sets of modules with weights, one after the other.
+
+    Attributes:
+        first: For every set its first row, and the end of the last.
+        module: Row of modules, ascending in each set.
+        weight: Its weight.
+        flops: The FLOPs for it; -1 if they are not known.
+        note: The place in ``notes`` of what is noted of them.
+        notes: Dtypes of known FLOPs, and reasons why others are unknown.
+        main: For every set the module of the greatest weight; of several, what all of them are part of.
+    """
+
+    first: Ints
+    module: Rows
+    weight: NDArray[np.float64]
+    flops: Ints
+    note: Rows
+    notes: list[str]
+    main: Rows
+
+
+#: A module of a set: its row, its weight, and its FLOPs.
+_Share = tuple[int, int, Flops]
+_NOTHING = Flops(0)
+
+
+class ShareTable:
+    """Collects the distinct shares of a recording."""
+
+    def __init__(self, modules: Sequence[Module]) -> None:
+        self._modules = modules
+        self._rows: dict[tuple[_Share, ...], int] = {}
+        self._of_target: dict[tuple[int, Target, bool], int] = {}
+
+    def row(
+        self,
+        kernel_map: KernelMap,
+        target: Target,
+        mapped_modules: tuple[int, dict[str, int]],
+        *,
+        complete: bool = True,
+    ) -> int:
+        """The row of the shares of some kernels of a map, or why it has none.
+
+        Args:
+            kernel_map: The map.
+            target: Kernels of which one launched the work.
+            mapped_modules: Where the modules of the map stand: a number, and the row of modules of every path, or -1.
+            complete: Whether the report seems to hold all that they launched.
+        """
+        number, places = mapped_modules
+        key = number, target, complete
+        if key not in self._of_target:
+            self._of_target[key] = self._row(kernel_map, target, places, complete=complete)
+        return self._of_target[key]
+
+    def _row(self, kernel_map: KernelMap, target: Target, places: dict[str, int], *, complete: bool) -> int:
+        if not target:
+            return DIFFERS
+        kernels = [kernel_map.kernels[kernel] for kernel in target]
+        if not all(kernel.modules for kernel in kernels):
+            return SILENT
+        weights: dict[int, int] = {}
+        flops: dict[int, Flops] = {}
+        for kernel in kernels:
+            of_kernel = _told(kernel, complete=complete)
+            for (path, weight), number in zip(kernel.modules, of_kernel, strict=True):
+                place = places[path]
+                weights[place] = weights.get(place, 0) + weight
+                flops[place] = flops.get(place, _NOTHING).plus(number)
+        if len(target) > 1:
+            # What they compute together is known, and counts where their time does.
+            around = self._around(list(weights))
+            weights, flops = {around: 1}, {around: reduce(Flops.plus, flops.values())}
+        if -1 in weights:
+            return UNCLEAR
+        return self._numbered(tuple((place, weights[place], flops[place]) for place in sorted(weights)))
+
+    def _numbered(self, row: tuple[_Share, ...]) -> int:
+        return self._rows.setdefault(row, len(self._rows))
+
+    def multiplies(self) -> Flags:
+        """For every row whether it has FLOPs, or may have."""
+        return np.array([any(share[2].number for share in row) for row in self._rows], dtype=bool)
+
+    def uncounted(self) -> Rows:
+        """For every row that of the same modules without FLOPs: of launches after the first that a kernel made."""
+        plain = [tuple((*share[:2], _NOTHING) for share in row) for row in self._rows]
+        return np.array([self._numbered(row) for row in plain], dtype=np.int32)
+
+    def _around(self, modules: list[int]) -> int:
+        """The innermost module that all of some are, or are part of; the first of all rows is its own."""
+        top, last = min(modules), max(modules)
+        while top >= 0 and self._modules[top].subtree_end <= last:
+            top = self._modules[top].parent
+        return top
+
+    def shares(self) -> Shares:
+        """All of them."""
+        rows = list(self._rows)
+        sizes = np.array([len(row) for row in rows], dtype=np.int64)
+        flat = np.array([share[:2] for row in rows for share in row], dtype=np.int64).reshape(-1, 2)
+        total = np.repeat([sum(share[1] for share in row) for row in rows], sizes)
+        flops = [share[2] for row in rows for share in row]
+        notes = {note: at for at, note in enumerate(dict.fromkeys(number.note for number in flops))}
+        return Shares(
+            first=np.append(0, np.cumsum(sizes)),
+            module=flat[:, 0].astype(np.int32),
+            weight=flat[:, 1] / total,
+            flops=np.array([number.number for number in flops], dtype=np.int64),
+            note=np.array([notes[number.note] for number in flops], dtype=np.int64),
+            notes=list(notes),
+            main=np.array([self._main(row) for row in rows], dtype=np.int32),
+        )
+
+    def _main(self, row: tuple[_Share, ...]) -> int:
+        heaviest = max(weight for _, weight, _ in row)
+        return self._around([module for module, weight, _ in row if weight == heaviest])
+
+
+def _told(kernel: MappedKernel, *, complete: bool) -> Sequence[Flops]:
+    """What a kernel computes for each of its modules; not known of a library's that may have lost launches."""
+    told = kernel.flops or [Flops(-1, UNTOLD)] * len(kernel.modules)
+    if complete or kernel.generated:
+        return told
+    return [Flops(-1, LOST) if number.number > 0 else number for number in told]

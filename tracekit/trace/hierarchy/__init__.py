@@ -1,6 +1,6 @@
 """The hierarchy of modules, and where each call stands in it.
 
-``modules`` shows the way: ``places`` gives every call its path, ``namesakes`` tells modules of one path apart by their
-``facts`` and ``contradictions``, ``planting`` makes a tree of the modules of each process, ``forests`` one hierarchy of
-all trees, with ``siblings`` in order.
+``modules`` shows the way: ``module_paths`` gives every call its path, ``path_collisions`` tells modules of one path
+apart, ``module_trees`` makes a tree of the modules of each process and one hierarchy of all trees, and
+``mapped_modules`` adds the modules of kernel maps.
 """

@@ -1,34 +1,25 @@
 """The hierarchy of modules: one row for every module, and the module of every call."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.arrays.groups import mixed
-from tracekit.causes.markers import SHARED_PLACE
-from tracekit.causes.reports import MODULES_DIFFER
-from tracekit.causes.work import MODULE_UNCLEAR
-from tracekit.markers.base import ModuleMarker
-from tracekit.markers.kinds import MODULE
-from tracekit.trace.hierarchy.facts import NOTHING, facts_of
-from tracekit.trace.hierarchy.forests import joined
-from tracekit.trace.hierarchy.namesakes import Called, namesakes_of
-from tracekit.trace.hierarchy.places import NAMELESS_ROOT, places_of
-from tracekit.trace.hierarchy.planted import UNPLACED, Beds, planted
-from tracekit.trace.hierarchy.planting import nodes_of, trees
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints
-    from tracekit.markers.base import Marker
-    from tracekit.recording.tally import Tally
-    from tracekit.trace.hierarchy.facts import Facts
-    from tracekit.trace.hierarchy.forests import Joint
-    from tracekit.trace.hierarchy.places import Nested, Places
-    from tracekit.trace.hierarchy.planted import MappedRuns, Planted
-    from tracekit.trace.hierarchy.planting import Nodes
+from tracekit.arrays.types import Flags, Ints
+from tracekit.causes import MODULE_UNCLEAR, MODULES_DIFFER, SHARED_PLACE
+from tracekit.markers.base import MODULE, Marker, ModuleMarker
+from tracekit.recording.provenance import LossCounters
+from tracekit.trace.hierarchy.mapped_modules import (
+    UNPLACED,
+    EnclosingCalls,
+    MappedModules,
+    MappedRuns,
+    add_mapped_modules,
+)
+from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT, ModulePaths, Nested, module_paths_of
+from tracekit.trace.hierarchy.module_trees import MergedModule, Nodes, merge_hierarchies, nodes_of, trees
+from tracekit.trace.hierarchy.path_collisions import NOTHING, Called, Facts, facts_of, path_collisions_of
 
 
 @dataclass(slots=True)
@@ -38,7 +29,7 @@ class Module:
     Attributes:
         path: Dotted path of its place.
         name: The last part of its path.
-        kind: What it is: one of ``markers.kinds.KINDS``.
+        kind: What it is: one of ``markers.base.KINDS``.
         parent: Row of the module above, or -1.
         facts: What its markers say of it; nothing of a container that is never called itself.
         alias_of: The path in its marker, where that is another.
@@ -61,54 +52,60 @@ class Hierarchy(NamedTuple):
         modules: The modules in pre-order.
         module: For every call its row in them; -1 where it is not known.
         unclear: Calls whose path stands for several modules, so that theirs is not known.
-        planted: Where the modules of kernel maps stand.
+        mapped_modules: Where the modules of kernel maps stand.
     """
 
     modules: list[Module]
     module: Ints
     unclear: Flags
-    planted: Planted
+    mapped_modules: MappedModules
 
 
-def hierarchy(calls: Nested, markers: list[Marker], tally: Tally, runs: MappedRuns, around: Ints) -> Hierarchy:
+def hierarchy(
+    calls: Nested, markers: list[Marker], counters: LossCounters, runs: MappedRuns, around: Ints
+) -> Hierarchy:
     """The modules of all calls in pre-order, and the module of every call.
 
     Args:
         calls: The calls.
         markers: The distinct markers.
-        tally: Where losses are counted.
+        counters: Where losses are counted.
         runs: Runs of compiled graphs, whose maps name further modules.
         around: For every run the row of the call around it, or -1.
     """
-    places = places_of(calls, markers, tally)
+    places = module_paths_of(calls, markers, counters)
     marker_facts, facts = _facts(markers)
     called = _called(calls, places, _path_numbers(markers)[calls.marker], marker_facts[calls.marker])
-    namesakes = namesakes_of(called, places.paths, facts)
+    collisions = path_collisions_of(called, places.paths, facts)
     known = np.array([isinstance(marker, ModuleMarker) for marker in markers] + [False])[calls.marker]
-    clear = np.flatnonzero(known & ~namesakes.unclear)
-    nodes, node = nodes_of(called, namesakes, clear, calls.start_ns, facts)
-    woods = trees(nodes, places.paths, namesakes.numbers)
+    clear = np.flatnonzero(known & ~collisions.unclear)
+    nodes, node = nodes_of(called, collisions, clear, calls.start_ns, facts)
+    trees_of_processes = trees(nodes, places.paths, collisions.numbers)
     node_of_call = np.full(known.size + 1, UNPLACED, dtype=np.int64)
     node_of_call[clear], node_of_call[-1] = node, -1
-    beds = Beds(node_of_call[around], np.append(places.path, -1)[around], np.append(calls.marker, -1)[around])
-    plants = planted(runs, beds, woods, markers, places.paths)
-    joints = joined(woods.roots)
+    enclosing = EnclosingCalls(
+        node_of_call[around], np.append(places.path, -1)[around], np.append(calls.marker, -1)[around]
+    )
+    mapped = add_mapped_modules(runs, enclosing, trees_of_processes, markers, places.paths)
+    joints = merge_hierarchies(trees_of_processes.roots)
     module = np.full(known.size, -1, dtype=np.int64)
     module[clear] = _rows_of_nodes(joints, nodes)[node]
-    unclear = known & namesakes.unclear
-    tally.add("calls", MODULE_UNCLEAR, int(unclear.sum()))
-    tally.add("modules", MODULES_DIFFER, sum(joint.differs for joint in joints))
-    tally.add("calls", SHARED_PLACE, _sharing(called.marked_path, calls.start_ns, np.where(called.placed, module, -1)))
+    unclear = known & collisions.unclear
+    counters.add("calls", MODULE_UNCLEAR, int(unclear.sum()))
+    counters.add("modules", MODULES_DIFFER, sum(joint.differs for joint in joints))
+    counters.add(
+        "calls", SHARED_PLACE, _sharing(called.marked_path, calls.start_ns, np.where(called.placed, module, -1))
+    )
     first_calls = [_first_call(joint, nodes) for joint in joints]
     modules = [
         _module(joint, _marker(markers, calls, call), _elsewhere(places, call))
         for joint, call in zip(joints, first_calls, strict=True)
     ]
     row_of_tree = {id(tree): number for number, joint in enumerate(joints) for tree in joint.same}
-    return Hierarchy(modules, module, unclear, plants.at(row_of_tree))
+    return Hierarchy(modules, module, unclear, mapped.at(row_of_tree))
 
 
-def _called(calls: Nested, places: Places, marked_path: Ints, facts: Ints) -> Called:
+def _called(calls: Nested, places: ModulePaths, marked_path: Ints, facts: Ints) -> Called:
     return Called(
         parent=calls.parent,
         depth=calls.depth,
@@ -128,7 +125,6 @@ def _path_numbers(markers: list[Marker]) -> Ints:
 
 
 def _facts(markers: list[Marker]) -> tuple[Ints, list[Facts]]:
-    """For each marker the row of its facts, and the distinct facts."""
     numbers: dict[Facts, int] = {NOTHING: 0}
     rows = [
         numbers.setdefault(facts_of(marker), len(numbers)) if isinstance(marker, ModuleMarker) else 0
@@ -137,15 +133,14 @@ def _facts(markers: list[Marker]) -> tuple[Ints, list[Facts]]:
     return np.array([*rows, 0], dtype=np.int64), list(numbers)
 
 
-def _rows_of_nodes(joints: list[Joint], nodes: Nodes) -> Ints:
-    """For every node the row of its module in the hierarchy."""
+def _rows_of_nodes(joints: list[MergedModule], nodes: Nodes) -> Ints:
     row = np.full(nodes.place.size, -1, dtype=np.int64)
     for number, joint in enumerate(joints):
         row[[tree.row for tree in joint.same if tree.row >= 0]] = number
     return row
 
 
-def _first_call(joint: Joint, nodes: Nodes) -> int:
+def _first_call(joint: MergedModule, nodes: Nodes) -> int:
     """Row of its first call; -1 for a container that is never called itself."""
     called = [tree for tree in joint.same if tree.row >= 0]
     if not called:
@@ -159,13 +154,12 @@ def _marker(markers: list[Marker], calls: Nested, call: int) -> ModuleMarker | N
     return marker if isinstance(marker, ModuleMarker) else None
 
 
-def _elsewhere(places: Places, call: int) -> str | None:
-    """Where the numbered module of a call stands, too, and was called first."""
+def _elsewhere(places: ModulePaths, call: int) -> str | None:
     first = int(places.first[call]) if call >= 0 else -1
     return places.paths[first] if first >= 0 else None
 
 
-def _module(joint: Joint, marker: ModuleMarker | None, elsewhere: str | None) -> Module:
+def _module(joint: MergedModule, marker: ModuleMarker | None, elsewhere: str | None) -> Module:
     path, place = (name.removeprefix(f"{NAMELESS_ROOT}.") for name in (joint.path, joint.place))
     # Of several modules of one path all but the first have another path than their markers; containers, too.
     marked = marker.path if marker and marker.path and not marker.class_only else elsewhere
@@ -176,13 +170,7 @@ def _module(joint: Joint, marker: ModuleMarker | None, elsewhere: str | None) ->
 
 
 def _sharing(path: Ints, start_ns: Ints, module: Ints) -> int:
-    """How many calls have another path in their marker than the first call of their module.
-
-    Args:
-        path: For every call the number of the path in its marker.
-        start_ns: When it began.
-        module: Its module, or -1.
-    """
+    """How many calls have another path in their marker than the first call of their module."""
     rows = np.flatnonzero(module >= 0)
     modules = int(module.max(initial=-1)) + 1
     rows = rows[mixed(module[rows], path[rows], modules)[module[rows]]]

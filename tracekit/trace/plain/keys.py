@@ -1,38 +1,122 @@
-"""What a hierarchy is keyed by: modules, plain ranges or operators; and which ranges are its nodes."""
+"""What a hierarchy is keyed by (modules, plain ranges or operators), which ranges are its nodes, from when to when.
+
+Ranges of one domain that are pushed and popped nest by themselves. One that was never popped is believed only until its
+thread contradicts it: until the range around it ends, or the next range of its place begins. Start/end ranges may
+overlap others in part; the one that began last counts, and a range that is popped counts whole, as calls of modules do.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import grouped
-from tracekit.arrays.intervals import by_level, nesting_order, parents
-from tracekit.causes.markers import RANGES_OVERLAP
-from tracekit.markers.base import CompiledGraphMarker, KernelMapMarker, ModuleMarker, StepMarker, Unreadable
-from tracekit.markers.domains import is_library
-from tracekit.markers.kinds import AUTO, MODULES, OPERATOR, OPERATORS, RANGE, RANGES, REGION
-from tracekit.trace.hierarchy.parts import part
-from tracekit.trace.hierarchy.planted import no_runs
-from tracekit.trace.plain.extents import Extents, extents_of
-from tracekit.trace.plain.iterations import iterations
-from tracekit.trace.plain.names import names_of
-from tracekit.trace.plain.stacks import short_names, stack_lines
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import grouped, sums
+from tracekit.arrays.intervals import ancestors, by_level, highest, innermost, nesting_order, parents
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import RANGES_OVERLAP
+from tracekit.markers.base import (
+    AUTO,
+    MODULES,
+    OPERATOR,
+    OPERATORS,
+    RANGE,
+    RANGES,
+    REGION,
+    CompiledGraphMarker,
+    KernelMapMarker,
+    Marker,
+    ModuleMarker,
+    Shapes,
+    StepMarker,
+    Unreadable,
+)
+from tracekit.markers.plain import is_library
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import PUSH_POP, Recording
+from tracekit.trace.autograd_nodes import AutogradNodes
+from tracekit.trace.decoding import Decoded
+from tracekit.trace.hierarchy.mapped_modules import MappedRuns, no_runs
+from tracekit.trace.hierarchy.module_paths import part
+from tracekit.trace.operators import Operators
+from tracekit.trace.plain.names import Names, names_of, short_names, stack_lines
 
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.markers.base import Marker, Shapes
-    from tracekit.recording.axis import ThreadAxis
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.autograd_nodes import AutogradNodes
-    from tracekit.trace.decoding import Decoded
-    from tracekit.trace.hierarchy.planted import MappedRuns
-    from tracekit.trace.operators import Operators
-    from tracekit.trace.plain.names import Names
+_LAST = np.iinfo(np.int64).max
 
 
-class Keyed(NamedTuple):
+class Extents(NamedTuple):
+    """Ranges that nest, by (start, -end).
+
+    Attributes:
+        row: Row of the recording's ranges.
+        start: Start on the axis.
+        end: End on the axis.
+    """
+
+    row: Rows
+    start: Ints
+    end: Ints
+
+
+def extents_of(recording: Recording, axis: ThreadAxis, rows: Rows, place: Ints, calls: Extents) -> Extents:
+    """Where some ranges begin and end so that they nest."""
+    start, end = axis.range_start[rows], axis.range_end[rows].copy()
+    never_ended = recording.ranges.open[rows]
+    popped = (recording.ranges.kind[rows] == PUSH_POP) & ~never_ended
+    if popped.all():
+        return Extents(rows, start, end)
+    loose = np.flatnonzero(~popped)
+    end[loose] = np.minimum(end[loose], _next_of_its_place(start, place, never_ended)[loose])
+    whole_start, whole_end = np.append(start[popped], calls.start), np.append(end[popped], calls.end)
+    order = nesting_order(whole_start, whole_end)
+    end[loose] = _nested_in(whole_start[order], whole_end[order], start[loose], end[loose])
+    end[loose] = _apart_from_each_other(start[loose], end[loose])
+    order = nesting_order(start, end)
+    return Extents(rows[order], start[order], end[order])
+
+
+def _next_of_its_place(start: Ints, place: Ints, which: Flags) -> Ints:
+    """For some ranges when the next one of its place begins; for the others, and where there is none, never."""
+    order = np.lexsort((start, place))
+    follows = np.full(start.size, _LAST)
+    same = place[order[1:]] == place[order[:-1]]
+    follows[order[:-1][same]] = start[order[1:][same]]
+    return np.where(which, follows, _LAST)
+
+
+def _nested_in(start: Ints, end: Ints, first: Ints, last: Ints) -> Ints:
+    """When each of some intervals ends at the latest so that it lies in, around or beside those that count whole."""
+    parent, _ = parents(start, end)
+    leaps = ancestors(parent)
+    around = innermost(start, end, parent, first, first)
+    # A range that began at the very same time and is shorter lies inside.
+    inside = highest(leaps, around, lambda at, row: (start[at] == first[row]) & (end[at] < last[row]))
+    around = np.where(inside >= 0, lookup(parent, inside), around)
+    last = np.where(around >= 0, np.minimum(lookup(end, around), last), last)
+    # A range that began inside and outlasts the interval ends it: the outermost of these.
+    across = innermost(start, end, parent, last, last)
+    over = highest(leaps, across, lambda at, row: end[at] <= last[row])
+    across = np.where(over >= 0, lookup(parent, over), across)
+    across = highest(leaps, across, lambda at, row: start[at] > first[row])
+    return np.where(across >= 0, np.minimum(lookup(start, across), last), last)
+
+
+def _apart_from_each_other(start: Ints, end: Ints) -> Ints:
+    """The ends of loose intervals, each cut where a later one begins that outlasts it."""
+    end = end.copy()
+    starts, ends = start.tolist(), end.tolist()
+    pending: list[int] = []
+    for row in nesting_order(start, end).tolist():
+        while pending and ends[pending[-1]] < ends[row]:
+            last = pending.pop()
+            if ends[last] > starts[row]:
+                ends[last] = starts[row]
+        pending.append(row)
+    return np.array(ends, dtype=np.int64)
+
+
+class HierarchyKey(NamedTuple):
     """The nodes of a hierarchy among the ranges of a recording.
 
     Attributes:
@@ -59,7 +143,7 @@ class Keyed(NamedTuple):
     nodes: AutogradNodes | None = None
 
     @property
-    def modules_alone(self) -> Keyed:
+    def modules_alone(self) -> HierarchyKey:
         """The same markers, with modules as the only nodes."""
         return _modules(self.decoded)
 
@@ -69,9 +153,9 @@ class Keyed(NamedTuple):
         return self.by != OPERATORS
 
 
-def keyed_by(
+def choose_hierarchy(
     by: str, recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints, operators: Operators
-) -> Keyed:
+) -> HierarchyKey:
     """Chooses the nodes of the hierarchy.
 
     Args:
@@ -82,24 +166,24 @@ def keyed_by(
         ends: When its ranges ended, on that axis.
         operators: The operators that its texts name.
     """
-    if by == AUTO and (not recording.ranges.num_rows or bool(decoded.ranges(recording, ModuleMarker).any())):
+    if by == AUTO and (not len(recording.ranges) or bool(decoded.ranges(recording, ModuleMarker).any())):
         by = MODULES
     if by == MODULES:
         return _modules(decoded)
-    marker = np.append(decoded.of_text, -1)[integers(recording.ranges, "text")]
+    marker = np.append(decoded.of_text, -1)[recording.ranges.text]
     ranges = _ranges(recording, decoded, marker, operators)
     if by == AUTO:
         plain = ~(ranges.called | ranges.operator | ranges.library | ranges.mapping) & axis.ends_here
         by = RANGES if plain.any() or not ranges.operator.any() else OPERATORS
     extents = _nesting(by, recording, axis, ends, ranges)
     cut = _cut(extents, axis, recording)
-    recording.tally.add("ranges", RANGES_OVERLAP, cut.size)
+    recording.counters.add("ranges", RANGES_OVERLAP, cut.size)
     names, name = ranges.names, ranges.name[extents.row]
     markers, node = _markers(recording, extents.row, names, name)
     at = _iterations(extents, ranges, recording) if by == RANGES else node[:0]
     steps = Extents(*(column[at] for column in extents))
     extents, node = _with_stacks(extents, names, name, markers, node)
-    return Keyed(
+    return HierarchyKey(
         by,
         decoded.with_more(markers),
         extents,
@@ -133,7 +217,7 @@ class _Ranges(NamedTuple):
 
 def _ranges(recording: Recording, decoded: Decoded, marker: Ints, operators: Operators) -> _Ranges:
     names = names_of(recording, decoded, operators)
-    name = names.of_text[integers(recording.ranges, "text")]
+    name = names.of_text[recording.ranges.text]
     operator = np.array([item.operator for item in names.names])[name]
     called = decoded.rows(ModuleMarker, Unreadable)[marker]
     mapping = decoded.rows(KernelMapMarker, CompiledGraphMarker)[marker]
@@ -141,15 +225,7 @@ def _ranges(recording: Recording, decoded: Decoded, marker: Ints, operators: Ope
 
 
 def _nesting(by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges: _Ranges) -> Extents:
-    """The plain ranges that are nodes, from when to when.
-
-    Args:
-        by: ``RANGES``, or ``OPERATORS`` alone.
-        recording: The recording.
-        axis: Its ranges on one axis.
-        ends: When its ranges ended, on that axis.
-        ranges: What the ranges are.
-    """
+    """The plain ranges that are nodes, from when to when."""
     wanted = (ranges.operator | (by == RANGES)) & ~(ranges.called | ranges.mapping)
     rows = np.flatnonzero(wanted & axis.ends_here)
     others = np.flatnonzero(ranges.called & axis.ends_here & (by == RANGES))
@@ -161,37 +237,31 @@ def _nesting(by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges
 def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
     """The ranges that ended later than their nodes do. Of one that never ended it is not known when it did."""
     rows = extents.row[extents.end < axis.range_end[extents.row]]
-    return np.sort(rows[~np.asarray(recording.ranges.column("open"))[rows]])
+    return np.sort(rows[~recording.ranges.open[rows]])
 
 
-def _modules(decoded: Decoded) -> Keyed:
+def _modules(decoded: Decoded) -> HierarchyKey:
     none = np.empty(0, dtype=np.int64)
     nothing = Extents(none, none, none)
-    return Keyed(MODULES, decoded, nothing, none, none, nothing, [], no_runs())
+    return HierarchyKey(MODULES, decoded, nothing, none, none, nothing, [], no_runs())
 
 
 def of_libraries(recording: Recording) -> Flags:
     """Which ranges are in the domain of a library."""
     library = np.array([*map(is_library, recording.domains), False])
-    return np.asarray(library[integers(recording.ranges, "domain")])
+    return np.asarray(library[recording.ranges.domain])
 
 
 def _numbers(names: Names, recording: Recording) -> Ints:
     """For every range a number, the same for those of one name in one domain, whatever their inputs."""
     texts: dict[tuple[str, bool], int] = {}
     text = np.array([texts.setdefault((item.text, item.operator), len(texts)) for item in names.names])
-    domain = integers(recording.ranges, "domain")
-    return text[names.of_text[integers(recording.ranges, "text")]] * (len(recording.domains) + 1) + domain
+    domain = recording.ranges.domain
+    return text[names.of_text[recording.ranges.text]] * (len(recording.domains) + 1) + domain
 
 
 def _never_above_users(extents: Extents, library: Flags, calls: Extents) -> Extents:
-    """Leaves out a library's ranges that contain a user's: they are not what the user's are part of.
-
-    Args:
-        extents: Plain ranges that nest.
-        library: Which ranges of the recording are a library's.
-        calls: Calls of modules, which are a user's.
-    """
+    """Leaves out a library's ranges that contain a user's: they are not what the user's are part of."""
     of_library = library[extents.row]
     if not of_library.any():
         return extents
@@ -209,8 +279,7 @@ def _never_above_users(extents: Extents, library: Flags, calls: Extents) -> Exte
 
 
 def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tuple[list[Marker], Rows]:
-    """The distinct markers of some ranges, and for each range the row of its marker."""
-    domain = integers(recording.ranges, "domain")[rows]
+    domain = recording.ranges.domain[rows]
     # Where all ranges that are no library's are in one domain, its name says nothing.
     users = np.unique(domain[~of_libraries(recording)[rows]])
     if users.size == 1:
@@ -234,7 +303,7 @@ def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marke
     """The nodes, where those that tell a call stack have one for each of its lines, whose markers are added."""
     if not any(item.stack for item in names.names):
         return extents, node
-    lines = stack_lines(extents, name, [item.stack for item in names.names])
+    lines = stack_lines(extents.start, extents.end, name, [item.stack for item in names.names])
     numbers: dict[str, int] = {}
     of_line = [numbers.setdefault(line, len(numbers)) + len(markers) for line in lines.line]
     markers += [ModuleMarker(part(name, RANGE), kind=RANGE, phase="") for name in short_names(numbers).values()]
@@ -249,7 +318,6 @@ def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marke
 
 
 def _iterations(extents: Extents, ranges: _Ranges, recording: Recording) -> Rows:
-    """Which of the extents are iterations."""
     names, name = ranges.names.names, ranges.name[extents.row]
     numbers = [-1 if item.iteration is None or item.operator else item.iteration for item in names]
     texts: dict[str, int] = {}
@@ -257,3 +325,55 @@ def _iterations(extents: Extents, ranges: _Ranges, recording: Recording) -> Rows
     number = np.array(numbers)[name]
     number[ranges.library[extents.row]] = -1
     return iterations(recording, extents, text[name], number)
+
+
+class _Counting(NamedTuple):
+    """Outermost ranges that count iterations, by thread and start.
+
+    Attributes:
+        row: Row of the recording's ranges.
+        thread: Row of threads.
+        name: Number of the name.
+        number: Number of the iteration.
+        lasting_ns: How long each lasted.
+    """
+
+    row: Rows
+    thread: Ints
+    name: Ints
+    number: Ints
+    lasting_ns: Ints
+
+
+def iterations(recording: Recording, extents: Extents, name: Ints, number: Ints) -> Rows:
+    """Which of some ranges are iterations: positions in the extents.
+
+    Of ranges that count iterations inside each other the outermost counts. Where ranges of several names take turns
+    within the same iteration, as ``load 3``, ``compute 3`` do, those of the name that takes longest count.
+
+    Args:
+        recording: The recording.
+        extents: The ranges.
+        name: For each of them the number of its name.
+        number: For each of them the number of the iteration that its text counts, or -1.
+    """
+    at = np.flatnonzero(number >= 0)
+    at = at[parents(extents.start[at], extents.end[at])[0] < 0]
+    row = extents.row[at]
+    start_ns, end_ns = recording.ranges.start_ns[row], recording.ranges.end_ns[row]
+    thread = recording.ranges.thread[row]
+    counting = _Counting(row, thread, name[at], number[at], end_ns - start_ns)
+    return at[_leading(counting)]
+
+
+def _leading(counting: _Counting) -> Flags:
+    leading = np.ones(counting.row.size, dtype=bool)
+    for thread in np.unique(counting.thread).tolist():
+        rows = np.flatnonzero(counting.thread == thread)
+        name, number = counting.name[rows], counting.number[rows]
+        turns = name[1:] != name[:-1]
+        within = turns & (number[1:] == number[:-1])
+        if 2 * within.sum() >= turns.sum() > 0:
+            lasting = sums(name, counting.lasting_ns[rows], int(name.max()) + 1)
+            leading[rows] = name == np.argmax(lasting)
+    return leading

@@ -1,33 +1,23 @@
-"""Names of ranges: texts that differ only by what counts are one name.
-
-:mod:`tracekit.markers.counters` says of each number in a text whether it counts. Where a text alone does not tell, all
-ranges do: of texts that differ only by undecided numbers, each is a place if most of them come again on a thread; if
-they come once each, the number counts. Of frameworks their dialects say it, and names of TensorRT's layers stay as they
-are.
-"""
+"""Names of plain ranges and of the lines of their call stacks."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import counts, distinct, maxima
-from tracekit.markers.base import OperatorMarker, PieceMarker, RangeMarker, StepMarker
-from tracekit.markers.counters import COUNTER, LONGEST_NAME, UNDECIDED, Counted, counted
-from tracekit.markers.domains import has_layers
-from tracekit.markers.tensorrt import module_of
-from tracekit.trace.plain.stacks import lines_of
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.markers.base import Marker, Shapes
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.decoding import Decoded
-    from tracekit.trace.operators import Operators
-    from tracekit.trace.plain.stacks import Stack
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import counts, distinct, grouped, maxima
+from tracekit.arrays.intervals import parents
+from tracekit.arrays.types import Ints, Rows
+from tracekit.markers.base import Marker, OperatorMarker, PieceMarker, RangeMarker, Shapes, StepMarker
+from tracekit.markers.plain import COUNTER, LONGEST_NAME, UNDECIDED, Counted, counted, has_layers, module_of
+from tracekit.recording.tables import Recording
+from tracekit.trace.decoding import Decoded
+from tracekit.trace.operators import Operators
 
 _NUMBER = re.compile(r"\d+")
 #: A range without a text.
@@ -91,7 +81,6 @@ def names_of(recording: Recording, decoded: Decoded, operators: Operators) -> Na
 
 
 def _own_name(decoded: Decoded, text: int) -> Name | None:
-    """The name of a text that a dialect understands."""
     marker = int(decoded.of_text[text])
     return _marked(decoded.markers[marker]) if marker >= 0 else None
 
@@ -113,8 +102,8 @@ def _marked(marker: Marker) -> Name | None:
 def _layers(recording: Recording) -> dict[int, Name]:
     """The names of layers, which are in a domain of their own, by their rows among the texts."""
     layers = np.array([*map(has_layers, recording.domains), False])
-    text = integers(recording.ranges, "text")
-    used = np.unique(text[layers[integers(recording.ranges, "domain")] & (text >= 0)]).tolist()
+    text = recording.ranges.text
+    used = np.unique(text[layers[recording.ranges.domain] & (text >= 0)]).tolist()
     return {row: Name(recording.texts[row][:LONGEST_NAME], module=module_of(recording.texts[row])) for row in used}
 
 
@@ -123,13 +112,7 @@ def _as_it_is(name: Name) -> Counted:
 
 
 def _decided(names: list[Counted], of_text: Rows, recording: Recording) -> list[str]:
-    """The final name of each text: undecided numbers stay, or count.
-
-    Args:
-        names: The names without counters.
-        of_text: For every text of the recording its row among these.
-        recording: The recording, which says how often each comes.
-    """
+    """The final name of each text: undecided numbers stay, or count."""
     number = {text: row for row, text in enumerate(dict.fromkeys(name.name for name in names))}
     final = [name.name for name in names]
     alike: dict[str, set[str]] = {}
@@ -145,14 +128,84 @@ def _decided(names: list[Counted], of_text: Rows, recording: Recording) -> list[
 
 
 def _most_on_a_thread(of_text: Ints, recording: Recording) -> Ints:
-    """How often each name comes on the thread on which it comes most often.
-
-    Args:
-        of_text: For every text of the recording the row of its name.
-        recording: The recording.
-    """
+    """How often each name comes on the thread on which it comes most often."""
     names = int(of_text.max(initial=-1)) + 1
-    text, thread = integers(recording.ranges, "text"), integers(recording.ranges, "thread")
+    text, thread = recording.ranges.text, recording.ranges.thread
     used = np.flatnonzero(text >= 0)
     pairs, pair = distinct(of_text[text[used]] * (int(thread.max(initial=0)) + 1) + thread[used])
     return maxima(pairs // (int(thread.max(initial=0)) + 1), counts(pair, pairs.size), names)
+
+
+#: Of a deeper stack the innermost lines count.
+_MOST_LINES = 100
+_OWN_LINES = re.compile(r"pyprof[/\\]nvtx[/\\]")
+_SEPARATOR = re.compile(r"[/\\]")
+#: Files that so many folders do not tell apart keep all of theirs.
+_MOST_FOLDERS = 8
+
+Stack = tuple[str, ...]
+
+
+class Lines(NamedTuple):
+    """Lines of stacks as nodes.
+
+    Attributes:
+        at: Positions among the ranges, each once for every line that is a node, in the order in which they nest.
+        line: For each of these the line.
+    """
+
+    at: Rows
+    line: list[str]
+
+
+def lines_of(stack: Sequence[str]) -> Stack:
+    """A stack's lines, such as ``/home/me/train.py:123``, without PyProf's own."""
+    return tuple(line for line in stack[-_MOST_LINES:] if not _OWN_LINES.search(line))
+
+
+def short_names(lines: Collection[str]) -> dict[str, str]:
+    """The name of each of some lines: ``train.py:123``, with as many folders as tell files of one name apart."""
+    parts = {line: tuple(_SEPARATOR.split(line)) for line in lines}
+    files: dict[str, set[Stack]] = {}
+    for folders in parts.values():
+        files.setdefault(_file(folders)[-1], set()).add(_file(folders))
+    kept = {name: _told_apart(those) for name, those in files.items()}
+    return {line: "/".join(folders[-kept[_file(folders)[-1]] :]) for line, folders in parts.items()}
+
+
+def _file(folders: Stack) -> Stack:
+    name, colon, _ = folders[-1].rpartition(":")
+    return (*folders[:-1], name if colon else folders[-1])
+
+
+def _told_apart(files: set[Stack]) -> int:
+    """How many of the last parts of some paths tell them apart; of very long ones all."""
+    kept = range(1, _MOST_FOLDERS + 1)
+    return next((number for number in kept if len({path[-number:] for path in files}) == len(files)), 0)
+
+
+def stack_lines(start: Ints, end: Ints, name: Ints, stacks: list[Stack]) -> Lines:
+    """The lines that are nodes for ranges that tell a call stack.
+
+    Args:
+        start: When each of some ranges that nest begins.
+        end: When it ends.
+        name: For each of them the number of its name.
+        stacks: For every name the lines of its stack; empty if it tells none.
+    """
+    at = np.flatnonzero(np.array([bool(stack) for stack in stacks])[name])
+    parent, _ = parents(start[at], end[at])
+    own = name[at]
+    around = lookup(own, parent)
+    groups = grouped((own, around))
+    fresh = [
+        _inside(stacks[inner], stacks[outer] if outer >= 0 else ())
+        for inner, outer in zip(own[groups.first].tolist(), around[groups.first].tolist(), strict=True)
+    ]
+    sizes = np.array([len(lines) for lines in fresh], dtype=np.int64)[groups.group]
+    lines = chain.from_iterable(fresh[group] for group in groups.group.tolist())
+    return Lines(np.repeat(at, sizes), list(lines))
+
+
+def _inside(stack: Stack, around: Stack) -> Stack:
+    return stack[len(around) :] if stack[: len(around)] == around else stack

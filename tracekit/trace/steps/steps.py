@@ -1,35 +1,33 @@
-"""Steps: iterations of training or serving, marked or found."""
+"""Steps: marked ones, those of training, or for processes without either the calls that lead each loop.
+
+A step of training lasts from the end of one optimizer step to the end of the next. Several forward passes (gradient
+accumulation) are one step, and so are several optimizers that take turns (a GAN's): a step ends with the last of them
+before the one that leads, the one that steps most often, steps again. Evaluation in between is in no step.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.columns import integers
-from tracekit.causes import CAUSES
-from tracekit.causes.markers import STEPS_UNCLEAR
-from tracekit.causes.work import MODULE_UNCLEAR
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents, subtree_ends
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import CAUSES, MODULE_UNCLEAR, STEP_AROUND_STEPS, STEPS_UNCLEAR
 from tracekit.markers.base import ModuleMarker, StepMarker
-from tracekit.markers.phases import BACKWARD
-from tracekit.trace.hierarchy.places import NAMELESS_ROOT
-from tracekit.trace.steps.announced import announced
-from tracekit.trace.steps.leading import led_steps
-from tracekit.trace.steps.roots import Outermost, is_part
-from tracekit.trace.steps.training import TRAIN, training_steps
-
-if TYPE_CHECKING:
-    from tracekit.arrays.types import Flags, Ints, Rows
-    from tracekit.markers.base import Marker
-    from tracekit.recording.tables import Recording
-    from tracekit.trace.calls.calls import Calls
-    from tracekit.trace.calls.endings import Endings
-    from tracekit.trace.decoding import Decoded
-    from tracekit.trace.hierarchy.modules import Module
-    from tracekit.trace.phases import Phased
-    from tracekit.trace.plain import Keyed
-    from tracekit.trace.steps.leading import Led
+from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE, BACKWARD, DATA, OPTIMIZER
+from tracekit.recording.tables import Recording
+from tracekit.trace.calls.calls import Calls
+from tracekit.trace.calls.range_ends import RangeEnds
+from tracekit.trace.decoding import Decoded
+from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT
+from tracekit.trace.hierarchy.modules import Module
+from tracekit.trace.phases import Phased
+from tracekit.trace.plain import HierarchyKey
+from tracekit.trace.steps.loops import LoopSteps, Outermost, is_part, led_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Steps:
     apart: Ints
 
 
-def steps_of(recording: Recording, keyed: Keyed, calls: Calls, endings: Endings, phased: Phased) -> Steps:
+def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds, phased: Phased) -> Steps:
     """The ranges that mark steps. For a process without any, plain ranges that count iterations, if these are nodes.
 
     Such a plain range inside a call of a module is a part of that call, and so of the step that it may be.
@@ -67,19 +65,19 @@ def steps_of(recording: Recording, keyed: Keyed, calls: Calls, endings: Endings,
         recording: The recording.
         keyed: The plain ranges that are nodes, and the markers.
         calls: The calls of modules alone.
-        endings: When ranges ended.
+        ends: When ranges ended.
         phased: Ranges and operators that tell a phase.
     """
     decoded, process = keyed.decoded, recording.threads.process
-    start, end = integers(recording.ranges, "start_ns"), endings.end_ns
-    thread = integers(recording.ranges, "thread")
-    marked = announced(recording, keyed, calls, endings)
+    start, end = recording.ranges.start_ns, ends.end_ns
+    thread = recording.ranges.thread
+    marked = marked_steps(recording, keyed, calls, ends)
     marking = np.unique(process[thread[marked.row]])
-    outermost = _outermost_calls(recording, decoded, calls, endings)
+    outermost = _outermost_calls(recording, decoded, calls, ends)
     trained = training_steps(phased.at(~np.isin(process[phased.thread], marking)), _forward(outermost))
     training = np.unique(process[np.append(trained.thread, trained.unclear)])
     unclear = outermost.forward & np.isin(outermost.thread, trained.unclear)
-    recording.tally.add("calls", STEPS_UNCLEAR, int(unclear.sum()))
+    recording.counters.add("calls", STEPS_UNCLEAR, int(unclear.sum()))
     led = _led(recording, decoded, calls, outermost, (marking, training))
     rows = np.concatenate((marked.row, led.first))
     says = [*marked.says, *map(StepMarker, led.name), *[StepMarker(TRAIN, TRAIN)] * trained.thread.size]
@@ -93,21 +91,13 @@ def steps_of(recording: Recording, keyed: Keyed, calls: Calls, endings: Endings,
 
 
 def _forward(outermost: _OutermostCalls) -> Outermost:
-    """The outermost calls of all processes that may be part of a step, by start."""
     rows = np.flatnonzero(outermost.forward)
     rows = rows[np.argsort(outermost.start_ns[rows], kind="stable")]
     return Outermost(outermost.thread[rows], outermost.start_ns[rows], outermost.end_ns[rows], np.zeros_like(rows))
 
 
 class _Led(NamedTuple):
-    """Steps of processes that neither mark them nor train, by rows of the recording's ranges.
-
-    Attributes:
-        first: The call that begins each step.
-        last: The call that ends it.
-        name: Name of each step.
-        apart: Threads that never work for a step of another thread.
-    """
+    """Steps of processes that neither mark them nor train, by rows of the recording's ranges."""
 
     first: Rows
     last: Rows
@@ -115,18 +105,11 @@ class _Led(NamedTuple):
     apart: Rows
 
 
-class _OutermostCalls(NamedTuple):
-    """Calls of all processes that no other encloses, with what steps are found from.
+_BACKWARD_PHASES = ("backward", "recompute", "")
 
-    Attributes:
-        row: Row of calls.
-        thread: Row of threads.
-        process: Row of processes.
-        start_ns: When it began.
-        end_ns: When it ended.
-        forward: Whether its module is known, and it may begin a step.
-        unclear: Whether it may be of any of several modules.
-    """
+
+class _OutermostCalls(NamedTuple):
+    """Calls of all processes that no other encloses, with what steps are found from."""
 
     row: Rows
     thread: Ints
@@ -137,32 +120,25 @@ class _OutermostCalls(NamedTuple):
     unclear: Flags
 
 
-def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, endings: Endings) -> _OutermostCalls:
+def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, ends: RangeEnds) -> _OutermostCalls:
     row = np.flatnonzero(calls.parent < 0)
-    thread, start_ns = (integers(recording.ranges, name)[calls.range_row[row]] for name in ("thread", "start_ns"))
-    forward = np.array([*(not _of_backward_pass(marker) for marker in decoded.bare), False])[decoded.bare_row]
+    thread, start_ns = recording.ranges.thread[calls.range_row[row]], recording.ranges.start_ns[calls.range_row[row]]
+    passes = [not isinstance(item, ModuleMarker) or item.phase not in _BACKWARD_PHASES for item in decoded.bare]
+    forward = np.array([*passes, False])[decoded.canonical_marker]
     known = calls.known[row]
     return _OutermostCalls(
         row=row,
         thread=thread,
         process=recording.threads.process[thread],
         start_ns=start_ns,
-        end_ns=endings.end_ns[calls.range_row[row]],
+        end_ns=ends.end_ns[calls.range_row[row]],
         forward=known & forward[calls.marker[row]] & ~calls.captured[row],
         unclear=(calls.cause[row] == CAUSES.index(MODULE_UNCLEAR)) & ~known,
     )
 
 
-def _of_backward_pass(marker: Marker) -> bool:
-    return isinstance(marker, ModuleMarker) and marker.phase in ("backward", "recompute", "")
-
-
 def _led(
-    recording: Recording,
-    decoded: Decoded,
-    calls: Calls,
-    candidates: _OutermostCalls,
-    others: tuple[Ints, Ints],
+    recording: Recording, decoded: Decoded, calls: Calls, candidates: _OutermostCalls, others: tuple[Ints, Ints]
 ) -> _Led:
     """The steps of all processes but those that mark their own, and those of which the steps of training are known.
 
@@ -174,7 +150,7 @@ def _led(
     doubtful = np.unique(process[candidates.unclear])
     known = np.union1d(marking, training)
     without = np.isin(process[candidates.forward], np.setdiff1d(doubtful, known))
-    recording.tally.add("calls", STEPS_UNCLEAR, int(without.sum()))
+    recording.counters.add("calls", STEPS_UNCLEAR, int(without.sum()))
     nothing = np.empty(0, np.int64)
     pending = np.setdiff1d(process[candidates.forward], np.union1d(marking, doubtful)).tolist()
     if not pending:
@@ -187,7 +163,7 @@ def _led(
         if number in training:
             apart.append(np.setdiff1d(candidates.thread[rows], led.helping))
             continue
-        recording.tally.add("calls", STEPS_UNCLEAR, led.unclear)
+        recording.counters.add("calls", STEPS_UNCLEAR, led.unclear)
         first.append(calls.range_row[candidates.row[rows[led.first]]])
         last.append(calls.range_row[candidates.row[rows[led.last]]])
         names += led.name
@@ -195,7 +171,9 @@ def _led(
     return _Led(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
 
 
-def _led_in_process(calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, process: int) -> tuple[Rows, Led]:
+def _led_in_process(
+    calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, process: int
+) -> tuple[Rows, LoopSteps]:
     """The rows of the candidates of a process by start, and its steps by positions in these."""
     rows = np.flatnonzero((candidates.process == process) & candidates.forward)
     rows = rows[np.argsort(candidates.start_ns[rows], kind="stable")]
@@ -228,14 +206,7 @@ def _marked_path(module: Module) -> str:
 
 
 class _MarkedPaths(NamedTuple):
-    """The paths in the markers of calls.
-
-    Attributes:
-        names: The distinct paths.
-        process: For every call its process.
-        path: For every call the row of its path, or -1.
-        inside: Whether it lies inside an outermost call of another path.
-    """
+    """The paths in the markers of calls."""
 
     names: list[str]
     process: Rows
@@ -244,7 +215,7 @@ class _MarkedPaths(NamedTuple):
 
 
 def _marked_paths(recording: Recording, decoded: Decoded, calls: Calls) -> _MarkedPaths:
-    process = recording.threads.process[integers(recording.ranges, "thread")[calls.range_row]]
+    process = recording.threads.process[recording.ranges.thread[calls.range_row]]
     numbers: dict[str, int] = {}
     path = np.array(
         [
@@ -252,7 +223,7 @@ def _marked_paths(recording: Recording, decoded: Decoded, calls: Calls) -> _Mark
             for marker in decoded.bare
         ],
         dtype=np.int64,
-    )[decoded.bare_row[calls.marker]]
+    )[decoded.canonical_marker[calls.marker]]
     outermost = np.where(calls.parent < 0, np.arange(calls.parent.size), 0)
     around = path[np.maximum.accumulate(outermost)]
     return _MarkedPaths([*numbers], process, path, (calls.parent >= 0) & (path != around))
@@ -270,3 +241,272 @@ def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: 
         path = _marked_path(modules[row])
         part[row] = is_part("" if path == NAMELESS_ROOT else path, called, inside)
     return part
+
+
+class MarkedSteps(NamedTuple):
+    """Steps that ranges tell.
+
+    Attributes:
+        row: Row of the recording's ranges.
+        says: What each says.
+    """
+
+    row: Rows
+    says: list[StepMarker]
+
+
+def marked_steps(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds) -> MarkedSteps:
+    """Ranges that mark steps, and for processes without any plain ranges that count iterations."""
+    decoded, thread = keyed.decoded, recording.ranges.thread
+    same_thread = recording.ranges.end_thread == -1
+    marked = np.flatnonzero(decoded.ranges(recording, StepMarker) & same_thread)
+    counting = np.flatnonzero(calls.innermost(keyed.steps.start, keyed.steps.end) < 0)
+    process, marking = (recording.threads.process[thread[rows]] for rows in (keyed.steps.row[counting], marked))
+    counting = counting[~np.isin(process, marking)]
+    markers = (decoded.markers[row] for row in decoded.of_text[recording.ranges.text[marked]].tolist())
+    once = _once_each(recording, ends, marked, [item for item in markers if isinstance(item, StepMarker)])
+    says = [*once.says, *(keyed.step_markers[row] for row in counting.tolist())]
+    return MarkedSteps(np.concatenate((once.row, keyed.steps.row[counting])), says)
+
+
+def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, says: list[StepMarker]) -> MarkedSteps:
+    """Of steps inside each other those that count, so that no time and no token is in two of them.
+
+    Around one other, the outer one counts: it is the same iteration. A step around several others is something larger,
+    and they are the iterations.
+    """
+    start_ns, thread = recording.ranges.start_ns[marked], recording.ranges.thread[marked]
+    start, end = one_axis([thread, thread], [start_ns, ends.end_ns[marked]])
+    order = nesting_order(start, end)
+    parent, depth = parents(start[order], end[order])
+    until = subtree_ends(parent, depth)
+    holds_none = until == np.arange(until.size) + 1
+    ended = np.append(0, np.cumsum(holds_none))
+    single = ended[until] - ended[:-1] == 1
+    recording.counters.add("ranges", STEP_AROUND_STEPS, int((~single).sum()))
+    outermost = np.flatnonzero(single & ~lookup(single, parent, missing=False))
+    # The steps inside such a one lie in a chain.
+    chains = [[says[row] for row in order[first : until[first]].tolist()] for first in outermost.tolist()]
+    return MarkedSteps(marked[order[outermost]], [_as_one(chain) for chain in chains])
+
+
+def _as_one(chain: list[StepMarker]) -> StepMarker:
+    """What the markers of one iteration say together, from the outside in: name and number are those of the first."""
+    if len(chain) == 1:
+        return chain[0]
+    most = max(chain, key=lambda item: sum(value is not None for value in (item.kind, item.batch_size, item.tokens)))
+    return replace(chain[0], kind=most.kind, batch_size=most.batch_size, tokens=most.tokens)
+
+
+def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """The step of every piece of host work, or -1.
+
+    It is the innermost step open on the same thread. A thread that marks no steps itself (autograd's, say) works
+    for the step open in its process, if steps of different threads never overlap there.
+
+    Args:
+        steps: The steps.
+        thread: Row of threads of every piece.
+        process: Row of processes of every piece.
+        start_ns: When it began.
+        end_ns: When it ended.
+    """
+    own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
+    shared = np.flatnonzero(_without_overlap(steps)[steps.process]) if steps.process.size else np.empty(0, np.int64)
+    apart = np.union1d(steps.thread, steps.apart)
+    helping = np.flatnonzero(~np.isin(thread, apart))
+    if shared.size and helping.size:
+        own[helping] = _innermost_in(steps, shared, steps.process, process[helping], start_ns[helping], end_ns[helping])
+    return own
+
+
+def _innermost_in(steps: Steps, rows: Ints, step_line: Ints, line: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """The innermost of some steps that contains each piece and is on the same line (thread or process)."""
+    if not rows.size or not line.size:
+        return np.full(line.size, -1, dtype=np.int64)
+    start, end, first, last = one_axis(
+        [step_line[rows], step_line[rows], line, line], [steps.start_ns[rows], steps.end_ns[rows], start_ns, end_ns]
+    )
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    return np.append(rows[order], -1)[innermost(start, end, parents(start, end)[0], first, last)]
+
+
+def _without_overlap(steps: Steps) -> Flags:
+    """For every process whether steps of different threads are never open at once."""
+    without = np.ones(int(steps.process.max()) + 1, dtype=bool)
+    for process in np.unique(steps.process).tolist():
+        rows = np.flatnonzero(steps.process == process)
+        if np.unique(steps.thread[rows]).size > 1:
+            without[process] = not _threads_overlap(steps, rows)
+    return without
+
+
+def _threads_overlap(steps: Steps, rows: Ints) -> bool:
+    reach: dict[int, int] = {}
+    for row in rows.tolist():
+        thread, start = int(steps.thread[row]), int(steps.start_ns[row])
+        if any(start < end for other, end in reach.items() if other != thread):
+            return True
+        reach[thread] = max(reach.get(thread, start), int(steps.end_ns[row]))
+    return False
+
+
+#: Name and kind of these steps.
+TRAIN = "train"
+_NEVER = np.iinfo(np.int64).min
+
+
+class Training(NamedTuple):
+    """Steps of training, in any order.
+
+    Attributes:
+        start_ns: When each begins.
+        end_ns: When it ends.
+        thread: Its row of threads.
+        unclear: Threads of which it is known that they train, but not when a step ends.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    thread: Rows
+    unclear: Rows
+
+
+def training_steps(phased: Phased, calls: Outermost) -> Training:
+    """The steps of all threads that run optimizers."""
+    stepping = np.array([phase.optimizer is not None for phase in phased.texts], dtype=bool)[phased.text]
+    updated = np.array([phase.training == AFTER_UPDATE for phase in phased.texts], dtype=bool)[phased.text]
+    by_optimizer = np.unique(phased.thread[stepping])
+    nothing = np.empty(0, np.int64)
+    start, end, thread, unclear = [nothing], [nothing], [nothing], [nothing]
+    for number in np.unique(phased.thread[stepping | updated]).tolist():
+        own = phased.at(phased.thread == number)
+        calls_of_thread = np.flatnonzero(calls.thread == number)
+        spans = _Spans(calls.start_ns[calls_of_thread], calls.end_ns[calls_of_thread])
+        begins, ends = (_steps_of_thread if number in by_optimizer else _steps_between_updates)(own, spans)
+        start.append(begins)
+        end.append(ends)
+        thread.append(np.full(ends.size, number))
+        unclear.append(np.full(int(not ends.size), number))
+    return Training(*map(np.concatenate, (start, end, thread, unclear)))
+
+
+class _Spans(NamedTuple):
+    """Outermost forward calls of one thread."""
+
+    start_ns: Ints
+    end_ns: Ints
+
+
+def _steps_of_thread(phased: Phased, calls: _Spans) -> tuple[Ints, Ints]:
+    optimizers = _optimizer_steps(phased)
+    first = _first_of_each_step(phased, optimizers, calls)
+    if not first.size:
+        return first, first
+    end_ns = phased.end_ns[optimizers]
+    before = np.maximum.accumulate(end_ns)[np.maximum(first - 1, 0)]
+    begin = np.where(first > 0, before, _NEVER)
+    end = np.append(np.maximum.accumulate(end_ns)[first[1:] - 1], end_ns.max())
+    return _begins(phased, calls, begin, optimizers[first]), end
+
+
+def _steps_between_updates(phased: Phased, calls: _Spans) -> tuple[Ints, Ints]:
+    """When the steps of a thread begin and end on which no optimizer is known, but a model has changed between calls.
+
+    Where several models change at different times, it is not known which of them ends a step.
+    """
+    kinds = [(phase.training, phase.number) for phase in phased.texts]
+    updated = np.array([training == AFTER_UPDATE for training, _ in kinds], dtype=bool)[phased.text]
+    nothing = np.empty(0, np.int64)
+    if len({kinds[text] for text in phased.text[updated].tolist()}) > 1 or not calls.start_ns.size:
+        return nothing, nothing
+    first = calls.start_ns.min()
+    after = np.sort(phased.start_ns[updated & (phased.start_ns > first)])
+    evaluated = _after_evaluation(phased, np.append(first, after[:-1])[: after.size], after)
+    backward = np.sort(phased.end_ns[phased.code == BACKWARD])
+    work = np.sort(np.concatenate((backward, calls.end_ns)))
+    fetched = _next(phased.start_ns[phased.code == DATA], _last(work, after))
+    begin = np.append(max([first, *evaluated[:1]]), np.minimum(after, fetched))
+    end = np.append(_before_evaluation(backward, begin, evaluated), max(phased.end_ns.max(), calls.end_ns.max()))
+    if backward.size and begin[-1] < backward[-1] < calls.start_ns.max():
+        end[-1] = backward[-1]  # what is called after the last backward pass evaluates
+    return begin, end
+
+
+def _before_evaluation(backward: Ints, begin: Ints, evaluated: Ints) -> Ints:
+    """When all steps but the last end: where the next begins, or with the last backward work before an evaluation."""
+    last = _last(backward, begin[1:])
+    return np.where((evaluated > begin[:-1]) & (last > begin[:-1]), last, begin[1:])
+
+
+def _optimizer_steps(phased: Phased) -> Rows:
+    """The ranges of optimizer steps: the numbered ones, if there are some, and of nested ones the innermost."""
+    stepping = np.array([phase.optimizer is not None for phase in phased.texts], dtype=bool)
+    numbered = (stepping & np.array([phase.number is not None for phase in phased.texts], dtype=bool))[phased.text]
+    rows = np.flatnonzero(numbered if numbered.any() else stepping[phased.text])
+    around = parents(phased.start[rows], phased.end[rows])[0]
+    inner = np.ones(rows.size, dtype=bool)
+    inner[around[around >= 0]] = False
+    return rows[inner]
+
+
+def _first_of_each_step(phased: Phased, optimizers: Rows, calls: _Spans) -> Rows:
+    """The positions of the steps of the optimizer that leads: the one that steps most often, or the first such."""
+    phases = [phased.texts[row] for row in phased.text[optimizers].tolist()]
+    if not phases:
+        return np.empty(0, np.int64)
+    keys = [(phase.number if phase.number is not None else -1, phase.optimizer) for phase in phases]
+    times = Counter(keys)
+    first_seen = {key: -row for row, key in reversed([*enumerate(keys)])}
+    leader = max(times, key=lambda key: (times[key], -key[0], first_seen[key]))
+    leading = np.array([row for row, key in enumerate(keys) if key == leader])
+    if not calls.start_ns.size:
+        return leading
+    # If nothing is called in between, both end the same step: optimizers of one class, or a step that was repeated.
+    calls_before = np.searchsorted(calls.start_ns, phased.start_ns[optimizers[leading]])
+    return np.asarray(leading[np.append(True, np.diff(calls_before) > 0)])
+
+
+def _begins(phased: Phased, calls: _Spans, before: Ints, optimizer: Rows) -> Ints:
+    """When steps begin: at the end of the step before, but after evaluation."""
+    # Until the end of the optimizer's range: a closure may run the model inside it.
+    after = _after_evaluation(phased, before, phased.end_ns[optimizer])
+    unknown = (before == _NEVER) | (after > before)
+    return np.where(unknown, _first_signs(phased, calls, before, after, phased.start_ns[optimizer]), before)
+
+
+def _after_evaluation(phased: Phased, before: Ints, until: Ints) -> Ints:
+    """When the first call of training after the last evaluation of each step began; ``_NEVER`` without evaluation.
+
+    What runs without gradients in every step, without being switched to evaluation, is a part of the step.
+    """
+    kind = np.array([phase.training or "" for phase in phased.texts], dtype=object)[phased.text]
+    latest = np.full(before.size, _NEVER)
+    for name in (AFTER_EVALUATION, AFTER_NO_GRAD):
+        at = np.append(_NEVER, phased.start_ns[kind == name])
+        last = at[np.searchsorted(at, until) - 1]
+        inside = last >= before
+        inside &= last > _NEVER
+        if name == AFTER_EVALUATION or not inside[1:].all():
+            latest = np.maximum(latest, np.where(inside, last, _NEVER))
+    return latest
+
+
+def _first_signs(phased: Phased, calls: _Spans, before: Ints, after: Ints, optimizer: Ints) -> Ints:
+    """When the first sign of each step was seen: loading its data, setting gradients to zero, or a call."""
+    since = np.maximum(before, _last(np.sort(calls.end_ns), after))
+    preparing = phased.start_ns[np.isin(phased.code, (DATA, OPTIMIZER))]
+    signs = np.minimum(_next(preparing, since), _next(calls.start_ns, np.maximum(since, after)))
+    return np.minimum(signs, optimizer)
+
+
+def _last(times: Ints, at: Ints) -> Ints:
+    """The last of some times in order that is not after each of others; ``_NEVER`` if there is none."""
+    return np.append(_NEVER, times)[np.searchsorted(times, at, side="right")]
+
+
+def _next(times: Ints, at: Ints) -> Ints:
+    """The first of some times that is not before each of others; the largest int64 if there is none."""
+    times = np.sort(times)
+    return np.append(times, np.iinfo(np.int64).max)[np.searchsorted(times, at)]

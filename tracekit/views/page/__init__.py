@@ -1,8 +1,6 @@
 """A dataset as one HTML page that opens from disk and loads nothing else.
 
-``contents`` gathers the answers of analyses as plain data, one module per part of the page. ``document`` embeds that
+``document`` gathers the answers of analyses as plain data, part by part of the page, and embeds that
 data with the template, styles and scripts in ``assets``, which draw it in the browser. Every figure on the page comes
 from an analysis, or is a sum of such figures. What is too much for a page is left out, smallest first, and counted.
 """
-
-from __future__ import annotations

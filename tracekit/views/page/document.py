@@ -4,58 +4,43 @@ The page's Content-Security-Policy allows only these styles and scripts, by dige
 modules and kernels are data: JSON without any character that means something in HTML, shown as text only.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html
 import json
+from collections.abc import Iterator
 from importlib.resources import files
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracekit.progress import silent
-from tracekit.views.page.contents import contents
-
-if TYPE_CHECKING:
-    from tracekit.dataset.opening import Dataset
-    from tracekit.progress import Progress
+from tracekit.analyses import launches, roofline, steps as step_times
+from tracekit.analyses.subtrees import hierarchy
+from tracekit.dataset.opening import Dataset
+from tracekit.progress import Progress, no_progress
+from tracekit.views.page.figures import roof, shapes
+from tracekit.views.page.kernels import kernels
+from tracekit.views.page.nodes import nodes, phases
+from tracekit.views.page.overview import about, by_process, changes, coverage, idle, launched, title
+from tracekit.views.page.timeline import steps, timelines
 
 _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
 SCRIPTS = (
-    "wording",
-    "elements",
-    "labels",
-    "data",
-    "colours",
-    "selection",
-    "phases",
-    "table",
-    "overview",
-    "changes",
-    "icicle",
-    "card",
-    "modules",
-    "kernels",
-    "steps",
-    "bands",
-    "timeline",
-    "timeline_moves",
-    "roofline",
-    "idle",
-    "theme",
-    "main",
+    *("formatting", "elements", "labels", "data", "colours", "selection", "phases", "table", "overview", "changes"),
+    *("icicle", "card", "modules", "kernels", "steps", "bands", "timeline", "timeline_moves", "roofline", "idle"),
+    *("theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
+#: How many times :func:`_parts` yields for one dataset, and for two.
+_ALONE, _COMPARED = 9, 10
 
 
 def page(
     dataset: Dataset,
     before: Dataset | None = None,
     *,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     options: dict[str, Any] | None = None,
 ) -> bytes:
     """The page of a dataset, compared with an earlier one if there is one.
@@ -74,7 +59,7 @@ def page(
 
 
 def document(data: dict[str, Any]) -> bytes:
-    """The page of the data that :func:`~tracekit.views.page.contents.contents` gathered."""
+    """The page of the data that :func:`~tracekit.views.page.document.contents` gathered."""
     scripts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     script = f'(() => {{\n"use strict";\n{scripts}}})();\n'
     style = "".join(_asset(f"{name}.css") for name in STYLES)
@@ -100,5 +85,34 @@ def _asset(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """The digest by which a Content-Security-Policy allows a script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def contents(dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any]) -> dict[str, Any]:
+    """The data of the page, part by part, as :func:`page` describes it."""
+    data: dict[str, Any] = {}
+    count = _ALONE if before is None else _COMPARED
+    progress("gathering", 0.0)
+    for done, part in enumerate(_parts(dataset, before, options), 1):
+        data |= part
+        progress("gathering", done / count)
+    return data
+
+
+def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The parts of the page, each as soon as it is ready; tables that several parts need are read once."""
+    heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
+    yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
+    modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
+    by_phase = phases(dataset)
+    yield {"phases": by_phase.data}
+    page_nodes = nodes(dataset, modules, by_module, by_phase.own)
+    yield {"nodes": page_nodes.data}
+    yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
+    yield {"shapes": shapes(dataset, modules, page_nodes)}
+    yield {"timeline": timelines(dataset, modules, page_nodes, by_step)}
+    yield {"steps": steps(by_step, dataset), "processes": by_process(dataset)}
+    yield {"idle": idle(dataset), "launched": launched(by_module)}
+    yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
+    if before is not None:
+        yield {"changes": changes(before, dataset)}

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analyses import kernels as kernels_by_time, module_kernels as kernels_by_module
-from tracekit.analyses.fused import fused
+from tracekit.analyses.fusions import Fused, fused
 from tracekit.analyses.phase_times import PHASES
+from tracekit.analyses.subtrees import Hierarchy
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
-
-if TYPE_CHECKING:
-    from tracekit.analyses.fused import Fused
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
-    from tracekit.views.page.nodes import Nodes
+from tracekit.views.page.nodes import Nodes
 
 #: Node of work whose module is not on the page, nor any of its ancestors; -1 is the node of work without a module.
 _ELSEWHERE = -2
@@ -28,12 +25,6 @@ _FIGURES = ("kernels", "gpu_time_ns", "mean_ns", "median_ns", "max_ns", "modules
 
 def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str]) -> dict[str, Any]:
     """Kernels by time, and pairs of a node of the tree and a kernel that ran for it.
-
-    Args:
-        dataset: The dataset.
-        modules: Its hierarchy.
-        nodes: The nodes on the page.
-        phases: Phases of training; without any, pairs do not tell theirs.
 
     Returns:
         ``name``, ``kind``, figures of each kernel and, if it is fused, whom it ``serves``; ``left_out`` kernels and
@@ -68,24 +59,20 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str
 
 
 def _texts(column: pd.Series, most: int) -> list[str | None]:
-    """Texts for the page; None where one is missing."""
     return [clipped(text, most) if isinstance(text, str) else None for text in column]
 
 
 def _kernel_of(by_time: pd.DataFrame, pairs: pd.DataFrame) -> Ints:
-    """For each pair the row of its kernel."""
     kernels, of_pairs = (pd.MultiIndex.from_frame(frame[["name", "kind"]].fillna("")) for frame in (by_time, pairs))
     return np.asarray(kernels.get_indexer(of_pairs), np.int64)
 
 
 def _owner_of(modules: Hierarchy, pairs: pd.DataFrame) -> Rows:
-    """For each pair the row of its module, or -1."""
     row = {path: at for at, path in enumerate(modules.path)}
     return np.array([row.get(path, -1) for path in pairs["path"]], dtype=np.int64)
 
 
 def _placed(owner: Rows, place: Rows) -> Rows:
-    """For each pair the node on the page that its work counts for."""
     known = owner >= 0
     node = np.full(owner.size, -1, dtype=np.int64)
     node[known] = np.where(place[owner[known]] >= 0, place[owner[known]], _ELSEWHERE)
@@ -93,20 +80,12 @@ def _placed(owner: Rows, place: Rows) -> Rows:
 
 
 def _pairs(pairs: pd.DataFrame, repeats: pd.DataFrame) -> pd.DataFrame:
-    """The pairs with their sums, by kernel and node."""
     work = pd.concat([pairs[repeats.columns], repeats])
     return work.groupby(["kernel", "node", "phase"], sort=True).sum().reset_index()
 
 
 def _repeats(shared: list[Fused], by_time: pd.DataFrame, place: Rows, parent: list[int]) -> pd.DataFrame:
-    """Pairs without time, and a negative number of kernels: fused ones that a subtree would count more than once.
-
-    Args:
-        shared: Fused kernels.
-        by_time: All kernels by name.
-        place: For each module its node on the page, or -1.
-        parent: The node around each, or -1; in pre-order.
-    """
+    """Pairs without time, and a negative number of kernels: fused ones that a subtree would count more than once."""
     rows = [
         (*row.kernel, row.phase, _around(node, later, parent), -row.kernels, 0)
         for row in shared

@@ -1,8 +1,6 @@
 """The most of everything that a page holds. Whatever the dataset, the page stays under 10 MB."""
 
-from __future__ import annotations
-
-from tracekit.views.wording import plain, shortened
+from tracekit.views.formatting import plain, shortened
 
 #: Modules, and lines of the tree.
 MODULES = 5_000
@@ -11,7 +9,7 @@ TYPES = 500
 #: Kernels by name, and pairs of a module and a kernel.
 KERNELS = 500
 PAIRS = 40_000
-#: On the timeline: pieces of work in a drawing, drawings of steps (and of recordings), names of kernels, and streams.
+#: On the timeline: kernels in a drawing, drawings of steps (and of recordings), names of kernels, and streams.
 PIECES = 4_000
 STEPS = 16
 NAMES = 2_000

@@ -1,43 +1,37 @@
 """The hierarchy on the page: single modules, and the lines of the tree, in which equal layers are folded.
 
 Both are columns in pre-order. Of a large hierarchy, the nodes with the least time are left out and counted at their
-parent, so that the inclusive time of a node is its own time, that of its children and ``left_out_ns``.
+parent, so that the time of a node's subtree is its own time, that of its children and ``left_out_ns``. Without
+backward, recomputation or optimizer there was no training, and the page says nothing of phases.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from tracekit.analyses import (
-    classes as modules_by_class,
-    modules as modules_by_time,
-    tree as module_tree,
-)
-from tracekit.analyses.phase_times import PHASES
+from tracekit.analyses import classes as modules_by_class, modules as modules_by_time, tree as module_tree
+from tracekit.analyses.phase_times import PHASES, TRAINING, outside, phase_times
+from tracekit.analyses.subtrees import Hierarchy
 from tracekit.arrays.groups import counts, sums
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
+from tracekit.views.formatting import records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
-from tracekit.views.wording import records
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
 
 #: Sums over subtrees, which a line adds up over its modules.
 _LAUNCHES = {
-    "launches": "inclusive_launches",
-    "launch_ns": "inclusive_launch_ns",
-    "blocked_ns": "inclusive_blocked_ns",
-    "launched_ns": "inclusive_gpu_time_ns",
-    "launch_bound_ns": "inclusive_launch_bound_ns",
-    "waiting_ns": "inclusive_waiting_ns",
+    "launches": "subtree_launches",
+    "launch_ns": "subtree_launch_ns",
+    "blocked_ns": "subtree_blocked_ns",
+    "launched_ns": "subtree_gpu_time_ns",
+    "launch_bound_ns": "subtree_launch_bound_ns",
+    "waiting_ns": "subtree_waiting_ns",
 }
-_SUMS = ("calls", "kernels", "self_ns", "inclusive_ns")
+_SUMS = ("calls", "kernels", "self_ns", "subtree_ns")
 #: Known of lines only.
 _OF_LINES = ("copies", "modules", "median_ns", "min_ns", "max_ns")
 #: Times by phase, of which a line's are sums: own time, and with all modules below.
@@ -76,11 +70,11 @@ class Nodes(NamedTuple):
     rows: Rows
 
 
-def kept(parent: Rows, inclusive: Ints, most: int) -> Kept:
+def kept(parent: Rows, subtree_ns: Ints, most: int) -> Kept:
     """The nodes with the most time, each with all its ancestors."""
     # Of equal times the first comes first, which in pre-order is the ancestor.
-    rows = np.sort(np.argsort(-inclusive, kind="stable")[:most])
-    own_place = np.full(inclusive.size, -1, dtype=np.int64)
+    rows = np.sort(np.argsort(-subtree_ns, kind="stable")[:most])
+    own_place = np.full(subtree_ns.size, -1, dtype=np.int64)
     own_place[rows] = np.arange(rows.size)
     places = own_place.tolist()
     for row, above in enumerate(parent.tolist()):
@@ -92,17 +86,10 @@ def kept(parent: Rows, inclusive: Ints, most: int) -> Kept:
 
 
 def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame, by_phase: dict[str, Ints]) -> Nodes:
-    """Modules and lines with their figures.
-
-    Args:
-        dataset: The dataset.
-        modules: Its hierarchy.
-        launched: The answer of the analysis ``launches``.
-        by_phase: Own time of each module by phase; nothing without training.
-    """
+    """Modules and lines with their figures; ``launched`` answers ``launches``, ``by_phase`` is own time in training."""
     figures = _figures(dataset, modules, launched).assign(**by_phase)
     types, type_of = _types(dataset, modules, by_phase)
-    on_page = kept(modules.parent, _ints(figures, "inclusive_ns"), limits.MODULES)
+    on_page = kept(modules.parent, _ints(figures, "subtree_ns"), limits.MODULES)
     lines, line_of = _lines(dataset, modules, figures, type_of)
     data = {
         "types": types,
@@ -113,7 +100,6 @@ def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame, by_phase
 
 
 def _figures(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> pd.DataFrame:
-    """Times and launches of every module, in pre-order."""
     times = _in_order(modules_by_time.frame(dataset), modules)
     host = _in_order(launched, modules)
     return times.assign(**{name: host[source] for name, source in _LAUNCHES.items()})
@@ -124,7 +110,7 @@ def _lines(
 ) -> tuple[dict[str, list[Any]], Rows]:
     """The lines of the tree, and for each module the index on the page of its line or of the nearest above it."""
     lines, members = module_tree.frame(dataset), module_tree.members(modules)
-    on_page = kept(_parents(lines["depth"].tolist()), _ints(lines, "inclusive_ns"), limits.MODULES)
+    on_page = kept(_parents(lines["depth"].tolist()), _ints(lines, "subtree_ns"), limits.MODULES)
     line_of = np.empty(len(modules.path), dtype=np.int64)
     for line, rows in enumerate(members):
         line_of[rows] = line
@@ -154,14 +140,12 @@ def _types(dataset: Dataset, modules: Hierarchy, by_phase: dict[str, Ints]) -> t
 
 
 def _in_order(frame: pd.DataFrame, modules: Hierarchy) -> pd.DataFrame:
-    """The rows of modules, in pre-order, without the row of unattributed work."""
     # A dict, since pandas looks up strings in an array as wide as the longest of them.
     row = {path: at for at, path in enumerate(frame["path"])}
     return frame.iloc[[row[path] for path in modules.path]].reset_index(drop=True)
 
 
 def _parents(depth: list[int]) -> Rows:
-    """The row above each row of a forest in pre-order, or -1."""
     parents: list[int] = []
     ancestors: list[int] = []
     for row, level in enumerate(depth):
@@ -181,7 +165,6 @@ def _line_figures(lines: pd.DataFrame, first: Rows, line_of: Rows, figures: pd.D
 
 
 def _columns(figures: pd.DataFrame, on_page: Kept, names: list[str], types: Ints) -> dict[str, list[Any]]:
-    """Names, parents, types and figures of the nodes on the page."""
     phases = [name for times in _BY_PHASE.items() if times[0] in figures for name in times]
     columns = [*_SUMS, *_LAUNCHES, *_SINGLE, *phases, *(name for name in _OF_LINES if name in figures)]
     shown = figures[columns].iloc[on_page.rows]
@@ -191,22 +174,47 @@ def _columns(figures: pd.DataFrame, on_page: Kept, names: list[str], types: Ints
         "parent": on_page.parent.tolist(),
         "type": types[on_page.rows].tolist(),
         **{str(name): values[name].tolist() for name in values},
-        **_left_out(on_page, _ints(figures, "inclusive_ns"), _ints(figures, "self_ns")),
+        **_left_out(on_page, _ints(figures, "subtree_ns"), _ints(figures, "self_ns")),
     }
 
 
-def _left_out(on_page: Kept, inclusive: Ints, own: Ints) -> dict[str, list[int]]:
+def _left_out(on_page: Kept, subtree_ns: Ints, own: Ints) -> dict[str, list[int]]:
     """How many nodes below each node on the page are left out, and their time; each counts at its nearest ancestor."""
     count = on_page.rows.size
-    gone = np.ones(inclusive.size, dtype=bool)
+    gone = np.ones(subtree_ns.size, dtype=bool)
     gone[on_page.rows] = False
-    below = np.where(on_page.parent >= 0, inclusive[on_page.rows], 0)
-    rest = inclusive[on_page.rows] - own[on_page.rows] - sums(on_page.parent, below, count)
-    return {
-        "left_out": counts(np.where(gone, on_page.place, -1), count).tolist(),
-        "left_out_ns": rest.tolist(),
-    }
+    below = np.where(on_page.parent >= 0, subtree_ns[on_page.rows], 0)
+    rest = subtree_ns[on_page.rows] - own[on_page.rows] - sums(on_page.parent, below, count)
+    return {"left_out": counts(np.where(gone, on_page.place, -1), count).tolist(), "left_out_ns": rest.tolist()}
 
 
 def _ints(frame: pd.DataFrame, name: str) -> Ints:
     return np.asarray(frame[name], np.int64)
+
+
+class Phases(NamedTuple):
+    """The phases in which time was spent, if there was training: their names, what the page tells of them, own time.
+
+    The own time of modules is in pre-order, by phase: ``self_forward_ns`` and so on.
+    """
+
+    names: list[str]
+    data: dict[str, Any]
+    own: dict[str, Ints]
+
+
+def phases(dataset: Dataset) -> Phases:
+    """The phases of a dataset and what was spent in them."""
+    own = phase_times(dataset).own
+    causes = outside(dataset)
+    total = {name: int(own[name].sum()) + int(causes[name].sum()) for name in own}
+    if not any(total[name] for name in TRAINING):
+        return Phases([], {"names": [], "total_ns": [], "causes": []}, {})
+    names = [name for name in PHASES if total[f"{name}_ns"]]
+    rows = records(causes[["cause", *(f"{name}_ns" for name in names)]])
+    data = {
+        "names": names,
+        "total_ns": [total[f"{name}_ns"] for name in names],
+        "causes": [{**row, "cause": clipped(row["cause"])} for row in rows],
+    }
+    return Phases(names, data, {f"self_{name}_ns": own[f"{name}_ns"] for name in names})

@@ -1,31 +1,27 @@
-"""The timeline on the page: the work of some steps, and of whole recordings, on streams side by side."""
+"""Time on the page: what steps cost, and the work of some steps and of whole recordings, on streams side by side."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
-from tracekit.analyses.devices import kernels as device_work
+from tracekit.analyses import phases
 from tracekit.analyses.each_report import Words
-from tracekit.analyses.subtrees import Pairs, united
+from tracekit.analyses.subtrees import Hierarchy, Pairs, united
+from tracekit.analyses.weighted_kernels import kernels as device_work
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, sums
-from tracekit.arrays.labels import labels
-from tracekit.arrays.lanes import lanes
-from tracekit.dataset.opening import REPORT
+from tracekit.arrays.intervals import lanes
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.views.formatting import records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
-from tracekit.views.page.steps import chosen, described
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
-    from tracekit.analyses.subtrees import Hierarchy
-    from tracekit.arrays.types import Ints, Rows
-    from tracekit.dataset.opening import Dataset
-    from tracekit.views.page.nodes import Nodes
+from tracekit.views.page.nodes import Nodes
 
 _WHERE = ["pid", "device", "context", "stream"]
 _COLUMNS = ["name", "kind", "module_id", "step_id", "start_ns", "end_ns", "dur_ns", "tid", *_WHERE]
@@ -53,7 +49,7 @@ class _Texts:
         self._names, self._kinds = Words(), Words()
 
     def codes(self, table: pa.Table) -> Rows:
-        """For each piece of work its name, or its kind if it has none."""
+        """For each kernel its name, or its kind if it has none."""
         name, kind = self._names.codes(labels(table, "name")), self._kinds.codes(labels(table, "kind"))
         return np.where(name >= 0, name, -2 - kind)
 
@@ -70,16 +66,7 @@ class _Texts:
         return [clipped(texts[code]) for code in listed.tolist()]
 
     def _places(self, codes: Rows) -> Rows:
-        """The places of texts among all, kinds after names."""
         return np.where(codes >= 0, codes, len(self._names) - 2 - codes)
-
-
-class _Source(NamedTuple):
-    """All work of a report, and the step of each piece. ``streams`` describes each stream."""
-
-    work: _Work
-    step: Ints
-    streams: list[dict[str, Any]]
 
 
 def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame) -> dict[str, Any]:
@@ -87,39 +74,34 @@ def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.Data
 
     Returns:
         ``names`` of work, and ``drawn``, a list of drawings: ``step`` (null for a whole recording), ``report``,
-        ``start_ns``, ``span_ns``, ``work`` (how many pieces of work ran), ``streams`` (what they are, and how many
+        ``start_ns``, ``span_ns``, ``work`` (how many kernels ran), ``streams`` (what they are, and how many
         ``lanes`` each needs), ``left_out`` (how many streams are not drawn), and ``pieces`` in columns: ``start_ns``
         (from the start of the drawing), ``length_ns``, ``stream``, ``lane``, ``module``, ``line``, ``name`` (-1 if not
-        listed), ``count`` (pieces of work that are drawn as one) and ``ns`` (their time). Where there are too many
+        listed), ``count`` (kernels that are drawn as one) and ``ns`` (their time). Where there are too many
         pieces, neighbours are drawn as one, with the module and the name that took the most of their time.
     """
     choices, texts = chosen(steps), _Texts()
     of_steps: list[dict[str, Any]] = [{}] * len(choices)
     recordings: list[dict[str, Any]] = []
-    drawn_in = {None if REPORT not in steps else steps[REPORT].iloc[choice.row] for choice in choices}
+    drawn_in = {None if REPORT not in steps else steps[REPORT].iloc[row] for row, _ in choices}
     for at, part in enumerate(dataset.by_report()):
         report = part.reports[0] if part.reports else None
         if at >= limits.STEPS and report not in drawn_in:
             continue
-        source = _source(part, modules, texts)
-        for place, choice in enumerate(choices):
-            if report is None or steps[REPORT].iloc[choice.row] == report:
-                step = described(steps, choice)
-                rows = np.flatnonzero(source.step == step["step_id"])
-                of_steps[place] = {"step": step, "report": step["report"], **_drawn(source, rows, nodes)}
-        if at < limits.STEPS and source.step.size:
-            drawing = _drawn(source, np.arange(source.step.size), nodes)
+        table = device_work(part, _COLUMNS)
+        stream, streams = _streams(part, table)
+        start, end, time, step_of = (integers(table, name) for name in ("start_ns", "end_ns", "dur_ns", "step_id"))
+        work = _Work(start, end, time, stream, modules.rows(table), texts.codes(table))
+        for place, (row, why) in enumerate(choices):
+            if report is None or steps[REPORT].iloc[row] == report:
+                step = described(steps, row, why)
+                rows = np.flatnonzero(step_of == step["step_id"])
+                of_steps[place] = {"step": step, "report": step["report"], **_drawn(work.of(rows), streams, nodes)}
+        if at < limits.STEPS and step_of.size:
+            drawing = _drawn(work, streams, nodes)
             recordings.append({"step": None, "report": report and clipped(report), **drawing})
     drawn = of_steps + recordings
     return {"names": texts.listed([drawing["pieces"] for drawing in drawn]), "drawn": drawn}
-
-
-def _source(dataset: Dataset, modules: Hierarchy, texts: _Texts) -> _Source:
-    table = device_work(dataset, _COLUMNS)
-    stream, streams = _streams(dataset, table)
-    start, end, time = (integers(table, name) for name in ("start_ns", "end_ns", "dur_ns"))
-    work = _Work(start, end, time, stream, modules.rows(table), texts.codes(table))
-    return _Source(work, integers(table, "step_id"), streams)
 
 
 def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, Any]]]:
@@ -137,11 +119,11 @@ def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, An
     return code, streams
 
 
-def _drawn(source: _Source, rows: Rows, nodes: Nodes) -> dict[str, Any]:
-    """One drawing: the work in some rows."""
-    whole = source.work.of(rows)
+def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes) -> dict[str, Any]:
     streams, local = np.unique(whole.stream, return_inverse=True)
-    shown, place = _most_used(local, whole.ns, streams.size)
+    shown = np.sort(np.argsort(-sums(local, whole.ns, streams.size), kind="stable")[: limits.STREAMS])
+    place = np.full(streams.size, -1, dtype=np.int64)
+    place[shown] = np.arange(shown.size)
     work = whole._replace(stream=place[local]).of(np.flatnonzero(place[local] >= 0))
     begin = int(work.start.min())
     pieces, count = _merged(work, limits.PIECES)
@@ -151,9 +133,9 @@ def _drawn(source: _Source, rows: Rows, nodes: Nodes) -> dict[str, Any]:
     return {
         "start_ns": begin,
         "span_ns": int(pieces.end.max()) - begin,
-        "work": int(rows.size),
+        "work": int(whole.start.size),
         "streams": [
-            {**source.streams[stream], "lanes": lane_count}
+            {**described[stream], "lanes": lane_count}
             for stream, lane_count in zip(streams[shown].tolist(), lane_counts.tolist(), strict=True)
         ],
         "left_out": int(streams.size - shown.size),
@@ -176,17 +158,7 @@ def _columns(pieces: _Work, begin: int, lane: Rows, count: Ints, nodes: Nodes) -
     return {name: column.tolist() for name, column in columns.items()}
 
 
-def _most_used(stream: Rows, ns: Ints, count: int) -> tuple[Rows, Rows]:
-    """The streams with the most time, in order, and for each stream its index among them, or -1."""
-    time = sums(stream, ns, count)
-    shown = np.sort(np.argsort(-time, kind="stable")[: limits.STREAMS])
-    place = np.full(count, -1, dtype=np.int64)
-    place[shown] = np.arange(shown.size)
-    return shown, place
-
-
 def _placed(module: Rows, place: Rows) -> Rows:
-    """The index on the page of each piece's module, -1 for none."""
     node = np.full(module.size, -1, dtype=np.int64)
     node[module >= 0] = place[module[module >= 0]]
     return node
@@ -215,9 +187,90 @@ def _merged(work: _Work, most: int) -> tuple[_Work, Ints]:
 
 
 def _main(group: Rows, value: Rows, ns: Ints) -> Rows:
-    """For each group, the value that took the most time."""
     pairs = united(Pairs(group, value, ns))
     order = np.lexsort((-pairs.value, pairs.node))
     first = np.searchsorted(pairs.node[order], np.arange(int(group.max()) + 1))
     main: Rows = pairs.group[order][first]
     return main
+
+
+def steps(frame: pd.DataFrame, dataset: Dataset) -> dict[str, Any]:
+    """What steps cost.
+
+    Args:
+        frame: The answer of the analysis ``steps``.
+        dataset: The dataset.
+
+    Returns:
+        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``gpu_time_ns``, ``kind`` (index
+        into ``kinds``) and ``step`` (its row). Of more steps than there is room for, neighbours share a bar, which is
+        that of the slowest.
+    """
+    rows = records(phases.frame(dataset))
+    for row in rows:
+        row["kind"] = row["kind"] and clipped(row["kind"])
+    kinds = list(dict.fromkeys(map(_kind, frame["kind"])))
+    return {
+        "phases": rows[: limits.ROWS],
+        "phases_left_out": max(len(rows) - limits.ROWS, 0),
+        "count": len(frame),
+        "kinds": [clipped(kind) for kind in kinds[: limits.ROWS]],
+        "bars": _bars(frame, kinds),
+    }
+
+
+def _bars(frame: pd.DataFrame, kinds: list[str]) -> dict[str, list[int]]:
+    shown = _slowest(frame["gpu_time_ns"].to_numpy("int64"), limits.BARS)
+    index = {kind: at for at, kind in enumerate(kinds)}
+    steps = frame.iloc[shown]
+    return {
+        "step": shown.tolist(),
+        "gpu_time_ns": steps["gpu_time_ns"].tolist(),
+        "kind": [min(index[_kind(kind)], limits.ROWS) for kind in steps["kind"]],
+    }
+
+
+def chosen(frame: pd.DataFrame) -> list[tuple[int, str]]:
+    """The rows of the steps to draw, and why: of each kind (and report) the median, the slowest and the first.
+
+    Median and slowest are by GPU time; of two steps in the middle, the faster is the median. The median of the most
+    frequent kind comes first. Steps without work are ignored.
+    """
+    worked = frame.assign(row=np.arange(len(frame)))[frame["kernels"] > 0]
+    keys = [name for name in ("report", "kind") if name in worked.columns]
+    groups = [group for _, group in worked.groupby(keys, sort=False, dropna=False)]
+    groups.sort(key=len, reverse=True)
+    steps: dict[int, str] = {}
+    for why in ("median", "slowest", "first"):
+        for group in groups:
+            steps.setdefault(_of_group(group, why), why)
+    return [*steps.items()][: limits.STEPS]
+
+
+def described(frame: pd.DataFrame, at: int, why: str) -> dict[str, Any]:
+    """A step that is drawn: its row, and why it was chosen."""
+    row = records(frame.iloc[[at]])[0]
+    for name in ("report", "name"):
+        row[name] = row.get(name) and clipped(row[name])
+    return row | {"kind": clipped(_kind(row["kind"])), "row": at, "why": why}
+
+
+def _of_group(group: pd.DataFrame, why: str) -> int:
+    if why == "first":
+        return int(group["row"].iloc[0])
+    rows = group.sort_values("gpu_time_ns", kind="stable")["row"]
+    return int(rows.iloc[(len(rows) - 1) // 2 if why == "median" else -1])
+
+
+def _kind(kind: str | None) -> str:
+    return kind or "step"
+
+
+def _slowest(time: np.ndarray[Any, np.dtype[np.int64]], most: int) -> np.ndarray[Any, Any]:
+    """At most ``most`` rows in order, each the slowest of a group of neighbours."""
+    if time.size <= most:
+        return np.arange(time.size)
+    group = np.arange(time.size) * most // time.size
+    order = np.lexsort((-time, group))
+    first = np.searchsorted(group[order], np.arange(most))
+    return order[first]

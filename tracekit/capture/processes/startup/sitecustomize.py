@@ -25,10 +25,7 @@ class _TorchWatch:
     """Finds no module itself, but notices that torch is imported."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """The specification of torch, whose loader then starts the recording; None for all other modules.
-
-        A program may look for torch any number of times before it imports it.
-        """
+        """The specification of torch, whose loader then starts the recording; None for all other modules."""
         if name != "torch":
             return None
         others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
@@ -53,7 +50,7 @@ class _TorchWatch:
 
 
 def _start() -> None:
-    """Starts the recording with the tracekit that runs the command, whichever is installed beside the program."""
+    """Starts the recording with the tracekit that runs the command, whichever the program has installed."""
     try:
         if "tracekit" not in sys.modules:
             from importlib.util import spec_from_file_location
@@ -62,7 +59,7 @@ def _start() -> None:
         from tracekit.capture.processes import start_if_asked
 
         start_if_asked()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the program must go on
+    except Exception as error:  # noqa: BLE001 - whatever it raises
         _write_problem(f"{type(error).__name__}: {error}")
 
 

@@ -3,18 +3,18 @@
 const CARD_ROWS = 6;
 
 function cardPhases(node) {
-  const parts = PHASES.length && !selection.phase ? phaseParts(node, "inclusive_ns", node.inclusive_ns) : [];
+  const parts = PHASES.length && !selection.phase ? phaseParts(node, "subtree_ns", node.subtree_ns) : [];
   return parts.length ? facts(parts.map(({ phase, ns, share }) => [[swatch(`phase-${phase}`), ` ${phase}`], `${duration(ns)} (${percent(share)})`])) : null;
 }
 
 function cardFacts(node) {
-  if (selection.phase) return facts([["self", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.inclusive_ns))})` : ""]]);
+  if (selection.phase) return facts([["self", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.subtree_ns))})` : ""]]);
   const each = node.median_ns !== undefined && node.modules > 1
     ? `${duration(node.median_ns)} (${duration(node.min_ns)} to ${duration(node.max_ns)})` : "";
   const step = node.step_median_ns === null || node.step_median_ns === undefined ? "" : `${duration(node.step_median_ns)} (p95 ${duration(node.step_p95_ns)})`;
   const bound = node.launched_ns ? `${percent(shareOf(node.launch_bound_ns, node.launched_ns))} of launched work` : "";
   return facts([
-    ["self", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.inclusive_ns))})` : ""],
+    ["self", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.subtree_ns))})` : ""],
     ["busy", node.busy_ns ? duration(node.busy_ns) : ""],
     ["each, median", each],
     ["per step, median", step],
@@ -34,7 +34,7 @@ function cardKernels(node) {
   const shown = rows.slice(0, CARD_ROWS).map((row) => el("li", {},
     el("span", { class: "path" }, kernelName(row.kernel)),
     el("span", { class: "figures" }, `${duration(row.gpu_time_ns)} \u00b7 ${grouped(row.kernels)} \u00d7`),
-    bar(shareOf(row.gpu_time_ns, node.inclusive_ns))));
+    bar(shareOf(row.gpu_time_ns, node.subtree_ns))));
   const others = rows.slice(CARD_ROWS).reduce((sum, row) => sum + row.gpu_time_ns, rest);
   const more = others > 0 ? el("li", { class: "muted" }, `others: ${duration(others)}`) : null;
   return el("div", {}, el("h4", {}, `Top ${WORDS.works}`), el("ul", { class: "inside" }, ...shown, more));
@@ -62,8 +62,8 @@ function drawCard() {
   byId("card").replaceChildren(...[
     el("h3", { class: "path" }, swatch(toneOf(node)), ...breakable(node.path), node.copies > 1 ? el("span", { class: "times" }, `${grouped(node.modules)} \u00d7`) : null),
     type ? el("p", { class: "muted" }, type) : null,
-    el("p", { class: "value" }, percent(node.share), el("span", { class: "muted" }, ` ${duration(node.inclusive_ns)}${selection.phase ? ` ${selection.phase}` : ""}`)),
-    phaseBar(node, "inclusive_ns", node.tree.all.inclusive_ns, toneOf(node)),
+    el("p", { class: "value" }, percent(node.share), el("span", { class: "muted" }, ` ${duration(node.subtree_ns)}${selection.phase ? ` ${selection.phase}` : ""}`)),
+    phaseBar(node, "subtree_ns", node.tree.all.subtree_ns, toneOf(node)),
     node.advice ? el("p", { class: "muted" }, capital(node.advice)) : null,
     cardPhases(node), cardFacts(node), cardKernels(node), cardShapes(node),
   ].filter(Boolean));

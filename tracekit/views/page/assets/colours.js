@@ -44,7 +44,7 @@ function ownTone(node) {
 
 // Modules that mostly contain others have no colour: colour shows where time was spent.
 function toneOf(node) {
-  return node.kind === "module" && node.self_ns < MOSTLY_OWN * node.inclusive_ns ? NEUTRAL : ownTone(node);
+  return node.kind === "module" && node.self_ns < MOSTLY_OWN * node.subtree_ns ? NEUTRAL : ownTone(node);
 }
 
 // Without any modules, the tone of a kernel is that of its name; the most frequent names have one.

@@ -15,11 +15,11 @@ class Node {
 
   // Of all time that is shown.
   get share() {
-    return shareOf(this.inclusive_ns, this.tree.all.inclusive_ns);
+    return shareOf(this.subtree_ns, this.tree.all.subtree_ns);
   }
 
   get selfShare() {
-    return shareOf(this.self_ns, this.tree.all.inclusive_ns);
+    return shareOf(this.self_ns, this.tree.all.subtree_ns);
   }
 
   get path() {
@@ -60,7 +60,7 @@ function rowOf(columns, at) {
 // All work: modules in pre-order, modules that are left out, and work without a module, by cause.
 function treeOf(columns) {
   const tree = { nodes: [], all: null };
-  const all = new Node(tree, "all", -2, `All ${WORDS.device} time`, { ...NO_FIGURES, inclusive_ns: TOTAL });
+  const all = new Node(tree, "all", -2, `All ${WORDS.device} time`, { ...NO_FIGURES, subtree_ns: TOTAL });
   tree.all = all;
   columns.name.forEach((name, at) => {
     const { parent, type, name: _, ...figures } = rowOf(columns, at);
@@ -80,12 +80,12 @@ function addUnknown(all) {
   const time = causes.reduce((sum, row) => sum + row.time_ns, 0);
   const count = causes.reduce((sum, row) => sum + row.count, 0);
   if (!count) return;
-  const figures = { ...NO_FIGURES, kernels: count, inclusive_ns: time, end: 0, advice: "" };
+  const figures = { ...NO_FIGURES, kernels: count, subtree_ns: time, end: 0, advice: "" };
   const unknown = new Node(all.tree, "unknown", UNKNOWN, inWords("no module"), figures);
   unknown.parent = all;
   all.children.push(unknown);
   for (const row of causes) {
-    const own = { ...NO_FIGURES, kernels: row.count, inclusive_ns: row.time_ns, self_ns: row.time_ns, end: 0, advice: row.advice };
+    const own = { ...NO_FIGURES, kernels: row.count, subtree_ns: row.time_ns, self_ns: row.time_ns, end: 0, advice: row.advice };
     const cause = new Node(all.tree, "cause", UNKNOWN, row.cause, own);
     cause.parent = unknown;
     unknown.children.push(cause);
@@ -93,11 +93,11 @@ function addUnknown(all) {
 }
 
 function addLeftOut(node) {
-  const below = node.children.reduce((sum, child) => sum + child.inclusive_ns, 0);
+  const below = node.children.reduce((sum, child) => sum + child.subtree_ns, 0);
   const time = node.kind === "all" ? TOTAL - below : node.left_out_ns;
   if (!node.left_out && !(node.kind === "all" && time > 0)) return;
   const name = node.left_out ? counted(node.left_out, "smaller module") : inWords("smaller modules");
-  const rest = new Node(node.tree, "rest", null, name, { ...NO_FIGURES, inclusive_ns: time, end: null });
+  const rest = new Node(node.tree, "rest", null, name, { ...NO_FIGURES, subtree_ns: time, end: null });
   rest.parent = node;
   node.children.push(rest);
 }
@@ -122,7 +122,7 @@ function counterpart(node, mode) {
 function kernelsOf(node) {
   const pairs = node.tree === TREES.lines ? DATA.kernels.of_lines : DATA.kernels.of_modules;
   const byKernel = new Map();
-  let rest = node.inclusive_ns;
+  let rest = node.subtree_ns;
   pairs.node.forEach((owner, at) => {
     if (!node.holds(owner) || (selection.phase && PHASES[pairs.phase[at]] !== selection.phase)) return;
     const sums = byKernel.get(pairs.kernel[at]) ?? { kernel: pairs.kernel[at], kernels: 0, gpu_time_ns: 0 };

@@ -45,12 +45,12 @@ function toneOfCell({ node, own, small }) {
 function below(over) {
   const { node, depth, left, width } = over;
   const cells = [];
-  const scale = node.inclusive_ns ? width / node.inclusive_ns : 0;
+  const scale = node.subtree_ns ? width / node.subtree_ns : 0;
   let at = left;
   let small = { count: 0, ns: 0 };
   for (const child of node.children) {
-    const wide = child.inclusive_ns * scale;
-    if (wide < NARROWEST_PX) small = { count: small.count + 1, ns: small.ns + child.inclusive_ns };
+    const wide = child.subtree_ns * scale;
+    if (wide < NARROWEST_PX) small = { count: small.count + 1, ns: small.ns + child.subtree_ns };
     else {
       cells.push({ node: child, depth: depth + 1, left: at, width: wide, over });
       at += wide;
@@ -70,7 +70,7 @@ function nodeLabel(node) {
   const copies = node.modules > 1 ? `, ${counted(node.modules, "module")}` : "";
   const type = className(node);
   const phases = phaseText(node);
-  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.inclusive_ns)}, ${percent(node.share)} of ${selection.phase ?? WORDS.device} time${phases && `; ${phases}`}`;
+  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.subtree_ns)}, ${percent(node.share)} of ${selection.phase ?? WORDS.device} time${phases && `; ${phases}`}`;
 }
 
 // Rows of ancestors are less high than the others.
@@ -84,7 +84,7 @@ function cellOf(cell) {
   const tone = toneOfCell(cell);
   const shade = tone === "tone-small" ? `${NEUTRAL}-${cell.shade}` : `${tone}-${cell.shade}`;
   const box = { left: `${left}px`, top: `${topOf(depth)}px`, width: `${Math.max(width - 1, 1)}px`, "--tone": `var(--${shade})` };
-  const time = own ? "self_ns" : "inclusive_ns";
+  const time = own ? "self_ns" : "subtree_ns";
   const phases = PHASES.length && !small ? styled(el("span", { class: "stripes", "aria-hidden": "true" }), { background: phaseStripes(phaseParts(node, time, node[time])) }) : null;
   const text = small ? [] : own ? ownText(width) : cellText(node, width);
   const looks = `cell ${tone} ${text.length ? "named" : ""} ${phases ? "striped" : ""} ${own ? "own" : ""} ${cell.above ? "above" : ""}`;

@@ -20,7 +20,7 @@ const KERNEL_COLUMNS = [
 function drawKernels() {
   const { node } = selection;
   const { rows, rest } = kernelsOf(node);
-  const whole = node.inclusive_ns;
+  const whole = node.subtree_ns;
   const kernels = rows.map((row) => ({ ...rowOf(DATA.kernels, row.kernel), name: kernelName(row.kernel), kind: DATA.kernels.kind[row.kernel],
     kernels: row.kernels, gpu_time_ns: row.gpu_time_ns, share: shareOf(row.gpu_time_ns, whole) }));
   const left = rest > 0 && DATA.kernels.left_out ? `${duration(rest)} in ${WORDS.works} not listed (the ${grouped(DATA.kernels.left_out)} with the least time)` : "";

@@ -12,7 +12,7 @@ function typeTime(type) {
 
 function drawTypes() {
   const timed = TYPES.filter(typeTime).sort((left, right) => typeTime(right) - typeTime(left));
-  const whole = TREES.modules.all.inclusive_ns;
+  const whole = TREES.modules.all.subtree_ns;
   const list = timed.slice(0, FIRST_TYPES).map((type) => el("li", {}, swatch(TYPE_TONES[TYPES.indexOf(type)]),
     el("button", { type: "button", class: "path link", title: "Search for this type", onclick: () => searchFor(typeName(type)) }, typeName(type)),
     bar(typeTime(type) / typeTime(timed[0]), TYPE_TONES[TYPES.indexOf(type)]),
@@ -58,9 +58,9 @@ const MODULE_COLUMNS = [
   { name: "self_ns", title: "self", number: true, of: (node) => node.self_ns, help: "without submodules; the longest bar has the most",
     cell: (node) => el("span", { class: "share" }, duration(node.self_ns), phaseBar(node, "self_ns", longestSelf)) },
   { name: "self_share", title: "self share", number: true, of: (node) => node.selfShare, as: percent, help: `of all ${WORDS.device} time that is shown` },
-  { name: "inclusive_ns", title: "subtree", number: true, of: (node) => node.inclusive_ns, as: duration, help: "self plus submodules" },
+  { name: "subtree_ns", title: "subtree", number: true, of: (node) => node.subtree_ns, as: duration, help: "self plus submodules" },
   { name: "share", title: "subtree share", number: true, of: (node) => node.share, as: percent, help: `of all ${WORDS.device} time that is shown` },
-  ...PHASES.filter((phase, at) => TREES.modules.nodes.some((node) => node.times[at].inclusive_ns)).map((phase) => ({ name: `${phase}_ns`, title: phase, number: true, of: (node) => node.times[PHASES.indexOf(phase)].inclusive_ns, as: duration, hidden: ONE_PHASE, help: "of the subtree" })),
+  ...PHASES.filter((phase, at) => TREES.modules.nodes.some((node) => node.times[at].subtree_ns)).map((phase) => ({ name: `${phase}_ns`, title: phase, number: true, of: (node) => node.times[PHASES.indexOf(phase)].subtree_ns, as: duration, hidden: ONE_PHASE, help: "of the subtree" })),
   { name: "modules", title: "modules", number: true, of: (node) => node.modules, as: integer, hidden: LINES_ONLY, help: "modules folded into this line" },
   { name: "calls", title: "calls", number: true, of: (node) => node.calls, as: integer, hidden: ONE_PHASE },
   { name: "kernels", title: WORDS.works, number: true, of: (node) => node.kernels, as: integer, hidden: ONE_PHASE, help: "of the module itself, without submodules" },

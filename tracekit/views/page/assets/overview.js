@@ -65,30 +65,16 @@ function addOverview() {
   addCoverage();
 }
 
-const METHODS = new Map([
-  ["range", "by enclosing call"],
-  ["graph_node", "by CUDA graph node"],
-  ["graph_order", "by launch order in the CUDA graph"],
-  ["graph_capture", "by the graph capture of whole CUDA graphs"],
-  ["backward", "by the forward call of the autograd node"],
-  ["autograd_thread", "by the range that waits for autograd"],
-  ["compiled", "by the kernel map of the compiled graph"],
-]);
-
-function causeText(row) {
-  return row.known ? METHODS.get(row.cause) ?? `by ${row.cause}` : row.cause.replaceAll("_", " ");
-}
-
 function addCoverage() {
   const rows = DATA.coverage.kernels;
   const tones = rows.map((row, at) => (row.known ? `known-${at % 3}` : `unknown-${at % 3}`));
   const parts = rows.filter((row) => row.time_ns).map((row) =>
     styled(el("span", { class: tones[rows.indexOf(row)] }), { "flex-grow": row.time_ns, "min-width": "2px" }));
   const list = rows.map((row, at) => el("li", {}, swatch(tones[at]),
-    el("span", { class: "what" }, row.known ? "attributed " : `no ${WORDS.node}: `, causeText(row)),
+    el("span", { class: "what" }, row.how),
     el("span", { class: "figures" }, `${percent(shareOf(row.time_ns, TOTAL))} \u00b7 ${duration(row.time_ns)} \u00b7 ${counted(row.count, WORDS.work)}`)));
   const doubts = DATA.coverage.doubts.map((doubt) => el("li", {}, el("span", { class: "what" }, capital(doubt))));
-  const stack = el("div", { class: "stack", role: "img", "aria-label": rows.map((row) => `${causeText(row)} ${percent(shareOf(row.time_ns, TOTAL))}`).join(", ") }, ...parts);
+  const stack = el("div", { class: "stack", role: "img", "aria-label": rows.map((row) => `${row.how} ${percent(shareOf(row.time_ns, TOTAL))}`).join(", ") }, ...parts);
   const { certainty } = DATA.coverage;
   const sure = certainty ? [el("p", { class: "muted", id: "certainty" }, certainty)] : [];
   section("coverage", ...(rows.length ? [stack, el("ul", { class: "legend" }, ...list, ...doubts), ...sure]
@@ -96,6 +82,6 @@ function addCoverage() {
   const { advice } = DATA.coverage;
   if (!advice.length) return;
   const open = rows.some((row) => !row.known && shareOf(row.time_ns, TOTAL) > 0.05) || !rows.length;
-  byId("coverage").append(el("details", { class: "advice", open }, el("summary", {}, `How to record more next time (${advice.length})`),
+  byId("coverage").append(el("details", { class: "advice", open }, el("summary", {}, inWords(`Why some time has no module, and what to do (${advice.length})`)),
     el("ul", {}, ...advice.map((line) => el("li", {}, line)))));
 }

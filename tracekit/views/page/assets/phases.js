@@ -7,14 +7,14 @@ function phaseTimes(node) {
   const below = node.children.map(phaseTimes);
   const cause = node.kind === "cause" ? DATA.phases.causes.find((row) => row.cause === node.name) : null;
   node.times = PHASES.map((phase, at) => {
-    const parts = below.reduce((sum, times) => sum + times[at].inclusive_ns, 0);
-    if (node.kind === "module") return { self_ns: node[`self_${phase}_ns`], inclusive_ns: node[`${phase}_ns`] };
-    if (node.kind === "cause") return { self_ns: cause?.[`${phase}_ns`] ?? 0, inclusive_ns: cause?.[`${phase}_ns`] ?? 0 };
-    return { self_ns: 0, inclusive_ns: node.kind === "all" ? DATA.phases.total_ns[at] : parts };
+    const parts = below.reduce((sum, times) => sum + times[at].subtree_ns, 0);
+    if (node.kind === "module") return { self_ns: node[`self_${phase}_ns`], subtree_ns: node[`${phase}_ns`] };
+    if (node.kind === "cause") return { self_ns: cause?.[`${phase}_ns`] ?? 0, subtree_ns: cause?.[`${phase}_ns`] ?? 0 };
+    return { self_ns: 0, subtree_ns: node.kind === "all" ? DATA.phases.total_ns[at] : parts };
   });
-  node.whole = { self_ns: node.self_ns, inclusive_ns: node.inclusive_ns };
+  node.whole = { self_ns: node.self_ns, subtree_ns: node.subtree_ns };
   const rest = node.children.find((child) => child.kind === "rest");
-  rest?.times.forEach((time, at) => { time.inclusive_ns = node.times[at].inclusive_ns - node.times[at].self_ns - below.reduce((sum, times) => sum + times[at].inclusive_ns, 0); });
+  rest?.times.forEach((time, at) => { time.subtree_ns = node.times[at].subtree_ns - node.times[at].self_ns - below.reduce((sum, times) => sum + times[at].subtree_ns, 0); });
   return node.times;
 }
 
@@ -56,7 +56,7 @@ function phaseBar(node, time, whole, tone) {
 
 // The parts of a node's time in words.
 function phaseText(node) {
-  const parts = selection.phase ? [] : phaseParts(node, "inclusive_ns", node.inclusive_ns);
+  const parts = selection.phase ? [] : phaseParts(node, "subtree_ns", node.subtree_ns);
   return parts.map(({ phase, share }) => `${phase} ${percent(share)}`).join(", ");
 }
 

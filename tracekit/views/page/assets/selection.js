@@ -22,7 +22,7 @@ function select(node, again = false) {
   selection.node = target;
   selection.shown = null;
   for (const listener of listeners.selected) listener();
-  announce(`${selection.phase ? `${selection.phase}, ` : ""}${target.path}: ${duration(target.inclusive_ns)}, ${percent(target.share)}`);
+  announce(`${selection.phase ? `${selection.phase}, ` : ""}${target.path}: ${duration(target.subtree_ns)}, ${percent(target.share)}`);
 }
 
 function show(node) {

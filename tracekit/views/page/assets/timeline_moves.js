@@ -1,4 +1,4 @@
-// Moving on the timeline with pointer, wheel and keys, and the text about the piece of work that they point at.
+// Moving on the timeline with pointer, wheel and keys, and the text about the kernel that they point at.
 
 const SHORTEST_NS = 200;
 const DRAGGED_PX = 3;
@@ -29,7 +29,7 @@ function rowAt(y) {
   return timeline.rows.find((row) => row.high && y >= row.top && y < row.top + row.high);
 }
 
-// The piece of work under the pointer, or the nearest within two pixels.
+// The kernel under the pointer, or the nearest within two pixels.
 function pieceAt(event) {
   const row = rowAt(event.offsetY);
   if (row?.kind !== "lane") return null;
@@ -79,7 +79,7 @@ function onHover(event) {
   tip(piece !== null ? pieceText(piece) : run && runText(run), event);
 }
 
-// Selects the next piece of work in its lane, or in the lane above or below.
+// Selects the next kernel in its lane, or in the lane above or below.
 function stepTo(byPiece, byLane) {
   const lanes = timeline.rows.filter((row) => row.kind === "lane" && row.pieces.length);
   let lane = Math.max(lanes.findIndex((row) => row.pieces.includes(timeline.piece)), 0);

@@ -1,0 +1,368 @@
+"""``compile_model``: right by torch's guards, or traced once and held to one sentence."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo import convert_frame
+
+from tests.capture.models import tree
+from tracekit.capture import MemoryEmitter, layer_markers
+from tracekit.capture.compile import CompileConfig, compile_model
+from tracekit.errors import CaptureError, UsageError
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+EAGER = CompileConfig(mode="eager")
+DEBUG = CompileConfig(mode="eager", debug=True)
+INDUCTOR = CompileConfig(use_cache=False)
+BOTH = pytest.mark.parametrize("guards", [True, False], ids=["guards", "no guards"])
+X = torch.arange(12.0).view(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    assert not convert_frame._bytecode_hooks
+
+
+class Graphs:
+    """A backend that keeps its graphs and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.seen: list[torch.fx.GraphModule] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        self.seen.append(graph)
+        return graph.forward
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+
+def compiled(model: nn.Module, config: CompileConfig = EAGER, *, guards: bool = False) -> tuple[nn.Module, Graphs]:
+    graphs = Graphs()
+    return compile_model(model, config, guards=guards, backend=graphs), graphs
+
+
+class Doubling(nn.Module):
+    """Times two from four rows on, else times a hundred."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] >= 4 else x * 100
+
+
+class Block(nn.Module):
+    """A layer with everything that may change: parameters, a buffer, a flag, a mode, arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.drop = nn.Dropout(1.0)
+        self.register_buffer("shift", torch.ones(4))
+        self.enabled = True
+
+    def forward(self, x: torch.Tensor, *more: Any, scale: float = 1.0) -> torch.Tensor:
+        y = self.up(x.to(self.up.weight.dtype))
+        return self.drop(y if self.enabled else -y) * scale + self.shift + len(more)
+
+
+class Reassigning(nn.Module):
+    """Puts a new tensor in the place of a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return x + self.calls
+
+
+class FixedRows(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(x.shape[0] * 1.0).view(4 if x.shape[0] == 4 else 5)
+
+
+Change = Callable[[Any], object]
+#: What breaks its contract.
+STATE: dict[str, Change] = {
+    "flag": lambda m: setattr(m, "enabled", False),
+    "mode of a submodule": lambda m: m.drop.train(),
+    "converted": lambda m: m.half(),
+    "submodule": lambda m: setattr(m, "up", nn.Bilinear(4, 4, 4)),
+    "forward of a submodule": lambda m: setattr(m.up, "forward", lambda x: x * 7),
+}
+#: Second calls that break it.
+CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], AbstractContextManager[object]]] = {
+    "dtype": ((X.double(),), {}, nullcontext()),
+    "rank": ((X[None],), {}, nullcontext()),
+    "value": ((X,), {"scale": 3.0}, nullcontext()),
+    "number": ((X, None), {}, nullcontext()),
+    "size that is not dynamic": ((X[:, :3],), {}, nullcontext()),
+    "gradients": ((X,), {}, torch.no_grad()),
+    "autocast": ((X,), {}, torch.autocast("cpu", torch.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("change", STATE)
+def test_a_change_of_the_model_is_seen_by_guards_and_refused_in_debug_mode(change: str) -> None:
+    model = Block().eval()
+    right, held = compile_model(model, EAGER), compile_model(model, DEBUG, guards=False)
+    right(X), held(X), held(X[:1])
+    STATE[change](model)
+    if change != "submodule":
+        torch.testing.assert_close(right(X), model(X))
+    with pytest.raises(CaptureError, match="code without guards is wrong for this call: "):
+        held(X)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_another_call_is_seen_by_guards_and_refused_in_debug_mode(call: str) -> None:
+    model, (args, kwargs, around) = Block().eval(), CALLS[call]
+    right, held = compile_model(model, EAGER), compile_model(model, DEBUG, guards=False)
+    right(X), held(X)
+    with around:
+        if call != "size that is not dynamic":
+            torch.testing.assert_close(right(*args, **kwargs), model(*args, **kwargs))
+        with pytest.raises(CaptureError, match="code without guards is wrong for this call: "):
+            held(*args, **kwargs)
+
+
+def test_a_branch_on_the_size_is_right_by_guards_and_stays_as_traced_without_them() -> None:
+    sizes = (4, 3, 1, 8)
+    run, graphs = compiled(Doubling())
+    assert [run(torch.ones(n)).unique().item() for n in sizes] == [2, 2, 2, 2]
+    assert len(graphs) == 1
+    run, graphs = compiled(Doubling(), guards=True)
+    assert [run(torch.ones(n)).unique().item() for n in sizes] == [2, 100, 100, 2]
+    run, _ = compiled(Doubling(), DEBUG)
+    run(torch.ones(4))
+    with pytest.raises(CaptureError, match=r"4 <= args\[0\]\.size\(\)\[0\]"):
+        run(torch.ones(3))
+
+
+@pytest.mark.parametrize("config", [INDUCTOR, DEBUG], ids=["inductor", "debug"])
+@pytest.mark.parametrize("sizes", [(1, 8, 3, 0), (0, 5, 1)])
+def test_one_trace_serves_all_sizes_also_none_and_one(config: CompileConfig, sizes: tuple[int, ...]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Softmax(-1)).eval()
+    run = compile_model(model, config, guards=False)
+    with torch.no_grad():
+        for size in sizes:
+            x = torch.randn(size, 4)
+            torch.testing.assert_close(run(x), model(x))
+
+
+def test_with_guards_one_graph_serves_all_sizes_from_two_on() -> None:
+    run, graphs = compiled(Block().eval(), guards=True)
+    for size in (3, 7, 2):
+        run(torch.randn(size, 4))
+    assert len(graphs) == 1
+
+
+def test_a_first_call_of_one_row_runs_once() -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.calls.add_(1)
+
+    model = Writing()
+    run, graphs = compiled(model)
+    assert run(torch.zeros(1)).item() == 1
+    assert (model.calls.item(), len(graphs)) == (1, 1)
+
+
+@pytest.mark.parametrize("make", [Doubling, lambda: nn.Sequential(Doubling())], ids=["own", "PyTorch's"])
+def test_many_models_of_one_class_have_code_of_their_own(make: Callable[[], nn.Module]) -> None:
+    runs = [compiled(make()) for _ in range(12)]
+    for sizes in ((4, 3), (3, 4)):
+        found = [run(torch.ones(sizes[n % 2])).unique().item() for n, (run, _) in enumerate(runs)]
+        assert found == [2, 100] * 6
+    assert [len(graphs) for _, graphs in runs] == [1] * 12
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_calls_without_guards_do_not_go_through_dynamo(forgotten: bool) -> None:
+    run, _ = compiled(Doubling())
+    run(torch.ones(4))
+    if forgotten:
+        torch._dynamo.reset()
+    with torch.compiler.set_stance("force_eager"):
+        assert run(torch.ones(3)).unique().item() == 2
+
+
+def test_stock_and_none_are_plain_torch_compile_and_no_compiling() -> None:
+    for mode in ("stock", "none"):
+        run = compile_model(Doubling(), CompileConfig(mode=mode))
+        assert [run(torch.ones(n)).unique().item() for n in (4, 3)] == [2, 100]
+
+
+@BOTH
+def test_the_dynamic_dimensions_can_be_named(guards: bool) -> None:
+    model = Block().eval()
+    run, graphs = compiled(model, CompileConfig(mode="eager", dynamic_dims={"x": (1, -3)}), guards=guards)
+    for shape in ((2, 3, 4), (2, 9, 4), (5, 2, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(run(x), model(x))
+    assert len(graphs) == 1
+
+
+@BOTH
+def test_a_dynamic_dimension_of_an_argument_that_does_not_exist_is_refused(guards: bool) -> None:
+    with pytest.raises(UsageError, match=r"dynamic_dims: forward has no argument z; it takes x"):
+        compile_model(Doubling(), CompileConfig(dynamic_dims={"z": (0,)}), guards=guards)
+
+
+def test_a_size_that_the_model_fixes_needs_guards() -> None:
+    run = compile_model(FixedRows(), EAGER)
+    for size in (4, 5, 4, 5):
+        assert torch.equal(run(torch.zeros(size)), FixedRows()(torch.zeros(size)))
+    with pytest.raises(UsageError, match="the model requires a fixed value for a dynamic size"):
+        compile_model(FixedRows(), EAGER, guards=False)(torch.zeros(4))
+    static = compile_model(FixedRows(), CompileConfig(mode="eager", dynamic_dims={}), guards=False)
+    assert torch.equal(static(torch.zeros(4)), torch.arange(4.0))
+
+
+def test_tensors_of_the_caller_come_out_unmarked() -> None:
+    x = torch.ones(3, 4)
+    compiled(Block())[0](x)
+    assert not [name for name in vars(x) if "dynam" in name]
+
+
+def test_a_model_that_reassigns_a_tensor_is_refused_without_guards() -> None:
+    model = nn.Sequential(nn.Identity(), Reassigning())
+    before = model[1].calls
+    run, _ = compiled(model)
+    for _ in range(2):
+        with pytest.raises(CaptureError, match=r"Sequential reassigns 1\.calls in its forward"):
+            run(torch.zeros(2))
+        assert model[1].calls is before
+
+
+def test_a_reassigned_buffer_is_right_by_guards_also_where_graphs_are_captured() -> None:
+    model = Reassigning()
+    config = CompileConfig(mode="eager", graph_capture="record", cudagraph_sizes=(2,))
+    run = compile_model(model, config)
+    assert [run(torch.zeros(2)).tolist() for _ in range(3)] == [[1, 1], [2, 2], [3, 3]]
+    assert model.calls.item() == 3
+
+
+def test_a_call_that_cannot_be_traced_is_refused_in_one_line() -> None:
+    class Picky(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dim() != 2:
+                raise ValueError("two dimensions, please")
+            return x @ x.t() if x.sum() > 0 else x
+
+    run, _ = compiled(Picky())
+    for args in ((torch.ones(3),), (torch.ones(2, 2),), ()):
+        with pytest.raises(CaptureError, match=r"^Picky cannot be compiled without guards: [^\n]+$"):
+            run(*args)
+    assert torch.equal(compile_model(Picky(), EAGER)(torch.ones(2, 2)), torch.full((2, 2), 2.0))
+
+
+def test_an_error_of_the_backend_for_people_is_not_wrapped() -> None:
+    def refusing(graph: torch.fx.GraphModule, inputs: object) -> None:
+        raise UsageError("no such operator")
+
+    with pytest.raises(UsageError, match=r"^no such operator$"):
+        compile_model(Doubling(), EAGER, guards=False, backend=refusing)(torch.ones(2))
+
+
+@BOTH
+def test_a_kv_cache_in_a_plain_object_grows_by_guards_and_a_tuple_without(guards: bool) -> None:
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor, cache: Any) -> Any:
+            keys = torch.cat([cache[0] if isinstance(cache, tuple) else cache.keys, x])
+            if isinstance(cache, tuple):
+                return (x @ keys.t()).softmax(-1) @ keys, (keys,)
+            cache.keys = keys
+            return (x @ keys.t()).softmax(-1) @ keys, cache
+
+    model = Attention()
+    run, _ = compiled(model, guards=guards)
+    empty = (lambda: SimpleNamespace(keys=torch.ones(2, 4))) if guards else lambda: (torch.ones(2, 4),)
+    caches = [empty(), empty()]
+    for _ in range(5):
+        x = torch.randn(1, 4)
+        expected, caches[0] = model(x, caches[0])
+        found, caches[1] = run(x, caches[1])
+        torch.testing.assert_close(found, expected)
+
+
+@BOTH
+def test_markers_on_the_compiled_model_are_those_of_its_root(guards: bool) -> None:
+    to, run = MemoryEmitter(), compiled(nn.Sequential(Block().eval()), guards=guards)[0]
+    run(X)
+    with layer_markers(run, emitter=to):
+        run(X)
+    assert tree(to) == ["top"]
+
+
+def test_gradients_reach_the_parameters() -> None:
+    model = Block().eval()
+    compiled(model)[0](X).sum().backward()
+    assert torch.equal(model.up.bias.grad, torch.full((4,), 3.0))
+
+
+def test_threads_trace_once_and_get_their_own_results() -> None:
+    model = Block().eval()
+    run, graphs = compiled(model)
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        x = torch.full((number + 1, 4), float(number))
+        for _ in range(20):
+            assert torch.allclose(run(x), model(x))
+            done.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(done), len(graphs)) == (80, 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (lambda: compile_model(Block(), EAGER, guards=False), "is already compiled"),
+        (lambda: torch.compile(Block()), "is already compiled"),
+        (lambda: abs, "expected an nn.Module"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(made: Callable[[], Any], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        compile_model(made(), EAGER)
+
+
+def test_the_code_is_written_if_depyf_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    depyf = SimpleNamespace(decompile=lambda code: f"# {code.co_name}")
+    monkeypatch.setattr("tracekit.capture.compile.model.depyf", depyf)
+    for _ in range(2):
+        compiled(Doubling(), CompileConfig(debug_dir=tmp_path / "d"))[0](torch.ones(4))
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["transformed_code.py", "transformed_code_2.py"]
+
+
+def test_a_file_that_cannot_be_written_is_only_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tracekit.capture.compile.model.depyf", SimpleNamespace())
+    with caplog.at_level(logging.INFO, "tracekit.capture"):
+        run, _ = compiled(Doubling(), CompileConfig(mode="eager", debug_dir=tmp_path))
+        assert run(torch.ones(4)).unique().item() == 2
+    assert "transformed_code.py: cannot be written" in caplog.text

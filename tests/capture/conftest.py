@@ -1,0 +1,37 @@
+"""A folder with targets, in which tests record, and a compiler that starts anew for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.capture import places
+from tests.capture.hollow_compiler import hollow_compiler
+from tests.capture.places import Place
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from places.place(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inductor with a cache of its own, on one thread: threads of tiny operators wait for each other."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def hollow(inductor: None) -> Iterator[None]:
+    """The same without a C++ compiler: maps are right, results are not."""
+    with hollow_compiler():
+        yield

@@ -1,0 +1,101 @@
+"""What measures run: ``python -m tests.gpu.programs NAME FILE`` writes the figures as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tracekit.capture.compile import counters
+from tracekit.selftest.models import CudaGraph, device, pieces, same, synchronize, tokens
+
+#: Rows, columns and depth of the product; bytes of the copy; calls in a round of replays.
+SIZE_ON_GPU, SIZE_ON_CPU = 8_192, 256
+BYTES_ON_GPU, BYTES_ON_CPU = 1 << 30, 1 << 22
+CALLS_ON_GPU, CALLS_ON_CPU = 200, 5
+WARMUP, RUNS, ROUNDS = 10, 20, 5
+
+
+def chosen(on_gpu: int, on_cpu: int) -> int:
+    return on_gpu if device().type == "cuda" else on_cpu
+
+
+def product() -> tuple[nn.Module, torch.Tensor]:
+    """One product of matrices in bfloat16, as a target of ``tracekit capture``."""
+    size = chosen(SIZE_ON_GPU, SIZE_ON_CPU)
+    model = nn.Linear(size, size, bias=False, dtype=torch.bfloat16, device=device())
+    return model, torch.randn(size, size, dtype=torch.bfloat16, device=device())
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Of one run, by events of the GPU around all; without a GPU by the clock of the machine."""
+    for _ in range(WARMUP):
+        run()
+    synchronize()
+    if device().type != "cuda":
+        began = time.perf_counter()
+        for _ in range(RUNS):
+            run()
+        return (time.perf_counter() - began) / RUNS
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(RUNS):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3 / RUNS
+
+
+@torch.no_grad()
+def peaks() -> dict[str, Any]:
+    """The fastest product and copy."""
+    model, x = product()
+    multiplied = seconds(lambda: model(x))
+    source = torch.empty(chosen(BYTES_ON_GPU, BYTES_ON_CPU), dtype=torch.uint8, device=device())
+    target = torch.empty_like(source)
+    copied = seconds(lambda: target.copy_(source))
+    # A copy reads every byte and writes it.
+    return {"tflops_per_s": 2 * len(x) ** 3 / multiplied / 1e12, "gb_per_s": 2 * source.numel() / copied / 1e9}
+
+
+def nanoseconds(run: Callable[[], object]) -> float:
+    """Of one call, until the GPU is done: the best round."""
+    calls, best = chosen(CALLS_ON_GPU, CALLS_ON_CPU), float("inf")
+    for _ in range(ROUNDS):
+        synchronize()
+        began = time.perf_counter_ns()
+        for _ in range(calls):
+            run()
+        synchronize()
+        best = min(best, (time.perf_counter_ns() - began) / calls)
+    return best
+
+
+@torch.no_grad()
+def replay_speed() -> dict[str, Any]:
+    """A call: eager, in compiled pieces replayed from CUDA graphs, and as one graph captured by hand."""
+    (plain, copying), (_, bound) = pieces(copy_inputs=True), pieces(copy_inputs=False)
+    x = tokens()
+    right = all(same(model(x), plain(x)) for model in (copying, bound, copying, bound))
+    figures = {
+        "eager_ns": nanoseconds(lambda: plain(x)),
+        "copied_inputs_ns": nanoseconds(lambda: copying(x)),
+        "own_inputs_ns": nanoseconds(lambda: bound(x)),
+        "one_graph_ns": None,
+    }
+    if torch.cuda.is_available():
+        graph = CudaGraph(plain, x)
+        graph.capture()
+        figures["one_graph_ns"] = nanoseconds(graph.replay)
+    return {"figures": figures, "right": right, "graphs_captured": counters.graphs_captured}
+
+
+if __name__ == "__main__":
+    figures = {"peaks": peaks, "replay_speed": replay_speed}[sys.argv[1]]()
+    Path(sys.argv[2]).write_text(json.dumps(figures), "utf-8")

@@ -1,1 +1,0 @@
-"""Checks that end in every way in which a check can end, each a module, as checks are."""

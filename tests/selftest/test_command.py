@@ -1,0 +1,73 @@
+"""``tracekit doctor --prove`` and ``python -m tests.gpu``: what they take, print and return."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command import command
+from tests.gpu import __main__ as maintainers, measures
+from tests.selftest.endings import failing, passing
+from tracekit import selftest
+from tracekit.selftest import PROGRAMS, running
+from tracekit.selftest.machine import Machine
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def two_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "examined", lambda _folder: Machine())
+    monkeypatch.setattr(selftest, "PROGRAMS", (passing, failing))
+
+
+def test_it_exits_with_1_if_something_failed_and_says_where_the_page_is(tmp_path: Path) -> None:
+    outcome = command("doctor", "--prove", tmp_path / "out")
+    assert outcome.code == 1
+    assert "1 passed, 1 failed, 0 missing" in outcome.out
+    assert str(tmp_path / "out" / "summary.md") in outcome.out
+    assert "failed   failing" in outcome.err
+
+
+def test_it_exits_with_0_if_nothing_failed_and_prints_json(tmp_path: Path) -> None:
+    outcome = command("doctor", "--prove", tmp_path / "out", "--only", "passing", "--json")
+    assert outcome.code == 0
+    assert json.loads(outcome.out) == json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("--prove", "out", "--only", "speed"),
+            "--only speed: there is no such check; expected one of passing, failing",
+        ),
+        (("--only", "passing"), "--only needs --prove OUT"),
+        (("--force",), "--force needs --prove OUT"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = command("doctor", *arguments)
+    assert (outcome.code, outcome.out, outcome.err) == (2, "", f"tracekit: {said}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    outcome = command("doctor", "--prove", tmp_path / "out")
+    assert outcome.code == 1
+    problem = "already exists and is not the folder of a self-test; choose another folder"
+    assert outcome.err == f"tracekit: {tmp_path / 'out'}: {problem}\n"
+
+
+def test_maintainers_have_all_programs_and_the_measures(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["tests.gpu", str(tmp_path / "out"), "--only", "speed"])
+    assert maintainers.main() == 2
+    names = [program.name for program in (*PROGRAMS, *measures.PROGRAMS)]
+    assert capsys.readouterr().err.endswith(f"expected one of {', '.join(names)}\n")

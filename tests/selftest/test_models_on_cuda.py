@@ -1,0 +1,91 @@
+"""What models ask of CUDA: calls that torch's own classes take, in an order that CUDA allows. Nothing runs on a GPU.
+
+Stand-ins have the signatures of what they stand for, so a call that torch would refuse fails here, too.
+"""
+
+from __future__ import annotations
+
+import json
+from unittest.mock import Mock, create_autospec
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """CUDA as models call it; its calls are in order in ``mock_calls``. Tensors stay on the CPU."""
+    import torch
+
+    cuda = Mock()
+    for name in ("Stream", "stream", "current_stream", "synchronize", "CUDAGraph", "graph", "Event"):
+        stand_in = create_autospec(getattr(torch.cuda, name))
+        cuda.attach_mock(stand_in, name)
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    # What is entered must not swallow errors.
+    cuda.graph.return_value.__exit__.return_value = None
+    return cuda
+
+
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on there is a GPU, as far as models can see; its tensors are made on the CPU."""
+    import torch
+
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *sizes, device: ones(*sizes, device="cpu"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+def names(cuda: Mock) -> list[str]:
+    """What was called, in order."""
+    return [name for name, _, _ in cuda.mock_calls]
+
+
+def test_graphs_are_captured_after_a_call_on_a_side_stream_that_has_ended(cuda: Mock, monkeypatch) -> None:
+    """All steps run and compute what eager calls do."""
+    from tracekit.selftest import models
+
+    facts = {}
+    monkeypatch.setattr(models, "record_truth", lambda **more: facts.update(more))
+    models.replay_in_warmup()
+    assert facts["right"]
+    # Preparation is not counted; two calls by the graph capture.
+    assert len(facts["calls"]) == 1 + 2 + 1
+    called = names(cuda)
+    assert called.index("Stream().wait_stream") < called.index("synchronize") < called.index("graph().__enter__")
+    assert called.count("graph().__enter__") == called.count("graph().__exit__") == 1
+    cuda.graph.assert_called_once_with(cuda.CUDAGraph.return_value)
+    assert cuda.CUDAGraph.return_value.replay.call_count == 2
+
+
+def test_events_give_milliseconds_of_all_runs_and_seconds_are_of_one(cuda: Mock, monkeypatch) -> None:
+    from tests.gpu import programs
+
+    on_cuda(monkeypatch)
+    cuda.Event.return_value.elapsed_time.return_value = 40.0
+    runs: list[int] = []
+    assert programs.seconds(lambda: runs.append(0)) == pytest.approx(40.0 / 1e3 / programs.RUNS)
+    assert len(runs) == programs.WARMUP + programs.RUNS
+    assert all(call.kwargs == {"enable_timing": True} for call in cuda.Event.call_args_list)
+    assert names(cuda)[-2:] == ["synchronize", "Event().elapsed_time"]
+    assert programs.chosen(2, 1) == 2
+
+
+def test_the_examination_multiplies_on_the_gpu_and_names_it(cuda: Mock, monkeypatch, tmp_path) -> None:
+    import torch
+
+    from tracekit.selftest import models
+
+    on_cuda(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"NVIDIA H100 {number}")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    models.about(str(tmp_path / "about.json"))
+    found = json.loads((tmp_path / "about.json").read_text())
+    assert (found["gpus"], found["nccl"]) == (["NVIDIA H100 0"], "2.28.9")
+    assert "synchronize" in names(cuda)
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda one, _other: one)
+    with pytest.raises(RuntimeError, match="NVIDIA H100 0 multiplies wrongly"):
+        models.about(str(tmp_path / "about.json"))

@@ -1,0 +1,264 @@
+"""A self-test ends with a verdict on every program, however it ends, and leaves a whole folder or none."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import ROOT, environment
+from tests.selftest.endings import crashing, failing, hanging, lacking, passing, raising, refusing, unproved
+from tests.trace_lines import report
+from tracekit.errors import CaptureError
+from tracekit.nsight.nsys import NATIVE, NOTHING
+from tracekit.selftest import Program, prove, running, summary
+from tracekit.selftest.machine import Machine
+from tracekit.selftest.running import examined, last_line
+
+
+def silent(_line: str) -> None:
+    """Prints nothing."""
+
+
+@pytest.fixture
+def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is known: the examination takes torch and seconds."""
+    monkeypatch.setattr(running, "examined", lambda _folder: Machine(torch="2.13.0"))
+
+
+pytestmark = pytest.mark.usefixtures("known_machine")
+
+
+def proved(place: Path, *programs: Program, **options: Any) -> dict[str, Any]:
+    prove(place, programs, silent, **options)
+    return read(place)
+
+
+def read(place: Path) -> dict[str, Any]:
+    return json.loads((place / summary.FILE).read_text("utf-8"))
+
+
+def test_a_program_that_passes_leaves_its_report_and_its_figures(tmp_path: Path) -> None:
+    found = proved(tmp_path / "out", passing)
+    (one,) = found["checks"]
+    assert (one["verdict"], one["why"], one["problems"]) == ("passed", "", [])
+    assert one["figures"] == {"compared": 3, "unknown": None}
+    assert "passing/run.sqlite" in one["files"]
+    assert (tmp_path / "out" / "passing" / "run.sqlite").read_text() == "recorded"
+    assert (found["complete"], found["counts"]) == (True, {"passed": 1, "failed": 0, "missing": 0})
+
+
+def test_every_other_end_is_a_verdict_with_its_reason_in_one_line(tmp_path: Path) -> None:
+    """One failure does not keep the others from running."""
+    lines: list[str] = []
+    programs = [failing, refusing, crashing, raising, lacking, unproved]
+    found = prove(tmp_path / "out", programs, lines.append)
+    assert [(one.verdict, one.why) for one in found.outcomes] == [
+        ("failed", "one is wrong and wide"),
+        ("failed", "nothing was recorded; try again"),
+        ("failed", "was ended by SIGSEGV: it printed nothing"),
+        ("failed", "ended with exit code 1: ZeroDivisionError: a mistake"),
+        ("missing", "no GPU that torch can use"),
+        ("missing", "the other part: no GPU"),
+    ]
+    assert found.exit_code == 1
+    assert [line.split()[:2] for line in lines[:2]] == [["examining", "the"], ["failed", "failing"]]
+    page = (tmp_path / "out" / "summary.md").read_text("utf-8")
+    assert "0 passed, 4 failed, 2 missing" in page
+    assert "| failing | ❌ failed | one is wrong and wide |" in page
+    assert "* two are wrong" in page
+    assert "| torch | 2.13.0 |" in page
+    assert "Without a GPU" in page
+
+
+def test_a_program_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(running, "PATIENCE_S", 0.2)
+    (one,) = proved(tmp_path / "out", hanging)["checks"]
+    expected = "did not end within 3 s and was stopped: it printed nothing"
+    assert (one["verdict"], one["why"]) == ("failed", expected)
+    assert ended(tmp_path)
+
+
+def sleeping(folder: Path) -> list[int]:
+    """Processes that write into files below the folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdecimal() and str(folder) in str((process / "fd" / "1").readlink()):
+                found.append(int(process.name))
+    return found
+
+
+def ended(folder: Path) -> bool:
+    """Whether they end: what is killed is gone a moment later."""
+    end = time.monotonic() + 20
+    while sleeping(folder) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not sleeping(folder)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_nsys_loses_is_recorded_again_and_counted(fails: bool, tmp_path: Path, monkeypatch) -> None:
+    def record(_program: Program, folder: Path, _machine: Machine) -> None:
+        first = not (folder / "first").exists()
+        (folder / "first").touch()
+        if first and fails:
+            raise CaptureError(f"{NOTHING}: nsys printed: SystemException")
+        (folder / "run.sqlite").with_suffix(NATIVE).touch(exist_ok=False)
+        report(folder / "run.sqlite", "" if first else "range 1 0 10 a")
+
+    monkeypatch.setattr(running, "record", record)
+    (tmp_path / "machine.json").write_text(json.dumps({"nsys_problem": None, "gpus": []}))
+    running.run_program(unproved.table, unproved.name, tmp_path)
+    assert json.loads((tmp_path / "evidence.json").read_text())["figures"] == {"recordings_lost_by_nsys": 1}
+
+
+def test_a_machine_that_cannot_be_examined_fails_every_program_and_says_why(tmp_path: Path, monkeypatch) -> None:
+    def crash(_folder: Path) -> Machine:
+        raise CaptureError("the first use of torch was ended by SIGSEGV: it printed nothing")
+
+    monkeypatch.setattr(running, "examined", crash)
+    found = proved(tmp_path / "out", passing, failing)
+    assert found["machine"] is None
+    assert {one["why"] for one in found["checks"]} == {
+        "the first use of torch was ended by SIGSEGV: it printed nothing"
+    }
+    assert "could not be examined" in (tmp_path / "out" / "summary.md").read_text("utf-8")
+
+
+def test_the_fields_of_the_summary_are_those_that_the_readme_lists(tmp_path: Path) -> None:
+    found = proved(tmp_path / "out", passing)
+    text = (ROOT / "tracekit" / "selftest" / "README.md").read_text("utf-8").partition("## summary.json")[2]
+    assert all(f"`{name}`" in text or f"`{name}[]`" in text for name in found)
+    assert all(f"`{name}`" in text for name in (*found["checks"][0], *found["machine"]))
+    assert found["format"] == summary.FORMAT == 1
+
+
+def test_what_exists_is_replaced_only_by_force_and_only_if_it_is_a_self_test(tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    proved(place, passing)
+    with pytest.raises(CaptureError, match="already exists; replace it with --force"):
+        prove(place, [failing], silent)
+    assert read(place)["checks"][0]["name"] == "passing"
+    assert proved(place, failing, force=True)["checks"][0]["name"] == "failing"
+    assert not (place / "passing").exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    with pytest.raises(CaptureError, match="is not the folder of a self-test"):
+        prove(mine, [passing], silent, force=True)
+    assert (mine / "notes.txt").read_text() == "mine"
+    with pytest.raises(CaptureError, match=r"out: cannot be written .*; "):
+        prove(mine / "notes.txt" / "out", [passing], silent)
+
+
+def test_ctrl_c_before_anything_has_ended_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    def interrupted(_folder: Path) -> Machine:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "examined", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prove(tmp_path / "new" / "out", [passing], silent)
+    assert list(tmp_path.iterdir()) == []
+
+
+PROGRAM = """
+import signal, sys
+from dataclasses import replace
+from pathlib import Path
+from tests.selftest.endings import hanging, passing
+from tracekit.cli import prepared
+from tracekit.selftest import prove, running
+from tracekit.selftest.machine import Machine
+running.examined = lambda _folder: Machine()
+hanging = replace(hanging, limit_s=600)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it
+programs = [passing, hanging, passing]
+sys.exit(prepared(lambda: prove(Path(sys.argv[1]), programs, lambda _line: None).exit_code))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_what_had_ended_and_stops_the_rest(number: signal.Signals, tmp_path: Path) -> None:
+    line = [sys.executable, "-c", PROGRAM, str(tmp_path / "out")]
+    with subprocess.Popen(line, env=environment(), cwd=ROOT, stderr=subprocess.DEVNULL) as started:
+        end = time.monotonic() + 60
+        while not list(tmp_path.rglob("began.txt")) and time.monotonic() < end:
+            time.sleep(0.05)
+        started.send_signal(number)
+        try:
+            assert started.wait(60) == 128 + number
+        finally:
+            started.kill()
+    found = read(tmp_path / "out")
+    assert not found["complete"]
+    assert [(one["verdict"], one["why"]) for one in found["checks"]] == [
+        ("passed", ""),
+        ("missing", "stopped before it had ended"),
+        ("missing", "stopped before it had ended"),
+    ]
+    assert "stopped before all checks had run" in (tmp_path / "out" / "summary.md").read_text("utf-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not (tmp_path / "out" / "hanging").exists()
+    assert ended(tmp_path)
+
+
+#: What torch says last of an error of CUDA's.
+OF_CUDA = """Traceback (most recent call last):
+torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device
+Search for `cudaErrorNoKernelImageForDevice' in https://docs.nvidia.com/cuda for more information.
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+[W1123 00:00:00.0 CUDAGuardImpl.h:119] Warning: CUDA warning (function destroyEvent)
+"""
+
+
+def test_the_reason_is_the_error_of_cuda_and_not_the_advice_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(OF_CUDA)
+    expected = "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+    assert last_line(tmp_path / "log") == expected
+    assert last_line(tmp_path / "absent") == "it printed nothing"
+
+
+def test_a_torch_that_cannot_be_used_is_one_line_with_its_own_reason(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "packages" / "torch").mkdir(parents=True)
+    error = "raise RuntimeError('CUDA error: out of memory')"
+    (tmp_path / "packages" / "torch" / "__init__.py").write_text(error)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    with pytest.raises(CaptureError) as failure:
+        examined(tmp_path)
+    said = "ended with exit code 1: RuntimeError: CUDA error: out of memory"
+    assert str(failure.value) == f"the first use of torch {said}"
+
+
+CANNOT_EXPORT = "echo Generating; exit 1"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [("sleep 600", "the first recording with nsys did not end within 3 s and was stopped"), (CANNOT_EXPORT, "nsys")],
+    ids=["hangs", "cannot export"],
+)
+def test_an_nsys_that_hangs_or_cannot_export_leaves_all_else_to_be_tested(
+    does: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nsys"
+    tool.write_text(f"#!/bin/sh\ncase $1 in --version) echo 2025.3.1;; *) {does};; esac\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("TRACEKIT_NSYS", str(tool))
+    monkeypatch.setattr(running, "NSYS_LIMIT_S", 3 if does != CANNOT_EXPORT else 60)
+    found = examined(tmp_path)
+    assert found.torch is not None
+    assert found.nsys_problem is not None
+    assert said in found.nsys_problem
+    assert "\n" not in found.nsys_problem

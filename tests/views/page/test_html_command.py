@@ -1,0 +1,116 @@
+"""``tracekit html``: where the page goes, what it says, and how a wrong call is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tests.command import LINES, ROOT, command, contents, refusal
+from tests.trace_lines import report
+from tests.views.page.pages import data_of, shown
+from tracekit.analyses import roofline
+from tracekit.views.page import limits
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tracekit.parse(report(tmp_path / "run.sqlite", LINES)).folder
+
+
+def test_the_page_goes_beside_the_dataset_and_a_line_says_where(folder: Path, tmp_path: Path) -> None:
+    before = contents(folder)
+    outcome = command("html", folder)
+    out = tmp_path / "run.html"
+    assert outcome == (0, f"{out}: 0.1 MB, opens in any browser\n", "")
+    assert out.read_text("utf-8").startswith("<!doctype html>")
+    assert contents(folder) == before
+
+
+def test_the_page_of_the_folder_that_one_is_in_goes_beside_it(folder: Path, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    outcome = command("html", ".")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert folder.with_suffix(".html").exists()
+
+
+def test_two_datasets_make_a_page_of_the_second(folder: Path, tmp_path: Path) -> None:
+    later = shutil.copytree(folder, tmp_path / "later.tracekit")
+    assert command("html", folder, later, "--quiet") == (0, "", "")
+    text = (tmp_path / "later.html").read_text("utf-8")
+    assert "<title>run \N{RIGHTWARDS ARROW} later - tracekit</title>" in text
+    assert '"before":"run","after":"later"' in text
+
+
+def test_a_page_that_is_there_stays_unless_forced(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    out.write_text("mine")
+    assert "--force" in refusal(command("html", folder, "-o", out), out)
+    assert out.read_text() == "mine"
+    assert command("html", folder, "-o", out, "--force").code == 0
+    assert out.stat().st_size > 10_000
+
+
+def test_pages_lie_in_neither_dataset(folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "other.tracekit")
+    for inside in (folder / "page.html", other / "page.html"):
+        refusal(command("html", folder, other, "-o", inside), inside)
+        assert not inside.exists()
+
+
+def test_what_cannot_be_written_or_compared_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    on_cpu = tracekit.parse(report(tmp_path / "cpu.sqlite", "op 1 10 20 aten::mm\n")).folder
+    files = sorted(tmp_path.iterdir())
+    refusal(command("html", folder, on_cpu), on_cpu)
+    refusal(command("html", tmp_path / "absent"), tmp_path / "absent")
+    refusal(command("html", folder, "-o", tmp_path), tmp_path)
+    place = tmp_path / "none" / "page.html"
+    refusal(command("html", folder, "-o", place), place)
+    assert sorted(tmp_path.iterdir()) == files
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_page_is_of_one_dataset_or_two(folder: Path, count: int) -> None:
+    outcome = command("html", *[folder] * count)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+
+
+def test_a_page_stays_small_whatever_the_names_and_numbers(tmp_path: Path, monkeypatch) -> None:
+    for name, most in {"MODULES": 50, "TYPES": 5, "KERNELS": 20, "NAMES": 20}.items():
+        monkeypatch.setattr(limits, name, most)
+    long, lines = "\N{GRINNING FACE}" * 4_000, []
+    for at in range(300):
+        begin = at * 100
+        lines += [
+            f"range  1 {begin} {begin + 90} {{'Module': 'top.{long}{at}', 'Class': '{long}{at}'}}",
+            f"launch 1 {begin + 10} {begin + 20} #{at + 1}",
+            f"kernel 1 {begin + 30} {begin + 80} #{at + 1} {long}{at}",
+        ]
+    dataset = tracekit.parse(report(tmp_path / "long.sqlite", "\n".join(lines)))
+    data = shown(dataset)
+    assert len(data["nodes"]["modules"]["name"]) == 50
+    assert data["nodes"]["modules"]["left_out"][0] == 300 + 1 - 50
+    assert command("html", dataset.folder, "-o", tmp_path / "page.html").code == 0
+    assert (tmp_path / "page.html").stat().st_size < 500_000
+
+
+def test_the_roofline_is_that_of_the_analysis_with_the_peaks_that_are_said(tmp_path: Path) -> None:
+    dataset = tracekit.parse(ROOT / "data" / "llama_batches.sqlite", tmp_path / "llama")
+    options = ("--peak", "bfloat16=300", "--peak", "memory=2000")
+    assert command("html", dataset.folder, *options, "-o", tmp_path / "page.html").code == 0
+    frame = roofline.frame(dataset, peaks=["bfloat16=300", "memory=2000"])
+    known = frame[frame.flops.notna() & frame.bytes.notna() & (frame.self_ns > 0)]
+    chart = data_of((tmp_path / "page.html").read_bytes())["roofline"]
+    assert {
+        (point["path"], point["self_ns"], point["tflops_per_s"], point["roof_share"]) for point in chart["points"]
+    } == set(known[["path", "self_ns", "tflops_per_s", "roof_share"]].itertuples(index=False, name=None))
+    assert len(chart["points"]) > 10
+    assert chart["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 300.0, "peak_gb_per_s": 2000.0}]
+
+
+def test_a_peak_that_is_none_is_refused_before_anything_is_written(folder: Path, tmp_path) -> None:
+    done = command("html", folder, "--peak", "fast", "-o", tmp_path / "page.html")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert not (tmp_path / "page.html").exists()

@@ -1,0 +1,217 @@
+"""Times by step and by module, as a comparison takes them, and which steps are alike in kind and size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from tracekit.arrays.groups import distinct, sums_by
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import REPORT, Dataset
+
+#: The columns that name a thing to compare.
+KEYS = ["what", "path", "shapes"]
+#: What they say of one; its shapes are empty where they are not told apart.
+Key: TypeAlias = tuple[str, str, str]
+
+#: Types of the columns of :class:`KeyRows`.
+_STORED = (np.int32, np.int32, np.int64, np.int32)
+#: How many rows of both runs are judged at a time.
+_MOST_ROWS = 1 << 17
+
+
+class KeyTimes(NamedTuple):
+    """The times of things, a row per thing and step in which it had work; of modules, those of their subtrees.
+
+    ``key`` and ``alike`` are places in ``keys``, some of which may have no rows, and in ``alikes``: texts that are
+    equal for steps of like kind and size.
+    """
+
+    keys: Sequence[Key]
+    alikes: Sequence[str]
+    key: Rows
+    alike: Rows
+    ns: Ints
+    kernels: Ints
+
+    def met(self) -> set[Key]:
+        """The things that have rows."""
+        return {self.keys[at] for at in np.unique(self.key).tolist()}
+
+    def of(self, wanted: Callable[[Key], bool]) -> KeyTimes:
+        """The rows of some things."""
+        kept = np.array([wanted(key) for key in self.keys], bool)[self.key]
+        return self if kept.all() else self.at(np.flatnonzero(kept))
+
+    def at(self, rows: Rows) -> KeyTimes:
+        """Some of the rows."""
+        return KeyTimes(self.keys, self.alikes, *(column[rows] for column in self[2:]))
+
+    def followed_by(self, more: KeyTimes) -> KeyTimes:
+        """These rows and others with the same keys."""
+        columns = (np.concatenate(parts) for parts in zip(self[2:], more[2:], strict=True))
+        return KeyTimes(self.keys, self.alikes, *columns)
+
+
+class Keys:
+    """The things in all reports so far, numbered in the order in which they were met."""
+
+    def __init__(self) -> None:
+        self._place: dict[Key, int] = {}
+
+    def codes(self, what: str, paths: Sequence[str], shapes: Sequence[str | None], at: Rows) -> Rows:
+        """The number of the thing of each row, given what things are, their paths and shapes, and which a row is of."""
+        used, place = distinct(at)
+        keys = ((what, paths[one], shapes[one] or "") for one in used.tolist())
+        return np.array([self._place.setdefault(key, len(self._place)) for key in keys], np.int64)[place]
+
+    def named(self) -> list[Key]:
+        """The things by number."""
+        return [*self._place]
+
+
+class KeyRows:
+    """Rows of things and steps of all reports so far: 20 bytes each."""
+
+    def __init__(self) -> None:
+        self._columns: list[list[Ints]] = [[np.empty(0, dtype)] for dtype in _STORED]
+
+    def add(self, *columns: Ints) -> None:
+        """Adds those of a report: things, texts of steps, times and numbers of kernels."""
+        for stored, column, dtype in zip(self._columns, columns, _STORED, strict=True):
+            stored.append(column.astype(dtype))
+
+    def times(self, keys: Sequence[Key], alikes: Sequence[str], *, one_step: bool) -> KeyTimes:
+        """All of them, which can be asked for once; a single row for each thing where all reports are one step."""
+        # One column after the other is put together and given back, so that memory never holds all of them twice.
+        columns = [np.concatenate(self._columns.pop(0)) for _ in _STORED]
+        if one_step:
+            found, sums = sums_by(columns[:2], [column.astype(np.int64) for column in columns[2:]])
+            columns = [*found, *sums]
+        return KeyTimes(keys, alikes, *columns)
+
+
+def in_blocks(before: KeyTimes, after: KeyTimes) -> Iterator[tuple[KeyTimes, KeyTimes]]:
+    """The times of two runs, those of some things at a time, in the order of their keys; at least one block."""
+    sides = _ByKey(before), _ByKey(after)
+    every = sorted(before.met() | after.met())
+    block = np.cumsum([sum(side.size(key) for side in sides) for key in every]) // _MOST_ROWS
+    for keys in np.split(np.arange(len(every)), np.flatnonzero(np.diff(block)) + 1):
+        named = [every[at] for at in keys.tolist()]
+        yield sides[0].of(named), sides[1].of(named)
+
+
+class _ByKey:
+    """The rows of each thing."""
+
+    def __init__(self, times: KeyTimes) -> None:
+        self._times, self._order = times, np.argsort(times.key, kind="stable").astype(np.int32)
+        ends = np.cumsum(np.bincount(times.key, minlength=len(times.keys))).tolist()
+        self._rows: dict[Key, tuple[int, int]] = dict(zip(times.keys, pairwise([0, *ends]), strict=True))
+
+    def size(self, key: Key) -> int:
+        """How many rows a thing has."""
+        low, high = self._rows.get(key, (0, 0))
+        return high - low
+
+    def of(self, keys: Sequence[Key]) -> KeyTimes:
+        """The rows of some things, in the order of these."""
+        rows = np.concatenate([self._order[:0], *(self._order[slice(*self._rows.get(key, (0, 0)))] for key in keys)])
+        at = np.repeat(np.arange(len(keys)), [self.size(key) for key in keys])
+        return self._times.at(rows)._replace(keys=keys, key=at)
+
+
+_SIZES = ("batch_size", "tokens")
+#: The columns of ``steps`` that tell steps apart.
+PROPERTIES = frozenset(("kind", *_SIZES))
+#: The kind of steps whose kind is unknown.
+STEP = "step"
+_BEFORE_FIRST = -1
+_NO_SIZE = "{}"
+#: The mix of steps changed if a kind and size gained or lost more than this share of the steps.
+_MIX_CHANGE = 0.01
+
+
+class Mix(NamedTuple):
+    """How much of the time of two runs is in steps of common kinds and sizes, and which kinds and sizes changed shares.
+
+    ``several`` is whether there is more than one kind and size.
+    """
+
+    covered: tuple[float, float]
+    changed: list[tuple[str, float, float]]
+    several: bool
+
+
+def common_properties(*datasets: Dataset) -> frozenset[str]:
+    """The properties that steps of every dataset have: ``kind``, ``batch_size``, ``tokens``."""
+    return PROPERTIES.intersection(*map(_properties, datasets))
+
+
+def _properties(dataset: Dataset) -> set[str]:
+    tables = (part.table("steps", [*PROPERTIES]) for part in dataset.by_report())
+    return {name for table in tables for name in PROPERTIES if table.column(name).null_count < table.num_rows}
+
+
+def step_kinds(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
+    """By ``step_id`` kind, size as JSON or null, and ``alike``: the same text for steps that can be compared."""
+    steps = dataset.table("steps", ["step_id", "kind", *_SIZES]).to_pydict()
+    kinds = [kind or STEP for kind in steps["kind"]]
+    names = [name for name in _SIZES if name in properties]
+    sizes = [_size(names, [steps[name][row] for name in names]) for row in range(len(kinds))]
+    rows = {
+        "kind": kinds,
+        "size": [None if size == _NO_SIZE else size for size in sizes],
+        "alike": [f"{kind if 'kind' in properties else STEP} {size}" for kind, size in zip(kinds, sizes, strict=True)],
+    }
+    return pd.DataFrame(rows, index=pd.Index(steps["step_id"], dtype="int64"), dtype=object)
+
+
+def _size(names: list[str], numbers: list[int | None]) -> str:
+    return json.dumps({name: number for name, number in zip(names, numbers, strict=True) if number is not None})
+
+
+def step_before(dataset: Dataset, work: pd.DataFrame) -> pd.Series[int]:
+    """For each launch (``pid``, ``time``, maybe ``report``) the last step of its process that started before, or -1."""
+    by = [*([REPORT] if dataset.reports else []), "pid"]
+    steps = dataset.table("steps", ["step_id", "start_ns", *by]).to_pandas()
+    right, left = (
+        side.astype({"pid": "int64", **({REPORT: str} if REPORT in by else {})})
+        for side in (steps.rename(columns={"start_ns": "time"}), work)
+    )
+    nearest = pd.merge_asof(
+        left.sort_values("time", kind="stable").reset_index(),
+        right.sort_values("time", kind="stable"),
+        on="time",
+        by=by,
+    )
+    step = nearest.set_index("index")["step_id"].reindex(work.index)
+    return step.fillna(_BEFORE_FIRST).astype("int64")
+
+
+def mix(before: KeyTimes, after: KeyTimes) -> Mix:
+    """Compares the steps of two runs, given a row for every step."""
+    sides = [
+        pd.Series(side.ns).groupby(np.array(side.alikes, object)[side.alike]).agg(["size", "sum"])
+        for side in (before, after)
+    ]
+    common = sides[0].index.intersection(sides[1].index)
+    covered = [float(side["sum"].reindex(common).sum() / max(side["sum"].sum(), 1)) for side in sides]
+    shares = [side["size"] / max(side["size"].sum(), 1) for side in sides]
+    both = pd.concat(shares, axis=1, keys=("before", "after")).fillna(0.0)
+    moved = (both["after"] - both["before"]).abs()
+    changed = both[moved > _MIX_CHANGE].loc[moved.sort_values(ascending=False).index[: (moved > _MIX_CHANGE).sum()]]
+    named = [(_named(str(row[0])), float(row[1]), float(row[2])) for row in changed.itertuples()]
+    return Mix((covered[0], covered[1]), named, len(both) > 1)
+
+
+def _named(alike: str) -> str:
+    """``decode of batch_size 8, tokens 8``."""
+    kind, _, size = alike.partition(" ")
+    parts = ", ".join(f"{name} {number:,}" for name, number in json.loads(size).items())
+    return f"{kind} of {parts}" if parts else kind

@@ -1,0 +1,194 @@
+"""Device work on one axis of time, and by the modules that it serves, with the weight of each."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays.axis import measured_axis
+from tracekit.arrays.codes import positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.slices import union_within
+from tracekit.arrays.types import Flags, Floats, Ints, Rows
+from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.errors import DatasetError
+
+#: Columns of ``kernels``: when the work ran, on which device.
+DEVICE_TIMES = ("device", "start_ns", "end_ns")
+
+
+class Axis(NamedTuple):
+    """Device work on one axis that keeps distances; ``line`` is the place in ``lines``, pairs of report and device."""
+
+    line: Rows
+    lines: list[tuple[str | None, int | None]]
+    start: Ints
+    end: Ints
+
+
+def kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
+    """Columns of the device work, and its report in a dataset of several."""
+    report = [REPORT] if dataset.reports else []
+    return dataset.table("kernels", [*columns, *report])
+
+
+def axis(dataset: Dataset, table: pa.Table) -> Axis:
+    """All work of a table of kernels, which has the columns :data:`DEVICE_TIMES`, on one axis.
+
+    Raises:
+        DatasetError: If the times of all devices together span more than 64 bits.
+    """
+    device = integers(table, "device")
+    devices = np.unique(device)
+    line = report_codes(dataset, table) * devices.size + np.searchsorted(devices, device)
+    reports: list[str | None] = [*dataset.reports] or [None]
+    lines: list[tuple[str | None, int | None]] = [
+        (report, None if device < 0 else device) for report in reports for device in devices.tolist()
+    ]
+    times = [integers(table, "start_ns"), integers(table, "end_ns")]
+    placed = measured_axis([line] * len(times), times)
+    if placed is None:
+        raise DatasetError(
+            dataset.folder,
+            f"the work of its {len(lines)} devices spans more than 584 years in total",
+            "parse the reports again, without the one whose times are damaged",
+        )
+    return Axis(line, lines, *placed)
+
+
+def report_codes(dataset: Dataset, table: pa.Table) -> Rows:
+    """The place of each row's report among the dataset's."""
+    if not dataset.reports:
+        return np.zeros(table.num_rows, dtype=np.int64)
+    column = table.column(REPORT).combine_chunks()
+    place = {name: at for at, name in enumerate(dataset.reports)}
+    order = np.array([place[name] for name in column.dictionary.to_pylist()], dtype=np.int64)
+    codes: Rows = order[np.asarray(column.indices)]
+    return codes
+
+
+def from_graph(table: pa.Table) -> Flags:
+    """Which single kernels ran from a CUDA graph, by ``graph_id`` and ``graph_node_id``."""
+    of_graph, of_node = (np.asarray(table.column(name).is_valid()) for name in ("graph_id", "graph_node_id"))
+    return np.asarray(of_graph | of_node)
+
+
+def steps_of(dataset: Dataset, table: pa.Table) -> Rows:
+    """The row in the whole dataset's table ``steps`` for each entry of ``step_id``, -1 for none.
+
+    The steps of a subtree alone would lack those that only replayed its graph captures.
+    """
+    steps = dataset.whole.table("steps", ["step_id"])
+    return positions(integers(table, "step_id"), integers(steps, "step_id"))
+
+
+def union(group: Rows, start: Ints, end: Ints, groups: int) -> Ints:
+    """The length of the union of each group's intervals; group -1 is ignored."""
+    kept = group >= 0
+    alone = np.full(groups, -1, dtype=np.int64)
+    flat = (alone, np.zeros(groups, dtype=np.int64), np.arange(1, groups + 1))
+    return union_within(group[kept], flat, start[kept], end[kept])
+
+
+class Covered(NamedTuple):
+    """Disjoint intervals in order, and how much lies before each."""
+
+    start: Ints
+    end: Ints
+    before: Ints
+
+    def until(self, time: Ints) -> Ints:
+        """How much of them lies before a time."""
+        if not self.start.size:
+            return np.zeros(time.size, dtype=np.int64)
+        at = np.maximum(np.searchsorted(self.start, time, side="right") - 1, 0)
+        partly = np.clip(time - self.start[at], 0, self.end[at] - self.start[at])
+        until: Ints = self.before[at] + partly
+        return until
+
+
+def covered(start: Ints, end: Ints) -> Covered:
+    """What intervals cover, each moment once."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate((np.ones(min(start.size, 1), bool), start[1:] > end[:-1]))
+    first = np.flatnonzero(fresh)
+    last = np.append(first[1:], start.size) - 1 if first.size else first
+    start, end = start[first], end[last]
+    return Covered(start, end, np.cumsum(end - start) - (end - start))
+
+
+def weighted_kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
+    """Columns of the device work, a row per kernel and module that it serves; ``module_id`` and ``dur_ns`` are theirs.
+
+    Args:
+        dataset: The dataset, or a subtree of one, which holds the portions of its own modules alone.
+        columns: Names of columns, ``module_id`` and ``dur_ns`` among them.
+    """
+    shared = shared_kernels(dataset.whole)
+    if not shared.num_rows:
+        return kernels(dataset, columns)
+    work = kernels(dataset.whole, list(dict.fromkeys([*columns, "kernel_id"])))
+    return _of_dataset(dataset, divided(work, shared))
+
+
+def weighted_work(dataset: Dataset, work: pa.Table) -> pa.Table:
+    """The portions of some work of the whole dataset: columns with ``kernel_id``, ``module_id`` and ``dur_ns``."""
+    shared = shared_kernels(dataset.whole)
+    return _of_dataset(dataset, divided(work, shared) if shared.num_rows else work)
+
+
+def divided(work: pa.Table, shared: pa.Table) -> pa.Table:
+    """Device work, a row per kernel and module that it serves; ``shared`` is of :func:`shared_kernels`."""
+    kernel = integers(shared, "kernel_id")
+    first = np.flatnonzero(first_of_kernel(kernel))
+    row = positions(kernel[first], integers(work, "kernel_id"))
+    here = row >= 0
+    size, start = (np.ones(work.num_rows, dtype=np.int64), np.full(work.num_rows, -1, dtype=np.int64))
+    size[row[here]], start[row[here]] = np.diff(np.append(first, kernel.size))[here], first[here]
+    rows = np.repeat(np.arange(work.num_rows), size)
+    portion = np.flatnonzero(start[rows] >= 0)
+    place = portion - (np.cumsum(size) - size)[rows[portion]]
+    source = start[rows[portion]] + place
+    module, spent = integers(work, "module_id")[rows].astype(np.int64), integers(work, "dur_ns")[rows]
+    module[portion] = integers(shared, "module_id")[source]
+    weight = np.asarray(shared.column("weight"))[source]
+    spent[portion] = _whole_numbers(spent[portion], weight, place == 0)
+    return _with(work, rows, module, spent)
+
+
+def first_of_kernel(kernel: Ints) -> Flags:
+    """Which portions are the first of their kernel, by the ids of kernels: those of one stand together."""
+    return np.append(True, kernel[1:] != kernel[:-1])[: kernel.size]
+
+
+def shared_kernels(dataset: Dataset) -> pa.Table:
+    """The rows of ``kernel_modules`` of kernels that serve several modules, by kernel and module."""
+    table = dataset.table("kernel_modules", ["kernel_id", "module_id", "weight"])
+    return table.filter(pc.less(table.column("weight"), 1.0))
+
+
+def _whole_numbers(time: Ints, weight: Floats, first: Flags) -> Ints:
+    """The time of each portion, given that of its kernel: portions stand together, and add up to that time."""
+    start = np.maximum.accumulate(np.where(first, np.arange(time.size), 0))
+    running = np.cumsum(weight)
+    until = running - (running - weight)[start]
+    last = np.append(first[1:], True)[: first.size]
+    reached = np.where(last, time, np.minimum(np.rint(until * time).astype(np.int64), time))
+    return np.where(first, reached, reached - np.append(0, reached)[:-1])
+
+
+def _with(work: pa.Table, rows: Rows, module: Ints, spent: Ints) -> pa.Table:
+    own = {"module_id": pa.array(module.astype(np.int32), mask=module < 0), "dur_ns": pa.array(spent)}
+    others = work.drop_columns(list(own)).take(pa.array(rows))
+    columns = [own[name] if name in own else others.column(name) for name in work.column_names]
+    return pa.table(columns, names=work.column_names)
+
+
+def _of_dataset(dataset: Dataset, work: pa.Table) -> pa.Table:
+    if dataset.root is None:
+        return work
+    ids = integers(dataset.table("modules", ["module_id"]), "module_id")
+    return work.filter(pa.array(np.isin(integers(work, "module_id"), ids)))

@@ -1,0 +1,263 @@
+"""``compile_model``: a model with torch's guards, or traced once and called without any.
+
+Before every call, ``torch.compile`` checks everything that it assumed while tracing, so its results are right by
+definition. Serving engines skip these checks: what the model was traced with must not change but sizes.
+"""
+
+import inspect
+import logging
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch._dynamo.convert_frame import register_bytecode_hook
+from torch._dynamo.eval_frame import OptimizedModule, remove_from_cache
+from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+from torch.fx.experimental import _config as shape_settings
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+from torch.utils import _pytree as pytree
+
+from tracekit.capture.compile.backend import PiecewiseBackend
+from tracekit.capture.compile.config import CompileConfig
+from tracekit.errors import CaptureError, TracekitError, UsageError
+
+try:
+    import depyf  # type: ignore[import-not-found]
+except ImportError:
+    depyf = None
+
+Backend = Callable[..., Callable[..., object]]
+_LOG = logging.getLogger("tracekit.capture")
+#: How Dynamo marks tensors whose sizes are dynamic.
+_MARKS = (
+    *("_dynamo_dynamic_indices", "_dynamo_dynamic_range", "_dynamo_hint_overrides", "_dynamo_static_indices"),
+    *("_specialize_on", "_has_dynamo_dim_marking"),
+)
+#: Attributes of modules by path and name: tensors, and None, which may become a tensor.
+_State = dict[tuple[str, str], torch.Tensor | None]
+
+
+def compile_model(
+    model: nn.Module, config: CompileConfig | None = None, *, guards: bool = True, backend: Backend | None = None
+) -> nn.Module:
+    """Compiles a model. The first call traces it; the dimensions in ``dynamic_dims`` may have any size.
+
+    Args:
+        model: The model. It does not change, and can still be called uncompiled.
+        config: How to compile it. Defaults to ``CompileConfig()``.
+        guards: Whether torch.compile checks before each call that its code is right for it, and otherwise traces the
+            model again. Without guards, what the model was traced with must not change but sizes: the number, types
+            and values of arguments, parameters (other than their values), attributes, modes. Nothing notices if it
+            does, unless ``debug`` is set in the config.
+        backend: Compiles the graphs. Defaults to ``PiecewiseBackend(config)``.
+
+    Returns:
+        The module that ``torch.compile`` returns. It has the attributes and methods of the model.
+
+    Raises:
+        UsageError: If the model is not an nn.Module or is already compiled, or if ``dynamic_dims`` names an argument
+            that its forward does not take.
+    """
+    candidate: object = model
+    if isinstance(candidate, OptimizedModule):
+        raise UsageError("compile_model: the model is already compiled; pass the original model")
+    if not isinstance(candidate, nn.Module):
+        raise UsageError(f"compile_model: expected an nn.Module, not a {type(candidate).__qualname__}")
+    config = config or CompileConfig()
+    sizes = _DynamicSizes(model.forward, config.dynamic_dims)
+    backend = PiecewiseBackend(config) if backend is None else backend
+    compiled: nn.Module = torch.compile(model, backend=backend if guards else "eager")  # type: ignore[assignment]
+    if guards:
+        compiled.register_forward_pre_hook(
+            lambda _, args, kwargs: sizes.mark_if_possible(args, kwargs), with_kwargs=True
+        )
+    else:
+        compiled.forward = _Unguarded(model, config, sizes, backend)
+    return compiled
+
+
+class _DynamicSizes:
+    """The dynamic dimensions of each argument."""
+
+    def __init__(self, forward: Callable[..., object], dynamic_dims: Mapping[str, Sequence[int]] | None) -> None:
+        parameters = inspect.signature(forward).parameters
+        kinds = {parameter.kind for parameter in parameters.values()}
+        unknown = sorted(set(dynamic_dims or ()) - set(parameters))
+        if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise UsageError(
+                f"dynamic_dims: forward has no argument {', '.join(unknown)}; "
+                f"it takes {', '.join(parameters) or 'no arguments'}"
+            )
+        self._dims = dynamic_dims
+        self._names = [name for name, item in parameters.items() if item.kind < inspect.Parameter.VAR_POSITIONAL]
+
+    def mark_if_possible(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """Tells Dynamo to make these sizes dynamic, unless the model fixes them."""
+        for tensor, dim in self._tensors(args, kwargs):
+            torch._dynamo.maybe_mark_dynamic(tensor, dim)
+
+    @contextmanager
+    def marked(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[None]:
+        """While the block runs, Dynamo must make these sizes dynamic. The tensors' marks are restored afterwards."""
+        tensors = list(self._tensors(args, kwargs))
+        before = [
+            (tensor, {name: copy(value) for name, value in vars(tensor).items() if name in _MARKS})
+            for tensor, _ in tensors
+        ]
+        try:
+            for tensor, dim in tensors:
+                torch._dynamo.mark_dynamic(tensor, dim)
+            yield
+        finally:
+            for tensor, marks in before:
+                for name in _MARKS:
+                    vars(tensor).pop(name, None)
+                vars(tensor).update(marks)
+
+    def _tensors(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[torch.Tensor, int]]:
+        names = [*self._names, *[""] * len(args)]
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            dims = (0,) if self._dims is None else self._dims.get(name, ())
+            for leaf in pytree.tree_leaves(value) if dims else ():
+                if isinstance(leaf, torch.Tensor):
+                    yield from ((leaf, dim % leaf.dim()) for dim in dims if -leaf.dim() <= dim < leaf.dim())
+
+
+class _Unguarded:
+    """Calls a model: the first call traces it, all others run Dynamo's bytecode for it.
+
+    Dynamo keeps compiled code with a function's code object, so the model is called by a function that has one of its
+    own. In debug mode, Dynamo keeps its guards and refuses calls for which it would have to trace again.
+    """
+
+    def __init__(self, model: nn.Module, config: CompileConfig, sizes: _DynamicSizes, backend: Backend) -> None:
+        self._model = model
+        self._config = config
+        self._sizes = sizes
+        self._backend = backend
+        self._lock = threading.RLock()
+        self._run: Callable[..., object] | None = None
+        self._function = _calling_model(_CALL_MODEL.__code__.replace())
+        options: dict[str, Any] = {} if config.debug else {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        self._compiled = torch.compile(
+            types.MethodType(self._function, model),
+            fullgraph=True,
+            dynamic=False,
+            backend=_weakly(backend),
+            options=options,
+        )
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        if (run := self._run) is None:
+            with self._lock:
+                if (run := self._run) is None:
+                    return self._first_run(args, kwargs)
+        return run(*args, **kwargs)
+
+    def _first_run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        before, codes = _state(self._model), []
+        hook = register_bytecode_hook(lambda code, new: codes.append(new) if code is self._function.__code__ else None)
+        try:
+            with self._sizes.marked(args, kwargs), shape_settings.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+                result = self._compiled(*args, **kwargs)
+        except ConstraintViolationError as error:
+            raise UsageError(f"the model requires a fixed value for a dynamic size: {_first_line(error)}") from error
+        except BackendCompilerFailed as error:
+            inner = getattr(error, "inner_exception", None)
+            raise (inner if isinstance(inner, TracekitError) else error) from error
+        except TorchDynamoException as error:
+            name = type(self._model).__name__
+            raise CaptureError(f"{name} cannot be compiled without guards: {_first_line(error)}") from error
+        finally:
+            hook.remove()
+        _refuse_reassigned(self._model, before)
+        if self._config.debug_dir is not None and depyf is not None:
+            _write_source(codes[-1], self._config)
+        without_dynamo = types.MethodType(_calling_model(codes[-1]), self._model)
+        self._run = self._checked if self._config.debug else without_dynamo
+        return result
+
+    def _checked(self, *args: object, **kwargs: object) -> object:
+        with torch.compiler.set_stance("fail_on_recompile"):
+            try:
+                return self._compiled(*args, **kwargs)
+            except RuntimeError as error:
+                if "fail_on_recompile" not in str(error):
+                    raise
+                reason = _first_line(error).rpartition("guard failure(s): ")[2]
+                raise CaptureError(f"code without guards is wrong for this call: {reason}") from error
+
+
+def _weakly(backend: Backend) -> Backend:
+    """The backend for Dynamo, which keeps every backend until it is reset, and with it all CUDA graphs."""
+    reference = weakref.ref(backend)
+
+    def call(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        alive = reference()
+        assert alive is not None
+        return alive(graph, inputs)
+
+    return call
+
+
+def _call_model(self: nn.Module, *args: object, **kwargs: object) -> object:
+    return self(*args, **kwargs)
+
+
+_CALL_MODEL = cast("types.FunctionType", _call_model)
+
+
+def _calling_model(code: types.CodeType) -> types.FunctionType:
+    function = types.FunctionType(code, _CALL_MODEL.__globals__)
+    # Dynamo keeps what it compiles for a code object for ever; with the function that code is of no use.
+    weakref.finalize(function, remove_from_cache, code).atexit = False
+    return function
+
+
+def _state(model: nn.Module) -> _State:
+    """The buffers of a model, and the tensors that are plain attributes of its modules."""
+    return {
+        (path, name): value
+        for path, module in model.named_modules()
+        for name, value in (*module._buffers.items(), *vars(module).items())
+        if value is None or isinstance(value, torch.Tensor)
+    }
+
+
+def _refuse_reassigned(model: nn.Module, before: _State) -> None:
+    after = _state(model)
+    changed = sorted(key for key, value in after.items() if value is not None and value is not before.get(key))
+    if not changed:
+        return
+    for path, name in changed:
+        if (path, name) in before:
+            setattr(model.get_submodule(path), name, before[path, name])
+        else:
+            delattr(model.get_submodule(path), name)
+    names = ", ".join(f"{path}.{name}".removeprefix(".") for path, name in changed)
+    raise CaptureError(
+        f"{type(model).__name__} reassigns {names} in its forward, which code without guards does not support; "
+        "write in place instead (copy_), or compile it with guards"
+    )
+
+
+def _write_source(code: types.CodeType, config: CompileConfig) -> None:
+    folder = config.debug_dir
+    assert folder is not None
+    number = len(list(folder.glob("transformed_code*.py")))
+    path = folder / f"transformed_code{f'_{number + 1}' if number else ''}.py"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(depyf.decompile(code), "utf-8")
+    except Exception as error:  # noqa: BLE001 - depyf may raise anything
+        _LOG.info("%s: cannot be written: %s", path, error)
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).partition("\n\n")[0].split()) or type(error).__name__

@@ -1,0 +1,77 @@
+"""``tracekit html``: a dataset as one page to open in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.cli.base import DEVICE_OPTIONS, add_device, add_force, add_quiet, dataset_place, progress_bar
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tracekit.dataset.opening import Dataset
+
+NAME = "html"
+HELP = "write a page to open in a browser"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "datasets",
+        nargs="+",
+        type=dataset_place,
+        metavar="DATASET",
+        help="dataset, as written by tracekit parse; of two, BEFORE and AFTER, the page shows the second and what "
+        "changed since the first",
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="page to write (default: the dataset's name with the suffix .html)",
+    )
+    add_force(parser, "an existing file")
+    add_quiet(parser)
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the page and prints its name."""
+    from tracekit.dataset.opening import load
+    from tracekit.errors import UsageError
+    from tracekit.exports.base import Target, exported_file
+    from tracekit.views.page.document import page
+
+    if len(args.datasets) > 2:  # noqa: PLR2004 - before and after
+        raise UsageError(f"a page compares two datasets, not {len(args.datasets)}")
+    *before, dataset = map(load, args.datasets)
+    out = args.out or _beside(dataset)
+    _refuse_inside(before, out)
+    options = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
+    with progress_bar(quiet=args.quiet) as progress, exported_file(dataset, Target(str(out), args.force)) as partial:
+        partial.write_bytes(page(dataset, *before, progress=progress, options=options))
+    if not args.quiet:
+        print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
+    return 0
+
+
+def _beside(dataset: Dataset) -> Path:
+    """The default page: beside the dataset, under its name; of one at a URL, in the folder of this process."""
+    from tracekit.dataset.opening import SUFFIX
+
+    folder = dataset.folder if isinstance(dataset.folder, Path) else Path(dataset.folder.name)
+    if folder.name in {"", ".."}:
+        folder = folder.resolve()
+    return folder.parent / f"{folder.name.removesuffix(SUFFIX)}.html"
+
+
+def _refuse_inside(before: list[Dataset], out: Path) -> None:
+    """Refuses to write into the dataset to compare with; the exporter refuses the other one."""
+    from tracekit.errors import ExportError
+
+    for dataset in before:
+        if isinstance(dataset.folder, Path) and out.resolve().is_relative_to(dataset.folder.resolve()):
+            raise ExportError(f"{out}: lies in the dataset itself; choose another place with -o")

@@ -1,0 +1,393 @@
+"""Events of a trace, piece by piece, as columns: one table for each kind of event."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from tracekit.arrays.types import Flags, Floats, Ints
+from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, OTHER_EVENT, UNKNOWN_EVENT
+from tracekit.markers.torch_texts import PREFIX
+from tracekit.readers.kineto.stream import NO_ARGS, Args, Event, ExactTimes, Number, Piece
+from tracekit.readers.rows import nanoseconds
+from tracekit.recording.provenance import LossCounters
+
+OPERATOR, ANNOTATION, MODULE, FORWARD, ALLOCATION, FLOW, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
+    "operator",
+    "annotation",
+    "module",
+    "forward",
+    "allocation",
+    "flow",
+    "call",
+    "kernel",
+    "memcpy",
+    "memset",
+)
+DEVICE_WORK = (KERNEL, MEMCPY, MEMSET)
+#: What the names of functions end with that compute modules.
+CALLED_FORWARD = ": forward"
+#: Kineto's categories since 2020, in lower case.
+_CATEGORIES = {
+    "cpu_op": OPERATOR,
+    "operator": OPERATOR,
+    "user_annotation": ANNOTATION,
+    "nvtx": ANNOTATION,
+    "python_function": MODULE,
+    "kernel": KERNEL,
+    "concurrent_kernel": KERNEL,
+    "gpu_memcpy": MEMCPY,
+    "memcpy": MEMCPY,
+    "gpu_memset": MEMSET,
+    "memset": MEMSET,
+    **{f"{device}{api}": CALL for api in ("runtime", "driver") for device in ("", "cuda_", "hip_", "xpu_", "mtia_")},
+    **{f"privateuse1_{api}": CALL for api in ("runtime", "driver")},
+}
+_KIND = {spelled: kind for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())}
+#: Kinds that are neither ranges nor launches nor work.
+BESIDE = (FORWARD, ALLOCATION, FLOW)
+#: Categories of events that are not needed: frames, ranges drawn again on the GPU, waits, the profiler's own.
+_NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event"}
+#: Events without a duration: names, points, flows, counters.
+_POINTS = frozenset("MiIstfC")
+#: What events are for the counters; all others are ranges.
+SUBJECTS = {CALL: "launches", **dict.fromkeys(DEVICE_WORK, "kernels"), **dict.fromkeys(BESIDE, "events")}
+#: Points that are needed: what allocators do, and both ends of flows from operators to the nodes of autograd they made.
+_POINT_KINDS: dict[tuple[object, object], str] = {
+    ("i", "[memory]"): ALLOCATION,
+    ("s", "fwdbwd"): FLOW,
+    ("f", "fwdbwd"): FLOW,
+}
+#: Arguments that every piece of device work has.
+_DEVICE_COLUMNS = ("device", "context", "stream", "correlation", "bytes", "graph", "graph_node")
+_DIMENSIONS = 3
+
+#: A column by name.
+Columns = dict[str, "Ints"]
+
+
+class Gathering:
+    """The columns of all pieces so far.
+
+    Attributes:
+        threads: Row of every thread of the host, by ids of process and thread.
+        names: Row of every name of a call, kernel or module.
+        texts: Row of every text of a range.
+        hierarchies: Row of every module hierarchy of an operator.
+        process_names: Names of processes by id.
+        thread_names: Names of threads by ids of process and thread.
+    """
+
+    def __init__(self, counters: LossCounters) -> None:
+        self.threads: dict[tuple[int, int], int] = {}
+        self.names: dict[str, int] = {}
+        self.texts: dict[str, int] = {}
+        self.hierarchies: dict[str, int] = {}
+        self.process_names: dict[int, str] = {}
+        self.thread_names: dict[tuple[int, int], str] = {}
+        self._chunks: defaultdict[str, list[Columns]] = defaultdict(list)
+        self._rows_of_texts: dict[tuple[object, ...], int] = {}
+        self._rows_of_threads: dict[tuple[object, object], int] = {}
+        self._counters = counters
+
+    def add(self, piece: Piece) -> None:
+        """Adds the events of one more piece."""
+        rows: dict[str | None, list[int]] = {kind: [] for kind in (*KINDS, None)}
+        kind_of, named, unknown = _KIND.get, [], 0
+        for row, event in enumerate(piece.events):
+            if event.ph == "X":
+                rows[kind_of(event.cat or "")].append(row)
+            elif (point := _POINT_KINDS.get((event.ph, event.name))) is not None:
+                rows[point].append(row)
+            elif event.ph == "M":
+                named.append(event)
+            elif event.ph not in _POINTS:
+                unknown += 1
+        self._counters.add("events", UNKNOWN_EVENT, unknown)
+        self._add_names(named)
+        functions = rows[MODULE]
+        rows[MODULE], rows[FORWARD] = _of_modules(piece.events, functions)
+        self._counters.add("events", OTHER_EVENT, len(functions) - len(rows[MODULE]))
+        self._count_others(Counter(piece.events[row].cat for row in rows[None]))
+        for kind in KINDS:
+            if rows[kind]:
+                self._add_events(kind, piece, rows[kind])
+
+    def table(self, kind: str) -> Columns:
+        """All events of a kind."""
+        chunks = self._chunks.pop(kind, None) or [self._columns(kind, [])]
+        return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+    def texts_of_names(self, name: Ints) -> Ints:
+        """Rows of texts that are names."""
+        names = list(self.names)
+        distinct, which = np.unique(name, return_inverse=True)
+        return _rows([names[row] for row in distinct], self.texts)[which]
+
+    def _count_others(self, categories: Counter[str | None]) -> None:
+        for category, count in categories.items():
+            needless = str(category).lower() in _NOT_NEEDED
+            self._counters.add("events", OTHER_EVENT if needless else UNKNOWN_EVENT, count)
+
+    def _add_names(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.name == "process_name" and (name := _name_in(event.args)):
+                self.process_names[identity(event.pid)] = name
+            elif event.name == "thread_name" and (name := _name_in(event.args)):
+                self.thread_names[identity(event.pid), identity(event.tid)] = name
+
+    def _add_events(self, kind: str, piece: Piece, rows: Sequence[int]) -> None:
+        events = [piece.events[row] for row in rows]
+        start, duration, known = _start_and_duration(events, rows, piece.exact)
+        subject = SUBJECTS.get(kind, "ranges")
+        self._counters.add(subject, ENDS_BEFORE_START, int((duration < 0).sum()))
+        self._counters.add(subject, ABSURD_TIME, int((~known).sum()))
+        columns = self._columns(kind, events) | {"start": start, "end": start + np.maximum(duration, 0)}
+        self._chunks[kind].append({name: column[known] for name, column in columns.items()})
+
+    def _columns(self, kind: str, events: Sequence[Event]) -> Columns:
+        args = [event.args or NO_ARGS for event in events]
+        columns: Columns = {"start": _EMPTY, "end": _EMPTY}
+        columns["name"] = _rows([str(event.name) for event in events], self.names)
+        if kind in DEVICE_WORK:
+            return columns | self._device_columns(kind, args)
+        columns["thread"] = self._threads(events)
+        if kind == CALL:
+            columns["correlation"] = _integers_of([one.correlation for one in args])
+            columns["kernel"] = self._kernels([bytes(one.kernel or b"") for one in args])
+        elif kind == OPERATOR:
+            columns["text"] = self._operator_texts(events, args)
+            columns["hierarchy"] = _rows([str(one.hierarchy or "") for one in args], self.hierarchies)
+            columns["forward_thread"] = _integers_of([one.forward_thread for one in args])
+        elif kind == FLOW:
+            columns["id"] = _integers_of([event.id for event in events])
+            columns["begins"] = np.array([event.ph == "s" for event in events], dtype=bool)
+        elif kind == ALLOCATION:
+            columns["bytes"] = _integers_of([one.allocated for one in args])
+            columns["device_type"] = _integers_of([one.device_type for one in args])
+        elif kind == ANNOTATION:
+            columns["text"] = _rows([str(event.name) for event in events], self.texts)
+            columns["open"] = np.array([bytes(one.finished or b"") == b"false" for one in args], dtype=bool)
+        return columns
+
+    @staticmethod
+    def _device_columns(kind: str, args: Sequence[Args]) -> Columns:
+        columns = {name: _integers_of([getattr(one, name) for one in args]) for name in _DEVICE_COLUMNS}
+        if kind == KERNEL:
+            columns["registers"] = _integers_of([one.registers for one in args])
+            columns |= _sizes("grid", [one.grid for one in args])
+            columns |= _sizes("block", [one.block for one in args])
+        return columns
+
+    def _kernels(self, texts: Sequence[bytes]) -> Ints:
+        """Rows of names of the kernels that calls launch, as ROCm's traces say; -1 where a call does not say it."""
+        distinct = {text: decoded(text) for text in dict.fromkeys(texts)}
+        rows = {
+            text: self.names.setdefault(name, len(self.names)) if isinstance(name, str) and name else -1
+            for text, name in distinct.items()
+        }
+        return np.array([rows[text] for text in texts], dtype=np.int64)
+
+    def _threads(self, events: Sequence[Event]) -> Ints:
+        known = self._rows_of_threads
+        rows = [known.get((event.pid, event.tid), -1) for event in events]
+        if -1 in rows:
+            rows = [
+                self._thread(event.pid, event.tid) if row < 0 else row for row, event in zip(rows, events, strict=True)
+            ]
+        return np.array(rows, dtype=np.int64)
+
+    def _thread(self, pid: Number, tid: Number) -> int:
+        row = self.threads.setdefault((identity(pid), identity(tid)), len(self.threads))
+        return self._rows_of_threads.setdefault((pid, tid), row)
+
+    def _operator_texts(self, events: Sequence[Event], args: Sequence[Args]) -> Ints:
+        known = self._rows_of_texts
+        keys = [
+            (event.name, one.sequence, bytes(one.dims or b""), bytes(one.dims_2020 or b""), bytes(one.types or b""))
+            for event, one in zip(events, args, strict=True)
+        ]
+        # In the order of the trace, so that one trace always gives the same tables.
+        for key in dict.fromkeys(keys):
+            if key not in known:
+                text = _operator_text(*key)
+                known[key] = self.texts.setdefault(text, len(self.texts))
+        return np.array([known[key] for key in keys], dtype=np.int64)
+
+
+_EMPTY = np.empty(0, dtype=np.int64)
+
+
+def _rows(values: Sequence[str], known: dict[str, int]) -> Ints:
+    """Rows of texts among those known, to which new ones are added."""
+    return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
+
+
+def _of_modules(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Which of some calls of functions are of modules, and which compute modules; each distinct name is read once."""
+    names = [events[row].name for row in functions]
+    texts = {name: str(name) for name in set(names)}
+    chosen = (
+        {name for name, text in texts.items() if text.startswith(PREFIX)},
+        {name for name, text in texts.items() if text.endswith(CALLED_FORWARD)},
+    )
+    modules, forwards = ([row for row, name in zip(functions, names, strict=True) if name in some] for some in chosen)
+    return modules, forwards
+
+
+def _name_in(args: Args | None) -> str:
+    name = decoded(bytes(args.name or b"")) if args is not None else None
+    return name.strip() if isinstance(name, str) else ""
+
+
+def _sizes(name: str, values: Sequence[object]) -> Columns:
+    """A kernel's grid or block in three columns; each distinct one is decoded once."""
+    texts = [bytes(value or b"") for value in values]  # type: ignore[call-overload]
+    distinct = {text: _three(text) for text in set(texts)}
+    table = np.array([distinct[text] for text in texts], dtype=np.int64).reshape(-1, _DIMENSIONS)
+    return {f"{name}_{axis}": table[:, at] for at, axis in enumerate("xyz")}
+
+
+def _three(text: bytes) -> tuple[int, ...]:
+    sizes = decoded(text)
+    if not isinstance(sizes, list) or len(sizes) != _DIMENSIONS:
+        return (-1,) * _DIMENSIONS
+    return tuple(min(size, LARGEST_ID) if isinstance(size, int) and size >= 0 else -1 for size in sizes)
+
+
+_SCALARS = (b"", b"[]")
+#: Larger numbers are -1 without its sign.
+_NO_SEQUENCE = 10**18
+#: Names of dtypes by those of C++; all others are no tensors.
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+    "short": "int16",
+    "short int": "int16",
+    "int": "int32",
+    "long": "int64",
+    "long int": "int64",
+    "bool": "bool",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "c10::complex<c10::Half>": "complex32",
+    "unsigned short": "uint16",
+    "short unsigned int": "uint16",
+    "unsigned int": "uint32",
+    "unsigned long": "uint64",
+    "long unsigned int": "uint64",
+    **{f"c10::Float8_{form}": f"float8_{form}" for form in ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz", "e8m0fnu")},
+    "c10::qint8": "qint8",
+    "c10::quint8": "quint8",
+    "c10::qint32": "qint32",
+}
+
+
+def _operator_text(name: object, sequence: object, dims: bytes, dims_2020: bytes, types: bytes) -> str:
+    """``aten::addmm, seq = 4, sizes = [[8], [2, 4]], types = ["float32", "float32"]``."""
+    text = str(name)
+    if isinstance(sequence, int) and 0 <= sequence < _NO_SEQUENCE:
+        text += f", seq = {sequence}"
+    # In 2020, dimensions without types are placeholders.
+    if not dims and types not in _SCALARS:
+        dims = dims_2020
+    sizes = _recorded_sizes(dims)
+    return text if sizes is None else f"{text}, sizes = {sizes}{_types(types)}"
+
+
+@lru_cache(maxsize=4_096)
+def _recorded_sizes(dims: bytes) -> str | None:
+    value = decoded(dims)
+    return str(value) if isinstance(value, list) else None
+
+
+@lru_cache(maxsize=4_096)
+def _types(types: bytes) -> str:
+    """The dtypes of inputs behind a comma; nothing if no input is a tensor whose dtype is known."""
+    value = decoded(types)
+    words = [_DTYPES.get(str(word), "") for word in value] if isinstance(value, list) else []
+    return f", types = {json.dumps(words)}" if any(words) else ""
+
+
+#: Doubles from here on are further apart than one nanosecond, in microseconds: 102 days.
+_INEXACT_US = 2.0**43
+#: Larger than any true time, even since 1970, in microseconds: 73 years.
+_LAST_US = 2.0**61 / 1000
+LARGEST_ID = 2**62
+_NO_TIMES = ExactTimes()
+#: The tables keep ids of threads and processes in 31 bits.
+_ID_BITS = 0x7FFFFFFF
+
+
+def numbers(values: Sequence[Number]) -> Floats:
+    """Numbers, also those that are written as texts; NaN for what is none."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return np.array([_number(value) for value in values], dtype=np.float64)
+
+
+def _number(value: Number) -> float:
+    try:
+        return float(value) if value is not None else float("nan")
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
+def _integers_of(values: Sequence[Number]) -> Ints:
+    """Ids and sizes; -1 for what is none."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except (ValueError, TypeError, OverflowError):
+        return np.array([_integer(value) for value in values], dtype=np.int64)
+
+
+def _integer(value: Number) -> int:
+    try:
+        number = int(value) if value is not None else -1
+    except (ValueError, OverflowError):
+        return -1
+    return number if abs(number) <= LARGEST_ID else -1
+
+
+def identity(value: Number) -> int:
+    """The id of a thread or process in 31 bits, also if it is a text."""
+    try:
+        return int(value or 0) & _ID_BITS
+    except (ValueError, OverflowError):
+        return crc32(str(value).encode("utf-8", "replace")) & _ID_BITS
+
+
+def decoded(text: bytes) -> object:
+    """The value of an argument that was left as JSON; None if that is damaged."""
+    try:
+        return msgspec.json.decode(text.decode("utf-8", "replace")) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def _start_and_duration(
+    events: Sequence[Event], rows: Sequence[int], exact: Callable[[], list[ExactTimes]]
+) -> tuple[Ints, Ints, Flags]:
+    """Starts and durations of some events of a piece, and whether each has times that can be."""
+    start, duration = numbers([event.ts for event in events]), numbers([event.dur for event in events])
+    known = (np.abs(start) < _LAST_US) & (np.abs(duration) < _LAST_US)
+    start, duration = np.where(known, start, 0.0), np.where(known, duration, 0.0)
+    if bool((np.abs(start) >= _INEXACT_US).any()) and not all(isinstance(event.ts, int) for event in events):
+        return *_exact(exact(), rows, known), known
+    return nanoseconds(start), nanoseconds(duration), known
+
+
+def _exact(times: list[ExactTimes], rows: Sequence[int], known: Flags) -> tuple[Ints, Ints]:
+    some = [times[row] if fits else _NO_TIMES for row, fits in zip(rows, known.tolist(), strict=True)]
+    start = [round(one.ts * 1000) if one.ts is not None else 0 for one in some]
+    duration = [round(one.dur * 1000) if one.dur is not None else 0 for one in some]
+    return np.array(start, dtype=np.int64), np.array(duration, dtype=np.int64)

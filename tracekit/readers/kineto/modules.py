@@ -1,0 +1,195 @@
+"""Calls of modules that a Chrome trace records: with_stack's numbered ones, and TorchScript's hierarchies.
+
+``with_stack`` numbers the modules of each class, and does not tell classes of one name from each other: every first
+module of a class ``Block`` is ``Block_0``. What tells them apart is the ``forward`` that ran, or for modules with
+parametrizations, each of which has a class of its own, what computed their first parameter.
+
+``with_modules`` writes a hierarchy on every operator of a TorchScript model, and no event for a call. Calls are
+inferred: operators of one module that follow each other ran in one call of it, so two calls in a row of which no
+other module has an operator are one. An operator without a hierarchy is outside of the model, and ends the calls. A
+part of a model that TorchScript compiled for itself, so that autograd differentiates it as a whole, has a root
+without a class (``TOP()::<forward op>``): it continues the operator around it.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from tracekit.arrays.groups import mixed
+from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
+from tracekit.arrays.types import Flags, Ints
+from tracekit.markers.torch_texts import AGAIN, EVALUATION, PREFIX, Frame, frames
+from tracekit.readers.kineto.columns import CALLED_FORWARD, Columns
+
+#: Functions of that name that are no module's: those of compilers and autograd.
+_OF_TORCH = re.compile(r"(?:^|.*[/\\])torch[/\\](?:_|fx[/\\]|autograd[/\\])")
+_PARAMETRIZED, _PARAMETRIZATION = f"{PREFIX}Parametrized", f"{PREFIX}ParametrizationList_"
+_MICROSECOND = 1000
+_NOTHING, _OF_FUNCTION, _OF_PARAMETER = range(3)
+
+
+def distinct_names(calls: Columns, functions: Columns, names: dict[str, int]) -> Ints:
+    """Rows of the names of all calls of modules; those of different modules differ.
+
+    Args:
+        calls: The calls.
+        functions: Calls of functions called forward.
+        names: Rows of names, to which new ones are added.
+    """
+    text = list(names)
+    sign = _signs(calls, functions, text)
+    known = sign >= 0
+    several = mixed(calls["name"][known], sign[known], len(text))[calls["name"]] & known
+    pairs = np.stack((calls["name"][several], sign[several]), axis=1)
+    distinct, which = np.unique(pairs, axis=0, return_inverse=True)
+    texts = [f"{text[name]} ({_short(text[by])})" for name, by in distinct.tolist()]
+    rows = np.array([names.setdefault(name, len(names)) for name in texts], dtype=np.int64)
+    name = calls["name"].copy()
+    name[several] = rows[which.reshape(-1)]
+    return name
+
+
+def _signs(calls: Columns, functions: Columns, names: Sequence[str]) -> Ints:
+    """For every call the name of the first thing inside that tells its module from others, or -1."""
+    kind = np.array([_kind(name) for name in names] + [_NOTHING], dtype=np.int64)
+    takes = np.array([name.startswith(_PARAMETRIZED) for name in names] + [False]) + 1
+    size = calls["start"].size
+    start, end, thread, name = (
+        np.concatenate([calls[column], functions[column]]) for column in ("start", "end", "thread", "name")
+    )
+    if not (start % _MICROSECOND).any():
+        # Rounded down, a function may seem to outlast the call that it is in.
+        end[:size] += _MICROSECOND
+    start, end = one_axis([thread, thread], [start, end])
+    order = nesting_order(start, end)
+    around = _calls_around(start[order], end[order], order < size)
+    sign = np.full(size, -1, dtype=np.int64)
+    inner = np.flatnonzero(around >= 0)[::-1]
+    outer = order[around[inner]]
+    fits = kind[name[order[inner]]] == takes[name[outer]]
+    # Of several the first, which is written last.
+    sign[outer[fits]] = name[order[inner[fits]]]
+    return sign
+
+
+def _calls_around(start: Ints, end: Ints, is_call: Flags) -> Ints:
+    """For every interval the innermost call of a module around it, or -1."""
+    around, _ = parents(start, end)
+    while (others := (around >= 0) & ~is_call[around]).any():
+        around[others] = around[around[others]]
+    return around
+
+
+def _kind(name: str) -> int:
+    if name.startswith(_PARAMETRIZATION):
+        return _OF_PARAMETER
+    return _OF_FUNCTION if name.endswith(CALLED_FORWARD) and not _OF_TORCH.match(name) else _NOTHING
+
+
+def _short(name: str) -> str:
+    """A function without the rest of its name, or a module without its prefix."""
+    return name.removesuffix(CALLED_FORWARD).removeprefix(PREFIX).partition(" from ")[0]
+
+
+def names_with_phase(calls: Columns, operators: Columns, names: dict[str, int]) -> Ints:
+    """Rows of the names of all calls of modules; those of calls that run again say so.
+
+    Args:
+        calls: The calls.
+        operators: All operators.
+        names: Rows of names, to which new ones are added.
+    """
+    text, name = list(names), calls["name"].copy()
+    evaluates = np.array([one.startswith(EVALUATION) for one in text], dtype=bool)[operators["name"]]
+    again = _inside(calls, {column: operators[column][evaluates] for column in ("start", "end", "thread")})
+    distinct, which = np.unique(name[again], return_inverse=True)
+    texts = [f"{text[row]}{AGAIN}" for row in distinct.tolist()]
+    name[again] = np.array([names.setdefault(one, len(names)) for one in texts], dtype=np.int64)[which]
+    return name
+
+
+def _inside(calls: Columns, nodes: Columns) -> Flags:
+    threads = [nodes["thread"], nodes["thread"], calls["thread"], calls["thread"]]
+    times = [nodes["start"], nodes["end"], calls["start"], calls["end"]]
+    start, end, first, last = one_axis(threads, times)
+    order = nesting_order(start, end)
+    start, end = start[order], end[order]
+    return np.asarray(innermost(start, end, parents(start, end)[0], first, last) >= 0)
+
+
+class _Calls:
+    """Calls on one thread: those that are open, outermost first, and those that have ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, int, str]] = []
+        self._open: list[tuple[str, int, int]] = []
+
+    def operator(self, hierarchy: list[str], start: int, end: int) -> None:
+        """Opens and ends calls for one more operator."""
+        common = 0
+        for text, (known, *_) in zip(hierarchy, self._open, strict=False):
+            if text != known:
+                break
+            common += 1
+        self.end(common)
+        self._open = [(text, begin, max(last, end)) for text, begin, last in self._open]
+        self._open += [(text, start, end) for text in hierarchy[common:]]
+
+    def end(self, keep: int = 0) -> None:
+        """Ends all calls but the outermost ones."""
+        self.ended += [(start, end, text) for text, start, end in self._open[keep:]]
+        self._open = self._open[:keep]
+
+
+def scripted_calls(operators: Columns, names: list[str], hierarchies: list[str], texts: dict[str, int]) -> Columns:
+    """Ranges of the calls of modules, and of the methods and functions that these call.
+
+    Args:
+        operators: All operators.
+        names: Their names by row.
+        hierarchies: Their hierarchies by row.
+        texts: Rows of texts, to which those of calls are added.
+    """
+    known = [frames(hierarchy) for hierarchy in hierarchies]
+    rows: list[tuple[int, int, int, int]] = []
+    if any(known):
+        # The model itself is an operator, too, named by its method; others have a namespace.
+        is_model = np.array(["::" not in name for name in names], dtype=bool)
+        operators = operators | {"is_model": is_model[operators["name"]]}
+        for thread in np.unique(operators["thread"]).tolist():
+            on_thread = np.flatnonzero(operators["thread"] == thread)
+            calls = _calls({name: column[on_thread] for name, column in operators.items()}, known)
+            rows += [(start, end, thread, texts.setdefault(text, len(texts))) for start, end, text in calls]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return {name: table[:, at] for at, name in enumerate(("start", "end", "thread", "text"))}
+
+
+def _calls(operators: Columns, hierarchies: list[list[Frame]]) -> list[tuple[int, int, str]]:
+    @cache
+    def texts(base: int, row: int) -> list[str]:
+        known = hierarchies[row] if base == row else hierarchies[base] + hierarchies[row][1:]
+        return [
+            ".".join(one.text for one in known[:size]) if frame.calls_module else frame.text
+            for size, frame in enumerate(known, 1)
+        ]
+
+    start, end = operators["start"], operators["end"]
+    order = nesting_order(*one_axis([np.zeros_like(start)] * 2, [start, end]))
+    start, end = start[order], end[order]
+    around, _ = parents(start, end)
+    columns = (around, operators["hierarchy"][order], start, end, operators["is_model"][order])
+    has_model = [bool(known) and not known[0].is_nameless_root for known in hierarchies]
+    calls = _Calls()
+    #: For every operator its own hierarchy, or that of the innermost one around it, that says of which model it is.
+    bases: list[int] = []
+    for outer, row, begin, last, is_model in zip(*(column.tolist() for column in columns), strict=True):
+        bases.append(row if has_model[row] else bases[outer] if outer >= 0 else -1)
+        base = bases[-1] if hierarchies[row] else -1
+        if outer < 0 and (base < 0 or is_model):
+            calls.end()
+        if base >= 0:
+            calls.operator(texts(base, row), begin, last)
+    calls.end()
+    return calls.ended

@@ -1,0 +1,199 @@
+"""Columns of events as tables of a recording: ranges and launches of the host, device work, autograd's threads."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tracekit.arrays.codes import lookup, positions
+from tracekit.arrays.groups import agreed, grouped
+from tracekit.arrays.intervals import nesting_order, one_axis
+from tracekit.arrays.types import Ints, Rows
+from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID, TOO_LARGE
+from tracekit.nsight.tables import short_name
+from tracekit.readers.kineto.columns import KERNEL, MEMCPY, MEMSET, Columns
+from tracekit.recording import tables
+from tracekit.recording.provenance import LossCounters
+from tracekit.recording.tables import COPY_KINDS, NOT_RECORDED, PUSH_POP, Allocations, Launches, Ranges, Threads, Work
+
+
+def threads_of(ids: Sequence[tuple[int, int]]) -> tuple[Threads, Ints]:
+    """The threads in the order of their ids, and the row there of each one given."""
+    pairs = np.array(ids, dtype=np.int64).reshape(-1, 2)
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    row = np.empty(order.size, dtype=np.int64)
+    row[order] = np.arange(order.size)
+    pid, tid = pairs[order].T
+    process_pid, process = np.unique(pid, return_inverse=True)
+    return Threads(pid=pid, tid=tid, process=process, process_pid=process_pid), row
+
+
+def ranges_table(parts: Iterable[Columns], counters: LossCounters) -> Ranges:
+    """Ranges of events that have a text."""
+    rows = [{"open": np.zeros_like(part["start"]), "made_on": np.full_like(part["start"], -1)} | part for part in parts]
+    start, end, thread, text, never_ended, made_on = (
+        np.concatenate([part[name] for part in rows]) for name in ("start", "end", "thread", "text", "open", "made_on")
+    )
+    counters.add("ranges", NEVER_ENDED, int(never_ended.sum()))
+    ranges = Ranges.of(
+        start_ns=start,
+        end_ns=end,
+        open=never_ended.astype(bool),
+        kind=np.full(start.size, PUSH_POP, dtype=np.int8),
+        thread=thread,
+        text=text,
+        forward_thread=made_on,
+    )
+    return ranges.in_order(_nested(start, end, thread))
+
+
+def launches_table(calls: Columns, counters: LossCounters) -> Launches:
+    """API calls."""
+    linked = calls["correlation"] > 0
+    counters.add("launches", NO_CORRELATION_ID, int((~linked).sum()))
+    start, end, thread, name, correlation, kernel = (
+        calls[column][linked] for column in ("start", "end", "thread", "name", "correlation", "kernel")
+    )
+    launches = Launches(start_ns=start, end_ns=end, thread=thread, correlation_id=correlation, name=name, kernel=kernel)
+    return launches.in_order(_nested(start, end, thread))
+
+
+def allocations_table(events: Columns) -> Allocations:
+    """What allocators did on GPUs; without any, on the CPU."""
+    on_device = events["device_type"] > 0
+    rows = np.flatnonzero(on_device if on_device.any() else events["bytes"] != 0)
+    order = rows[np.lexsort((events["start"][rows], events["thread"][rows]))]
+    time_ns, thread, size = (events[name][order] for name in ("start", "thread", "bytes"))
+    return Allocations(time_ns=time_ns, thread=thread, bytes=size)
+
+
+def _nested(start: Ints, end: Ints, thread: Ints) -> Ints:
+    return nesting_order(*one_axis([thread, thread], [start, end]))
+
+
+_KINDS = {KERNEL: tables.KERNEL, MEMCPY: tables.MEMCPY, MEMSET: tables.MEMSET}
+_SAME = {"device": "device", "context": "context", "stream": "stream", "correlation_id": "correlation"}
+_OF_KERNELS = {f"{size}_{axis}": f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"}
+_OF_KERNELS |= {"registers": "registers"}
+#: Directions as Kineto writes them: ``Memcpy HtoD (Pageable -> Device)``.
+_DIRECTIONS = {
+    f"{source[0]}to{target[0]}": row
+    for row, label in enumerate(COPY_KINDS)
+    for source, _, target in [label.partition("-to-")]
+    if target and " " not in label
+}
+_COPY = re.compile(r"(?:Memcpy|Copy) ?(\w+?to\w+)\b", re.IGNORECASE)
+_INT32 = 2**31
+
+
+def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int], counters: LossCounters) -> Work:
+    """GPU activities of one kind.
+
+    Args:
+        kind: The kind.
+        rows: The events.
+        process: Rows of their processes, or -1.
+        names: Rows of names, to which short ones are added.
+        counters: Where losses are counted.
+    """
+    size = rows["start"].size
+    columns = {"kind": np.full(size, _KINDS[kind], dtype=np.int8), "start_ns": rows["start"], "end_ns": rows["end"]}
+    columns |= {"process": process, "full_name": rows["name"]}
+    shared = _SAME | (_OF_KERNELS if kind == KERNEL else {"bytes": "bytes"})
+    columns |= {ours: _column(rows[theirs], ours, counters) for ours, theirs in shared.items()}
+    # Kineto writes 0 where there is no CUDA graph.
+    columns |= {f"{name}_id": np.where(rows[name] > 0, rows[name], -1) for name in ("graph", "graph_node")}
+    return Work.of(**columns, **_named(kind, rows["name"], names))
+
+
+def _column(values: Ints, name: str, counters: LossCounters) -> Ints:
+    if Work.dtype(name) == np.int32:
+        counters.add("values", TOO_LARGE, int((values >= _INT32).sum()))
+        values = np.where(values < _INT32, values, -1)
+    return np.where(values >= 0, values, -1)
+
+
+def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints]:
+    """Short names, which are those that Nsight gives, and directions of copies; each distinct name is read once."""
+    used = np.unique(name).tolist()
+    full = list(names)
+    directions = {row: _direction(full[row]) for row in used} if kind == MEMCPY else {}
+    short = np.full(len(full) + 1, -1, dtype=np.int64)
+    for row in used:
+        text = _short(kind, full[row], directions.get(row, 0))
+        short[row] = names.setdefault(text, len(names))
+    columns: dict[str, Ints] = {"name": short[name]}
+    if directions:
+        direction = np.zeros(len(full) + 1, dtype=np.int32)
+        direction[list(directions)] = list(directions.values())
+        columns["copy_kind"] = direction[name]
+    return columns
+
+
+def _short(kind: str, name: str, direction: int) -> str:
+    if kind == KERNEL:
+        return short_name(name)
+    return "[CUDA memset]" if kind == MEMSET else f"[CUDA memcpy {COPY_KINDS[direction]}]"
+
+
+def _direction(name: str) -> int:
+    match = _COPY.match(name)
+    return _DIRECTIONS.get(match[1], 0) if match else 0
+
+
+def processes_of(correlation: Ints, launches: Launches, thread_process: Ints, processes: int) -> Ints:
+    """The process of every kernel: the only one, or the only one with an API call of its correlation id; or -1.
+
+    Args:
+        correlation: Correlation ids of work.
+        launches: All API calls.
+        thread_process: Process of every thread.
+        processes: How many there are.
+    """
+    if processes <= 1:
+        return np.full(correlation.size, processes - 1, dtype=np.int64)
+    ids = launches.correlation_id
+    process = thread_process[launches.thread]
+    pairs = np.unique(np.stack((ids, process)), axis=1)
+    known, first, count = np.unique(pairs[0], return_index=True, return_counts=True)
+    owner = np.where(count == 1, pairs[1][first], -1)
+    return lookup(owner, positions(correlation, known))
+
+
+def forward_threads(operators: Columns, flows: Columns, process: Rows) -> Ints:
+    """For every operator the row of threads that made it; -1 if it is no node, or the trace does not tell.
+
+    Where one number is all that a process has, and no flow, the trace tells no more than the sequence numbers do.
+
+    Args:
+        operators: The operators.
+        flows: The ends of flows from the forward to the backward pass.
+        process: Row of processes of every thread.
+    """
+    made_on = np.full(operators["start"].size, -1, dtype=np.int64)
+    nodes = np.flatnonzero(operators["forward_thread"] > 0)
+    if not nodes.size:
+        return made_on
+    of_process = process[operators["thread"][nodes]]
+    numbers = grouped((of_process, operators["forward_thread"][nodes]))
+    start_thread, end_thread, end_ns = _flows(flows)
+    # A flow ends in the event of a node that begins at that time: the one inside its evaluation.
+    places = grouped((np.append(operators["thread"][nodes], end_thread), np.append(operators["start"][nodes], end_ns)))
+    node_place, flow_place = places.group[: nodes.size], places.group[nodes.size :]
+    flow_number = agreed(node_place, numbers.group, places.first.size)[flow_place]
+    known = (flow_number >= 0) & (process[start_thread] == process[end_thread])
+    thread = agreed(np.where(known, flow_number, -1), start_thread, numbers.first.size, NOT_RECORDED)
+    several = np.bincount(of_process[numbers.first])[of_process[numbers.first]] > 1
+    thread[~several & (thread == NOT_RECORDED)] = -1
+    made_on[nodes] = thread[numbers.group]
+    return made_on
+
+
+def _flows(flows: Columns) -> tuple[Rows, Rows, Ints]:
+    """Of the flows with one beginning: threads of both ends, and when each end is."""
+    thread, begins = flows["thread"], flows["begins"].astype(bool)
+    ids, first, times = np.unique(flows["id"][begins], return_index=True, return_counts=True)
+    start_thread = thread[begins][first[times == 1]]
+    at = positions(flows["id"][~begins], ids[times == 1])
+    found = at >= 0
+    return start_thread[at[found]], thread[~begins][found], flows["start"][~begins][found]

@@ -1,0 +1,121 @@
+"""The rank of each process in its job: from the profiler's own record, otherwise from names.
+
+The environment of the recorded machine, which would have it, is never read.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from tracekit.arrays.groups import maxima, minima
+from tracekit.arrays.types import Ints
+from tracekit.causes import RANK_CONTRADICTED
+from tracekit.recording.provenance import Rank
+from tracekit.recording.tables import Recording
+
+MPI, PROCESS_NAME, RANGE, FILE_NAME = "mpi", "process_name", "range", "file_name"
+#: In order of precedence as the source of a rank.
+_SOURCES = (MPI, PROCESS_NAME, RANGE, FILE_NAME)
+#: A whole name, or a whole word of one: rank0, Rank 3, RANK=12; but not local_rank=3.
+RANK_NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
+_WORDS = re.compile(r"[\s,:;|/()\[\]]+")
+#: A part of a file's name: rank0.sqlite, report_rank_3.sqlite, trace.rank-12.sqlite; but not of local_rank3.sqlite.
+_IN_FILE_NAME = re.compile(r"(?:^|(?P<of>[a-z]*)[._ -])rank[._ =-]?(?P<rank>\d{1,6})(?=$|[._ -])", re.IGNORECASE)
+#: Words for ranks among only some of the processes.
+_OF_GROUPS = {"local", "node", "group", "role", "peer", "tp", "pp", "dp", "ep", "cp", "sp"}
+
+#: A process's row and a rank that it may have.
+Claim = tuple[int, int]
+#: The ranks that a process may have, by source.
+_Claims = dict[str, set[int]]
+
+
+def ranks(recording: Recording, file_name: str, by_mpi: Iterable[Claim] = ()) -> tuple[Rank, ...]:
+    """The ranks of processes whose sources agree; contradictions are counted.
+
+    Args:
+        recording: The recording so far.
+        file_name: Name of the report.
+        by_mpi: Ranks of processes that the report holds.
+    """
+    by_source = {
+        MPI: by_mpi,
+        PROCESS_NAME: _of_process_names(recording),
+        RANGE: _of_ranges(recording),
+        FILE_NAME: _of_file_name(file_name, recording),
+    }
+    claims: defaultdict[int, _Claims] = defaultdict(dict)
+    for source, ranks_of_processes in by_source.items():
+        for process, rank in ranks_of_processes:
+            claims[process].setdefault(source, set()).add(rank)
+    contradicted = sum(len(set().union(*by_process.values())) > 1 for by_process in claims.values())
+    recording.counters.add("processes", RANK_CONTRADICTED, contradicted)
+    pids = recording.threads.process_pid
+    believed = ((process, _believed(by_process)) for process, by_process in sorted(claims.items()))
+    return tuple(Rank(process, int(pids[process]), *known) for process, known in believed if known is not None)
+
+
+def _believed(claims: _Claims) -> tuple[int, str] | None:
+    """The rank that all sources agree on, or the one that MPI reports, with the source; None if there is none."""
+    ranks = set().union(*claims.values())
+    if len(ranks) > 1:
+        ranks = claims.get(MPI, set())
+    if len(ranks) != 1:
+        return None
+    [rank] = ranks
+    return rank, next(source for source in _SOURCES if source in claims)
+
+
+def _of_process_names(recording: Recording) -> Iterator[Claim]:
+    """Process names are known by pid; if two machines have a process with the same pid, neither counts."""
+    pids = recording.threads.process_pid.tolist()
+    for process, pid in enumerate(pids):
+        name = recording.process_names.get(pid, "") if pids.count(pid) == 1 else ""
+        for word in {name, *_WORDS.split(name)}:
+            if match := RANK_NAME.fullmatch(word):
+                yield process, int(match[1])
+
+
+def _of_ranges(recording: Recording) -> Iterator[Claim]:
+    """Ranges whose text is just the name of a rank, around everything that their process launched.
+
+    Others may name a peer: ``rank1`` around sends to it.
+    """
+    rank_of = {
+        row: int(match[1]) for row, text in enumerate(recording.texts) if (match := RANK_NAME.fullmatch(text.strip()))
+    }
+    if not rank_of:
+        return
+    ranges, process_of = recording.ranges, recording.threads.process
+    text = ranges.text
+    rows = np.flatnonzero(np.isin(text, list(rank_of)))
+    first, last = _launching(recording)
+    process = process_of[ranges.thread[rows]]
+    start, end = ranges.start_ns[rows], ranges.end_ns[rows]
+    around = (start <= first[process]) & (last[process] <= end)
+    claims = zip(process[around].tolist(), text[rows][around].tolist(), strict=True)
+    yield from {(process_row, rank_of[text_row]) for process_row, text_row in claims}
+
+
+def _launching(recording: Recording) -> tuple[Ints, Ints]:
+    launches = recording.launches
+    process = recording.threads.process[launches.thread]
+    processes = recording.threads.process_pid.size
+    first = minima(process, launches.start_ns, processes)
+    last = maxima(process, launches.end_ns, processes)
+    return first, last
+
+
+def _of_file_name(name: str, recording: Recording) -> Iterator[Claim]:
+    """The rank in the file's name belongs to the only process that used a GPU."""
+    numbers = [
+        int(match["rank"]) for match in _IN_FILE_NAME.finditer(name) if (match["of"] or "").lower() not in _OF_GROUPS
+    ]
+    if not numbers:
+        return
+    used = np.bincount(recording.work.process + 1)[1:]
+    processes = np.flatnonzero(used).tolist()
+    if len(processes) == 1:
+        yield from ((processes[0], rank) for rank in numbers)

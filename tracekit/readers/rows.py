@@ -1,0 +1,240 @@
+"""Rows of a report, whatever wrote it: encoded ids and strings, times, and rows whose times cannot be true.
+
+No session lasts months, so a row that is that far away from all others has lost its time. It is dropped and counted,
+before it stretches the axis that all rows share. Times may count from the start of the session or from 1970; a table
+that is far away as a whole has another clock, which is not an error.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays.codes import positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Flags, Floats, Ints
+from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, NEVER_ENDED
+from tracekit.recording.provenance import LossCounters
+from tracekit.recording.tables import Launches
+
+
+def occurring(column: pa.ChunkedArray) -> Ints:
+    """The distinct values of a dictionary-encoded column that occur in it."""
+    array = _one(column)
+    return np.asarray(array.dictionary, dtype=np.int64)[used_rows(_indices(array), len(array.dictionary))]
+
+
+def used_rows(rows: Ints, size: int) -> Ints:
+    """The distinct rows of a table of ``size`` rows, without -1, in order."""
+    used = np.zeros(size + 1, dtype=bool)
+    used[rows] = True
+    return np.flatnonzero(used[:-1])
+
+
+def rows_of(column: pa.ChunkedArray, known: Ints, mask: int = -1) -> Ints:
+    """For every value of a dictionary-encoded column its row in the sorted array ``known``; -1 for null or unknown."""
+    array = _one(column)
+    values = np.asarray(array.dictionary, dtype=np.int64) & mask
+    if not values.size or not known.size:
+        return np.full(len(array), -1, dtype=np.int32)
+    row = np.append(positions(values, known), -1).astype(np.int32)
+    return row[_indices(array)]
+
+
+def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _indices(array: pa.DictionaryArray) -> Ints:
+    """Positions in the dictionary; -1 for null."""
+    return np.asarray(array.indices.fill_null(-1))
+
+
+class Names:
+    """The strings of a report; only those that are looked up are kept, each once."""
+
+    def __init__(self, strings: pa.Table) -> None:
+        self._ids, self._values = sorted_strings(strings)
+        self._row: dict[str, int] = {}
+
+    @property
+    def used(self) -> list[str]:
+        """The texts kept so far; a row never changes."""
+        return list(self._row)
+
+    def rows(self, column: pa.ChunkedArray, spelled: Callable[[str], str] = str) -> Ints:
+        """Row in ``used`` for every string id; -1 where it is null or the report has no such string.
+
+        Args:
+            column: String ids, dictionary-encoded.
+            spelled: Changes a text before it is kept.
+        """
+        positions = rows_of(column, self._ids)
+        wanted = used_rows(positions, self._ids.size)
+        row = np.full(self._ids.size + 1, -1, dtype=np.int32)
+        row[wanted] = [self.row(spelled(text)) for text in texts_at(self._values, wanted)]
+        return row[positions]
+
+    def row(self, text: str) -> int:
+        """Row in ``used`` of one text."""
+        return self._row.setdefault(text, len(self._row))
+
+
+def sorted_strings(strings: pa.Table) -> tuple[Ints, pa.Array]:
+    """The string table by id."""
+    if not strings.num_rows:
+        return np.empty(0, dtype=np.int64), pa.array([], pa.string())
+    ids = np.asarray(strings.column("id").fill_null(0), dtype=np.int64)
+    order = np.argsort(ids, kind="stable")
+    return ids[order], strings.column("value").combine_chunks().take(pa.array(order))
+
+
+def texts_at(values: pa.Array, positions: Ints) -> list[str]:
+    """Some values as text; bytes that are not UTF-8 are replaced, a missing text is empty."""
+    raw = values.take(pa.array(positions)).cast(pa.binary()).to_pylist()
+    return [(text or b"").decode("utf-8", "replace") for text in raw]
+
+
+class DamagedRows(Exception):  # noqa: N818
+    """Rows that no profiler writes; the message names them."""
+
+
+def start_and_end(rows: pa.Table, table: str, subject: str, counters: LossCounters) -> tuple[Ints, Ints]:
+    """The times of a table's rows; a row that ends before it starts gets duration 0 and is counted.
+
+    Args:
+        rows: Rows of the table.
+        table: Its name, for errors.
+        subject: What its rows are, for the counters.
+        counters: Where losses are counted.
+
+    Raises:
+        DamagedRows: If a time is missing.
+    """
+    for column in ("start", "end"):
+        if missing := rows.column(column).null_count:
+            raise DamagedRows(f"{missing} rows of {table} have no {column}")
+    start, end = integers(rows, "start"), integers(rows, "end")
+    if (backwards := int((end < start).sum())) == 0:
+        return start, end
+    counters.add(subject, ENDS_BEFORE_START, backwards)
+    return start, np.maximum(start, end)
+
+
+def ends_of_ranges(end: Ints, never_ended: Flags, thread: Ints, launches: Launches, counters: LossCounters) -> Ints:
+    """The ends of ranges, of which those that never ended are closed at the last time seen on their threads.
+
+    Args:
+        end: Their ends; the start of one that never ended.
+        never_ended: Which never ended.
+        thread: Their threads.
+        launches: The finished launches, which may outlast them.
+        counters: Where losses are counted.
+    """
+    if not never_ended.any():
+        return end
+    last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, thread, end)
+    launched_on = launches.thread
+    known = launched_on < last.size
+    np.maximum.at(last, launched_on[known], launches.end_ns[known])
+    counters.add("ranges", NEVER_ENDED, int(never_ended.sum()))
+    return np.where(never_ended, last[thread], end)
+
+
+def nanoseconds(microseconds: Floats) -> Ints:
+    """Microseconds with decimals as nanoseconds.
+
+    Their product with 1000 would not be exact, so whole part and decimals are converted separately.
+    """
+    whole = np.floor(microseconds)
+    return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+
+
+#: Larger than any true time, even since 1970: 73 years.
+LAST_NS = 1 << 61
+#: Longer than any session: 104 days.
+FARTHEST_NS = 1 << 53
+
+
+def have_start(_: str, table: pa.Table) -> Flags:
+    """All rows of a table are events of the run if it has starts."""
+    return np.full(table.num_rows, "start" in table.column_names)
+
+
+def drop_implausible_times(
+    tables: dict[str, pa.Table],
+    names: Mapping[str, str],
+    subjects: Mapping[str, str],
+    counters: LossCounters,
+    timed: Callable[[str, pa.Table], Flags] = have_start,
+) -> dict[str, pa.Table]:
+    """The tables without rows whose time is absurd, which are counted.
+
+    Args:
+        tables: Rows by the reader's name for their table.
+        names: The report's name of each table.
+        subjects: What the rows of some tables are, for the counters; those of all others are device work.
+        counters: Where losses are counted.
+        timed: Which rows of a table are events of the run; the others may have any time.
+
+    Raises:
+        DamagedRows: If it holds for all rows of a table that has several.
+    """
+    bounds = [bound for table in tables.values() for bound in _bounds(table)]
+    if not bounds or (max(bounds) - min(bounds) <= FARTHEST_NS and max(map(abs, bounds)) < LAST_NS):
+        return tables
+    middle = _middle([_starts(table, timed(name, table)) for name, table in tables.items()])
+    kept = {}
+    for name, table in tables.items():
+        events = timed(name, table)
+        absurd = _absurd(table, events, middle)
+        count = int(absurd.sum())
+        if count > 1 and count == np.count_nonzero(events):
+            raise DamagedRows(f"{names[name]} has times that are months or years apart")
+        counters.add(subjects.get(name, "kernels"), ABSURD_TIME, count)
+        kept[name] = table.filter(pa.array(~absurd)) if count else table
+    return kept
+
+
+def _absurd(table: pa.Table, timed: Flags, middle: int) -> Flags:
+    """Which rows of a table are absurd, by the table's own clock if it has another than most."""
+    absurd = _far(table, middle)
+    if timed.sum() > 1 and bool(absurd[timed].all()):
+        absurd = _far(table, _middle([_starts(table, timed)]))
+    return absurd & timed
+
+
+def _far(table: pa.Table, middle: int) -> Flags:
+    far = np.zeros(table.num_rows, dtype=bool)
+    low, high = max(middle - FARTHEST_NS, 1 - LAST_NS), min(middle + FARTHEST_NS, LAST_NS - 1)
+    for column in _columns(table):
+        times = integers(table, column, null=middle)
+        far |= (times < low) | (times > high)
+    return far
+
+
+def _middle(starts: list[Ints]) -> int:
+    """The median of the times that may be true; of two in the middle, the one nearer to 0."""
+    times = np.concatenate(starts)
+    times = times[(times > -LAST_NS) & (times < LAST_NS)]
+    if not times.size:
+        return 0
+    at = (times.size - 1) // 2, times.size // 2
+    return int(min(np.partition(times, at)[list(at)].tolist(), key=abs))
+
+
+def _starts(table: pa.Table, timed: Flags) -> Ints:
+    if "start" not in table.column_names:
+        return np.empty(0, dtype=np.int64)
+    return integers(table, "start", null=LAST_NS)[timed]
+
+
+def _columns(table: pa.Table) -> list[str]:
+    return [column for column in ("start", "end") if column in table.column_names]
+
+
+def _bounds(table: pa.Table) -> Iterator[int]:
+    for column in _columns(table):
+        yield from (bound for bound in pc.min_max(table.column(column)).as_py().values() if bound is not None)

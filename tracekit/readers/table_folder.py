@@ -1,0 +1,193 @@
+"""Folders with a Parquet file or an Arrow stream for each table, named after the table.
+
+Declared columns come as the SQLite file of the same report would give them: exporters store ids as unsigned integers
+of all sizes, SQLite has signed ones of 64 bits. What is stored as another kind of value than was asked for is damage;
+what is too large for its column becomes null and is counted.
+"""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracekit.errors import ReportError
+from tracekit.readers.source import ENCODED_TEXT, Request, as_type
+
+DAMAGED = "its files are damaged or truncated; export the report again"
+_PARQUET, _ARROW = ".parquet", ".arrow"
+#: How an Arrow file begins that is no stream, and how a stream ends; without its end a stream counts as complete.
+_ARROW_FILE = b"ARROW1"
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def table_files(folder: Path) -> dict[str, Path]:
+    """The files of the folder's tables by the tables' names."""
+    return {path.stem: path for suffix in (_ARROW, _PARQUET) for path in sorted(folder.glob(f"*{suffix}"))}
+
+
+def opened(folder: Path, path: Path) -> "_ParquetFile | _ArrowFile":
+    """Opens the file of a table.
+
+    Raises:
+        ReportError: If it is damaged.
+    """
+    try:
+        return _ParquetFile(path) if path.suffix == _PARQUET else _ArrowFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(folder, path, error) from None
+
+
+def damaged(folder: Path, path: Path, error: Exception) -> ReportError:
+    """The error for a table file that cannot be read."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ReportError(folder, f"its file {path.name} cannot be read ({reason.removesuffix('.')})", DAMAGED)
+
+
+class _ParquetFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with pq.ParquetFile(path) as file:
+            self.columns = _once(file.schema_arrow.names)
+
+    def read(self, columns: Sequence[str], texts: Sequence[str] = ()) -> pa.Table:
+        with pq.ParquetFile(self._path, read_dictionary=[*texts], memory_map=True) as file:
+            if not file.num_row_groups:  # pyarrow 19 cannot read columns of none
+                return file.schema_arrow.empty_table().select([*columns])
+            return file.read([*columns])
+
+
+class _ArrowFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with pa.memory_map(str(path)) as file:
+            self.columns = _once(_batches(file).schema.names)
+
+    def read(self, columns: Sequence[str], _texts: Sequence[str] = ()) -> pa.Table:
+        with pa.memory_map(str(self._path)) as file:
+            table = _batches(file).read_all().select([*columns])
+        for column in table.columns:
+            # Arrow trusts offsets in a file; texts that are not UTF-8 are dealt with later.
+            (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).validate(full=True)
+        return table
+
+
+def _batches(file: pa.MemoryMappedFile) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+    if file.read(len(_ARROW_FILE)) == _ARROW_FILE:
+        return pa.ipc.open_file(file)
+    file.seek(max(0, file.size() - len(_END)))
+    if file.read() != _END:
+        raise pa.ArrowInvalid("its end is missing")
+    file.seek(0)
+    return pa.ipc.open_stream(file)
+
+
+def _once(names: list[str]) -> frozenset[str]:
+    """Names that occur once: columns are asked for by name."""
+    return frozenset(name for name in names if names.count(name) == 1)
+
+
+class FolderTables:
+    """The tables of a folder."""
+
+    def __init__(self, path: Path, wanted: Collection[str]) -> None:
+        """Opens those tables that may be asked for.
+
+        Raises:
+            ReportError: If one is damaged.
+        """
+        self.path = path
+        self.paths = {name: file for name, file in table_files(path).items() if name in wanted}
+        self._files = {name: opened(path, file) for name, file in self.paths.items()}
+        #: The columns of each table.
+        self.tables = {name: file.columns for name, file in self._files.items()}
+        #: Number of values that were too large for their column and became null.
+        self.beyond = 0
+
+    def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
+        """Columns of a small table, a tuple for each row."""
+        try:
+            rows = self._files[table].read(columns)
+            plain = [_python(_plain(rows.column(name))) for name in columns]
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(self.path, self.paths[table], error) from None
+        return list(zip(*plain, strict=True))
+
+    def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
+        """Reads large tables side by side; one that the folder lacks has no columns.
+
+        Raises:
+            ReportError: If one is damaged.
+        """
+        tables = {}
+        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+            try:
+                begun = {name: pool.submit(self._table, request) for name, request in requests.items()}
+                for done, (name, future) in enumerate(begun.items(), 1):
+                    tables[name], beyond = future.result()
+                    self.beyond += beyond
+                    progress(done / len(begun))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return tables
+
+    def _table(self, request: Request) -> tuple[pa.Table, int]:
+        """The columns of a request, and how many values were too large for them."""
+        name = request.table.name
+        if name not in self._files:
+            return pa.table({}), 0
+        present = [column for column in request.columns if column in self.tables[name]]
+        texts = [column for column in present if request.columns[column] == ENCODED_TEXT]
+        arrays, beyond = {}, 0
+        try:
+            rows = self._files[name].read(present, texts)
+            for column in present:
+                arrays[column], too_large = _stored(rows.column(column), request.columns[column])
+                beyond += too_large
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(self.path, self.paths[name], error) from None
+        return request.without_empty(pa.table(arrays)), beyond
+
+
+def _stored(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[pa.Array, int]:
+    """A column in the type that was asked for, in one piece, and how many values became null."""
+    if column.null_count == len(column):
+        return pa.nulls(len(column), type_), 0
+    if type_ == ENCODED_TEXT:
+        encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.string()).dictionary_encode()
+        return _joined(encoded.cast(type_)), 0
+    column = _plain(column)
+    if pa.types.is_floating(type_) or pa.types.is_string(type_):
+        return _joined(column.cast(type_)), 0
+    if column.type != pa.int64():
+        raise pa.ArrowInvalid(f"found {column.type} where integers belong")
+    return as_type(_joined(column), type_)
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.unify_dictionaries().combine_chunks()
+    # Several pieces may only fit into several.
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Integers and flags as SQLite has them: signed, of 64 bits; other values as they are."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_uint64(column.type):
+        return pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
+    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
+        return column.cast(pa.int64())
+    return column
+
+
+def _python(column: pa.ChunkedArray) -> list[Any]:
+    """The values; bytes of texts that are not UTF-8 are replaced."""
+    if not pa.types.is_string(column.type):
+        return list(column.to_pylist())
+    texts = column.cast(pa.binary()).to_pylist()
+    return [text if text is None else text.decode("utf-8", "replace") for text in texts]

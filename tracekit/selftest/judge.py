@@ -1,0 +1,399 @@
+"""Compares the report of a program with what is true.
+
+Calls with hooks of its own, products with the shapes of weights, time with torch.profiler's own trace, replayed work
+with eager work. ``RULES`` are what a program names; a further rule is a function from :class:`Case` to
+:class:`Evidence`.
+"""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import CaptureError
+from tracekit.pipeline import parse
+from tracekit.selftest.machine import NO_GPU, Machine
+from tracekit.selftest.programs import CAPTURE, EAGER, LAYERS, REPLAY, WORKERS, Program
+
+#: The report, torch.profiler's own trace next to it, and the folder with what processes knew of themselves.
+REPORT, TRACE, TRUTH = "run.sqlite", "run.json.gz", "truth"
+#: In place of a module, for work that has none.
+NONE = "no module"
+_PRODUCTS = {"aten::addmm", "aten::mm", "aten::_addmm_activation"}
+#: At most so many differences of one kind are listed.
+_MOST = 3
+_PREFIX = "truth:"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What came of a comparison.
+
+    Attributes:
+        problems: Where the report differs from the truth, a line each.
+        figures: What was compared or measured, by name.
+        unproved: What could not be shown on this machine, and what is missing for it; None if everything was.
+    """
+
+    problems: list[str]
+    figures: Mapping[str, int | float | str | None] = field(default_factory=dict)
+    unproved: str | None = None
+
+
+class Case:
+    """What a program left, read when it is asked for."""
+
+    def __init__(self, program: Program, folder: Path, machine: Machine) -> None:
+        self.program, self.folder, self.machine = program, folder, machine
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The report's tables."""
+        return parse(self.folder / REPORT, force=True)
+
+    def rows(self, table: str, *columns: str) -> list[Row]:
+        """Rows of a table."""
+        found: list[Row] = self.dataset.table(table, columns).to_pylist()
+        return found
+
+    @cached_property
+    def truths(self) -> list[dict[str, Any]]:
+        """What the processes of the program knew of themselves."""
+        files = sorted((self.folder / TRUTH).glob("*.json"))
+        if not files:
+            raise CaptureError("the recorded program left no truth to compare with, so it did not end by itself")
+        return [json.loads(file.read_text("utf-8")) for file in files]
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        """What the one process knew."""
+        if len(self.truths) > 1:
+            raise CaptureError(f"{len(self.truths)} processes left their truth; expected one")
+        return self.truths[0]
+
+    def steps(self, name: str | None = None) -> list[int]:
+        """The steps of a name, or all, in order."""
+        return sorted(row["step_id"] for row in self.rows("steps", "step_id", "name") if name in {None, row["name"]})
+
+    def work_in(self, steps: Collection[int], *, replayed: bool = True) -> Counter[tuple[str, str]]:
+        """How much work there is in steps, with or without what a CUDA graph replayed, by module and name."""
+        work = self.rows("kernels", "module", "kind", "name", "step_id", "graph_node_id")
+        found = (row for row in work if row["step_id"] in steps and (replayed or not row["graph_node_id"]))
+        return Counter((row["module"] or NONE, _name(row)) for row in found)
+
+
+Rule = Callable[[Case], Evidence]
+
+
+def judged(case: Case, rules: Mapping[str, Rule]) -> Evidence:
+    """Everything that a program's rules find."""
+    found = [rules[name](case) for name in case.program.rules]
+    figures = {name: value for one in found for name, value in one.figures.items()}
+    unproved = [one.unproved for one in found if one.unproved]
+    if case.program.engine == "nsys" and case.machine.nsys_problem is not None:
+        unproved.append(f"markers under nsys: {case.machine.nsys_problem}; torch's engine recorded")
+    return Evidence([problem for one in found for problem in one.problems], figures, next(iter(unproved), None))
+
+
+def shortened(problems: Sequence[str]) -> list[str]:
+    """The first problems of a kind, and how many more there are."""
+    more = len(problems) - _MOST
+    return [*problems[:_MOST], *([f"and {more} more of this kind"] if more > 0 else [])]
+
+
+def _differences(
+    what: str, found: Counter[str], true: Counter[str], apart: Mapping[str, int] | None = None
+) -> list[str]:
+    """Where counts differ from the true ones by more than is allowed."""
+    return shortened(
+        [
+            f"{key} has {found[key]} {what}, expected {true[key]}"
+            for key in sorted(found.keys() | true.keys())
+            if abs(found[key] - true[key]) > (apart or {}).get(key, 0)
+        ]
+    )
+
+
+def _name(work: Row) -> str:
+    """What work is called in a launch and in a replay alike: a graph's node may say less of the memory it fills."""
+    return (work["kind"] if work["kind"] in {"memcpy", "memset"} else work["name"]) or "no name"
+
+
+def _right(case: Case) -> Evidence:
+    return Evidence([] if case.truth["right"] else ["it computed something else than eager calls of the model"])
+
+
+def _calls(case: Case) -> Evidence:
+    figures = {"calls": len(case.rows("calls", "call_id"))}
+    return Evidence(_call_problems(case, case.truth, case.program.calls), figures)
+
+
+def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int] | None = None) -> list[str]:
+    """Where recorded calls of a process's model, in some or all steps, differ from those that its hooks counted."""
+    known = truth["calls"]
+    if not known or any(calls != known[0] for calls in known):
+        return ["the program's own hooks counted other calls each time, so there is no truth"]
+    trees = [tree for tree in _trees(case, truth["pid"]) if steps is None or tree[0]["step_id"] in steps]
+    problems = [problem for number, tree in enumerate(trees) if (problem := _difference(number, tree, known[0]))]
+    if len(trees) != expected:
+        problems.insert(0, f"{len(trees)} calls of the model are in the report, expected {expected}")
+    return shortened(problems)
+
+
+def _trees(case: Case, pid: int) -> list[list[Row]]:
+    """The forward calls of a process, those of each outermost call together and in order."""
+    calls = case.rows("calls", "call_id", "parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
+    trees: dict[int, list[Row]] = {}
+    for row in sorted(calls, key=lambda row: int(row["start_ns"])):
+        if row["pid"] == pid and row["phase"] != "backward":
+            tree = trees.setdefault(row["call_id"], trees.get(row["parent_call_id"], []))
+            tree.append(row)
+    return [tree for number, tree in trees.items() if tree[0]["call_id"] == number]
+
+
+def _difference(number: int, tree: Sequence[Row], known: Sequence[Sequence[Any]]) -> str | None:
+    if len(tree) != len(known):
+        return f"call {number} of the model holds {len(tree)} calls, expected {len(known)}"
+    for row, true in zip(tree, known, strict=True):
+        recorded = [row["module"], row["inputs"][0] if row["inputs"] else None]
+        if recorded != list(true):
+            return f"call {number} of the model has {recorded}, expected {true}"
+    return None
+
+
+def _linear_calls(case: Case) -> Counter[str]:
+    """How often each Linear runs while it is recorded: once a call where no hooks counted."""
+    linears = case.truth["linears"]
+    once = [path for path, _ in case.truth["calls"][0] if path in linears] if "calls" in case.truth else [*linears]
+    return Counter({path: number * case.program.calls for path, number in Counter(once).items()})
+
+
+def _products(case: Case) -> Evidence:
+    """A backward call has two products: the gradients of the input and of the weight."""
+    least = {(path, "forward"): number for path, number in _linear_calls(case).items()}
+    if "--backward" in case.program.options:
+        least |= {(path, "backward"): 2 * number for path, number in _linear_calls(case).items()}
+    return _product_evidence(case, case.steps(), least)
+
+
+def _product_evidence(case: Case, steps: Collection[int], least: Mapping[tuple[str, str], int]) -> Evidence:
+    """Whose the products are, by the shapes of what they multiply. A library may launch several kernels for one."""
+    owners = {tuple(sizes): path for path, sizes in case.truth["linears"].items()}
+    counts: Counter[tuple[str, str]] = Counter()
+    wrong = []
+    for row in case.rows("kernels", "op", "op_shapes", "module", "phase", "step_id", "cause"):
+        if row["op"] not in _PRODUCTS or not row["op_shapes"] or row["step_id"] not in steps:
+            continue
+        if (owner := owners.get(_weight(json.loads(row["op_shapes"]), case.truth["rows"]))) is None:
+            continue  # no weight: attention multiplies, too
+        counts[owner, row["phase"] or "forward"] += 1
+        if row["module"] != owner:
+            wrong.append(f"{row['op']} {row['op_shapes']} is of {row['module'] or row['cause']}, expected {owner}")
+    few = [
+        f"{path} has {counts[path, phase]} products ({phase}), expected at least {number}"
+        for (path, phase), number in least.items()
+        if counts[path, phase] < number
+    ]
+    return Evidence([*shortened(wrong), *shortened(few)], {"products": counts.total()})
+
+
+def _weight(shapes: Sequence[Sequence[int]], rows: int) -> tuple[int, ...]:
+    """The sizes of the weight in a product: of its matrices, what is not the rows of the input."""
+    matrix = 2
+    sizes = sorted({size for shape in shapes if len(shape) == matrix for size in shape} - {rows})
+    return (sizes[0], sizes[0]) if len(sizes) == 1 else tuple(sizes)
+
+
+def _backward(case: Case) -> Evidence:
+    calls = _linear_calls(case)
+    rows = case.rows("calls", "module", "phase")
+    backward = Counter(row["module"] for row in rows if row["phase"] == "backward" and row["module"] in calls)
+    return Evidence(_differences("backward calls", backward, calls), {"backward_calls": backward.total()})
+
+
+def _compiled(case: Case) -> Evidence:
+    work = case.rows("kernels", "name", "module", "method", "cause")
+    mapped = sum(row["method"] == "compiled" for row in work)
+    problems = [] if mapped else ["no work was attributed by a kernel map"]
+    without = [f"{row['name']} has no module: {row['cause']}" for row in work if row["module"] is None]
+    return Evidence([*problems, *shortened(without)], {"mapped_work": mapped, "work": len(work)})
+
+
+def _processes(case: Case) -> Evidence:
+    made = sorted(len(truth["calls"]) for truth in case.truths)
+    problems = [] if made == sorted(WORKERS) else [f"the processes made {made} calls, expected {sorted(WORKERS)}"]
+    for truth in case.truths:
+        problems += _call_problems(case, truth, len(truth["calls"]))
+    work = Counter((row["pid"], row["module"]) for row in case.rows("kernels", "pid", "module"))
+    first, *others = case.truths
+    uneven = []
+    for other in others:
+        for path in first["linears"]:
+            one, two = work[first["pid"], path], work[other["pid"], path]
+            if not one or one * len(other["calls"]) != two * len(first["calls"]):
+                uneven.append(f"{path} has {one} and {two} kernels in the processes, not as their calls")
+    return Evidence([*problems, *shortened(uneven)], {"processes": len({pid for pid, _ in work})})
+
+
+def _replays(case: Case) -> Evidence:
+    """Steps that replay a CUDA graph have the kernels of eager ones, each of the same module."""
+    program, eager, replays = case.program, case.steps(EAGER), case.steps(REPLAY)
+    problems = [
+        f"{len(steps)} steps {name!r} are in the report, expected {program.steps.count(name)}"
+        for name, steps in ((EAGER, eager), (REPLAY, replays))
+        if len(steps) != program.steps.count(name)
+    ]
+    problems += _call_problems(case, case.truth, program.steps.count(EAGER), eager)
+    replayed = case.work_in(replays)
+    # nsys records from a graph capture in the warm-up on; torch's engine begins after it.
+    capture_recorded = CAPTURE in program.steps or case.machine.engine == "nsys"
+    unknown = _nodes_unknown(case, replays) if capture_recorded else None
+    if capture_recorded and unknown is None:
+        true = _of_modules(case.work_in(eager))
+        problems += [] if true else ["the eager step has no kernels with a module, so there is nothing to compare with"]
+        for number in replays:
+            problems += _differences(f"kernels in replay {number}", _of_modules(case.work_in([number])), true)
+    else:
+        problems += shortened([f"{one} is of a graph without known nodes" for one in _of_modules(replayed)])
+        problems += [] if replayed else ["no replayed work is in the report"]
+    return Evidence(problems, {"replayed_work": replayed.total()}, unknown)
+
+
+def _of_modules(work: Counter[tuple[str, str]]) -> Counter[str]:
+    return Counter({f"{path}: {name}": number for (path, name), number in work.items() if path != NONE})
+
+
+def _nodes_unknown(case: Case, replays: Collection[int]) -> str | None:
+    """Why replayed work can have no modules: none says which node of a graph it is, as with older torch.profilers."""
+    if case.machine.engine == "nsys":
+        return None
+    work = case.rows("kernels", "graph_node_id", "module", "launch_name", "step_id")
+    replayed = [row for row in work if row["step_id"] in replays and "GraphLaunch" in (row["launch_name"] or "")]
+    if not replayed or any(row["graph_node_id"] or row["module"] for row in replayed):
+        return None
+    torch = case.machine.torch
+    return f"the modules of replayed work: with torch {torch}, none says which node of a CUDA graph it is"
+
+
+def _pieces(case: Case) -> Evidence:
+    """Counters, runs and products follow from the layers: a piece before, between and after the attentions."""
+    attentions, between, again = LAYERS, LAYERS + 1, len(case.program.steps) - 1
+    expected = Counter(
+        graphs_seen=1, pieces_seen=attentions + between, capturable_pieces_seen=between, graphs_captured=between
+    )
+    counted = Counter({name: case.truth["counters"].get(name, 0) for name in expected})
+    problems = _differences("counted", counted, expected)
+    pieces = [row["text"] for row in case.rows("ranges", "text", "marker") if row["marker"] == "piece"]
+    runs = Counter(captured=between, replayed=between * again, eager=attentions * (again + 1))
+    problems += _differences("runs of pieces", Counter(json.loads(text)["How"] for text in pieces), runs)
+    steps = case.steps()
+    # Replayed work was launched by no operator: on a GPU only the run before the graph capture has shapes.
+    shaped = steps[:1] if case.machine.gpus else steps
+    products = _product_evidence(case, shaped, {(path, "forward"): len(shaped) for path in case.truth["linears"]})
+    unproved = _nodes_unknown(case, steps[1:]) if case.machine.gpus else f"{NO_GPU}: graphs were counted, not replayed"
+    if unproved is None:
+        problems += _replayed_pieces_problems(case, steps)
+    return Evidence([*problems, *products.problems], {**counted, **products.figures}, unproved)
+
+
+def _replayed_pieces_problems(case: Case, steps: Sequence[int]) -> list[str]:
+    """Kernels of Linears in replays are those of the run before the graph capture, of whatever number."""
+
+    def of_linears(step: int, *, replayed: bool) -> set[str]:
+        work = case.work_in([step], replayed=replayed)
+        return {f"{path}: {name}" for path, name in work if path in case.truth["linears"]}
+
+    # The step that captures replays at its end, too; what is no graph's is the run before.
+    true = of_linears(steps[0], replayed=False)
+    problems = [] if true else ["the step that captures has no kernels of Linears, so there is nothing to compare with"]
+    for number in steps[1:]:
+        replayed = of_linears(number, replayed=True)
+        problems += [f"replay {number} lacks {one}" for one in sorted(true - replayed)]
+        problems += [f"replay {number} has {one} of no eager run" for one in sorted(replayed - true)]
+    return shortened(problems)
+
+
+def _times(case: Case) -> Evidence:
+    """Work and time by module are those of torch.profiler's own trace, to the nanosecond."""
+    counts, times_ns = Counter[str](), Counter[str]()
+    for row in case.rows("kernels", "module", "dur_ns"):
+        counts[row["module"] or NONE] += 1
+        times_ns[row["module"] or NONE] += row["dur_ns"]
+    true, true_ns = profiled_work(case.folder / TRACE)
+    problems = _differences("kernels", counts, true)
+    problems += _differences("ns", times_ns, true_ns, apart=counts)
+    if not true:
+        problems.append("torch.profiler's trace has no work, so nothing was compared")
+    return Evidence(problems, {"work": counts.total(), "time_ns": times_ns.total(), "modules": len(counts)})
+
+
+class _Span(NamedTuple):  # in nanoseconds
+    start: int
+    end: int
+    thread: tuple[int, int]
+    name: str
+    category: str
+    correlation: int | None
+
+
+def profiled_work(trace: Path) -> tuple[Counter[str], Counter[str]]:
+    """Numbers and nanoseconds of work by module in torch.profiler's own trace, without tracekit's readers and markers.
+
+    On a GPU, work belongs to the innermost range of the program's hooks around the API call that launched it; without
+    one, operators are the work, each without those inside.
+    """
+    # Microseconds since the epoch with nanoseconds after the point do not fit into a float.
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        events = json.load(file, parse_float=Decimal)["traceEvents"]
+    spans = [_span(event) for event in events if event.get("ph") == "X" and "cat" in event]
+    ranges = [span for span in spans if span.category == "user_annotation" and span.name.startswith(_PREFIX)]
+    launches = {span.correlation: span for span in spans if span.category in {"cuda_runtime", "cuda_driver"}}
+    work = [span for span in spans if span.category in {"kernel", "gpu_memcpy", "gpu_memset"}]
+    operators = [] if work else [span for span in spans if span.category == "cpu_op"]
+    counts, times_ns = Counter[str](), Counter[str]()
+
+    def module_around(span: _Span) -> str:
+        around = _innermost(span, ranges)
+        return around.name.removeprefix(_PREFIX) if around else NONE
+
+    for span in work or operators:
+        path = module_around(launches[span.correlation] if work else span)
+        counts[path] += 1
+        times_ns[path] += span.end - span.start
+        if around := _innermost(span, operators):
+            times_ns[module_around(around)] -= span.end - span.start
+    return counts, times_ns
+
+
+def _innermost(span: _Span, others: Iterable[_Span]) -> _Span | None:
+    beside = (one for one in others if one.thread == span.thread and one is not span)
+    around = (one for one in beside if one.start <= span.start and span.end <= one.end)
+    return min(around, key=lambda one: one.end - one.start, default=None)
+
+
+def _span(event: Row) -> _Span:
+    start, end = Decimal(event["ts"]), Decimal(event["ts"]) + Decimal(event["dur"])
+    correlation = event.get("args", {}).get("correlation")
+    ids = event["pid"], event["tid"]
+    return _Span(int(start * 1000), int(end * 1000), ids, event["name"], event["cat"], correlation)
+
+
+RULES: dict[str, Rule] = {
+    "backward": _backward,
+    "calls": _calls,
+    "compiled": _compiled,
+    "pieces": _pieces,
+    "processes": _processes,
+    "products": _products,
+    "replays": _replays,
+    "right": _right,
+    "times": _times,
+}

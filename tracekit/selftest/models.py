@@ -1,0 +1,359 @@
+"""The models that are recorded, whose calls, products and replays are known beforehand, and what they know themselves.
+
+Hooks that know nothing of tracekit's markers are put on before tracekit marks a model. When the process ends, what it
+knows is in the folder that ``TRACEKIT_SELFTEST_TRUTH`` names. Everything runs on a GPU if there is one. Functions
+without arguments are targets of ``tracekit capture``; run as a program, the first argument names what is done.
+"""
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.profiler import record_function
+from typing_extensions import override
+
+from tracekit.selftest.programs import CAPTURE, LAYERS, PROGRAMS, REPLAY, WORKERS
+
+#: The variables that name the folder for what processes know, and, set to 1, let calls be ranges of torch's profiler.
+FOLDER, RANGES = "TRACEKIT_SELFTEST_TRUTH", "TRACEKIT_SELFTEST_RANGES"
+#: How such a range begins; a path follows.
+PREFIX = "truth:"
+#: Sizes of the features between the Linears; more on a GPU, so that kernels take longer than their launches.
+_WIDTHS, _TIMES_ON_GPU, _TIMES_ON_CPU = (4, 5, 6, 7, 8), 64, 2
+#: Rows of the input: no width is as large, so that products tell which of their dimensions are the weight's.
+_ROWS_ON_GPU, _ROWS_ON_CPU = 192, 3
+_ATTENTION = "aten::scaled_dot_product_attention"
+_TOKENS, _WIDTH, _INNER = 48, 64, (96, 128)
+
+_truth: dict[str, Any] = {}
+
+
+def device() -> torch.device:
+    """Where the models run."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def synchronize() -> None:
+    """Waits until the GPU has done everything."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def record_truth(**facts: object) -> None:
+    """Adds to what this process knows, and has it written when the process ends."""
+    if not _truth:
+        atexit.register(_write)
+    _truth.update(facts)
+
+
+def _write() -> None:
+    if folder := os.environ.get(FOLDER):
+        place = Path(folder) / f"{os.getpid()}.json"
+        partial = place.with_suffix(".partial")
+        partial.write_text(json.dumps({"pid": os.getpid(), **_truth}), "utf-8")
+        partial.replace(place)
+
+
+def observe(model: nn.Module) -> nn.Module:
+    """Puts hooks on a model that note its calls. Returns the model."""
+    hooks = _Hooks(model)
+    record_truth(calls=hooks.calls, linears=linears(model))
+    for module in model.modules():
+        module.register_forward_pre_hook(hooks.before)
+        module.register_forward_hook(hooks.after, always_call=True)
+    return model
+
+
+def linears(model: nn.Module) -> dict[str, list[int]]:
+    """The two sizes of every Linear's weight by path. No two are alike, so a product tells its module."""
+    top = type(model).__name__
+    sizes = {
+        f"{top}.{name}": sorted(module.weight.shape)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    assert len({tuple(pair) for pair in sizes.values()}) == len(sizes)
+    return sizes
+
+
+class _Hooks:
+    """Notes every call: path by the calls around it, and the shape of its first input."""
+
+    def __init__(self, model: nn.Module) -> None:
+        #: One list for each call of the model: the paths of all calls in it, in order, itself first.
+        self.calls: list[list[list[Any]]] = []
+        self._top = type(model).__name__
+        self._open: list[tuple[str, nn.Module, ExitStack]] = []
+
+    def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        path, ranges = self._path(module), ExitStack()
+        if not self._open:
+            self.calls.append([])
+        self.calls[-1].append([path, list(args[0].shape) if args and isinstance(args[0], Tensor) else None])
+        if os.environ.get(RANGES) == "1":
+            ranges.enter_context(record_function(f"{PREFIX}{path}"))
+        self._open.append((path, module, ranges))
+
+    def after(self, _module: nn.Module, _args: tuple[Any, ...], _output: object) -> None:
+        self._open.pop()[2].close()
+
+    def _path(self, module: nn.Module) -> str:
+        if not self._open:
+            return self._top
+        path, around, _ = self._open[-1]
+        names = {id(part): name for name, part in around.named_modules(remove_duplicate=False)}
+        return f"{path}.{names[id(module)]}"
+
+
+class Layer(nn.Module):
+    """Two Linears around an activation."""
+
+    def __init__(self, widths: tuple[int, int, int], act: nn.Module) -> None:
+        super().__init__()
+        self.up = nn.Linear(widths[0], widths[1])
+        self.act = act
+        self.down = nn.Linear(widths[1], widths[2])
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.act(self.up(x)))
+        return y
+
+
+class Chain(nn.Module):
+    """Two layers that share an activation, and a square Linear that is called twice. All weights differ in shape."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        a, b, c, d, e = (width * (_TIMES_ON_GPU if device().type == "cuda" else _TIMES_ON_CPU) for width in _WIDTHS)
+        self.layers = nn.ModuleList([Layer((a, b, c), act), Layer((c, d, e), act)])
+        self.again = nn.Linear(e, e)
+        self.features, self.rows = a, _ROWS_ON_GPU if device().type == "cuda" else _ROWS_ON_CPU
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        y: Tensor = self.again(self.again(x))
+        return y
+
+    def example(self, *, requires_grad: bool = False) -> Tensor:
+        """An input."""
+        return torch.randn(self.rows, self.features, device=device(), requires_grad=requires_grad)
+
+
+def chain(act: nn.Module | None = None) -> Chain:
+    """The model on its device, the same each time."""
+    torch.manual_seed(0)
+    model = Chain(act or nn.ReLU()).to(device())
+    record_truth(rows=model.rows)
+    return model
+
+
+def make() -> tuple[nn.Module, Tensor]:
+    """The model with hooks, and an input that needs a gradient, so that every Linear has two products backwards."""
+    model = chain()
+    return observe(model), model.example(requires_grad=True)
+
+
+def make_compiled() -> tuple[nn.Module, Tensor]:
+    """The model compiled in place. It has no hooks: compiled code would not run them.
+
+    Without a GPU its activation does nothing, because Inductor would need a compiler of C++ for half a minute.
+    """
+    model = chain(None if device().type == "cuda" else nn.Identity())
+    record_truth(linears=linears(model))
+    model.compile()
+    return model, model.example()
+
+
+class CudaGraph:
+    """One call of the model, captured as a CUDA graph."""
+
+    def __init__(self, model: nn.Module, x: Tensor) -> None:
+        self._model, self._x = model, x
+        self._graph = torch.cuda.CUDAGraph()
+        self._result = x
+
+    def capture(self) -> None:
+        """Captures a call. On a side stream, it has run before: cuBLAS asks for its memory at its first call."""
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._model(self._x)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self._graph):
+            self._result = self._model(self._x)
+
+    def replay(self) -> Tensor:
+        """Replays the call."""
+        self._graph.replay()
+        return self._result
+
+
+@torch.no_grad()
+def _replay(model: Chain, program: str) -> None:
+    """Runs a program's steps. The first prepares; only the hooks of later ones count calls."""
+    from tracekit.capture import step  # noqa: PLC0415 - scripts do without
+
+    row = next(row for row in PROGRAMS if row.name == program)
+    x = model.example()
+    with step(row.warmup[0]):
+        expected = model(x)
+        graph = CudaGraph(model, x)
+        synchronize()
+    observe(model)
+    right = True
+    for kind in (*row.warmup[1:], *row.steps):
+        with step(kind):
+            if kind == CAPTURE:
+                graph.capture()
+            else:
+                right &= same(graph.replay() if kind == REPLAY else model(x), expected)
+            synchronize()
+    record_truth(right=right)
+
+
+def same(result: object, expected: Tensor) -> bool:
+    """Whether two results are the same but for rounding."""
+    return isinstance(result, Tensor) and torch.allclose(result, expected, rtol=1e-2, atol=1e-3)
+
+
+def replay_in_warmup() -> None:
+    """Replays a CUDA graph that is captured in the warm-up."""
+    _replay(chain(), "graph_in_warmup")
+
+
+def replay_in_window() -> None:
+    """Replays a CUDA graph whose capture is recorded, too."""
+    _replay(chain(), "graph_in_window")
+
+
+class Attention(nn.Module):
+    """Attention with a Linear before and behind it."""
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(_WIDTH, 3 * inner)
+        self.out = nn.Linear(inner, _WIDTH)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x)[None, None].chunk(3, -1)
+        y: Tensor = self.out(nn.functional.scaled_dot_product_attention(q, k, v)[0, 0])
+        # Without a GPU, Inductor gets no more than products and views: a compiler of C++ would take half a minute.
+        return x + y if x.is_cuda else y
+
+
+def pieces(*, copy_inputs: bool = True) -> tuple[nn.Module, nn.Module]:
+    """A model as it is, and in compiled pieces that are captured as CUDA graphs; without a GPU, graphs are counted."""
+    from tracekit.capture.compile import CompileConfig, compile_model  # noqa: PLC0415 - takes a second
+
+    torch.manual_seed(0)
+    model = Attentive().to(device()).eval()
+    config = CompileConfig(
+        splitting_ops=(_ATTENTION,),
+        cudagraph_sizes=(_TOKENS,),
+        copy_inputs=copy_inputs,
+        graph_capture="cuda" if device().type == "cuda" else "record",
+        use_cache=False,
+    )
+    return model, compile_model(model, config)
+
+
+class Attentive(nn.Module):
+    """Layers with attention, at which the model is split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Attention(inner) for inner in _INNER[:LAYERS]])
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def tokens() -> Tensor:
+    """An input of that model."""
+    return torch.randn(_TOKENS, _WIDTH, device=device())
+
+
+@torch.no_grad()
+def run_pieces() -> None:
+    """Compiles in the first step; captures and replays in the later ones, each with an input at another address."""
+    from tracekit.capture import step  # noqa: PLC0415 - scripts do without
+    from tracekit.capture.compile import counters  # noqa: PLC0415 - as above
+    from tracekit.capture.run import without_graph_captures  # noqa: PLC0415 - as above
+
+    plain, model = pieces()
+    inputs = [tokens() for _ in range(4)]
+    before = counters.snapshot()
+    with step("compile"), without_graph_captures():
+        model(inputs[0])  # before the plain model, which would take its name
+        expected = [plain(x) for x in inputs]
+        synchronize()
+    right = True
+    for x, result in zip(inputs, expected, strict=True):
+        with step("piecewise"):
+            right &= same(model(x), result)
+            synchronize()
+    counts = {name: number - before[name] for name, number in counters.snapshot().items()}
+    record_truth(counters=counts, linears=linears(plain), rows=_TOKENS, right=right)
+
+
+def _script(calls: str) -> None:
+    """Calls the model in a loop of its own."""
+    model, x = make()
+    with torch.no_grad():
+        if torch.cuda.is_available():
+            # What libraries copy and fill at their first product is not a module's work.
+            ones = torch.ones(64, 64, device=device())
+            nn.functional.linear(ones, ones, ones[0])
+            synchronize()
+        for _ in range(int(calls)):
+            model(x)
+    synchronize()
+
+
+def _workers() -> None:
+    """Two processes at once, each of which calls the model."""
+    running = [subprocess.Popen([sys.executable, __file__, "script", str(calls)]) for calls in WORKERS]
+    sys.exit(max(abs(process.wait()) for process in running))
+
+
+def about(place: str) -> None:
+    """Writes as JSON what torch says of itself and of the GPUs, after it has used one: some fail only then."""
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    if gpus:
+        x = torch.ones(64, 64, device="cuda")
+        torch.cuda.synchronize()
+        if float((x @ x)[0, 0]) != x.shape[0]:
+            raise RuntimeError(f"{gpus[0]} multiplies wrongly")
+    try:
+        nvtx = version("nvtx")
+    except PackageNotFoundError:
+        nvtx = None
+    nccl = None
+    if gpus and dist.is_available() and dist.is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    said = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "nvtx": nvtx, "nccl": nccl, "gpus": gpus}
+    Path(place).write_text(json.dumps(said), "utf-8")
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {"about": about, "script": _script, "workers": _workers}
+
+if __name__ == "__main__":
+    _COMMANDS[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,389 @@
+"""Ends of push/pop ranges: as recorded, except on threads on which a forward that raised left ranges open.
+
+The profiler ends the innermost open range at each pop, whichever range the pop was meant for. So after a range was left
+open, recorded ends are late, never early, and what is truly open at any time is among what is recorded as open. An open
+call or step ends at the end of the range around it, at the next call of its root (the next step of its kind), or at the
+next push that only a range further out can have made, whichever is first. Two things prove recorded ends: a call
+around which everything had ended, and a later call by the same caller, which must have been open until then. Where
+nothing proves which call is open, work belongs to nobody (``left_open``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.groups import distinct
+from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import LEFT_OPEN
+from tracekit.markers.base import Marker, ModuleMarker, StepMarker, Unreadable
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import PUSH_POP, Recording
+from tracekit.trace.decoding import Decoded
+
+_PLAIN, _UNPLACED, _MODULE, _STEP = range(4)
+_OUTERMOST = -1
+#: A module that was called this often has called everything that it ever calls.
+_OFTEN = 3
+_BEFORE_ALL = np.iinfo(np.int64).min
+_NUMBERS = re.compile(r"[\d\[].*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeEnds:
+    """When ranges ended.
+
+    Attributes:
+        end: End of every range of the recording, on the axis.
+        end_ns: The same as a time.
+        as_recorded: Whether all of these are the recorded ends.
+        doubts: Stretches in which it is not known what was open on a thread, by time: starts and ends on the axis, and
+            the row of some range of that thread.
+    """
+
+    end: Ints
+    end_ns: Ints
+    as_recorded: bool
+    doubts: tuple[Ints, Ints, Rows]
+
+    def in_doubt(self, at: Ints) -> Flags:
+        """Which times on the axis lie in such a stretch, or at its end."""
+        since, until, _ = self.doubts
+        if not since.size:
+            return np.zeros(at.size, dtype=bool)
+        row = np.searchsorted(since, at) - 1
+        return np.append(until, _BEFORE_ALL)[row] >= at
+
+
+class _Names(NamedTuple):
+    """Names in markers as numbers. A name is the path of a module, or a step's text up to the first number.
+
+    Attributes:
+        kind: For every marker _PLAIN, _UNPLACED, _MODULE or _STEP; one more entry for plain text.
+        name: For every marker the number of its name, or _OUTERMOST; one more entry for plain text.
+        above: For every name that of the nearest path above it, or _OUTERMOST; one more entry for no name.
+        parts: For every name how many dots its path has; one more entry for no name.
+    """
+
+    kind: Ints
+    name: Ints
+    above: Ints
+    parts: Ints
+
+    @staticmethod
+    def of(markers: list[Marker]) -> _Names:
+        kind, name = [], []
+        numbers: dict[tuple[int, str], int] = {}
+        for marker in markers:
+            match marker:
+                case ModuleMarker(class_only=False):
+                    kind.append(_MODULE)
+                    name.append(numbers.setdefault((_MODULE, marker.path), len(numbers)))
+                case StepMarker():
+                    kind.append(_STEP)
+                    name.append(numbers.setdefault((_STEP, _NUMBERS.sub("", marker.name)), len(numbers)))
+                case _:
+                    kind.append(_UNPLACED if isinstance(marker, ModuleMarker | Unreadable) else _PLAIN)
+                    name.append(_OUTERMOST)
+        above = [_above(path, numbers) if of_kind == _MODULE else _OUTERMOST for of_kind, path in numbers]
+        parts = [path.count(".") for _, path in numbers]
+        return _Names(*map(np.array, ([*kind, _PLAIN], [*name, _OUTERMOST], [*above, _OUTERMOST], [*parts, 0])))
+
+
+def _above(path: str, numbers: dict[tuple[int, str], int]) -> int:
+    while path:
+        path = path.rpartition(".")[0]
+        if (_MODULE, path) in numbers:
+            return numbers[_MODULE, path]
+    return _OUTERMOST
+
+
+class _Pushes(NamedTuple):
+    """Calls and steps by start, outer ones first; domains, each of which has a stack of its own, lie end to end.
+
+    Attributes:
+        row: Row of the recording's ranges.
+        thread: Row of threads.
+        kind: _UNPLACED, _MODULE or _STEP.
+        name: Number of the name.
+        above: Number of the name above.
+        start: Start, on an axis of threads and domains.
+        end: Recorded end there.
+        parent: The one around it as recorded, or -1.
+        ended: Whether that end is recorded.
+    """
+
+    row: Rows
+    thread: Rows
+    kind: Ints
+    name: Ints
+    above: Ints
+    start: Ints
+    end: Ints
+    parent: Rows
+    ended: Flags
+
+    def ends_before(self, cut: Rows) -> Ints:
+        """Ends of all, where some end when another is pushed at the latest."""
+        return np.where(cut >= 0, self.start[cut], self.end)
+
+    def of_caller(self, parent: Rows) -> Flags:
+        """Which are calls right inside the module above them in their path."""
+        calls = (self.kind == _MODULE) & (parent >= 0) & (self.kind[parent] == _MODULE)
+        return np.asarray(calls & (self.above == self.name[parent]))
+
+    def inside(self, chosen: Flags) -> Flags:
+        """Which lie in chosen ones as recorded, or are chosen themselves."""
+        return np.maximum.accumulate(np.where(chosen, self.end, _BEFORE_ALL)) >= self.end
+
+
+def range_ends(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> RangeEnds:
+    """Finds when every range ended, and counts the calls and steps that were left open."""
+    none = np.empty(0, dtype=np.int64)
+    recorded = RangeEnds(axis.range_end, recording.ranges.end_ns, as_recorded=True, doubts=(none, none, none))
+    names = _Names.of(decoded.bare)
+    rows = _marked(recording, decoded, axis, names)
+    suspects = _suspects(recording, decoded, axis, names, rows)
+    if not suspects.size:
+        return recorded
+    suspect = np.isin(recording.ranges.thread[rows], suspects)
+    own, others = rows[suspect], rows[~suspect]
+    kind, name = _numbers(recording, decoded, names, others)
+    around, _ = parents(axis.range_start[others], axis.range_end[others])
+    elsewhere = _Seen.of(kind, name, around, np.ones(others.size, dtype=bool))
+    end, end_ns = axis.range_end.copy(), recording.ranges.end_ns.copy()
+    clipped = _end_with_the_range_around(recording, axis, own, end, end_ns)
+    pushes = _pushes(recording, decoded, axis, names, own, end)
+    cut, sure, last_called = _cut(pushes, elsewhere, clipped)
+    dead = np.flatnonzero(cut >= 0)
+    left_open = np.union1d(pushes.row[dead], np.flatnonzero(clipped))
+    if not left_open.size:
+        return recorded
+    recording.counters.add("calls", LEFT_OPEN, left_open.size)
+    at = pushes.row[cut[dead]]
+    end[pushes.row[dead]], end_ns[pushes.row[dead]] = axis.range_start[at], recording.ranges.start_ns[at]
+    _end_steps(recording, axis, pushes, cut, end, end_ns)
+    shown = np.isin(pushes.thread, recording.ranges.thread[left_open])
+    doubts = _doubts(axis, pushes, end, shown & ~sure, last_called)
+    return RangeEnds(end, end_ns, as_recorded=False, doubts=doubts)
+
+
+def _marked(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: _Names) -> Rows:
+    ranges = recording.ranges
+    pushed = (ranges.kind == PUSH_POP) & axis.ends_here & ((axis.range_end > axis.range_start) | ranges.open)
+    marked = names.kind[decoded.canonical_marker[np.append(decoded.of_text, -1)]] > _PLAIN
+    return np.flatnonzero(pushed & marked[ranges.text])
+
+
+def _numbers(recording: Recording, decoded: Decoded, names: _Names, rows: Rows) -> tuple[Ints, Ints]:
+    marker = decoded.canonical_marker[decoded.of_text[recording.ranges.text[rows]]]
+    return names.kind[marker], names.name[marker]
+
+
+def _suspects(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: _Names, rows: Rows) -> Rows:
+    """Threads with a call or step that has no end, or a root or step inside one of its own name."""
+    kind, name = _numbers(recording, decoded, names, rows)
+    start, end = axis.range_start[rows], axis.range_end[rows]
+    again, last = _inside_themselves(name, start, end, _roots(kind, names.above[name]))
+    thread, is_open = recording.ranges.thread[rows], recording.ranges.open[rows]
+    # Where all ended, a root right inside itself calls itself, or two sets of hooks marked it.
+    itself = parents(start, end)[0][again] == last if again.size else again > 0
+    return np.unique(np.concatenate((thread[again[~itself]], thread[is_open])))
+
+
+def _roots(kind: Ints, above: Ints) -> Flags:
+    return np.asarray((kind == _STEP) | ((kind == _MODULE) & (above == _OUTERMOST)))
+
+
+def _inside_themselves(name: Ints, start: Ints, end: Ints, chosen: Flags) -> tuple[Rows, Rows]:
+    """Chosen ranges that began before the last one of their name had ended, by start, and these last ones."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(name[rows], kind="stable")]
+    again = (name[rows[1:]] == name[rows[:-1]]) & (start[rows[1:]] < end[rows[:-1]])
+    order = np.argsort(rows[1:][again])
+    return rows[1:][again][order], rows[:-1][again][order]
+
+
+def _end_with_the_range_around(recording: Recording, axis: ThreadAxis, rows: Rows, end: Ints, end_ns: Ints) -> Flags:
+    """Ends ranges without an end where one around them ended; returns which ranges of the recording these are."""
+    is_open = recording.ranges.open[rows]
+    ended, left = rows[~is_open], rows[is_open]
+    since, until = axis.range_start[ended], axis.range_end[ended]
+    at = axis.range_start[left]
+    around = np.append(ended, -1)[innermost(since, until, parents(since, until)[0], at - 1, at + 1)]
+    left, around = left[around >= 0], around[around >= 0]
+    end[left], end_ns[left] = axis.range_end[around], recording.ranges.end_ns[around]
+    clipped = np.zeros(end.size, dtype=bool)
+    clipped[left] = True
+    return clipped
+
+
+def _pushes(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: _Names, rows: Rows, ends: Ints) -> _Pushes:
+    """The calls and steps of some threads; of those that began together the outer first."""
+    kind, name = _numbers(recording, decoded, names, rows)
+    domain = np.unique(recording.ranges.domain[rows], return_inverse=True)[1]
+    start, end = one_axis([domain, domain], [axis.range_start[rows], ends[rows]])
+    order = np.arange(rows.size)
+    if not bool((start[1:] > start[:-1]).all()):
+        order = np.lexsort((rows, names.parts[name], kind != _STEP, -end, start))
+    start, end, left = start[order], end[order], (ends < axis.range_end)[rows[order]]
+    parent, _ = parents(start, end)
+    ended = ~(recording.ranges.open[rows[order]] | left)
+    # A stack does not pop a range before those inside: such an end was meant for another.
+    above = parent[left]
+    while (above := above[above >= 0]).size:
+        ended[above], above = False, parent[above]
+    return _Pushes(
+        row=rows[order],
+        thread=recording.ranges.thread[rows[order]],
+        kind=kind[order],
+        name=name[order],
+        above=names.above[name[order]],
+        start=start,
+        end=end,
+        parent=parent,
+        ended=ended,
+    )
+
+
+class _Seen(NamedTuple):
+    """What calls and steps that ended as recorded show.
+
+    Attributes:
+        callers: For every name those right inside which it was called, among them _OUTERMOST.
+        often: Names that were called so often that everything they call is known.
+    """
+
+    callers: dict[int, set[int]]
+    often: set[int]
+
+    @staticmethod
+    def of(kind: Ints, name: Ints, parent: Rows, chosen: Flags) -> _Seen:
+        """What some of the ranges show; of their parents only those count that are among them."""
+        rows = np.flatnonzero(chosen)
+        calls = np.append(chosen & (kind == _MODULE), False)
+        caller = np.where(calls[parent[rows]], np.append(name, _OUTERMOST)[parent[rows]], _OUTERMOST)
+        callers: dict[int, set[int]] = {}
+        # In one number each, from 0 on: the kinds of names are few.
+        width = int(name.max(initial=_OUTERMOST)) - _OUTERMOST + 1
+        pairs, _ = distinct((caller - _OUTERMOST) * width + name[rows] - _OUTERMOST)
+        for pair in pairs.tolist():
+            callers.setdefault(pair % width + _OUTERMOST, set()).add(pair // width + _OUTERMOST)
+        times = np.bincount(name[rows] - _OUTERMOST, minlength=width)
+        return _Seen(callers, set((np.flatnonzero(times >= _OFTEN) + _OUTERMOST).tolist()))
+
+    def and_of(self, other: _Seen) -> _Seen:
+        """What both show."""
+        names = self.callers.keys() | other.callers.keys()
+        callers = {name: self.callers.get(name, set()) | other.callers.get(name, set()) for name in names}
+        return _Seen(callers, self.often | other.often)
+
+
+def _cut(pushes: _Pushes, elsewhere: _Seen, clipped: Flags) -> tuple[Rows, Flags, Rows]:
+    """For every call and step the push by which it had ended, or -1; and which certainly ended as recorded.
+
+    Third, the last call that each certainly made, or itself.
+    """
+    killed = _ended_by_the_next_of_their_root(pushes)
+    parent, _ = parents(pushes.start, pushes.ends_before(killed))
+    sure = pushes.inside(pushes.ended & (parent < 0) & (killed < 0))
+    seen = elsewhere.and_of(_Seen.of(pushes.kind, pushes.name, pushes.parent, sure))
+    proven = np.isin(pushes.thread, np.unique(pushes.thread[(killed >= 0) | clipped[pushes.row]]))
+    foreign = (pushes.kind == _MODULE) & (np.append(pushes.kind, _STEP)[parent] == _MODULE) & ~pushes.of_caller(parent)
+    cut = _ended_by_calls_from_outside(pushes, killed, parent, np.flatnonzero(foreign & ~sure), (seen, proven))
+    parent, _ = parents(pushes.start, pushes.ends_before(cut))
+    sure |= pushes.inside(pushes.ended & (killed < 0) & (((parent < 0) & (cut < 0)) | _followed(pushes, parent, sure)))
+    return np.where(sure, -1, cut), sure, _last_called(pushes, parent)
+
+
+def _ended_by_the_next_of_their_root(pushes: _Pushes) -> Rows:
+    """For every call and step the push of its root, or of a step of its kind, by which it had ended; or -1.
+
+    Such a push ends the one before it, if that has no earlier end, and all that were pushed since and are still open.
+    """
+    again, before = _inside_themselves(pushes.name, pushes.start, pushes.end, _roots(pushes.kind, pushes.above))
+    cut = np.full(pushes.row.size, -1, dtype=np.int64)
+    # As often as there are calls that were left open, which are few.
+    for push, last in zip(again.tolist(), before.tolist(), strict=True):
+        at = int(pushes.parent[push]) if cut[last] < 0 else -1
+        while at >= last:
+            cut[at] = push if cut[at] < 0 else cut[at]
+            at = int(pushes.parent[at])
+    return cut
+
+
+def _ended_by_calls_from_outside(
+    pushes: _Pushes, killed: Rows, parent: Rows, foreign: Rows, known: tuple[_Seen, Flags]
+) -> Rows:
+    """For every call and step the push by which it had ended, also that of a call that only an outer one makes."""
+    seen, proven = known
+    cut, outer, proof = killed.copy(), parent.copy(), _last_called(pushes, pushes.parent)
+    for push in foreign.tolist():
+        name, above = int(pushes.name[push]), int(pushes.above[push])
+        callers = seen.callers.get(name, set()) | {above}
+        at, left = int(parent[push]), []
+        while at >= 0 and pushes.kind[at] < _STEP and proof[at] <= push:
+            if pushes.kind[at] == _MODULE and int(pushes.name[at]) in callers:
+                break
+            if not 0 <= cut[at] <= push:
+                left.append(at)
+            at = int(outer[at])
+        if not left or (_OUTERMOST not in callers and (at < 0 or pushes.kind[at] == _STEP)):
+            continue
+        if (proven[push] and len(callers) == 1) or int(pushes.name[left[0]]) in seen.often:
+            cut[left], outer[left] = push, at
+    return cut
+
+
+def _last_called(pushes: _Pushes, parent: Rows) -> Rows:
+    """For every call the last one that it certainly made, which proves it open until then; or itself."""
+    last = np.arange(parent.size)
+    called = np.flatnonzero(pushes.of_caller(parent))
+    np.maximum.at(last, parent[called], called)
+    return last
+
+
+def _followed(pushes: _Pushes, parent: Rows, sure: Flags) -> Flags:
+    """Which are followed by a call that the same caller certainly made, with as much recorded as open around it."""
+    rows = np.flatnonzero(~sure)
+    _, group = distinct((pushes.parent[rows] + 1) * (sure.size + 1) + parent[rows] + 1)
+    last = np.full(rows.size, -1, dtype=np.int64)
+    called = pushes.of_caller(parent)[rows]
+    np.maximum.at(last, group[called], rows[called])
+    followed = np.zeros(sure.size, dtype=bool)
+    followed[rows] = rows < last[group]
+    return followed
+
+
+def _doubts(axis: ThreadAxis, pushes: _Pushes, end: Ints, unsure: Flags, last_called: Rows) -> tuple[Ints, Ints, Rows]:
+    """Stretches in which the innermost call may have ended: after the last call that it certainly made."""
+    calls = np.flatnonzero(pushes.kind < _STEP)
+    reach = np.maximum.accumulate(np.where(unsure[calls], end[pushes.row[calls]], _BEFORE_ALL))
+    calls = calls[axis.range_start[pushes.row[calls]] < reach]
+    calls = calls[nesting_order(axis.range_start[pushes.row[calls]], end[pushes.row[calls]])]
+    start, until = axis.range_start[pushes.row[calls]], end[pushes.row[calls]]
+    edges = np.sort(np.concatenate((start, until)))
+    at = innermost(start, until, parents(start, until)[0], edges[:-1], edges[1:])
+    proof = axis.range_start[pushes.row[last_called[calls]]]
+    doubtful = (edges[1:] > edges[:-1]) & (at >= 0) & unsure[calls[at]] & (edges[:-1] >= proof[at])
+    return edges[:-1][doubtful], edges[1:][doubtful], pushes.row[calls[at[doubtful]]]
+
+
+def _end_steps(recording: Recording, axis: ThreadAxis, pushes: _Pushes, cut: Rows, end: Ints, end_ns: Ints) -> None:
+    """Ends steps that were left open at the last pop of a range from within: that was meant for the step."""
+    steps = np.flatnonzero((cut >= 0) & (pushes.kind == _STEP))
+    popped = np.flatnonzero((recording.ranges.kind == PUSH_POP) & axis.ends_here & ~recording.ranges.open)
+    pushed, ended = axis.range_start[popped], axis.range_end[popped]
+    called = np.append(np.sort(axis.range_start[pushes.row[pushes.kind < _STEP]]), _BEFORE_ALL)
+    for step in steps.tolist():
+        start, until = axis.range_start[pushes.row[[step, cut[step]]]]
+        last = max(called[np.searchsorted(called[:-1], until) - 1], start)
+        within = np.arange(*np.searchsorted(pushed, (start, last + 1)))
+        within = within[(ended[within] > last) & (ended[within] < until)]
+        if within.size:
+            at = popped[within[np.argmax(ended[within])]]
+            end[pushes.row[step]], end_ns[pushes.row[step]] = axis.range_end[at], recording.ranges.end_ns[at]

@@ -1,0 +1,410 @@
+"""Trees of the modules of each process, and the one hierarchy that they are merged into, in order."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.groups import distinct, minima
+from tracekit.arrays.types import Ints, Rows
+from tracekit.markers.base import MODULE
+from tracekit.trace.hierarchy.module_paths import name_and_kind
+from tracekit.trace.hierarchy.path_collisions import (
+    NOTHING,
+    Called,
+    Facts,
+    Numbers,
+    PathCollisions,
+    clusters,
+    common,
+    same,
+    split_conflicting,
+)
+
+
+class Nodes(NamedTuple):
+    """The modules that were called, each in its process.
+
+    Attributes:
+        process: Row of processes.
+        place: Row of the paths.
+        which: Row of ``PathCollisions.numbers``, which tell it from other modules of that path.
+        first_ns: When it was first called.
+        first_call: Row of its first call.
+        facts: What all its calls say of it together, and whether they contradict each other.
+    """
+
+    process: Ints
+    place: Ints
+    which: Ints
+    first_ns: Ints
+    first_call: Rows
+    facts: list[tuple[Facts, bool]]
+
+
+def nodes_of(
+    calls: Called, namesakes: PathCollisions, rows: Rows, start_ns: Ints, facts: Sequence[Facts]
+) -> tuple[Nodes, Ints]:
+    """The modules of some calls, and for each of these calls the row of its module.
+
+    Args:
+        calls: All calls.
+        namesakes: Which module of its path each call is of.
+        rows: The calls to look at.
+        start_ns: When each call began.
+        facts: The distinct facts.
+    """
+    places, ways = int(calls.place.max(initial=0)) + 1, len(namesakes.numbers)
+    code = (calls.process[rows].astype(np.int64) * places + calls.place[rows]) * ways
+    keys, node = distinct(code + namesakes.which[rows])
+    began = start_ns[rows]
+    first = minima(node, began, keys.size)
+    first_call = np.zeros(keys.size, dtype=np.int64)
+    earliest = np.flatnonzero(began == first[node])[::-1]
+    first_call[node[earliest]] = rows[earliest]
+    own = calls.placed[rows]
+    pairs, _ = distinct(node[own] * len(facts) + calls.facts[rows[own]])
+    node_facts: list[list[Facts]] = [[] for _ in range(keys.size)]
+    for row, fact in np.stack(np.divmod(pairs, len(facts)), axis=1).tolist():
+        node_facts[row].append(facts[fact])
+    process, place = np.divmod(keys // ways, places)
+    return Nodes(process, place, keys % ways, first, first_call, [*map(common, node_facts)]), node
+
+
+class ModuleTrees(NamedTuple):
+    """Trees of modules.
+
+    Attributes:
+        roots: The roots of all processes, in the order of first calls.
+        of_node: The tree of every node.
+        above: By the identity of each tree the one above it; None above a root.
+    """
+
+    roots: list[Tree]
+    of_node: list[Tree]
+    above: dict[int, Tree | None]
+
+
+def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> ModuleTrees:
+    """The roots of all processes with everything below them, containers included, in the order of first calls.
+
+    Args:
+        nodes: The modules that were called.
+        paths: The paths of places.
+        numbers: What tells the modules of one path apart.
+    """
+    trees_of_processes = ModuleTrees([], [], {})
+    by_row: dict[int, Tree] = {}
+    known: dict[tuple[int, str, int], Tree] = {}
+    process, place, which = (column.tolist() for column in nodes[:3])
+    first_ns, first_call = nodes.first_ns.tolist(), nodes.first_call.tolist()
+    for row in np.lexsort((nodes.first_call, nodes.first_ns)).tolist():
+        number_at = dict(numbers[which[row]])
+        above, siblings = -1 - process[row], trees_of_processes.roots
+        tree: Tree | None = None
+        outer: Tree | None = None
+        for parts, part in enumerate(paths[place[row]].split("."), 1):
+            key = (above, part, number_at.get(parts, 0))
+            if (tree := known.get(key)) is None:
+                first = first_ns[row], first_call[row]
+                name, kind = name_and_kind(part)
+                tree = known[key] = Tree(name, process[row], -1, NOTHING, first=first, kind=kind)
+                siblings.append(tree)
+            trees_of_processes.above[id(tree)] = outer
+            above, siblings, outer = id(tree), tree.below, tree
+        assert tree is not None
+        tree.row = row
+        tree.facts, tree.differs = nodes.facts[row]
+        by_row[row] = tree
+    trees_of_processes.of_node.extend(by_row[row] for row in range(len(by_row)))
+    return trees_of_processes
+
+
+#: More modules than these under one path are not compared: each process keeps its own.
+_MOST_MODULES = 64
+
+
+@dataclass(slots=True)
+class MergedModule:
+    """A module of the joint hierarchy.
+
+    Attributes:
+        path: Its unique path.
+        name: The last part of its path.
+        kind: What it is: one of ``markers.base.KINDS``.
+        place: The path without the numbers that tell modules of one path apart.
+        parent: Row of the module above, or -1.
+        same: The modules of the sources that it joins.
+        facts: What they have in common.
+        differs: Whether they contradict each other, or some of them may be another module of that path.
+        subtree_end: Row after its last descendant.
+    """
+
+    path: str
+    name: str
+    kind: str
+    place: str
+    parent: int
+    same: list[Tree]
+    facts: Facts
+    differs: bool
+    subtree_end: int = 0
+
+
+def merge_hierarchies(roots: list[Tree]) -> list[MergedModule]:
+    """The modules of all sources in pre-order."""
+    joints: list[MergedModule] = []
+    taken: set[str] = set()
+    pending: list[tuple[int, str, Group] | int] = [*_reversed_siblings(roots, -1)]
+    while pending:
+        entry = pending.pop()
+        if isinstance(entry, int):
+            joints[entry].subtree_end = len(joints)
+            continue
+        parent, name, group = entry
+        row = len(joints)
+        joints.append(_joint(name, group, joints[parent] if parent >= 0 else None, parent, taken))
+        below = [tree for member in group.members for tree in member.below]
+        pending.append(row)
+        pending += _reversed_siblings(below, row)
+    return joints
+
+
+def _joint(name: str, group: Group, above: MergedModule | None, parent: int, taken: set[str]) -> MergedModule:
+    place = f"{above.place}.{group.name}" if above else group.name
+    around = f"{above.path}." if above else ""
+    # A name that holds dots may spell the path of another.
+    number = 1
+    while (path := f"{around}{name}" if number == 1 else f"{around}{name}~{number}") in taken:
+        number += 1
+    taken.add(path)
+    facts, differs = common(dict.fromkeys(tree.facts for tree in group.members))
+    differs |= group.unclear or any(tree.differs for tree in group.members)
+    return MergedModule(path, path[len(around) :], group.members[0].kind, place, parent, group.members, facts, differs)
+
+
+def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, str, Group]]:
+    """The modules right below one module, last first: row of that module, name and group of each."""
+    by_name: dict[tuple[str, str], list[Tree]] = {}
+    for tree in trees:
+        by_name.setdefault((tree.name, tree.kind), []).append(tree)
+    groups: list[Group] = []
+    for (name, _), members in by_name.items():
+        one_per_source = len({tree.source for tree in members}) == len(members)
+        groups += [Group(name, members)] if one_per_source else _groups_of_name(name, members)
+    groups = in_order(groups, _spelled)
+    return ((parent, name, group) for name, group in reversed([*zip(_names(groups), groups, strict=True)]))
+
+
+def _names(groups: list[Group]) -> list[str]:
+    taken = {group.name for group in groups}
+    count: Counter[str] = Counter()
+    names = []
+    for group in groups:
+        count[group.name] += 1
+        name = group.name
+        if count[name] > 1:
+            while (name := f"{group.name}~{count[group.name]}") in taken:
+                count[group.name] += 1
+            taken.add(name)
+        names.append(name)
+    return names
+
+
+def _below(root: Tree, path: str) -> Iterator[tuple[str, Facts]]:
+    """Paths and facts of a module and all below it, without paths that stand for several modules."""
+    pending = [(path, root)]
+    while pending:
+        path, tree = pending.pop()
+        yield path, tree.facts
+        count = Counter(child.name for child in tree.below)
+        pending += [(f"{path}.{child.name}", child) for child in tree.below if count[child.name] == 1]
+
+
+def _groups_of_name(name: str, members: list[Tree]) -> list[Group]:
+    """Groups of modules of one name: modules of different sources are one if they can be."""
+    if len({tree.source for tree in members}) == 1:
+        return [Group(name, [tree]) for tree in members]
+    numbers = _parts([dict(_below(tree, name)) for tree in members])
+    unclear = {id(tree) for tree, number in zip(members, numbers, strict=True) if number < 0}
+    groups = _grouped(members, numbers)
+    return [Group(name, trees, any(id(tree) in unclear for tree in trees)) for trees in groups]
+
+
+def _grouped(members: list[Tree], numbers: list[int]) -> list[list[Tree]]:
+    """Puts modules of one number together; two of one source stay apart, since that source tells them apart."""
+    groups: dict[tuple[int, int], list[Tree]] = {}
+    for tree, number in zip(members, numbers, strict=True):
+        copy = 0
+        while any(other.source == tree.source for other in groups.get((number, copy), ())):
+            copy += 1
+        groups.setdefault((number, copy), []).append(tree)
+    return list(groups.values())
+
+
+def _parts(evidence: list[dict[str, Facts]]) -> list[int]:
+    """A number for each tree, the same for trees that can be one module with all below it; -1 if several fit."""
+    cluster = _clusters_by_path(evidence)
+    contested = {path: row for row, path in enumerate(sorted(cluster)) if max(cluster[path].values()) > 0}
+    tokens = [
+        {
+            contested[path]: cluster[path][facts]
+            for path, facts in paths.items()
+            if path in contested and cluster[path][facts] >= 0
+        }
+        for paths in evidence
+    ]
+    numbers = split_conflicting(tokens, _MOST_MODULES)
+    return list(range(len(evidence))) if numbers is None else numbers
+
+
+def _clusters_by_path(evidence: list[dict[str, Facts]]) -> dict[str, dict[Facts, int]]:
+    """For every path and each of its facts a number, the same for facts that do not contradict each other."""
+    cluster: dict[str, dict[Facts, int]] = {}
+    for paths in evidence:
+        for path, facts in paths.items():
+            cluster.setdefault(path, {})[facts] = 0
+    for of_path in cluster.values():
+        distinct = sorted(of_path, key=repr)
+        of_path.update(zip(distinct, clusters(distinct, same), strict=True))
+    return cluster
+
+
+def _spelled(group: Group) -> str:
+    """The facts of a module and all below it as a text that does not depend on the order of the sources."""
+    return repr(sorted({(path, repr(facts)) for tree in group.members for path, facts in _below(tree, "")}))
+
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+@dataclass(slots=True)
+class Tree:
+    """A module as one process or report knows it, with the modules below it.
+
+    Attributes:
+        name: Last part of its path, without a number that tells it from others.
+        source: Number of the process or report.
+        row: Row of the module there; -1 for a container that is never called.
+        facts: What its markers say of it.
+        differs: Whether its own calls contradict each other about it.
+        first: When it, or a module below it, was first called, by a clock that all sources share; None without one.
+        below: The modules below, in the order of their first calls.
+        kind: What it is: one of ``markers.base.KINDS``.
+    """
+
+    name: str
+    source: int
+    row: int
+    facts: Facts = NOTHING
+    differs: bool = False
+    first: tuple[int, int] | None = None
+    below: list[Tree] = field(default_factory=list)
+    kind: str = MODULE
+
+
+@dataclass(slots=True)
+class Group:
+    """Modules of several sources that are one and the same.
+
+    Attributes:
+        name: Their name.
+        members: The modules.
+        unclear: Whether some of them could also be other modules of that name.
+    """
+
+    name: str
+    members: list[Tree]
+    unclear: bool = False
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """When it was first called."""
+        return min(tree.first for tree in self.members if tree.first is not None)
+
+
+def in_order(groups: list[Group], spelled: Callable[[Group], str]) -> list[Group]:
+    """Siblings by their first calls if one clock times them all, else in the order of the sources.
+
+    Args:
+        groups: The siblings.
+        spelled: A text that tells siblings of one name apart.
+    """
+    timed = all(tree.first is not None for group in groups for tree in group.members)
+    return _by_number(_by_time(groups)) if timed else _as_in_sources(groups, _keys(groups, spelled))
+
+
+def _by_time(groups: list[Group]) -> list[Group]:
+    return sorted(groups, key=lambda group: group.first)
+
+
+def _by_number(groups: list[Group]) -> list[Group]:
+    """Numbered siblings by their numbers, unless a process called them in another order, as pipeline stages are."""
+    numbered = [place for place, group in enumerate(groups) if _is_number(group.name)]
+    by_source: dict[int, list[tuple[tuple[int, int] | None, int]]] = {}
+    for place in numbered:
+        for tree in groups[place].members:
+            by_source.setdefault(tree.source, []).append((tree.first, int(tree.name)))
+    for calls in by_source.values():
+        numbers = [number for _, number in sorted(calls, key=lambda call: call[0] or (0, 0))]
+        if numbers != sorted(numbers):
+            return groups
+    ordered = list(groups)
+    by_number = sorted((groups[place] for place in numbered), key=lambda group: int(group.name))
+    for place, group in zip(numbered, by_number, strict=True):
+        ordered[place] = group
+    return ordered
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def _as_in_sources(groups: list[Group], keys: list[tuple[object, ...]]) -> list[Group]:
+    """Merges the orders of all sources; siblings that no source orders go by name, numbers by their size."""
+    after: list[set[int]] = [set() for _ in groups]
+    waits = [0] * len(groups)
+    for earlier, later in _neighbours(groups):
+        if later not in after[earlier]:
+            after[earlier].add(later)
+            waits[later] += 1
+    by_name = sorted(range(len(groups)), key=keys.__getitem__)
+    rank = {place: number for number, place in enumerate(by_name)}
+    free = [rank[place] for place in by_name if not waits[place]]
+    ordered: dict[int, Group] = {}
+    for first in by_name:
+        while free or first not in ordered:
+            # Where nothing is free any more, sources contradict each other: continue with the first by name.
+            place = by_name[heapq.heappop(free)] if free else first
+            ordered[place] = groups[place]
+            for later in after[place]:
+                waits[later] -= 1
+            for later in (next_ for next_ in after[place] if not waits[next_] and next_ not in ordered):
+                heapq.heappush(free, rank[later])
+    return [*ordered.values()]
+
+
+def _neighbours(groups: list[Group]) -> Iterable[tuple[int, int]]:
+    by_source: dict[int, list[tuple[int, int]]] = {}
+    for place, group in enumerate(groups):
+        for tree in group.members:
+            by_source.setdefault(tree.source, []).append((tree.row, place))
+    for rows in by_source.values():
+        yield from pairwise([place for _, place in sorted(rows)])
+
+
+def _keys(groups: list[Group], spelled: Callable[[Group], str]) -> list[tuple[object, ...]]:
+    """Sort keys of siblings that no source orders: their names and, for those of one name, their texts."""
+    count = Counter(group.name for group in groups)
+    return [(_natural(group.name), spelled(group) if count[group.name] > 1 else "") for group in groups]
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _DIGITS.split(name) if part]

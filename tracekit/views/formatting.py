@@ -1,0 +1,211 @@
+"""Numbers, names and nouns for people, in a terminal and on a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from rich.cells import cell_len, chop_cells, get_character_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.text import Text
+
+from tracekit.analyses import nodes
+from tracekit.analyses.phase_times import COLUMNS
+from tracekit.dataset.opening import Dataset
+
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
+_SHOWN_AS_ZERO = 0.0005
+#: From the first on, three digits would be written 1e+03; below the second, with a negative power of ten.
+_FOUR_DIGITS, _LEAST = 999.5, 0.001
+#: What stands for the middle of a long text, and the least room in which that is left out.
+_CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
+_PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
+#: Names of columns of numbers that identify something: no thousands separators.
+_IDENTIFIERS = ("_id", "pid", "rank", "device", "index")
+_SHARES = ("share", "spread")
+#: Longer texts lose their middle.
+_LONGEST = 240
+#: Places to break behind; none is inside a number or before its unit (``62.5 %``).
+_BREAK = re.compile(r"(?<!\d)\.|\.(?!\d)|_| (?!%)")
+
+
+class Nouns(NamedTuple):
+    """What the work in a dataset is called, and the device that did it.
+
+    Attributes:
+        work: One kernel: ``kernel``.
+        works: Several: ``kernels``.
+        device: ``GPU`` or ``CPU``.
+        node: A row of the hierarchy: ``module``, ``range``, ``operator`` or ``node``.
+    """
+
+    work: str
+    works: str
+    device: str
+    node: str = "module"
+
+    @property
+    def nodes(self) -> str:
+        """Several rows of the hierarchy: ``modules``."""
+        return f"{self.node}s"
+
+
+ON_GPU = Nouns("kernel", "kernels", "GPU")
+ON_CPU = Nouns("operator", "operators", "CPU")
+
+
+def nouns(dataset: Dataset) -> Nouns:
+    """Kernels on the GPU, or operators on the CPU where the dataset holds only these; and what the hierarchy holds."""
+    kinds = {
+        kind
+        for part in dataset.by_report()
+        for kind in part.table("kernels", ["kind"]).column("kind").unique().to_pylist()
+    }
+    return (ON_CPU if kinds == {"cpu_op"} else ON_GPU)._replace(node=nodes.noun(dataset))
+
+
+def records(frame: pd.DataFrame | dict[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]:
+    """The rows of a DataFrame, or of columns by their names; missing values are None."""
+    if isinstance(frame, dict):
+        columns = [[None if value != value else value for value in column.tolist()] for column in frame.values()]
+        return [dict(zip(frame, row, strict=True)) for row in zip(*columns, strict=True)]
+    values = frame.astype(object).where(frame.notna(), None)
+    return [dict(zip(frame.columns, row, strict=True)) for row in values.itertuples(index=False)]
+
+
+def duration(ns: float) -> str:
+    """Nanoseconds in the largest unit that fits, three digits: ``1.23 ms``."""
+    size, unit = next((unit for unit in _UNITS if ns >= unit[0]), _UNITS[-1])
+    return f"{ns / size:.3g} {unit}" if ns < _FOUR_DIGITS * size else f"{ns / size:,.0f} {unit}"
+
+
+def size(number_of_bytes: float) -> str:
+    """Bytes in the largest decimal unit that fits, three digits: ``1.23 MB``."""
+    return _scaled(number_of_bytes, "B")
+
+
+def flops(number: float) -> str:
+    """Operations in the largest unit that fits, three digits: ``1.23 GFLOP``."""
+    return _scaled(number, "FLOP")
+
+
+def _scaled(number: float, unit: str) -> str:
+    for power, prefix in _PREFIXES:
+        if number >= 0.9995 * 10**power:
+            return f"{rounded(number / 10**power)} {prefix}{unit}"
+    return f"{rounded(number)} {unit}"
+
+
+def rounded(number: float) -> str:
+    """Three digits, never as a power of ten: ``1,470``, ``0.123``, ``0.000``."""
+    if number == 0 or abs(number) >= _FOUR_DIGITS:
+        return f"{number:,.0f}"
+    return f"{number:.3g}" if abs(number) >= _LEAST else f"{number:.3f}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage: ``12.3 %``. Only exactly nothing is 0.0 %, only exactly all is 100.0 %."""
+    if 0 < share < _SHOWN_AS_ZERO:
+        return "<0.1 %"
+    if 1 - _SHOWN_AS_ZERO < share < 1:
+        return ">99.9 %"
+    return f"{share:.1%}".replace("%", " %")
+
+
+def plain(text: str) -> str:
+    """Text of unknown origin without control characters, which could steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters: of a longer one begin and end."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}{_CUT}{text[-half:]}"
+
+
+def truncate(text: str, cells: int) -> str:
+    """A text in so many cells of the terminal: of a longer one begin and end, if there is room for both."""
+    if cells < _LEAST_CELLS or cell_len(text) <= cells:
+        return text
+    text, half = shortened(text, 2 * cells), cells // 2
+    return f"{chop_cells(text, cells - half - 1)[0]}{_CUT}{chop_cells(text[::-1], half)[0][::-1]}"
+
+
+def count(number: int, singular: str, plural: str | None = None) -> str:
+    """``1 kernel``, ``1,000 kernels``."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def cell(name: str, value: object) -> str:
+    """A value for people.
+
+    Args:
+        name: The name of its column.
+        value: The value; None is empty, as is a time of 0 in a phase.
+    """
+    if value is None or (value == 0 and name in COLUMNS):
+        return ""
+    if isinstance(value, str):
+        return plain(shortened(value, _LONGEST))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | dict):
+        return plain(json.dumps(value)) if value else ""
+    assert isinstance(value, int | float)
+    return _figure(name, value)
+
+
+def _figure(name: str, value: float) -> str:
+    if name.endswith(("_ns", "_ns_per_token")):
+        return f"-{duration(-value)}" if value < 0 else duration(value)
+    if name.endswith(_SHARES) or name == "known":
+        return percent(value)
+    if name.endswith(_IDENTIFIERS):
+        return str(value)
+    if name.endswith("bytes"):
+        return size(value)
+    if name.endswith(("flops", "flops_per_call")):
+        return flops(value)
+    return f"{value:,}" if isinstance(value, int) else rounded(value)
+
+
+class WrappedText:
+    """A text that takes as many lines as its column is too narrow for."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def __rich_measure__(self, _console: Console, options: ConsoleOptions) -> Measurement:
+        width = self._text.cell_len
+        return Measurement(min(1, width), width).clamp(None, options.max_width)
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self._text.divide(list(_breaks(self._text.plain, options.max_width))):
+            line.rstrip()
+            yield line
+
+
+def _breaks(text: str, width: int) -> Iterator[int]:
+    begin, places = 0, [found.end() for found in _BREAK.finditer(text)]
+    while (end := _end(text, begin, width)) < len(text):
+        last = bisect_right(places, end) - 1
+        begin = places[last] if last >= 0 and places[last] > begin else end
+        yield begin
+
+
+def _end(text: str, begin: int, width: int) -> int:
+    end, cells = begin, 0
+    while end < len(text):
+        cells += get_character_cell_size(text[end])
+        if cells > width and end > begin:
+            break
+        end += 1
+    return end

@@ -1,0 +1,119 @@
+"""Figures of modules: what calls cost by shape, and how close each module comes to the limits of its device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses import shapes as modules_by_shape
+from tracekit.analyses.subtrees import Hierarchy
+from tracekit.arrays.types import Ints
+from tracekit.dataset.opening import Dataset
+from tracekit.views.formatting import count, percent, records
+from tracekit.views.page import limits
+from tracekit.views.page.limits import clipped
+from tracekit.views.page.nodes import Nodes
+
+_ROWS_OF_A_MODULE = 6
+_FIGURES = ("calls", "gpu_time_ns", "gpu_ns_per_token", "median_ns", "rows")
+_POINT = ["tflops_per_s", "gb_per_s"]
+_PEAKS = ["dtype", "peak_tflops_per_s", "peak_gb_per_s"]
+_SHOWN = ("dtype", "self_ns", "tflops_per_s", "gb_per_s", "flops_per_byte", "roof_share", "bound")
+_WORDS = ("dtype", "bound")
+_ROOFS = 8
+_NO_BYTES = "no bytes, since markers record no dtypes (assume one with --dtype bfloat16) or a call runs several kernels"
+_NO_PEAKS = "The device's peaks are unknown: name them with --peak bfloat16=989 --peak memory=3350 (TFLOP/s, GB/s)."
+
+
+def shapes(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
+    """Rows of the modules on the page, of each module those with the most time.
+
+    Returns:
+        Columns: ``module`` (its index among the modules on the page), ``phase``, ``inputs`` (shapes, as text),
+        ``calls``, ``gpu_time_ns``, ``gpu_ns_per_token``, ``median_ns``, and ``rows`` (how many the module has in all).
+    """
+    by_shape = modules_by_shape.frame(dataset)
+    of_module = by_shape.groupby("path", sort=False)
+    first = by_shape.assign(rows=of_module["path"].transform("size"))[of_module.cumcount() < _ROWS_OF_A_MODULE]
+    on_page = {modules.path[row]: place for place, row in enumerate(nodes.rows.tolist())}
+    listed = first[first["path"].isin(on_page.keys())].head(limits.SHAPES)
+    shown = listed.assign(module=[on_page[path] for path in listed["path"]])
+    figures = shown[["module", "phase", *_FIGURES]].astype(object)
+    columns = figures.where(figures.notna(), None)
+    return {str(name): columns[name].tolist() for name in columns} | {
+        "inputs": list(map(_text, shown["inputs"], shown["kwargs"]))
+    }
+
+
+def _text(inputs: object, kwargs: object) -> str:
+    parts = [json.dumps(shapes) for shapes in (inputs, kwargs) if shapes]
+    return clipped(" ".join(parts) or "[]", limits.NAME)
+
+
+def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
+    """FLOP/s and bytes/s of modules, beside the peaks of their devices.
+
+    Returns:
+        ``points``: rows of the modules whose FLOPs and bytes are known, the most own time first, with ``module``,
+        their index among the modules on the page. Modules without any FLOPs are limited by memory alone: they are in
+        the table but not on the chart. ``roofs``: the peaks, each once; ``notes``: what is unknown, and what to do.
+    """
+    worked = frame[frame["self_ns"] > 0].replace([np.inf, -np.inf], np.nan)
+    known = worked[worked[_POINT].notna().all(axis=1)]
+    known = known.sort_values("self_ns", ascending=False, kind="stable")
+    peaks = known[_PEAKS].dropna(subset=_PEAKS[1:]).drop_duplicates().head(_ROOFS)
+    place = dict(zip(modules.path, nodes.module.tolist(), strict=True))
+    points = [
+        {"path": clipped(row["path"], limits.TEXT), "module": place.get(row["path"], -1), **_figures(row, _SHOWN)}
+        for row in records(known.head(limits.ROOF_POINTS))
+    ]
+    roofs = [_figures(row, _PEAKS) for row in records(peaks)]
+    return {"points": points, "roofs": roofs, "notes": _notes(worked, known, peaks)}
+
+
+def _figures(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: clipped(str(row[name])) if name in _WORDS and row[name] is not None else row[name] for name in names}
+
+
+def _notes(worked: pd.DataFrame, known: pd.DataFrame, peaks: pd.DataFrame) -> list[str]:
+    return [
+        _shown_note(worked, known),
+        *_unknown_notes(worked, worked.drop(known.index)),
+        *([] if len(peaks) else [_NO_PEAKS]),
+    ]
+
+
+def _shown_note(worked: pd.DataFrame, known: pd.DataFrame) -> str:
+    if not len(known):
+        return "No module has both FLOPs and bytes known."
+    share = percent(_share(_sum(known), _sum(worked)))
+    return (
+        f"FLOPs and bytes are known for {count(len(known), 'module')} with {share} of the self time of all calls. "
+        "Position: average over calls; area: self time; share of the roof: call by call. "
+        "Modules without matrix products are only in the table."
+    )
+
+
+def _unknown_notes(worked: pd.DataFrame, unknown: pd.DataFrame) -> list[str]:
+    # Where a module's own FLOPs are known, the reason in the row is that of a module below it.
+    reasons = unknown.groupby(unknown["unknown"].where(unknown["flops"].isna(), _NO_BYTES))
+    by_time = sorted(reasons, key=lambda reason: -_sum(reason[1]))
+    notes = [
+        clipped(f"Unknown for {percent(_share(_sum(rows), _sum(worked)))} of self time: {reason}", limits.TEXT)
+        for reason, rows in by_time[: limits.NOTES]
+    ]
+    more = len(by_time) - limits.NOTES
+    return [*notes, f"{count(more, 'more reason')}: tracekit show roofline"] if more > 0 else notes
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _sum(frame: pd.DataFrame) -> int:
+    values: Ints = frame["self_ns"].to_numpy("int64")
+    return int(values.sum())

@@ -1,0 +1,179 @@
+"""What was recorded, how much of it is attributed, where devices were idle, and what changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pandas as pd
+
+from tracekit.analyses import coverage as coverage_by_cause, gaps, processes
+from tracekit.analyses.difference import Options, compare
+from tracekit.analyses.nodes import why
+from tracekit.dataset.opening import SUFFIX, Dataset
+from tracekit.version import __version__
+from tracekit.views import summary
+from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
+from tracekit.views.formatting import nouns, records
+from tracekit.views.page import limits
+from tracekit.views.page.limits import clipped
+
+_PAIRS = 50
+_KERNELS = 8
+
+
+def title(dataset: Dataset) -> str:
+    """The dataset's name for people."""
+    return clipped(dataset.folder.resolve().name.removesuffix(SUFFIX))
+
+
+def about(dataset: Dataset) -> dict[str, Any]:
+    """What was recorded, with what, and how much of it there is."""
+    reports = dataset.manifest.get("reports", [dataset.manifest])
+    devices = Counter(clipped(device["name"]) for report in reports for device in report["devices"])
+    exporters = Counter(clipped(summary.exporter(report)) for report in reports)
+    return {
+        "title": title(dataset),
+        "tracekit": __version__,
+        "words": nouns(dataset)._asdict(),
+        "why": [clipped(sentence, limits.TEXT) for sentence in why(dataset)],
+        "total_ns": summary.total_ns(dataset),
+        "rows": dataset.manifest["rows"],
+        "steps": [{**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(dataset)][: limits.ROWS],
+        "sources": [clipped(report["source"]["name"]) for report in reports[: limits.ROWS]],
+        "reports": len(dataset.reports),
+        "devices": devices.most_common(limits.ROWS),
+        "exporters": exporters.most_common(limits.ROWS),
+        "processes": sum(len(report["processes"]) for report in reports),
+    }
+
+
+def coverage(dataset: Dataset) -> dict[str, Any]:
+    """How much of the time is attributed, by method and cause, and what to do about the rest.
+
+    Returns:
+        ``kernels``: rows of device work, reports summed; ``certainty``: how sure their modules are, in a line, or
+        empty; ``others``: rows of anything else that is not known; ``doubts``: what the profiler may have lost;
+        ``advice``: why some time has no module, and what to do.
+    """
+    words = nouns(dataset)
+    counted = coverage_by_cause.frame(dataset).groupby(["what", "cause", "known"], sort=False)
+    summed = counted.agg({"advice": "first", "count": "sum", "time_ns": "sum"})
+    rows = [
+        row
+        | {"how": clipped(summary.how(row, words)), "cause": clipped(row["cause"])}
+        | {"advice": clipped(row["advice"], limits.TEXT)}
+        for row in records(summed.reset_index())
+    ]
+    work = [row for row in rows if row["what"] == "kernels"]
+    others = [row for row in rows if row["what"] != "kernels" and not row["known"]]
+    return {
+        "doubts": summary.doubts(dataset.manifest["coverage"]),
+        "certainty": summary.certainty_line(dataset, words),
+        "kernels": sorted(work, key=lambda row: (not row["known"], -row["time_ns"])),
+        "others": others[: limits.ROWS],
+        "advice": [clipped(line, limits.TEXT) for line in summary.advice(dataset)[: limits.ROWS]],
+    }
+
+
+def by_process(dataset: Dataset) -> dict[str, Any]:
+    """Work by report, rank, process and device."""
+    rows = records(processes.frame(dataset))
+    for row in rows:
+        row["report"] = row["report"] and clipped(row["report"])
+    return {"rows": rows[: limits.ROWS], "left_out": max(len(rows) - limits.ROWS, 0)}
+
+
+def idle(dataset: Dataset) -> dict[str, Any]:
+    """Idle time of each device, and the pairs of modules between which most of it lies.
+
+    Returns:
+        ``devices``: ``report``, ``device``, ``gaps``, ``idle_ns``, ``share`` (of the time from first to last work),
+        ``longest_ns``; ``pairs``: the same for each pair of modules, ``before`` and ``after`` the gap; ``left_out``:
+        how many pairs are not listed.
+    """
+    devices, largest, count = [], [], 0
+    for part in dataset.by_report():
+        pairs = gaps.frame(part)
+        devices.append(_by_device(pairs))
+        largest.append(pairs.head(_PAIRS))
+        count += len(pairs)
+    return {
+        "devices": _shown(_largest(devices, "largest_ns").drop(columns="largest_ns"), limits.ROWS),
+        "pairs": _shown(_largest(largest, "idle_ns"), _PAIRS),
+        "left_out": max(count - _PAIRS, 0),
+    }
+
+
+def _by_device(pairs: pd.DataFrame) -> pd.DataFrame:
+    groups = pairs.groupby(["report", "device"], sort=False, dropna=False)
+    return groups.agg(
+        gaps=("gaps", "sum"),
+        idle_ns=("idle_ns", "sum"),
+        share=("share", "sum"),
+        longest_ns=("longest_ns", "max"),
+        largest_ns=("idle_ns", "first"),
+    ).reset_index()
+
+
+def _largest(parts: list[pd.DataFrame], column: str) -> pd.DataFrame:
+    rows = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    return rows.sort_values(column, ascending=False, kind="stable")
+
+
+def _shown(frame: pd.DataFrame, most: int) -> list[dict[str, Any]]:
+    rows = records(frame.head(most))
+    for row in rows:
+        for name in ("report", "before", "after"):
+            if row.get(name) is not None:
+                row[name] = clipped(row[name])
+    return rows
+
+
+def launched(by_module: pd.DataFrame) -> dict[str, int]:
+    """Sums over the rows of the analysis ``launches``: number, host time, GPU time, and launch-bound GPU time."""
+    names = ("launches", "launch_ns", "blocked_ns", "gpu_time_ns", "launch_bound_ns", "waiting_ns", "replayed_ns")
+    return {name: int(by_module[name].sum()) for name in names}
+
+
+def changes(before: Dataset, after: Dataset) -> dict[str, Any]:
+    """Whole steps, and the modules that changed, equal changes in one line, the largest own change first.
+
+    Raises:
+        DatasetError: If one dataset holds a run on a CPU and the other a run on a GPU.
+    """
+    difference = compare(before, after, Options())
+    rows = records(difference.rows)
+    changed = changed_parts(rows)
+    lines = by_own_change(changed, difference.patterns)
+    whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
+    kernels = by_module(difference)
+    return {
+        "before": title(before),
+        "after": title(after),
+        "notes": [clipped(note, limits.TEXT) for note in difference.notes],
+        "tally": dict(Counter(row["status"] for row in changed)),
+        "same": sum(row["what"] != "step" and row["status"] == "same" for row in rows),
+        "steps": [_line(line, []) for line in whole[: limits.ROWS]],
+        "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
+        "left_out": max(len(lines) - limits.ROWS, 0),
+    }
+
+
+def _line(line: dict[str, Any], kernels: list[dict[str, Any]]) -> dict[str, Any]:
+    shapes = line["shapes"]
+    return {
+        **_figures(line),
+        "path": clipped(line["path"], limits.TEXT),
+        "shapes": None if shapes is None else clipped(shapes, limits.TEXT),
+        "status": line["status"],
+        "copies": len(line["copies"]),
+        "own_change_ns": line["own_change_ns"],
+        "kernels": [{**_figures(kernel), "name": clipped(kernel["name"])} for kernel in kernels[:_KERNELS]],
+        "kernels_left_out": max(len(kernels) - _KERNELS, 0),
+    }
+
+
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("before_ns", "after_ns", "change_ns", "before_kernels", "after_kernels")
+    return {name: row[name] for name in names}
