@@ -34,6 +34,7 @@ def captured(place: Place, body: str, *args: object) -> Dataset:
     place.write(f"{TOP}\ndef main():\n{lines}")
     outcome = place.capture("--force", *args, "model.py:main")
     assert outcome.code == 0, outcome
+    assert "lost" not in outcome.err, outcome
     return tracekit.parse(place.folder / "main.sqlite", force=True)
 
 
@@ -60,7 +61,8 @@ for at in range(5):
         net(x)
 """
     dataset = captured(place, body, "--warmup", 1, "--steps", 2)
-    assert dataset.steps(["batch_size"]).batch_size.tolist() == [1, 2]
+    recorded = dataset.ranges(["start_ns", "dur_ns", "text"]).to_string()
+    assert dataset.steps(["batch_size"]).batch_size.tolist() == [1, 2], recorded
     assert counts(dataset)["Net"] == 4
 
 
