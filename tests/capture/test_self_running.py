@@ -61,7 +61,7 @@ for at in range(5):
         net(x)
 """
     dataset = captured(place, body, "--warmup", 1, "--steps", 2)
-    recorded = dataset.ranges(["start_ns", "dur_ns", "text"]).to_string()
+    recorded = dataset.ranges(["start_ns", "end_ns", "open", "text"]).to_string()
     assert dataset.steps(["batch_size"]).batch_size.tolist() == [1, 2], recorded
     assert counts(dataset)["Net"] == 4
 
