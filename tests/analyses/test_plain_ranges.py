@@ -98,7 +98,7 @@ def test_summary_and_its_json_say_it_too(parsed: Parse) -> None:
     }.values(),
 )
 def test_rows_have_the_word_for_what_they_are(parsed: Parse, lines: str, by: str, noun: str, begin: str | None) -> None:
-    dataset = parsed(lines, by=by)
+    dataset = parsed(lines, rows=by)
     assert nouns(dataset).node == noun
     why = nodes.why(dataset)
     assert len(why) == (0 if begin is None else 1)
@@ -144,7 +144,7 @@ def test_of_a_chrome_trace_they_are_annotations_and_no_advice_is_about_nsys(tmp_
     ],
 )
 def test_without_any_row_there_is_one_line_that_says_why(parsed: Parse, lines: str, by: str, advice: str) -> None:
-    dataset = parsed(lines, by=by)
+    dataset = parsed(lines, rows=by)
     assert advice in " ".join(summary.advice(dataset))
     assert advice in printed(answers.nothing("tree", module_tree.frame(dataset), dataset), 300)
 
@@ -154,7 +154,7 @@ def test_without_any_row_there_is_one_line_that_says_why(parsed: Parse, lines: s
 def test_rows_say_of_what_kind_they_are_in_the_terminal_where_that_differs(
     parsed: Parse, analysis: Analysis, by: str, kinds: list[str]
 ) -> None:
-    dataset = parsed(MARKED, by=by)
+    dataset = parsed(MARKED, rows=by)
     rows = json.loads(command("show", analysis.NAME, dataset.folder, "--json").out)
     assert [row["kind"] for row in rows] == kinds
     text = printed(answers.as_text(analysis.frame(dataset), nouns(dataset), 300, answers.Choice()), 300)

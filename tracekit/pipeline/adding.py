@@ -57,7 +57,7 @@ def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run:
     before = manifest.read(folder)
     there = _reports_of(before)
     given = _compared(paths, there, run.progress)
-    reports, skipped = _with_new(given, folder, there, options.by, force=run.force)
+    reports, skipped = _with_new(given, folder, there, options.rows, force=run.force)
     if len(skipped) == len(paths):
         if not is_remote(folder):  # there, another parse may be about to use what nobody lists yet
             tidy(folder.resolve())

@@ -37,13 +37,13 @@ class ParseOptions:
 
     Attributes:
         first_id: The number from which ids are counted.
-        by: What the hierarchy shall be keyed by: one of ``markers.base.HIERARCHIES``.
+        rows: What the hierarchy is made of: one of ``markers.base.HIERARCHIES``.
         graph_captures: Traces of graph captures, or folders of such, that belong to the report.
         required: Whether one of these must be of the report's own processes.
     """
 
     first_id: int = 0
-    by: str = AUTO
+    rows: str = AUTO
     graph_captures: tuple[Path, ...] = ()
     required: bool = True
 
@@ -98,10 +98,10 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, opti
 
         recording = with_graph_captures(path, recording, options.graph_captures, required=options.required)
     pa.default_memory_pool().release_unused()
-    trace = attribute(evidence_of(recording, decode(recording.texts), options.by))
+    trace = attribute(evidence_of(recording, decode(recording.texts), options.rows))
     pa.default_memory_pool().release_unused()
     described = {
-        "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.by},
+        "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.rows},
         # Reports of equal names are told apart by it.
         "folder": os.fsencode(path.absolute().parent.name).decode("utf-8", "replace"),
         **_about(recording),
