@@ -250,7 +250,7 @@ def test_layers_fold_however_their_names_are_spelled(parsed: Parse, spelling: st
             lines.append(f"range 1 {at} {at + 40 * below + 25 - depth} {text.strip()}")
             lines += [f"launch 1 {at + 10} {at + 11} #{at}", f"kernel 1 {at + 12} {at + 19} #{at} gemm"]
             at += 40
-    dataset = parsed("\n".join([f"range 1 0 {at} run", *lines]), by="ranges")
+    dataset = parsed("\n".join([f"range 1 0 {at} run", *lines]), rows="ranges")
     found, known = module_tree.frame(dataset), layers.frame(dataset)
     assert len(found) <= 1 + size
     assert known.modules.sum() == 16 * size
