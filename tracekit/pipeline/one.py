@@ -98,7 +98,11 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, opti
 
         recording = with_graph_captures(path, recording, options.graph_captures, required=options.required)
     pa.default_memory_pool().release_unused()
-    trace = attribute(evidence_of(recording, decode(recording.texts), options.rows))
+    progress("attributing", 0.0)
+    evidence = evidence_of(recording, decode(recording.texts), options.rows)
+    progress("attributing", 0.9)  # of its time, on reports of a million kernels
+    trace = attribute(evidence)
+    progress("attributing", 1.0)
     pa.default_memory_pool().release_unused()
     described = {
         "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.rows},
