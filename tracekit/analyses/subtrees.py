@@ -102,7 +102,7 @@ def united(pairs: Pairs) -> Pairs:
     return Pairs(node, group, value)
 
 
-#: A number that tells siblings apart: not the 2 of ``conv2d``.
+#: A number that distinguishes siblings: not the 2 of ``conv2d``.
 _NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![^\W_])")
 #: How many numbers of a name are looked at, from its end.
 _MOST_NUMBERS = 4
