@@ -1,4 +1,4 @@
-"""What a command is, what commands share (options, numbers), and how they tell what they do."""
+"""What a command is, what commands share (options, numbers), and how they report what they do."""
 
 from __future__ import annotations
 

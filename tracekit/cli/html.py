@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _beside(dataset: Dataset) -> Path:
-    """The default page: beside the dataset, under its name; of one at a URL, in the folder of this process."""
+    """The default page: next to the dataset, under its name; of one at a URL, in the folder of this process."""
     from tracekit.dataset.opening import SUFFIX
 
     folder = dataset.folder if isinstance(dataset.folder, Path) else Path(dataset.folder.name)

@@ -37,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rows",
-        dest="by",
         choices=HIERARCHIES,
         metavar="|".join(HIERARCHIES),
         default=AUTO,
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     keep_memory()
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
-    options = ParseOptions(by=args.by, graph_captures=tuple(args.graph_captures))
+    options = ParseOptions(rows=args.rows, graph_captures=tuple(args.graph_captures))
     try:
         with progress_bar(quiet=args.quiet) as progress:
             how = Run(force=args.force, add=args.add, scheduler=args.scheduler, progress=progress)

@@ -183,7 +183,7 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
 def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     """Answers about several reports, with what is compared in the columns that a narrow terminal shows.
 
-    The rank tells reports apart where it is known. Of modules, the path says what their names and depths say.
+    The rank distinguishes reports where it is known. Of modules, the path says what their names and depths say.
     """
     first, last = ["host", "rank"], []
     if "rank" in frame.columns and frame["rank"].notna().all():
@@ -230,7 +230,7 @@ class _Column(NamedTuple):
 
 
 def _idle(frame: pd.DataFrame, choice: Choice) -> list[str]:
-    """Columns that say nothing, unless rows are sorted by one: phases without training, and the kind of nodes alike."""
+    """Columns without content, unless rows are sorted by one: phases without training, and the kind of nodes alike."""
     idle = [name for name in COLUMNS if name in frame.columns]
     if any(frame[name].any() for name in idle if name in TRAINING):
         idle = []
