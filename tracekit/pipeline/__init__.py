@@ -48,7 +48,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         add: Whether the reports are added to the dataset ``out``, if there is one. A report that is in it already,
             unchanged, is skipped; the others of the dataset are not read again.
         scheduler: Address of the scheduler of a Dask cluster that shall read the reports, such as
-            ``tcp://10.0.0.1:8786``, whose workers must see them at the same paths; ``here`` for this process alone. By
+            ``tcp://10.0.0.1:8786``, whose workers must see them at the same paths; ``here`` for this process only. By
             default, several reports are read by processes of this machine.
         progress: Called with each stage and the share of it that is done; with several reports, with each report.
 
@@ -69,7 +69,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
 
 
 def parse_new(report: Given | Sequence[Given], out: Given | None, options: ParseOptions, run: Run) -> Parsed:
-    """As :func:`parse`; also tells which reports were skipped."""
+    """As :func:`parse`; also returns which reports were skipped."""
     if options.rows not in HIERARCHIES:
         raise UsageError(f"rows are {', '.join(HIERARCHIES)}, not {options.rows!r}")
     reports = expanded(report if _are_several(report) else [report], ReportError)

@@ -106,7 +106,7 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, opti
     pa.default_memory_pool().release_unused()
     described = {
         "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.rows},
-        # Reports of equal names are told apart by it.
+        # Reports of equal names are distinguished by it.
         "folder": os.fsencode(path.absolute().parent.name).decode("utf-8", "replace"),
         **_about(recording),
     }
@@ -137,7 +137,7 @@ def _about(recording: Recording) -> dict[str, object]:
 
 
 def needed_bytes(report: Location) -> int:
-    """Estimate of the memory that parsing a report takes; 0 where reading it will tell what is wrong."""
+    """Estimate of the memory that parsing a report takes; 0 where reading it will show what is wrong."""
     try:
         with reachable(report, ReportError) if is_remote(report) else nullcontext():
             files = [report, *report.iterdir()] if report.is_dir() else [report]
