@@ -18,9 +18,9 @@ from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.text import safe_in_a_sheet
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, plain
 from tracekit.markers.base import KINDS
-from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, records
+from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, printed_json, records
 
 _ROWS = 30
 #: Texts wider than this are folded.
@@ -128,7 +128,7 @@ def named(name: str, frame: pd.DataFrame, column: str) -> str:
 
 def as_json(frame: pd.DataFrame) -> str:
     """A list of rows; missing values are null."""
-    return json.dumps(records(frame), indent=1, ensure_ascii=False)
+    return printed_json(records(frame), indent=1)
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -141,7 +141,7 @@ def as_csv(frame: pd.DataFrame) -> str:
     writer = csv.writer(lines, lineterminator=_LINE_END)
     writer.writerow(frame.columns)
     writer.writerows([_csv_cell(value) for value in row.values()] for row in records(frame))
-    return "".join(lines)
+    return plain("".join(lines), keep="\t\r\n")
 
 
 class _Lines(list[str]):

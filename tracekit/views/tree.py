@@ -14,7 +14,8 @@ from rich.text import Text
 from tracekit.analyses import nodes, phase_times, tree as module_tree
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.dataset.opening import Dataset
-from tracekit.views.formatting import Nouns, duration, nouns, percent, plain, records, truncate
+from tracekit.errors import plain
+from tracekit.views.formatting import Nouns, duration, nouns, percent, records, truncate
 
 _BAR_CELLS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"

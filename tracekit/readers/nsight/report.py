@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
@@ -33,7 +32,7 @@ from tracekit.readers.nsight.work import (
     work_table,
 )
 from tracekit.readers.ranks import ranks
-from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end
+from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end, strings_of
 from tracekit.readers.source import ENCODED, ENCODED_TEXT, Request, TableSource, has, typed
 from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability
@@ -248,8 +247,7 @@ def _thread_names(source: TableSource, strings: pa.Table, ids: GlobalIds) -> dic
     tid, name = np.array(named, dtype=np.int64).T
     row = positions(tid, ids.tids)
     row, name = row[row >= 0], name[row >= 0]
-    used = strings.filter(pc.is_in(strings.column("id"), pa.array(np.unique(name))))
-    texts = dict(zip(used.column("id").to_pylist(), used.column("value").to_pylist(), strict=True))
+    texts = strings_of(strings, name)
     return {at: texts[text] for at, text in zip(row.tolist(), name.tolist(), strict=True) if texts.get(text)}
 
 
