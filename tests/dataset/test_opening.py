@@ -144,7 +144,7 @@ FOREIGN = {
     "a web extension": ('{"manifest_version": 3}', "its manifest.json was not written by tracekit"),
     "tomorrow's": (
         '{"format": "tracekit dataset", "format_version": 99}',
-        "has format version 99, this tracekit reads 2",
+        "has format version 99, this tracekit reads 3",
     ),
 }
 
