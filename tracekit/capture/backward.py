@@ -36,8 +36,8 @@ from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
-from tracekit.capture.emit import Emitter, Lane, NullEmitter, close_entry, nothing
-from tracekit.capture.marks import Switch, all_tensors, pickled_as_nothing, unwrapped
+from tracekit.capture.emit import Emitter, Lane, close_entry, nothing
+from tracekit.capture.marks import Switch, all_tensors, unwrapped
 from tracekit.markers import formatting
 
 _LOG = logging.getLogger("tracekit.capture")
@@ -222,27 +222,23 @@ def _tag(node: Node) -> NodeOwners | None:
 
 
 class BackwardMarks:
-    """The forward hooks that prepare one module's backward ranges."""
+    """What runs around a module's forward calls to prepare its backward ranges."""
 
-    def __init__(self, path: str, track: BackwardTrack, switch: Switch) -> None:
+    def __init__(self, path: str, track: BackwardTrack, switch: Switch, wraps: int = 0) -> None:
         self.switch = switch
+        self.wraps = wraps
         self.text = ""
         self._path = path
         self._track = track
         self._opener: Callable[[], object] | None = None
-
-    def __deepcopy__(self, _memo: dict[int, object]) -> BackwardMarks:
-        return BackwardMarks("", BackwardTrack(NullEmitter()), Switch(on=False))
-
-    @override
-    def __reduce__(self) -> tuple[object, ...]:
-        return pickled_as_nothing()
 
     def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
         """Notes that nodes are this call's from now on."""
         if is_dynamo_compiling() or not self.switch.on:
             return
         thread = self._track.thread
+        if thread.forward and thread.forward[-1].marks.wraps == id(module):
+            return
         if self._opener is None:
             self.text = formatting.backward(self._path, type(unwrapped(module)).__name__)
             self._opener = self._track.emitter.opener(self.text)

@@ -5,28 +5,62 @@ uses other names, the answer is "not known", never an error.
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType, FunctionType
+from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
+from torch._C._dynamo import eval_frame as _eval_frame
 from torch.optim import Optimizer
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
 _CALL = nn.Module._call_impl.__code__
 _HOOKED_STEPS = Optimizer.profile_hook_step.__code__.co_filename
 
 
-def kwargs_of_hooked_call() -> dict[str, object] | None:
-    """The keyword arguments of the module call whose global hook is running: PyTorch does not pass them to it."""
-    frame = next((frame for frame in _callers() if frame.f_code.co_filename == _CALL.co_filename), None)
-    kwargs = None if frame is None else frame.f_locals.get("kwargs")
-    return kwargs if isinstance(kwargs, dict) else None
+def skipped_by_dynamo(function: _Function) -> _Function:
+    """Lets Dynamo run a function's own frame as it is, but compile what it calls. Only Dynamo itself can ask that."""
+    with suppress(AttributeError):
+        skip = _eval_frame._FrameExecStrategy(_eval_frame._FrameAction.SKIP, _eval_frame._FrameAction.DEFAULT)
+        _eval_frame.set_code_exec_strategy(function.__code__, skip)
+    return function
 
 
-def running_calls(module: nn.Module) -> int:
-    """How many calls of a module are running on this thread. No hook sees the end of an interrupted call."""
-    return sum(frame.f_code is _CALL and frame.f_locals.get("self") is module for frame in _callers())
+@skipped_by_dynamo
+def outside_dynamo(function: Callable[..., _Result], *args: Any) -> _Result:  # noqa: ANN401 - as the function
+    """Calls a function that Dynamo must not compile, without the cost of loading Dynamo."""
+    before = _eval_frame.set_eval_frame(None)
+    try:
+        return function(*args)
+    finally:
+        _eval_frame.set_eval_frame(before)
+
+
+_CALL_OF_TORCH = nn.Module._wrapped_call_impl.__code__
+#: Makes a call as torch does; Dynamo finds what it compiled by the code.
+call_of_torch = FunctionType(_CALL_OF_TORCH, nn.Module._wrapped_call_impl.__globals__, _CALL_OF_TORCH.co_name)
+
+
+def _tracekit_called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Stands for the function that :func:`around_calls` puts among the names of torch's module."""
+
+
+@skipped_by_dynamo
+def _marked_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as nn.Module.__call__
+    return _tracekit_called(self, args, kwargs)
+
+
+def around_calls(called: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any] | None) -> None:
+    """Lets ``called`` make all calls of modules; None lets torch make them.
+
+    There are only hooks. The function ``nn.Module.__call__`` stays the same object, because Dynamo, FX and export
+    compare it and do other things where it is another; it gets other code.
+    """
+    if called is not None:
+        setattr(sys.modules[nn.Module.__module__], _tracekit_called.__name__, called)
+    nn.Module._wrapped_call_impl.__code__ = _CALL_OF_TORCH if called is None else _marked_call.__code__
 
 
 def running_steps(optimizer: Optimizer) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,6 @@ from tracekit.cli.recording import engine_with_trace, report_place, require_torc
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
     from tracekit.capture.engines.base import Outcome
@@ -91,11 +91,7 @@ def _marker_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not mark modules whose path matches, such as '*.rotary_emb'; repeatable",
     )
     group.add_argument("--depth", type=count, metavar="N", help="do not mark modules below this depth")
-    group.add_argument(
-        "--keep-fused",
-        action="store_true",
-        help="mark layers that torch fuses where they have no hooks (nn.TransformerEncoderLayer in eval) as one call",
-    )
+    group.add_argument("--keep-fused", action="store_true", help=argparse.SUPPRESS)  # always so, since #28
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +158,6 @@ def _settings(args: argparse.Namespace) -> Settings:
         backward=args.backward,
         skip=tuple(args.skip),
         depth=args.depth,
-        keep_fused=args.keep_fused,
         compiling=_compiling(args),
     )
 
@@ -256,11 +251,6 @@ def _marker_warnings(figures: dict[str, int]) -> Iterator[str]:
     if figures.get("modules_marked") == 0:
         reasons = _unmarked(figures) or "the program called none"
         yield f"no module ran marked, so the report has no hierarchy of modules: {reasons}"
-    if off := figures.get("fused_paths_off"):
-        yield (
-            f"markers switched off the fused path of {off:,} layers (nn.TransformerEncoderLayer in eval), so other "
-            "operators ran than without tracekit; --keep-fused marks such a layer as one call and keeps its fused path"
-        )
 
 
 def _compilation(figures: dict[str, int]) -> str:

@@ -46,7 +46,7 @@ def record(job: Job) -> Outcome:
     if not recorder.recorded:
         message = f"{job.target}: exited with code {code} before anything was recorded"
         raise problem or CaptureError(message, code or 1)
-    counts = {name: value for name, value in figures.items() if name.startswith(("modules_", "fused_"))}
+    counts = {name: value for name, value in figures.items() if name.startswith("modules_")}
     _write(job, recorder, graphs.figures(recorder.windows) | counts)
     return Outcome(code, problem, recorder.figures | figures, tuple(recorder.warnings))
 
