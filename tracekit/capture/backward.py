@@ -15,6 +15,7 @@ not nest with them. While torch emits them, we start and end ranges instead, whi
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -234,7 +235,7 @@ class BackwardMarks:
 
     def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
         """Notes that nodes are this call's from now on."""
-        if is_dynamo_compiling() or not self.switch.on:
+        if is_dynamo_compiling() or not self.switch.on or not torch.is_grad_enabled():
             return
         thread = self._track.thread
         if thread.forward and thread.forward[-1].marks.wraps == id(module):
@@ -406,8 +407,9 @@ class _WatchedEngine(_ImperativeEngine):
 
 
 def _pass_begins(*args: Any, **kwargs: Any) -> list[Callable[[], object]]:  # noqa: ANN401 - as the engine
-    # AOTAutograd runs passes to trace them, not to compute anything.
-    if not _watching or TracingContext.try_get() is not None:
+    # AOTAutograd runs passes to trace them, not to compute anything; compiled autograd compiles hooks.
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    if not _watching or TracingContext.try_get() is not None or getattr(compiled, "compiled_autograd_enabled", False):
         return []
     ends: list[Callable[[], object]] = []
     try:

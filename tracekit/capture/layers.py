@@ -78,10 +78,18 @@ class LayerMarkers:
 
     @enabled.setter
     def enabled(self, on: bool) -> None:
-        if on and not self._switch.on:
+        if on == self._switch.on:
+            return
+        if on:
             for marks in self._all:
                 marks.forget()
         self._switch.on = on
+        self._watch_backward(on=on)
+
+    def _watch_backward(self, *, on: bool) -> None:
+        marked = sum(isinstance(marks, BackwardMarks) for _, marks in self._attached)
+        if self._track is not None and marked:
+            self._track.marked(marked if on else -marked)
 
     @property
     def silent(self) -> list[str]:
@@ -94,6 +102,8 @@ class LayerMarkers:
     def remove(self) -> None:
         """Takes the markers off. Ranges of calls that still run in other threads are closed when those calls end."""
         marked_models.remove(self)
+        if self.enabled:
+            self._watch_backward(on=False)
         attached, self._attached = self._attached, []
         if attached or self._refused:
             self.look()
@@ -104,9 +114,6 @@ class LayerMarkers:
             detach(module(), marks)
             if isinstance(marks, Marks):
                 marks.abandon()
-        backward = sum(isinstance(marks, BackwardMarks) for _, marks in attached)
-        if self._track is not None and backward:
-            self._track.marked(-backward)
 
     def restart(self) -> None:
         """Forgets that anything was called, as a forked process does what its parent called."""
@@ -144,7 +151,7 @@ class LayerMarkers:
         wraps = id(module._modules[WRAPPED]) if WRAPPED in module._modules else 0
         if self._track is not None:
             self._attach(module, BackwardMarks(path, self._track, self._switch, wraps))
-            self._track.marked(1)
+            self._track.marked(int(self.enabled))
         self._all.append(marks := Marks(path, self._switch, emitter, wraps=wraps))
         self._attach(module, marks)
         self.paths.append(path)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
@@ -72,7 +73,8 @@ class Settings:
         steps: Iterations to record; None means 5 of a model, all of a program.
         warmup: Iterations to run before; None means 2 of a model, none of a program.
         ops: Whether to mark operators.
-        backward: Whether to mark backward passes and, where the target returns a model, to run them.
+        backward: Whether to mark backward passes and, where the target returns a model, to run them. None marks those
+            that a program runs.
         skip: Patterns of dotted names that get no markers.
         depth: Modules more than this many levels below the model get no markers.
         compiling: How to compile the model; None runs it as it is.
@@ -81,7 +83,7 @@ class Settings:
     steps: int | None = None
     warmup: int | None = None
     ops: bool = False
-    backward: bool = False
+    backward: bool | None = None
     skip: tuple[str, ...] = ()
     depth: int | None = None
     compiling: Compiling | None = None
@@ -101,11 +103,12 @@ class Marking:
         self._handles: list[LayerMarkers] = []
         self._inherited: list[LayerMarkers] = []
 
-    def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
+    def put_on(self, model: nn.Module, prefix: str, *, may_train: bool = True) -> LayerMarkers:
         """Marks a model as the settings say."""
         settings = self._settings
         skip: list[type[nn.Module] | str] = [*SKIPPED, *settings.skip]
-        handle = layer_markers(model, prefix, skip=skip, depth=settings.depth, backward=settings.backward)
+        backward = may_train if settings.backward is None else settings.backward
+        handle = layer_markers(model, prefix, skip=skip, depth=settings.depth, backward=backward)
         handle.warns = False  # the command does, for all models together
         self._handles.append(handle)
         return handle
@@ -140,7 +143,9 @@ def marked_program(
         schedule.restart()
         starts.restart()
 
-    with RootMarkers(starts.outermost_call, put_on), starts.optimizers, on_step(starts.marked_step):
+    roots = RootMarkers(starts.outermost_call, put_on)
+    schedule.records = roots.enable
+    with roots, starts.optimizers, on_step(starts.marked_step):
         yield restart
 
 
@@ -157,6 +162,8 @@ class RootMarkers:
         self._called = called
         self._put_on = put_on
         self._known: WeakSet[nn.Module] = WeakSet()
+        self._marking = RLock()
+        self._on = True
         self._names: dict[str, int] = {}
         self._training = TrainingMarkers()
 
@@ -170,9 +177,17 @@ class RootMarkers:
         for handle in self._handles:
             handle.remove()
 
+    def enable(self, on: bool) -> None:  # noqa: FBT001 - as it is called
+        """Turns all markers on or off: after the last step to record they need cost nothing more."""
+        self._on = on
+        for handle in self._handles:
+            handle.enabled = on
+
     def _before(self, module: nn.Module) -> None:
         if not is_dynamo_compiling() and self._begins(module):
-            self._mark(module)
+            with self._marking:  # several threads may call a new model at the same time
+                if module not in self._known:
+                    self._mark(module)
 
     def _begins(self, module: nn.Module) -> bool:
         """Notes a call, if it is from outside all modules. Returns whether it is the first of a new root."""
@@ -189,7 +204,8 @@ class RootMarkers:
     def _mark(self, module: nn.Module) -> None:
         root = generating_model(module)
         self._known.update(root.modules())
-        self._handles.append(self._put_on(root, self._name(root)))
+        self._handles.append(handle := self._put_on(root, self._name(root)))
+        handle.enabled = self._on
 
     def _name(self, module: nn.Module) -> str:
         """Its class, with a number for later roots of the class that hold anything: losses made anew are alike."""

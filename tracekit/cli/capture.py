@@ -82,7 +82,11 @@ def _step_arguments(parser: argparse.ArgumentParser) -> None:
 def _marker_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("markers", "Modules are always marked.")
     group.add_argument("--ops", action="store_true", help="mark operators too")
-    group.add_argument("--backward", action="store_true", help="mark backward passes too, and run them for a model")
+    group.add_argument(
+        "--backward",
+        action=argparse.BooleanOptionalAction,
+        help="mark backward passes, and run them for a model (default: mark those that a program runs)",
+    )
     group.add_argument(
         "--skip",
         action="append",
