@@ -35,7 +35,7 @@ SKIPPED: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, n
 #: What became of a module, and how the summary says it. Figures have the prefix ``modules_``.
 MARKED, CONTAINERS = "marked", "containers"
 UNMARKED: dict[str, str] = {
-    "scripted": "in TorchScript, which accepts no hooks",
+    "scripted": "in TorchScript",
     "compiled": "inside compiled code",
     "fused": "inside fused layers",
     "skipped": "skipped by --skip or --depth",
@@ -95,7 +95,7 @@ class LayerMarkers:
     def silent(self) -> list[str]:
         """Paths of the modules that had no marked call.
 
-        They did not run, ran only inside a compiled region, or are TorchScript modules, which accept no hooks.
+        They did not run, ran only inside a compiled region, or are TorchScript modules.
         """
         return [marks.path for marks in self._all if not marks.called] + self._refused
 
@@ -174,12 +174,11 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     """Marks every call of every module of a model.
 
     A module shared by several parents is marked under the path it was registered with first; tracekit places its
-    calls where they ran. A module that is already marked for the same emitter is not marked again. Copies of a marked
-    model are not marked.
+    calls where they ran. A module that is already marked for the same emitter is not marked again. Shallow copies of a
+    marked model share its markers, others have none.
 
     Code inside a region compiled by torch.compile cannot be marked from Python; the region gets one range as a whole.
-    Mark the model after compiling it, and mark the object that you call: ``torch.compile(model)`` rather than
-    ``model``. ``markers.silent`` names the modules that ran unmarked.
+    ``markers.silent`` names the modules that ran unmarked.
 
     Args:
         model: The model.

@@ -1,10 +1,10 @@
-"""The marks of one module: the two hooks that open and close its ranges, and what the ranges say.
+"""The marks of one module: what opens and closes its ranges, and what the ranges say.
 
-The hooks run in the middle of the user's forward pass. Expensive work is done once per combination of shapes, dtypes
+Both run in the middle of the user's forward pass. Expensive work is done once per combination of shapes, dtypes
 and devices of a call's tensors. A range that was opened is always closed, and nothing is raised.
 
-Dynamo must not trace the hooks: pushing a range breaks the graph, and a range that Python pushes around compiled code
-would show wrong times. To Dynamo both hooks are empty, by a constant that costs neither a graph break nor a guard.
+Dynamo must not trace them: pushing a range breaks the graph, and a range that Python pushes around compiled code would
+show wrong times. To Dynamo both are empty, by a constant that costs neither a graph break nor a guard.
 :class:`~tracekit.capture.layers.LayerMarkers` lists the modules that ran unmarked because of that.
 """
 
