@@ -240,7 +240,7 @@ def test_a_stop_ends_all_processes_and_leaves_what_was_recorded(tmp_path: Path) 
         cwd=tmp_path,
     )
     assert running.stdout is not None
-    assert [running.stdout.readline() for _ in range(2)] == [b".\n"] * 2
+    assert running.stdout.read(4).count(b".") == 2
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
     running.communicate(timeout=60)

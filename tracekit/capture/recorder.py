@@ -57,10 +57,9 @@ class ProfilerEmitter:
                 self.texts.append(text)
         return partial(self._open, f"{NUMBERED}{number}")
 
-    def window_begins(self) -> None:
-        """Ends the open ranges, as :func:`_end_ranges` those of the program."""
+    def end_ranges(self) -> None:
+        """Ends the open ranges of all threads, as :func:`_end_ranges` those of the program."""
         self._guards = _Guards()
-        self.opened = count()
 
     def forked(self) -> None:
         """In a forked process: a thread that is not here any more may have held the lock."""
@@ -126,7 +125,7 @@ class Recorder:
             self._earlier = True
             self._with_gpu = torch.cuda.is_available() if self._gpu is None else self._gpu()
             self._profile, starting = None, _new_profile(record_shapes=self._ops, gpu=self._with_gpu)
-            self.emitter.window_begins()
+            self.emitter.end_ranges()
             # Kineto logs every start and stop to stderr, which belongs to the program.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             with self._timed("start_ns"):
@@ -158,6 +157,7 @@ class Recorder:
                 if self._gpu is None or self._with_gpu:
                     wait_for_gpu(self.warnings)
                 self._profile.stop()
+            self.emitter.end_ranges()
             # Markers from here on are outside the window, not lost.
             self.opened = next(self.emitter.opened)
 
