@@ -11,13 +11,14 @@ its original; a deep or pickled copy has none.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
-from tracekit.capture.frames import around_calls, call_of_torch, outside_dynamo, skipped_by_dynamo
+from tracekit.capture.frames import around_calls, call_of_torch, never_compiled
 from tracekit.capture.marks import WRAPPED, Marks
 
 _MARKS = "_marks_of_calls"
@@ -48,20 +49,21 @@ class _ModuleMarks(list[AnyMarks]):
         return list, ()  # so that models load where tracekit is missing
 
 
-@skipped_by_dynamo
+@partial(never_compiled, calls_too=False)
 def _called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the module
     if is_dynamo_compiling() or not (_watching or _MARKS in module.__dict__):
         return call_of_torch(module, *args, **kwargs)
     begun: list[AnyMarks] = []
     output = None
     try:
-        outside_dynamo(_begin, begun, module, args, kwargs)
+        _begin(begun, module, args, kwargs)
         output = call_of_torch(module, *args, **kwargs)
     finally:
-        outside_dynamo(_end, begun, module, args, output)
+        _end(begun, module, args, output)
     return output
 
 
+@never_compiled
 def _begin(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     for watch in _watching:
         watch(module)
@@ -70,6 +72,7 @@ def _begin(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], kwar
         each.before(module, args, kwargs)
 
 
+@never_compiled
 def _end(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], output: object) -> None:
     for each in begun:
         each.after(module, args, output)

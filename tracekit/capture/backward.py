@@ -38,6 +38,7 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from tracekit.capture.emit import Emitter, Lane, close_entry, nothing
+from tracekit.capture.frames import never_compiled
 from tracekit.capture.marks import Switch, all_tensors, unwrapped
 from tracekit.markers import formatting
 
@@ -233,6 +234,7 @@ class BackwardMarks:
         self._track = track
         self._opener: Callable[[], object] | None = None
 
+    @never_compiled
     def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
         """Notes that nodes are this call's from now on."""
         if is_dynamo_compiling() or not self.switch.on or not torch.is_grad_enabled():
@@ -247,6 +249,7 @@ class BackwardMarks:
         thread.forward.append(call)
         thread.nodes.note(call)
 
+    @never_compiled
     def after(self, _module: nn.Module, _args: object, output: object) -> None:
         """Notes that nodes are of the call around from now on."""
         if is_dynamo_compiling():

@@ -7,35 +7,30 @@ uses other names, the answer is "not known", never an error.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import nn
-from torch._C._dynamo import eval_frame as _eval_frame
 from torch.optim import Optimizer
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-_Result = TypeVar("_Result")
 _CALL = nn.Module._call_impl.__code__
+_Hook = TypeVar("_Hook", bound=Callable[..., object])
 _HOOKED_STEPS = Optimizer.profile_hook_step.__code__.co_filename
 
 
-def skipped_by_dynamo(function: _Function) -> _Function:
-    """Lets Dynamo run a function's own frame as it is, but compile what it calls. Only Dynamo itself can ask that."""
+def never_compiled(hook: _Hook, *, calls_too: bool = True) -> _Hook:
+    """Has Dynamo leave a hook as it is where Python runs it, as around a module that is called after a graph break.
+
+    Dynamo would compile it to what it does inside a graph, which is nothing. ``torch.compiler.disable`` breaks graphs.
+    """
     with suppress(AttributeError):
-        skip = _eval_frame._FrameExecStrategy(_eval_frame._FrameAction.SKIP, _eval_frame._FrameAction.DEFAULT)
-        _eval_frame.set_code_exec_strategy(function.__code__, skip)
-    return function
-
-
-@skipped_by_dynamo
-def outside_dynamo(function: Callable[..., _Result], *args: Any) -> _Result:  # noqa: ANN401 - as the function
-    """Calls a function that Dynamo must not compile, without the cost of loading Dynamo."""
-    before = _eval_frame.set_eval_frame(None)
-    try:
-        return function(*args)
-    finally:
-        _eval_frame.set_eval_frame(before)
+        dynamo: Any = torch._C._dynamo.eval_frame
+        action = dynamo._FrameAction
+        inside = action.SKIP if calls_too else action.DEFAULT
+        dynamo.set_code_exec_strategy(hook.__code__, dynamo._FrameExecStrategy(action.SKIP, inside))
+    return hook
 
 
 _CALL_OF_TORCH = nn.Module._wrapped_call_impl.__code__
@@ -47,7 +42,7 @@ def _tracekit_called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     """Stands for the function that :func:`around_calls` puts among the names of torch's module."""
 
 
-@skipped_by_dynamo
+@partial(never_compiled, calls_too=False)
 def _marked_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as nn.Module.__call__
     return _tracekit_called(self, args, kwargs)
 

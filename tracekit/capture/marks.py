@@ -24,6 +24,7 @@ from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
 
 from tracekit.capture.emit import Emitter, OpenRanges, Unmarked, close_down_to, close_entry, nothing
+from tracekit.capture.frames import never_compiled
 from tracekit.markers import formatting
 from tracekit.markers.base import Param
 from tracekit.markers.formatting import Tensor as MarkerTensor
@@ -94,6 +95,7 @@ class Marks:
         #: The id of the module that this one wraps, as torch.compile does: both calls are one.
         self.wraps = wraps
 
+    @never_compiled
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         """Opens the range of a call."""
         if is_dynamo_compiling():
@@ -120,6 +122,7 @@ class Marks:
         opened.append(self)
         opener()
 
+    @never_compiled
     def after(self, module: Module, _args: object, output: object) -> None:
         """Closes the range of a call, then describes the outputs in a second, empty range."""
         if is_dynamo_compiling():
