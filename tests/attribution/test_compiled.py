@@ -443,7 +443,7 @@ def test_ranges_as_nodes_hold_modules_of_maps_below_them_and_no_range_of_a_run(p
         range 1 91  99 {run(map_id=OTHER)}
         {launches("unknown", at=95, number=2)}
     """,
-        by="ranges",
+        rows="ranges",
     )
     check(
         dataset,
@@ -528,7 +528,7 @@ def test_run_whose_map_lacks_parts_is_that_of_the_range_around_it_and_coverage_s
         range 1 12 90 {run()}
         {launches("triton_poi_fused_a_0")}
     """,
-        by=by,
+        rows=by,
     )
     assert dataset.table("kernels", ["module"]).column("module").to_pylist() == ["serve" if plain else None]
     rows = dataset.table("coverage").to_pylist()

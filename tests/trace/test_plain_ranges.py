@@ -110,7 +110,7 @@ def test_modules_come_first_in_a_marked_report(parsed: Parse) -> None:
 
 
 def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> None:
-    dataset = parsed(MARKED, by="ranges")
+    dataset = parsed(MARKED, rows="ranges")
     check(
         dataset,
         "modules",
@@ -143,7 +143,7 @@ def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> N
 
 def test_operators_alone_are_a_hierarchy_too(parsed: Parse) -> None:
     check(
-        parsed(MARKED, by="operators"),
+        parsed(MARKED, rows="operators"),
         "kernels",
         """
         name  module
@@ -183,7 +183,7 @@ def repeated(texts: list[str], rounds: int = 1) -> str:
 def test_what_comes_again_is_a_place_and_what_comes_once_is_counted(
     parsed: Parse, texts: list[str], rounds: int, names: list[str]
 ) -> None:
-    modules = parsed(repeated(texts, rounds), by="ranges").modules()
+    modules = parsed(repeated(texts, rounds), rows="ranges").modules()
     assert modules.name.tolist() == ["round", *names]
 
 
@@ -271,7 +271,7 @@ SERVING = """
 @pytest.mark.parametrize("by", ["modules", "ranges", "operators"])
 def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Parse, by: str) -> None:
     check(
-        parsed(SERVING, by=by),
+        parsed(SERVING, rows=by),
         "steps",
         """
         name  start_ns  end_ns
@@ -283,7 +283,7 @@ def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Pa
 
 def test_iterations_around_a_model_are_better_steps_than_its_calls(parsed: Parse) -> None:
     check(
-        parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, by="ranges"),
+        parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, rows="ranges"),
         "steps",
         """
         name         start_ns  end_ns
@@ -303,7 +303,7 @@ def test_a_start_end_range_ends_with_the_call_of_the_module_that_it_began_in(par
         kernel 1 120 130 #2 behind the call
     """
     check(
-        parsed(lines, by="ranges"),
+        parsed(lines, rows="ranges"),
         "kernels",
         """
         name             module
@@ -410,7 +410,7 @@ def test_a_plain_range_that_ended_on_another_thread_is_no_node_and_is_counted(
         async  1>2 0 100 request
         range  1 200 300 other
     """
-    rows = parsed(trace, by=by).table("coverage").to_pylist()
+    rows = parsed(trace, rows=by).table("coverage").to_pylist()
     assert {row["cause"]: row["count"] for row in rows} == expected
 
 

@@ -75,7 +75,7 @@ def none(dataset: Dataset) -> str:
 
 
 def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
-    """What a report's hierarchy is keyed by, and what was asked for; older datasets knew modules alone."""
+    """What a report's hierarchy is keyed by, and what was asked for; older datasets knew only modules."""
     hierarchy = entry.get("hierarchy", {})
     return hierarchy.get("by", MODULES), hierarchy.get("asked", AUTO)
 

@@ -15,7 +15,7 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
 REPORT, RANK, HOST = "report", "rank", "host"
-#: What reports are told apart by.
+#: What reports are distinguished by.
 BY = (RANK, REPORT, HOST)
 
 
@@ -30,7 +30,7 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
 
     Returns:
         The rows of all answers, with ``report`` (in a dataset of several), after ``rank`` if that is what is asked for;
-        or with ``host``, of all reports of a machine together (null for reports that do not tell theirs).
+        or with ``host``, of all reports of a machine together (null for reports that do not record theirs).
 
     Raises:
         UsageError: If the question compares reports itself, or a report holds several ranks.
@@ -44,7 +44,7 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
     return whole.iloc[_together(whole)].reset_index(drop=True)
 
 
-#: What tells a part from the others: the columns in front of its answer.
+#: What distinguishes a part from the others: the columns in front of its answer.
 _Keys = dict[str, str | int | None]
 
 
@@ -77,7 +77,7 @@ def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
 def _rank(part: Dataset) -> int | None:
     """The only rank of a report; None if unknown."""
     entry = part.manifest["reports"][0] if part.reports else part.manifest
-    ranks = sorted({told["rank"] for told in entry.get("ranks", ())})
+    ranks = sorted({claim["rank"] for claim in entry.get("ranks", ())})
     if len(ranks) > 1:
         shown = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")  # noqa: PLR2004
         name = part.reports[0] if part.reports else part.folder
@@ -86,7 +86,7 @@ def _rank(part: Dataset) -> int | None:
 
 
 def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
-    """An answer with what tells it from the others in front; a dataset of one report needs no name of that."""
+    """An answer with what distinguishes it from the others in front; a dataset of one report needs no name of that."""
     answer = answer.drop(columns=[*keys], errors="ignore")
     for name, value in reversed(keys.items()):
         if name != REPORT or value is not None:

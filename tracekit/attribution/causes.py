@@ -43,7 +43,7 @@ _OF_PHASE = {
     phases.OPTIMIZER: OPTIMIZER,
     phases.DATA: DATA_LOADING,
 }
-#: Why a kernel map tells no module.
+#: Why a kernel map records no module.
 _UNMATCHED = (work.NO_MAP, work.CUT, work.DIFFERS, work.SILENT)
 #: Kinds of copies that moved pages of managed memory, as CUPTI reports them.
 _UNIFIED = [kind for kind, label in enumerate(COPY_KINDS) if label.startswith("Unified")]

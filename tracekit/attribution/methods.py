@@ -19,7 +19,7 @@ from tracekit.trace.plain.keys import of_libraries
 
 
 def compiled(evidence: Evidence, work: Rows) -> Rows:
-    """The call around the run of a compiled graph that launched each kernel; its kernel map tells the modules.
+    """The call around the run of a compiled graph that launched each kernel; its kernel map records the modules.
 
     Which kernel of the map each launch is follows from the order of both (:mod:`tracekit.trace.compiled.work`).
     Work replayed from a CUDA graph is that of the run that was captured. What does not fit the map stays unattributed:
@@ -52,7 +52,7 @@ def by_range(evidence: Evidence, work: Rows) -> Rows:
     """The innermost call that contains the API call which launched each kernel, on the same thread.
 
     This is NVIDIA's GPU projection of ranges: ``range.start <= api.start`` and ``api.end <= range.end``, whenever the
-    kernel itself runs. Replayed kernels are left to other methods, since their launch says nothing about their module.
+    kernel itself runs. Replayed kernels are left to other methods, since their launch shows nothing about their module.
     """
     call = lookup(evidence.call_at_launch, evidence.launched.launch[work])
     return np.where(evidence.launched.replayed[work], -1, call)

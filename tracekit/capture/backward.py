@@ -153,7 +153,7 @@ class BackwardTrack:
             outermost = thread.backward[:1]
             self._switch_to(call)
             if thread.backward[:1] != outermost:
-                # On a thread of the engine's own, only the engine can tell us that the pass has ended.
+                # On a thread of the engine's own, only the engine can show us that the pass has ended.
                 Variable._execution_engine.queue_callback(self._leave)
         # What this node makes is the call's: to be run forward again, or to be differentiated again.
         thread.nodes.note(call)

@@ -72,7 +72,7 @@ def failed_call(error: BaseException) -> FailedCall | None:
 
 
 def dynamo_began_ns() -> int | None:
-    """When Dynamo began the trace that it is passing to a backend, by ``time.time_ns``. Backends are not told."""
+    """When Dynamo began the trace that it is passing to a backend, by ``time.time_ns``. Backends do not get it."""
     for frame in _callers():
         if frame.f_code.co_name == "_compile":
             start_ns = frame.f_locals.get("start_time_ns")

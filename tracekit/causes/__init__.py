@@ -159,7 +159,7 @@ _WITHOUT_MAP = {
     ),
 }
 
-# What markers and ranges do not tell.
+# What markers and ranges do not record.
 MODULE_UNREADABLE = Cause(
     "marker_unreadable",
     "The text starts like a module marker, but its module name or some of its fields cannot be read.",
@@ -183,7 +183,7 @@ DIMENSION_UNKNOWN = FIELD_SKIPPED.form(
 )
 MODULE_UNCLEAR = Cause(
     "module_unclear",
-    "The path of the call belongs to several modules, and the markers do not tell which one it is.",
+    "The path of the call belongs to several modules, and the markers do not show which one it is.",
     "give each model its own prefix when marking it; with_stack records less: record with tracekit capture",
 )
 SHARED_PLACE = MODULE_UNCLEAR.form(
@@ -294,7 +294,7 @@ FAILED_CALL = MARK.form("API call that failed")
 
 #: All causes and their forms, in their order.
 CAUSES: tuple[Cause, ...] = tuple(
-    value for room in (globals(), _WITHOUT_MAP) for value in [*room.values()] if isinstance(value, Cause)
+    value for names in (globals(), _WITHOUT_MAP) for value in [*names.values()] if isinstance(value, Cause)
 )
 #: Their names, and the position of each cause's name among them.
 NAMES: tuple[str, ...] = tuple(dict.fromkeys(cause.name for cause in CAUSES))

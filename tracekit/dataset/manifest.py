@@ -31,7 +31,7 @@ FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
 #: The manifest's own id, and the ids of the tables' files.
 ID, TABLE_IDS = "id", "table_ids"
-#: The table that keeps the modules of each report alone.
+#: The table that keeps the modules of each report only.
 PER_REPORT_MODULES = "modules_of_reports"
 
 #: Fields of a single report's manifest that are the same for all reports of a dataset.

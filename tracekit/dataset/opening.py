@@ -212,7 +212,7 @@ class Dataset:
         return in_order(partial(self._file, name), self.manifest["reports"], self.folder)
 
     def _check_folders(self, name: str) -> None:
-        """Other programs read whatever is in the folder of a table, so it holds the reports of the manifest alone."""
+        """Other programs read whatever is in the folder of a table, so it holds only the reports of the manifest."""
         if is_remote(whole := self.folder / f"{name}.parquet"):
             listed(whole)  # files that are named by their ids are never those of others
             return

@@ -141,7 +141,7 @@ class MappedKernel:
     Attributes:
         generated: Whether that code is the compiler's own (Triton, C++); a library's may be any number of launches.
         modules: Paths below the root, each with its weight; empty if they are not known.
-        flops: What one run of it computes for each of these modules; empty if the map tells it of none.
+        flops: What one run of it computes for each of these modules; empty if the map records it of none.
     """
 
     name: str
@@ -184,8 +184,8 @@ class RangeMarker:
 
     Attributes:
         name: What it is called where ranges are nodes: the text, with ``*`` for what counts.
-        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data`` or ``compile``; empty if it tells none.
-        compiled: Whether it is a run of compiled code, of which it tells no more; cause is why, if it says so.
+        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data`` or ``compile``; empty if none.
+        compiled: Whether it is a run of compiled code, without its modules; cause is why, if recorded.
     """
 
     name: str

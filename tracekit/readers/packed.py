@@ -9,10 +9,10 @@ from typing import BinaryIO, cast
 
 from tracekit.errors import ReportError
 
-#: No event and nothing beside the events is larger.
+#: No event and nothing besides the events is larger.
 MOST_BYTES = 64 << 20
 
-#: What is told of a file that cannot be unpacked, and what to do about it.
+#: What is reported of a file that cannot be unpacked, and what to do about it.
 DAMAGED, RECORD_AGAIN = "its gzip compression is cut off or damaged", "copy or record it again"
 
 _GZIP = b"\x1f\x8b"

@@ -42,7 +42,7 @@ COPY_KINDS = (
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 GRAPH_CREATED, GRAPH_CLONED, GRAPH_INSTANTIATED = range(3)
 
-#: A ``forward_thread`` that is told, but not known to be in the report.
+#: A ``forward_thread`` that is reported, but not known to be in the report.
 NOT_RECORDED = -2
 #: The time of a record that has none.
 NO_TIME = int(np.iinfo(np.int64).min)
@@ -352,7 +352,7 @@ class Recording:
         from_the_start: Rows of the processes whose CUDA calls are known to be recorded completely, from the first on.
         allocations: Memory handed out and taken back; empty where they were not recorded.
         records_graphs: Whether reports of its format record how CUDA graphs and their nodes were made.
-        graph_captures: The traces of graph captures that were given beside the report, and joined it.
+        graph_captures: The traces of graph captures that were given with the report, and joined it.
         attached_threads: Rows of the threads whose ranges and launches are from these traces.
         first_replays: When graphs were first replayed in these traces, by (process, graph).
         inside_ns: For each kernel, its time spent in others that it called, as operators do; None if there

@@ -49,8 +49,8 @@ SPEC = TableSpec(
     "coverage",
     "What is known and what is not, counted per subject and cause. The rows of kernels add up to all "
     "device work, those of ranges to all ranges. Subjects that end in ': losses' count losses; those "
-    "that end in ': left out' count rows that are neither ranges nor launches. Those of compiled graphs tell why the "
-    "modules of their work are not known, and that of compiled code how much of it tells no kernel map.",
+    "that end in ': left out' count rows that are neither ranges nor launches. Those of compiled graphs show why the "
+    "modules of their work are not known, and that of compiled code how much of it has no kernel map.",
     (
         Column(
             "what",
@@ -147,8 +147,8 @@ def _ranges(trace: Trace) -> list[Row]:
     ]
     codes = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
     marker = np.append(decoded.of_text, -1)[ranges.text]
-    told = np.where(decoded.rows(RangeMarker)[marker], -1, decoded.canonical_marker[marker])
-    code = np.array([*codes, 1], dtype=np.int64)[told]
+    marked = np.where(decoded.rows(RangeMarker)[marker], -1, decoded.canonical_marker[marker])
+    code = np.array([*codes, 1], dtype=np.int64)[marked]
     placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker] | (trace.evidence.keyed.by == RANGES)
     code[placing & ~trace.evidence.axis.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
     time = ranges.end_ns - ranges.start_ns
@@ -242,7 +242,7 @@ def _by_graph(trace: Trace) -> list[Loss]:
 
 
 def _without_a_map(trace: Trace) -> list[Loss]:
-    """Work launched inside ranges of torch.compile that tell no map: at most the module around it is known."""
+    """Work launched inside ranges of torch.compile that record no map: at most the module around it is known."""
     evidence = trace.evidence
     causes = _causes_of_markers(evidence)
     left = evidence.compiled_work.of_work == work.NO_RUN
@@ -258,14 +258,14 @@ def _without_a_map(trace: Trace) -> list[Loss]:
 
 
 def _causes_of_markers(evidence: Evidence) -> list[Cause | None]:
-    """For every marker why work inside its ranges has no map; None if it says nothing of that."""
+    """For every marker why work inside its ranges has no map; None if it shows nothing about that."""
     maps, by_modules = evidence.compiled_work.runs.maps, evidence.keyed.by == MODULES
     causes: list[Cause | None] = []
     for marker in evidence.decoded.markers:
         match marker:
             case RangeMarker(compiled=True):
                 causes.append(marker.cause or NO_KERNEL_MAP)
-            # Where modules are the nodes, its own work is nobody's, and that of calls inside is theirs.
+            # Where modules are the nodes, its own work stays unattributed, and that of calls inside is theirs.
             case CompiledGraphMarker() if not by_modules and marker.map_id not in maps:
                 causes.append(MAP_INCOMPLETE)
             case _:

@@ -47,13 +47,13 @@ class Evidence:
         nesting: How its push/pop ranges nest.
         ends: When its ranges ended.
         calls: Calls of modules.
-        phased: Ranges and operators that tell a phase of the program.
+        phased: Ranges and operators that name a phase of the program.
         compiling: When its processes compiled models.
         steps: Iterations.
         launched: The launch of every kernel.
         call_at_launch: For every launch the innermost call that contains it, or -1.
         forward_call_of: For every launch by a node of autograd the forward call that made that node; None if no
-            sequence numbers tell it, and where nodes of autograd are nodes of the hierarchy themselves.
+            sequence numbers show it, and where nodes of autograd are nodes of the hierarchy themselves.
         phase_of_calls: For every call its phase, as a position in ``PHASES``.
         phase: For every launch the phase of the program, as a position in ``PHASES``, or -1.
         chains: Nodes of CUDA graphs, and their clone chains.
@@ -117,10 +117,10 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         by: What the hierarchy shall be keyed by: one of ``markers.base.HIERARCHIES``.
     """
     axis = thread_axis(recording)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        nested = beside.submit(nesting, recording, axis)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        nested = pool.submit(nesting, recording, axis)
         launches = launched(recording)
-        reading = beside.submit(operators_of, recording.texts, decoded)
+        reading = pool.submit(operators_of, recording.texts, decoded)
         graphs = _graphs_of(recording, axis, launches)
         ends = range_ends(recording, decoded, axis)
         found = _Found(recording, axis, launches, graphs, ends, reading.result())
@@ -167,7 +167,7 @@ class _Found(NamedTuple):
 
 
 class _Hierarchy(NamedTuple):
-    """What the hierarchy is keyed by, runs of compiled graphs, and nodes of autograd; None if nothing tells them."""
+    """What the hierarchy is keyed by, runs of compiled graphs, and nodes of autograd; None if nothing records them."""
 
     keyed: HierarchyKey
     runs: Runs
@@ -181,7 +181,7 @@ def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
     keyed = choose_hierarchy(by, recording, decoded, axis, ends.end, found.operators)
     nodes = autograd_nodes(recording, axis, found.operators, keyed.decoded)
     if keyed.by != MODULES:
-        # Where ranges are nodes, work whose modules no map tells is that of the range around it.
+        # Where ranges are nodes, work whose modules no map records is that of the range around it.
         runs = runs.with_a_map() if keyed.with_modules else runs.none()
         keyed = keyed._replace(nodes=nodes)
     return _Hierarchy(keyed._replace(runs=runs.planting), runs, nodes)
@@ -213,7 +213,7 @@ def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls, marks: P
     # Where ranges are nodes, those of the backward pass are nodes of their own.
     made = forward_call_of(nodes, found.axis, calls, call) if nodes and keyed.by == MODULES else None
     if made:
-        # Older releases of torch tell no phase beside the number.
+        # Older releases of torch name no phase next to the number.
         phase[(made.call >= 0) & np.isin(phase, (-1, FORWARD))] = BACKWARD
     return _LaunchContext(call, phase, made, of_calls)
 

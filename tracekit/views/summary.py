@@ -15,8 +15,9 @@ from rich.text import Text
 from tracekit.analyses import modules as modules_by_time, nodes, processes as work_by_process, tree as module_tree
 from tracekit.analyses.coverage import certainty_of_work
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import plain
 from tracekit.views import tree
-from tracekit.views.formatting import Nouns, count, duration, nouns, percent, plain, records
+from tracekit.views.formatting import Nouns, count, duration, nouns, percent, records
 
 _MOST_MODULES = 10
 _MOST_LINES = 14

@@ -106,7 +106,7 @@ class CallKinds:
 
 
 class _Evidence(NamedTuple):
-    """What tells calls of one shape apart, as columns of numbers; of module and phase one more than their number."""
+    """What distinguishes calls of one shape, as columns of numbers; of module and phase one more than their number."""
 
     owner: Any
     phase: Any
@@ -246,7 +246,7 @@ class Costs(NamedTuple):
 def costs(dataset: Dataset, dtype: str | None = None, modules: Hierarchy | None = None) -> Iterator[Costs]:
     """What the calls of a dataset cost, report by report; ``dtype`` is that of layers whose markers record none.
 
-    What calls of a module tell of others holds in all reports: where there are several, that is looked at first.
+    What calls of a module show of others holds in all reports: where there are several, that is looked at first.
     """
     modules, kinds, parts = modules or hierarchy(dataset), CallKinds(dataset, dtype), [*dataset.by_report()]
     known = calls_together(parts, modules) if len(parts) > 1 else None

@@ -1,6 +1,6 @@
 """Which modules each kernel of a compiled graph serves, by the nodes of the graph that the compiler made it of.
 
-Inductor rewrites a graph before it makes kernels of it, and a rewritten node says whose work it is only by chance: a
+Inductor rewrites a graph before it makes kernels of it, and a rewritten node names its module only by chance: a
 matrix product that takes up the addition behind it passes for the addition. So products are recognized by what they
 multiply, as it was before. It knows modules only as texts of the graph.
 """
@@ -104,7 +104,7 @@ class Owners:
         return dict(weights) or dict.fromkeys(_around(nodes), 1)
 
     def owner(self, node: fx.Node) -> tuple[bool, str | None]:
-        """Whether it is known whose work a node is, and whose."""
+        """Whether the module of a node is known, and which it is."""
         product = _factors(node)
         return self._of_product(node, product) if product else (_is_known(node), module_text(node))
 
@@ -172,7 +172,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _is_known(node: fx.Node) -> bool:
-    """Whether a node says whose work it is: it comes from the program, not from a compiler's rewriting of it."""
+    """Whether a node names its module: it comes from the program, not from a compiler's rewriting of it."""
     return module_text(node) is not None or any(name in node.meta for name in ("fwd_nn_module_stack", *_PROGRAM))
 
 

@@ -113,7 +113,7 @@ def modules_by_inputs(traced: Traced, prefixes: Sequence[str | None], inputs: Se
         names = marked_models.names_at(address) if address else []
         known = list(_below(names, prefixes[root]))
         if marked_models.is_shared(address):
-            # It says nothing of the layer that runs, but the module that it is of is this one.
+            # It shows nothing about the layer that runs, but the module that it is of is this one.
             shared.update([(root, before.rpartition(".")[0])] if before in known else ())
         elif names and not any(_is_alike(before, now) and _noted(numbers, root, before, now) for now in known):
             return None

@@ -38,7 +38,7 @@ class Scope(NamedTuple):
 
 
 def scope(graph: fx.GraphModule) -> Scope:
-    """The function that Dynamo is tracing on this thread to a graph; without modules if Dynamo does not say."""
+    """The function that Dynamo is tracing on this thread to a graph; without modules if Dynamo does not report it."""
     inputs = graph.graph.find_nodes(op="placeholder")
     tensors = {node.name: text for node in inputs if (text := _tensor_text(node)) is not None}
     variables, names = _variables()
@@ -49,7 +49,7 @@ def scope(graph: fx.GraphModule) -> Scope:
 
 
 def _variables() -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The locals and globals of the function that is traced; empty if Dynamo does not say."""
+    """The locals and globals of the function that is traced; empty if Dynamo does not report it."""
     symbolic = sys.modules.get("torch._dynamo.symbolic_convert")
     try:
         frame = symbolic.InstructionTranslator.current_tx().output.root_tx  # type: ignore[union-attr]

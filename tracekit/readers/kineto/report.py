@@ -142,7 +142,7 @@ def _operators(rows: Columns, threads: Threads) -> Operators:
 
 
 def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, counters: LossCounters) -> bool:
-    """Whether some are known from ``with_stack`` alone. Where hooks marked modules, only their markers count."""
+    """Whether some are known only from ``with_stack``. Where hooks marked modules, only their markers count."""
     calls = events[MODULE]
     hierarchies = list(gathering.hierarchies)
     if _has_markers(gathering.texts):
@@ -245,7 +245,7 @@ def _thread_names_of(named: Mapping[tuple[int, int], str], threads: Threads) -> 
 
 
 def _distributed(metadata: Metadata, name: str) -> int | None:
-    """A number that torch.distributed told the profiler; None if there is none."""
+    """A number that torch.distributed gave the profiler; None if there is none."""
     info = metadata.distributed
     number = _integer(info.get(name), -1) if isinstance(info, dict) else -1
     return number if number >= 0 else None
@@ -279,7 +279,7 @@ def _missing_data(recording: Recording, *, numbered: bool, without_modules: bool
     elif _replays_unknown_graphs(recording):
         yield MissingData(
             "graph captures",
-            "give the trace of the graph capture beside it: tracekit parse --graph-captures (recorded by SGLang with "
+            "give the trace of the graph capture with it: tracekit parse --graph-captures (recorded by SGLang with "
             "--enable-profile-cuda-graph, by vLLM with --profiler-config.capture_torch_profiler)",
         )
     elif not np.count_nonzero(len(recording.launches)):

@@ -86,7 +86,7 @@ class LastEntries(Struct):
 
 
 class Metadata(Struct):
-    """What a trace says beside its events."""
+    """What a trace holds besides its events."""
 
     schema_version: object = field(name="schemaVersion", default=None)
     base_time: object = field(name="baseTimeNanoseconds", default=None)
@@ -178,7 +178,7 @@ class Trace:
     """A trace on disk. Its metadata are complete when all pieces have been read.
 
     Attributes:
-        metadata: What it says beside its events.
+        metadata: What it holds besides its events.
     """
 
     def __init__(self, path: Path) -> None:

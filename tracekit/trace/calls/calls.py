@@ -52,7 +52,7 @@ class Calls:
 
     Calls whose module is not known are among them with module -1: those whose markers name none that can be read,
     ranges that ended on another thread, and stretches in which it is not known which call was open. They own the
-    launches inside, so that these are given to nobody else.
+    launches inside, so that these are given to no other call.
 
     Attributes:
         range_row: Row of the recording's ranges; of a stretch some row of its thread.
@@ -62,7 +62,7 @@ class Calls:
         parent: Row of the enclosing call, or -1.
         depth: How many calls enclose it.
         marker: Row of the decoded markers; -1 for what ended elsewhere and for stretches.
-        outputs: Row of the marker that tells its outputs, or -1.
+        outputs: Row of the marker that records its outputs, or -1.
         cause: Position in ``causes.CAUSES`` that holds if its module is not known.
         module: Row of modules, or -1.
         captured: Whether it ran during a graph capture of its thread, or around one that was recorded apart.
@@ -223,14 +223,14 @@ def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:
 
 
 def with_outputs(spans: Spans, seconds: EndMarkers, decoded: Decoded) -> CallColumns:
-    """Every span that is no second range as a call, with the marker of the second range that tells its outputs."""
+    """Every span that is no second range as a call, with the marker of the second range that records its outputs."""
     outputs = np.full(spans.start.size, -1, dtype=np.int64)
     closing = np.flatnonzero(seconds.call >= 0)
     outputs[seconds.call[closing]] = seconds.marker[closing]
     again = [isinstance(marker, Unreadable) and marker.cause is RECOMPUTED for marker in decoded.bare]
     cause = np.where([*again, False], CAUSES.index(RECOMPUTED), CAUSES.index(MODULE_UNREADABLE))
-    told = cause[decoded.canonical_marker[spans.marker]]
-    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, told)
+    causes = cause[decoded.canonical_marker[spans.marker]]
+    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, causes)
     return columns.chosen(np.flatnonzero(~seconds.second))
 
 
@@ -256,7 +256,7 @@ def once_each(calls: CallColumns, spans: Spans, second: Flags, decoded: Decoded)
 
 
 def _without(inner: Flags, calls: CallColumns, forest: Forest) -> tuple[CallColumns, Forest]:
-    # From the inside out, so that of many ranges the outermost learns the outputs that any of them tells.
+    # From the inside out, so that of many ranges the outermost learns the outputs that any of them records.
     for row in np.flatnonzero(inner)[::-1].tolist():
         outer = forest.parent[row]
         if calls.outputs[outer] < 0:
@@ -280,7 +280,7 @@ def with_plain(calls: CallColumns, forest: Forest, extents: Extents, marker: Row
 def with_unknown(
     calls: CallColumns, forest: Forest, axis: ThreadAxis, ends: RangeEnds, elsewhere: Rows, again: Flags
 ) -> tuple[CallColumns, Forest]:
-    """Adds calls of unknown modules, so that launches inside them are given to nobody else."""
+    """Adds calls of unknown modules, so that launches inside them are given to no other call."""
     unknown = [
         _of_no_module(RECOMPUTED, *_recomputed_stretches(calls, forest, again)),
         _of_no_module(ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),

@@ -86,7 +86,7 @@ def _next_of_its_place(start: Ints, place: Ints, which: Flags) -> Ints:
 
 
 def _nested_in(start: Ints, end: Ints, first: Ints, last: Ints) -> Ints:
-    """When each of some intervals ends at the latest so that it lies in, around or beside those that count whole."""
+    """When each of some intervals ends at the latest so that it lies in, around or next to those that count whole."""
     parent, _ = parents(start, end)
     leaps = ancestors(parent)
     around = innermost(start, end, parent, first, first)
@@ -129,7 +129,7 @@ class HierarchyKey(NamedTuple):
         step_markers: For each of these its marker.
         runs: Runs of compiled graphs, whose maps name modules that are nodes, too.
         nodes: The nodes of autograd that ran, where ranges or operators are the nodes of the hierarchy; None if nothing
-            tells who made them.
+            identifies who made them.
     """
 
     by: str
@@ -204,7 +204,7 @@ class _Ranges(NamedTuple):
         operator: Which are operators.
         called: Which are calls of modules.
         library: Which are in the domain of a library.
-        mapping: Which tell kernel maps, or run their graphs: they lead to modules, and are no nodes themselves.
+        mapping: Which hold kernel maps, or run their graphs: they lead to modules, and are no nodes themselves.
     """
 
     names: Names
@@ -280,7 +280,7 @@ def _never_above_users(extents: Extents, library: Flags, calls: Extents) -> Exte
 
 def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tuple[list[Marker], Rows]:
     domain = recording.ranges.domain[rows]
-    # Where all ranges that are no library's are in one domain, its name says nothing.
+    # Where all ranges that are no library's are in one domain, its name shows nothing.
     users = np.unique(domain[~of_libraries(recording)[rows]])
     if users.size == 1:
         domain = np.where(domain == users[0], -1, domain)
@@ -300,7 +300,7 @@ def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tupl
 
 
 def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marker], node: Rows) -> tuple[Extents, Rows]:
-    """The nodes, where those that tell a call stack have one for each of its lines, whose markers are added."""
+    """The nodes, where those that record a call stack have one for each of its lines, whose markers are added."""
     if not any(item.stack for item in names.names):
         return extents, node
     lines = stack_lines(extents.start, extents.end, name, [item.stack for item in names.names])

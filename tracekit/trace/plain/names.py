@@ -30,10 +30,10 @@ class Name(NamedTuple):
     Attributes:
         text: The text without what counts.
         operator: Whether it is an operator.
-        inputs: Shapes of its inputs; None if the text does not tell.
+        inputs: Shapes of its inputs; None if the text does not record it.
         iteration: The number of the iteration that it counts; None if it counts none.
         stack: The lines that called what runs inside, from the outside in.
-        module: Parts of the path of the module that it belongs to, if the text tells it.
+        module: Parts of the path of the module that it belongs to, if the text records it.
         region: Whether it is a compiled graph of which nothing more is known.
     """
 
@@ -140,7 +140,7 @@ def _most_on_a_thread(of_text: Ints, recording: Recording) -> Ints:
 _MOST_LINES = 100
 _OWN_LINES = re.compile(r"pyprof[/\\]nvtx[/\\]")
 _SEPARATOR = re.compile(r"[/\\]")
-#: Files that so many folders do not tell apart keep all of theirs.
+#: Files that so many folders do not distinguish keep all of theirs.
 _MOST_FOLDERS = 8
 
 Stack = tuple[str, ...]
@@ -164,7 +164,7 @@ def lines_of(stack: Sequence[str]) -> Stack:
 
 
 def short_names(lines: Collection[str]) -> dict[str, str]:
-    """The name of each of some lines: ``train.py:123``, with as many folders as tell files of one name apart."""
+    """The name of each of some lines: ``train.py:123``, with as many folders as distinguish files of one name."""
     parts = {line: tuple(_SEPARATOR.split(line)) for line in lines}
     files: dict[str, set[Stack]] = {}
     for folders in parts.values():
@@ -179,19 +179,19 @@ def _file(folders: Stack) -> Stack:
 
 
 def _told_apart(files: set[Stack]) -> int:
-    """How many of the last parts of some paths tell them apart; of very long ones all."""
+    """How many of the last parts of some paths distinguish them; of very long ones all."""
     kept = range(1, _MOST_FOLDERS + 1)
     return next((number for number in kept if len({path[-number:] for path in files}) == len(files)), 0)
 
 
 def stack_lines(start: Ints, end: Ints, name: Ints, stacks: list[Stack]) -> Lines:
-    """The lines that are nodes for ranges that tell a call stack.
+    """The lines that are nodes for ranges that record a call stack.
 
     Args:
         start: When each of some ranges that nest begins.
         end: When it ends.
         name: For each of them the number of its name.
-        stacks: For every name the lines of its stack; empty if it tells none.
+        stacks: For every name the lines of its stack; empty if it records none.
     """
     at = np.flatnonzero(np.array([bool(stack) for stack in stacks])[name])
     parent, _ = parents(start[at], end[at])

@@ -64,9 +64,9 @@ def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: Rang
     Args:
         recording: The recording.
         keyed: The plain ranges that are nodes, and the markers.
-        calls: The calls of modules alone.
+        calls: Only the calls of modules.
         ends: When ranges ended.
-        phased: Ranges and operators that tell a phase.
+        phased: Ranges and operators that name a phase.
     """
     decoded, process = keyed.decoded, recording.threads.process
     start, end = recording.ranges.start_ns, ends.end_ns
@@ -244,7 +244,7 @@ def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: 
 
 
 class MarkedSteps(NamedTuple):
-    """Steps that ranges tell.
+    """Steps that ranges record.
 
     Attributes:
         row: Row of the recording's ranges.
