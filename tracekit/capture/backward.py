@@ -37,6 +37,7 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from tracekit.capture.emit import Emitter, Lane, NullEmitter, close_entry, nothing
+from tracekit.capture.frames import never_compiled
 from tracekit.capture.marks import Switch, all_tensors, pickled_as_nothing, unwrapped
 from tracekit.markers import formatting
 
@@ -238,6 +239,7 @@ class BackwardMarks:
     def __reduce__(self) -> tuple[object, ...]:
         return pickled_as_nothing()
 
+    @never_compiled
     def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
         """Notes that nodes are this call's from now on."""
         if is_dynamo_compiling() or not self.switch.on:
@@ -250,6 +252,7 @@ class BackwardMarks:
         thread.forward.append(call)
         thread.nodes.note(call)
 
+    @never_compiled
     def after(self, _module: nn.Module, _args: object, output: object) -> None:
         """Notes that nodes are of the call around from now on."""
         if is_dynamo_compiling():

@@ -5,15 +5,17 @@ uses other names, the answer is "not known", never an error.
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 _CALL = nn.Module._call_impl.__code__
+_Hook = TypeVar("_Hook", bound=Callable[..., object])
 _HOOKED_STEPS = Optimizer.profile_hook_step.__code__.co_filename
 
 
@@ -48,6 +50,18 @@ def generating_model(module: nn.Module) -> nn.Module:
             if forward is not None and forward.co_filename != frame.f_code.co_filename:
                 return model if any(part is module for part in model.modules()) else module
     return module
+
+
+def never_compiled(hook: _Hook) -> _Hook:
+    """Has Dynamo leave a hook as it is where Python runs it, as around a module that is called after a graph break.
+
+    Dynamo would compile it to what it does inside a graph, which is nothing. ``torch.compiler.disable`` breaks graphs.
+    """
+    with suppress(AttributeError):
+        dynamo: Any = torch._C._dynamo.eval_frame
+        skip = dynamo._FrameAction.SKIP
+        dynamo.set_code_exec_strategy(hook.__code__, dynamo._FrameExecStrategy(skip, skip))
+    return hook
 
 
 class FailedCall(NamedTuple):

@@ -25,6 +25,7 @@ from typing_extensions import override
 from tracekit.capture.attach import Attached, attach, attach_around, is_compiled, marks_on, modules_of
 from tracekit.capture.backward import BackwardMarks, BackwardTrack, backward_track
 from tracekit.capture.emit import Emitter, Lane, default_emitter
+from tracekit.capture.frames import never_compiled
 from tracekit.capture.maps.paths import marked_models
 from tracekit.capture.marks import Marks, Switch, pickled_as_nothing
 from tracekit.errors import UsageError
@@ -201,8 +202,8 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     model are not marked.
 
     Code inside a region compiled by torch.compile cannot be marked from Python; the region gets one range as a whole.
-    Mark the model after compiling it, and mark the object that you call: ``torch.compile(model)`` rather than
-    ``model``. ``markers.silent`` names the modules that ran unmarked.
+    Mark the object that you call: ``torch.compile(model)`` rather than ``model``. ``markers.silent`` names the modules
+    that ran unmarked.
 
     Args:
         model: The model.
@@ -397,6 +398,7 @@ class _FusedPathWatch:
     def __reduce__(self) -> tuple[object, ...]:
         return pickled_as_nothing()
 
+    @never_compiled
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at a call, until one would have taken the fused path."""
         if is_dynamo_compiling() or self.switched_off or not self._switch.on:

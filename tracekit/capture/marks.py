@@ -27,7 +27,7 @@ from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
 from tracekit.capture.emit import Emitter, NullEmitter, OpenRanges, Unmarked, close_down_to, close_entry, nothing
-from tracekit.capture.frames import running_calls
+from tracekit.capture.frames import never_compiled, running_calls
 from tracekit.markers import formatting
 from tracekit.markers.base import Param
 from tracekit.markers.formatting import Tensor as MarkerTensor
@@ -107,6 +107,7 @@ class Marks:
     def __reduce__(self) -> tuple[object, ...]:
         return pickled_as_nothing()
 
+    @never_compiled
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         """Opens the range of a call."""
         if is_dynamo_compiling():
@@ -133,6 +134,7 @@ class Marks:
         opened.append(self)
         opener()
 
+    @never_compiled
     def after(self, module: Module, _args: object, output: object) -> None:
         """Closes the range of a call, then describes the outputs in a second, empty range."""
         if is_dynamo_compiling():

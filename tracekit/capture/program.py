@@ -26,7 +26,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from tracekit.capture.attach import all_marks_on, attach_outermost, compile_in_place, is_compiled_in_place
 from tracekit.capture.emit import Unmarked, default_emitter
-from tracekit.capture.frames import generating_model, kwargs_of_hooked_call, replaced
+from tracekit.capture.frames import generating_model, kwargs_of_hooked_call, never_compiled, replaced
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, layer_markers
 from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
@@ -191,6 +191,7 @@ class RootMarkers:
         if not is_dynamo_compiling() and self._begins(module):
             self._mark(module)
 
+    @never_compiled
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not is_dynamo_compiling() and self._begins(module):
             self._mark(module)

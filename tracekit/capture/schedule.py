@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tracekit.capture.emit import close_entry, default_emitter
-from tracekit.capture.frames import replaced, running_steps
+from tracekit.capture.frames import never_compiled, replaced, running_steps
 from tracekit.capture.steps import step
 from tracekit.markers import formatting
 from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE
@@ -281,6 +281,7 @@ class OptimizerMarkers:
 
         return marked
 
+    @never_compiled
     def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - as torch has it
         if is_dynamo_compiling():
             return
@@ -303,6 +304,7 @@ class OptimizerMarkers:
         opener()
         return True
 
+    @never_compiled
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - as torch has it
         if not is_dynamo_compiling() and (entry := _innermost(optimizer)) is not None:
             close_entry(entry, default_emitter())
@@ -370,6 +372,7 @@ class TrainingMarkers:
     def __exit__(self, *_exception: object) -> None:
         self._watching.close()
 
+    @never_compiled
     def _optimizer_steps(self, *_: object) -> None:
         self._optimizers_known |= not is_dynamo_compiling()
 
