@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.golden import Parse, check
-from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_SILENT
+from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN
 from tracekit.dataset.opening import Dataset
 from tracekit.markers.kernel_maps import unmapped_graph
 
@@ -175,7 +175,7 @@ ONE_KERNEL = "[['triton_poi_fused_a_0', 1, [[0, 1]]]]"
         ),
         (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('_a_', '_c_'), 'a')}", MAP_DIFFERS.detail),
         (f"range 1 5 5 {kernel_map('[]', 'a')}", MAP_DIFFERS.detail),
-        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('[0, 1]', ''), 'a')}", MAP_SILENT.detail),
+        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('[0, 1]', ''), 'a')}", MAP_REWRITTEN.detail),
     ],
 )
 def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(

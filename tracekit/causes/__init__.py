@@ -128,7 +128,7 @@ MAP_DIFFERS = COMPILED_UNMATCHED.form(
     "the kernels that ran are not those of the kernel map, or in another order",
     "record again; if it happens again, clear the caches of torch.compile (TORCHINDUCTOR_CACHE_DIR) and report it",
 )
-MAP_SILENT = COMPILED_UNMATCHED.form("the compiler rewrote what the kernel was made from", "")
+MAP_REWRITTEN = COMPILED_UNMATCHED.form("the compiler rewrote what the kernel was made from", "")
 RUN_CUT = COMPILED_UNMATCHED.form("the end of the run is not recorded", "let the program finish before recording ends")
 NO_KERNEL_MAP = Cause(
     "no_kernel_map",

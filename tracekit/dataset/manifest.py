@@ -26,7 +26,7 @@ from tracekit.version import __version__
 #: The field that says how files are named, if not all by their tables alone.
 FILES, NAMED_BY_ID = "files", "named_by_id"
 #: Bumped when a table is added, and when a column or a field that readers rely on is renamed or changes its type.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
 #: The manifest's own id, and the ids of the tables' files.

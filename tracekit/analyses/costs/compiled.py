@@ -20,13 +20,12 @@ from tracekit.flops.tensors import MULTIPLIED
 
 #: Where FLOPs are known from.
 KERNEL_MAP = "kernel_map"
-_UNRECORDED = "an older release wrote the dataset without them: parse the report again"
 _COLUMNS = ["kernel_id", "module_id", "method", "call_id", "kind", "name", "dur_ns", "device"]
 _LARGEST = 2.0**62
 _WORDS = pa.dictionary(pa.int32(), pa.string())
-_TOLD = {"kernel_id": pa.int64(), "module_id": pa.int32(), "flops": pa.int64()}
+_IDS = {"kernel_id": pa.int64(), "module_id": pa.int32()}
 #: What kernel maps record where there are none.
-_NO_SHARES = pa.schema({**_TOLD, "flops_dtype": _WORDS, "flops_unknown": _WORDS}).empty_table()
+_NO_SHARES = pa.schema({**_IDS, "flops": pa.int64(), "flops_dtype": _WORDS, "flops_unknown": _WORDS}).empty_table()
 
 
 class Compiled(NamedTuple):
@@ -94,18 +93,8 @@ def is_compiled(table: pa.Table) -> Flags:
 
 def _shares(dataset: Dataset, compiled: pa.Table) -> pa.Table:
     """The rows of ``kernel_modules`` of compiled work."""
-    columns = ["kernel_id", "module_id"]
-    flops = ["flops", "flops_dtype", "flops_unknown"]
-    known = set(flops) <= set(dataset.schema("kernel_modules").names)
-    table = dataset.table("kernel_modules", [*columns, *(flops if known else [])])
-    inside = pc.is_in(table.column("kernel_id"), value_set=compiled.column("kernel_id").combine_chunks())
-    table = table.filter(inside)
-    if known:
-        return table
-    nothing = pa.nulls(table.num_rows, pa.string()).dictionary_encode()
-    unrecorded = pa.array([_UNRECORDED] * table.num_rows, pa.string()).dictionary_encode()
-    table = table.append_column("flops", pa.nulls(table.num_rows, pa.int64()))
-    return table.append_column("flops_dtype", nothing).append_column("flops_unknown", unrecorded)
+    table = dataset.table("kernel_modules", _NO_SHARES.column_names)
+    return table.filter(pc.is_in(table.column("kernel_id"), compiled.column("kernel_id").combine_chunks()))
 
 
 def _by_call(call: Rows, whole: pa.Table, shares: pa.Table, flops: Ints, calls: int) -> tuple[Ints, Ints, Flags]:

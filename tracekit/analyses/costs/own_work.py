@@ -24,7 +24,6 @@ from tracekit.dataset.opening import Dataset
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 
 _WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "graph_node_id"]
-_OUTPUTS = "outputs"
 _UNATTRIBUTED = ["module_id", "range_id", "graph_id", "graph_node_id"]
 
 
@@ -69,21 +68,18 @@ def of_tables(
 def _outputs(calls: pa.Table) -> tuple[Ints, Ints]:
     """Ids of the modules of which a call returned tensors, and of which a call records what it returned."""
     module = integers(calls, "module_id")
-    if _OUTPUTS not in calls.column_names:
-        return module[:0], module[:0]
-    outputs = calls.column(_OUTPUTS)
+    outputs = calls.column("outputs")
     returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
     return np.unique(module[returned]), np.unique(module[np.asarray(outputs.is_valid())])
 
 
 def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> Together:
     """What the calls of several reports record together, with one report in memory at a time."""
-    outputs = [_OUTPUTS] if _OUTPUTS in parts[0].schema("calls").names else []
-    return reduce(_both, (_of_report(part, modules, ["module_id", *outputs]) for part in parts))
+    return reduce(_both, (_of_report(part, modules) for part in parts))
 
 
-def _of_report(part: Dataset, modules: Hierarchy, columns: list[str]) -> Together:
-    work, calls = part.table("kernels", _WORK), part.table("calls", columns)
+def _of_report(part: Dataset, modules: Hierarchy) -> Together:
+    work, calls = part.table("kernels", _WORK), part.table("calls", ["module_id", "outputs"])
     return of_tables(part, modules, calls, unattributed_work(part, work), shared_work(work))
 
 

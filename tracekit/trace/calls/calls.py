@@ -9,20 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracekit import causes
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import depths, innermost, nesting_order, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.causes import (
-    CAUSES,
-    ENDED_ELSEWHERE,
-    LEFT_OPEN,
-    MODULE_UNCLEAR,
-    MODULE_UNREADABLE,
-    ORPHAN_OUTPUTS,
-    RECOMPUTED,
-    Cause,
-)
 from tracekit.graphs.captures import GraphCaptures
 from tracekit.markers.base import ModuleMarker, Unreadable
 from tracekit.recording.axis import ThreadAxis
@@ -136,7 +127,7 @@ def calls_of(
         marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
     spans = spans_of(recording, decoded, axis, ends, marker, works)
     seconds = end_markers(spans, decoded)
-    recording.counters.add("ranges", ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
+    recording.counters.add("ranges", causes.ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
     calls, forest = once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded)
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(~axis.ends_here)
@@ -149,7 +140,7 @@ def calls_of(
     trees = below_operators(trees_of(forest.parent, forest.depth, apart), evaluated.forward)
     around = innermost(calls.start, calls.end, forest.parent, keyed.runs.start, keyed.runs.end)
     modules, module, unclear, places = _hierarchy(recording, keyed, calls, trees, (around, evaluated.forward))
-    calls.cause[unclear] = CAUSES.index(MODULE_UNCLEAR)
+    calls.cause[unclear] = causes.CAUSES.index(causes.MODULE_UNCLEAR)
     return Calls(
         range_row=calls.range_row.astype(np.int32),
         last_range=calls.range_row.astype(np.int32),
@@ -227,10 +218,12 @@ def with_outputs(spans: Spans, seconds: EndMarkers, decoded: Decoded) -> CallCol
     outputs = np.full(spans.start.size, -1, dtype=np.int64)
     closing = np.flatnonzero(seconds.call >= 0)
     outputs[seconds.call[closing]] = seconds.marker[closing]
-    again = [isinstance(marker, Unreadable) and marker.cause is RECOMPUTED for marker in decoded.bare]
-    cause = np.where([*again, False], CAUSES.index(RECOMPUTED), CAUSES.index(MODULE_UNREADABLE))
-    causes = cause[decoded.canonical_marker[spans.marker]]
-    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, causes)
+    again = [isinstance(marker, Unreadable) and marker.cause is causes.RECOMPUTED for marker in decoded.bare]
+    cause = np.where(
+        [*again, False], causes.CAUSES.index(causes.RECOMPUTED), causes.CAUSES.index(causes.MODULE_UNREADABLE)
+    )
+    unreadable = cause[decoded.canonical_marker[spans.marker]]
+    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, unreadable)
     return columns.chosen(np.flatnonzero(~seconds.second))
 
 
@@ -282,9 +275,9 @@ def with_unknown(
 ) -> tuple[CallColumns, Forest]:
     """Adds calls of unknown modules, so that launches inside them are given to no other call."""
     unknown = [
-        _of_no_module(RECOMPUTED, *_recomputed_stretches(calls, forest, again)),
-        _of_no_module(ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
-        _of_no_module(LEFT_OPEN, *_doubtful_stretches(ends, calls)),
+        _of_no_module(causes.RECOMPUTED, *_recomputed_stretches(calls, forest, again)),
+        _of_no_module(causes.ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
+        _of_no_module(causes.LEFT_OPEN, *_doubtful_stretches(ends, calls)),
     ]
     if not any(part.start.size for part in unknown):
         return calls, forest
@@ -294,9 +287,11 @@ def with_unknown(
     return calls, Forest(*parents(calls.start, calls.end))
 
 
-def _of_no_module(cause: Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
+def _of_no_module(cause: causes.Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
     none = np.full(start.size, -1, dtype=np.int64)
-    return CallColumns(range_row, start, end, none, none, np.full(start.size, CAUSES.index(cause), dtype=np.int64))
+    return CallColumns(
+        range_row, start, end, none, none, np.full(start.size, causes.CAUSES.index(cause), dtype=np.int64)
+    )
 
 
 def _recomputed_stretches(calls: CallColumns, forest: Forest, apart: Flags) -> tuple[Ints, Ints, Rows]:

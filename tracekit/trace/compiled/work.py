@@ -41,9 +41,9 @@ from tracekit.trace.operators import Operators
 #: In place of a row of shares: launched by no run; or by one of a graph without a map, by one whose end is not
 #: recorded, not as in the map, for modules that the map does not name, or may be several; or in a call of an unknown
 #: module.
-NO_RUN, NO_MAP, CUT, DIFFERS, SILENT, UNCLEAR, UNPLACED = range(-1, -8, -1)
+NO_RUN, NO_MAP, CUT, DIFFERS, REWRITTEN, UNCLEAR, UNPLACED = range(-1, -8, -1)
 #: Those of work that stays unattributed, whatever call is around it.
-UNKNOWN = (NO_MAP, CUT, DIFFERS, SILENT, UNCLEAR)
+UNKNOWN = (NO_MAP, CUT, DIFFERS, REWRITTEN, UNCLEAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ _OPERATOR = re.compile(r"(?:torch\.ops\.)?(\w+)\.(\w+)(?:\.\w+)?")
 #: Functions of Inductor that call an operator of another name.
 _CALLS = {"bias_addmm": "addmm"}
 #: Operators that launch nothing on a GPU.
-_SILENT = re.compile(
+_LAUNCHES_NOTHING = re.compile(
     r"torch\.ops\.(_c10d_functional\.wait_tensor|inductor\.resize_storage_bytes_|fsdp\.set_"
     r"|aten\.(view|view_as_real|view_as_complex|set_|resize_|as_strided|detach|alias|lift_fresh|record_stream))(\.\w+)?"
 )
@@ -348,7 +348,7 @@ def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> Match |
             match.targets[launch] = (kernel,)
         between = range(kernel + 1, next_kernel)
         if lost.isdisjoint(between) and not any(keys[launch + 1 : next_launch]):
-            busy = tuple(each for each in between if not _SILENT.fullmatch(pattern.names[each]))
+            busy = tuple(each for each in between if not _LAUNCHES_NOTHING.fullmatch(pattern.names[each]))
             zeroes = next_launch < len(keys) and keys[next_launch].startswith(_ZEROES_BEFORE)
             _fill(pattern, match, Gap(launch + 1, next_launch - zeroes, busy), complete=complete)
     return match
@@ -497,7 +497,7 @@ class ShareTable:
             return DIFFERS
         kernels = [kernel_map.kernels[kernel] for kernel in target]
         if not all(kernel.modules for kernel in kernels):
-            return SILENT
+            return REWRITTEN
         weights: dict[int, int] = {}
         flops: dict[int, Flops] = {}
         for kernel in kernels:
